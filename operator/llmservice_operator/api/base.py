@@ -1,0 +1,50 @@
+"""What every API model has in common, and the small vocabulary that its fields are written in."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic.alias_generators import to_camel
+
+Json = dict[str, Any]
+"""A Kubernetes-shaped leaf: its schema is Kubernetes' own, its value is handed on as it is."""
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(False)]
+"""A list. JSON has no tuples, so strictness stops at the container and goes on at its items."""
+
+
+class ApiModel(BaseModel):
+    """A part of the spec: immutable, camelCase in JSON, strict about types as the API server is."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """The API server drops `field: null`; so do we, for objects that did not pass through it."""
+        if isinstance(value, Mapping):
+            return {key: item for key, item in value.items() if item is not None}
+        return value
+
+
+def knob(default: Any = None, /, *, examples: list[Any], description: str, **bounds: Any) -> Any:
+    """An optional field: what it does and when to touch it, its bounds, and an example."""
+    return Field(default, description=description, examples=examples, **bounds)
+
+
+def leaf(factory: Callable[[], Any], /, *, examples: list[Any], description: str, **bounds: Any) -> Any:
+    """An optional list or map, empty when the user leaves it out."""
+    return Field(default_factory=factory, description=description, examples=examples, **bounds)
+
+
+def section(model: type[ApiModel], description: str, **bounds: Any) -> Any:
+    """A group of fields that is there, with its defaults, when the user leaves it out."""
+    return Field(default_factory=model, description=description, **bounds)

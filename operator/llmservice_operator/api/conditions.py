@@ -1,0 +1,56 @@
+"""metav1.Condition as a value, and the order in which conditions are listed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ConditionType(StrEnum):
+    """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both."""
+
+    ACCEPTED = "Accepted"
+    FITS = "Fits"
+    AVAILABLE = "Available"
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+
+
+class ConditionStatus(StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition. Its reason is a Reason, or what an unknown newer operator wrote there."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    observed_generation: int
+    last_transition_time: str
+
+    @classmethod
+    def from_object(cls, obj: Mapping[str, Any]) -> "Condition":
+        return cls(
+            type=str(obj.get("type", "")),
+            status=str(obj.get("status", ConditionStatus.UNKNOWN)),
+            reason=str(obj.get("reason", "")),
+            message=str(obj.get("message", "")),
+            observed_generation=int(obj.get("observedGeneration", 0)),
+            last_transition_time=str(obj.get("lastTransitionTime", "")),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {
+            "type": str(self.type),
+            "status": str(self.status),
+            "reason": str(self.reason),
+            "message": self.message,
+            "observedGeneration": self.observed_generation,
+            "lastTransitionTime": self.last_transition_time,
+        }

@@ -1,0 +1,244 @@
+"""spec.precision, spec.parallelism, spec.batching, spec.accelerator: what vLLM computes with."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, WithJsonSchema
+
+from llmservice_operator.api.base import ApiModel, Many, knob
+from llmservice_operator.api.scalars import QUALIFIED_NAME, Quantity
+
+Weights = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal[
+    "awq",
+    "auto_awq",
+    "awq_marlin",
+    "gptq",
+    "auto_gptq",
+    "gptq_marlin",
+    "fp8",
+    "modelopt",
+    "modelopt_fp4",
+    "modelopt_mxfp8",
+    "modelopt_mixed",
+    "humming",
+    "compressed-tensors",
+    "experts_int8",
+    "quark",
+    "moe_wna16",
+    "torchao",
+    "inc",
+    "mxfp4",
+    "gpt_oss_mxfp4",
+    "deepseek_v4_fp8",
+    "online",
+    "fp8_per_tensor",
+    "fp8_per_block",
+    "fp8_per_channel",
+    "int8_per_channel_weight_only",
+    "nvfp4_per_token",
+    "mxfp8",
+]
+KVCache = Literal[
+    "auto",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "fp8_ds_mla",
+    "fp8_per_token_head",
+    "int8_per_token_head",
+    "int4_per_token_head",
+    "nvfp4",
+    "nvfp4_4over6",
+    "nvfp4_ds_mla",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "ultraquant_4bit",
+]
+MAX_TOKENS = 134_217_728
+"""More than any model's context; small enough that sums stay far from an overflow."""
+
+MaxModelLen = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"],
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "minimum": 1,
+            "maximum": MAX_TOKENS,
+            "maxLength": 4,
+            "pattern": "^auto$",
+        }
+    ),
+]
+ResourceName = Annotated[str, StringConstraints(min_length=3, max_length=317, pattern=QUALIFIED_NAME)]
+Product = Annotated[
+    str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+]
+
+
+class Precision(ApiModel):
+    """What the weights and the KV cache are held in, and what vLLM computes in."""
+
+    weights: Weights = knob(
+        "auto",
+        description="What the weights are held in. auto takes the checkpoint as it is, quantized or not. fp8 and int8 "
+        "halve the memory of a 16-bit checkpoint while it is loaded (online quantization); int4 needs a checkpoint "
+        "that is already quantized to 4 bits. float32 doubles the memory and is for CPUs and comparisons.",
+        examples=["fp8"],
+    )
+    dtype: DType = knob(
+        "auto",
+        description="The type that vLLM computes in (--dtype). auto takes the checkpoint's own 16-bit type. Use "
+        "float16 on GPUs older than Ampere, which have no bfloat16, and float32 on CPUs without 16-bit arithmetic.",
+        examples=["bfloat16"],
+    )
+    quantization: Quantization | None = knob(
+        description="vLLM's quantization method (--quantization), for when the checkpoint does not name it itself, or "
+        "for one particular online method. Leave it out for checkpoints with a quantization_config.",
+        examples=["compressed-tensors"],
+    )
+    kv_cache: KVCache = knob(
+        "auto",
+        description="What the KV cache is held in (--kv-cache-dtype). auto is the compute type. fp8 doubles the "
+        "tokens that fit, for a small loss of accuracy.",
+        examples=["fp8"],
+    )
+
+
+class Parallelism(ApiModel):
+    """How one replica is spread over accelerators. GPUs of one replica: the product of the three sizes."""
+
+    tensor_parallel_size: int = knob(
+        1,
+        description="Split every layer over this many GPUs of one node (--tensor-parallel-size). Raise it when the "
+        "model does not fit into one GPU, or to answer faster; it must divide the model's attention heads.",
+        examples=[2],
+        ge=1,
+        le=64,
+    )
+    pipeline_parallel_size: int = knob(
+        1,
+        description="Split the layers into this many stages, a GPU or group of GPUs each (--pipeline-parallel-size). "
+        "Raise it when tensor parallelism alone cannot hold the model, or the GPUs have no fast link.",
+        examples=[2],
+        ge=1,
+        le=64,
+    )
+    data_parallel_size: int = knob(
+        1,
+        description="Run this many copies of the engine behind one endpoint in one pod (--data-parallel-size). Meant "
+        "for mixture-of-experts models with enableExpertParallel; for other models use scaling.replicas.",
+        examples=[2],
+        ge=1,
+        le=64,
+    )
+    enable_expert_parallel: bool = knob(
+        False,
+        description="Place whole experts of a mixture-of-experts model on different GPUs instead of slicing each "
+        "(--enable-expert-parallel). Needs more than one GPU by tensor or data parallelism.",
+        examples=[True],
+    )
+
+    @property
+    def accelerators(self) -> int:
+        """GPUs that one replica needs."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+
+class Batching(ApiModel):
+    """Continuous batching and PagedAttention: how many requests share a step, and how long they may be."""
+
+    max_num_seqs: int | None = knob(
+        description="Most sequences that are worked on in one step (--max-num-seqs). More raise throughput and, under "
+        "load, the time per token of each. Default: vLLM's, by the accelerator's memory (256 to 1024; 128 on CPUs).",
+        examples=[256],
+        ge=1,
+        le=65_536,
+    )
+    max_num_batched_tokens: int | None = knob(
+        description="Most tokens, of all sequences together, in one step (--max-num-batched-tokens). Lower it for a "
+        "steadier time per token, raise it for throughput on long prompts. At least maxNumSeqs. Default: vLLM's, by "
+        "the accelerator's memory (2048 to 16384).",
+        examples=[8192],
+        ge=1,
+        le=MAX_TOKENS,
+    )
+    max_model_len: MaxModelLen | None = knob(
+        description="Most tokens of one request, prompt and answer together (--max-model-len). An integer, or `auto` "
+        "for the longest that fits into the KV cache. Lower it when the KV cache is too small for the model's own "
+        "length. Default: the model's own.",
+        examples=[32768, "auto"],
+    )
+    max_num_queued_requests: int | None = knob(
+        description="Most requests that may wait for their turn (--max-num-queued-reqs); one more is answered 503 at "
+        "once, so that a client or gateway can try another replica. Default: no limit.",
+        examples=[64],
+        ge=1,
+        le=1_000_000,
+    )
+    chunked_prefill: bool | None = knob(
+        description="Work long prompts off in pieces between the steps of other requests (--enable-chunked-prefill). "
+        "Default: on where the model supports it. Turning it off asks for maxNumBatchedTokens of at least maxModelLen.",
+        examples=[True],
+    )
+    prefix_caching: bool | None = knob(
+        description="Keep the KV cache of finished requests and reuse it for prompts that begin alike "
+        "(--enable-prefix-caching). Default: on for most models. Turn it off when prompts never repeat and timing "
+        "between tenants must not show what others asked.",
+        examples=[True],
+    )
+    scheduling_policy: Literal["fcfs", "priority"] | None = knob(
+        description="Which waiting request comes next (--scheduling-policy): fcfs, first come first served (vLLM's "
+        "default), or priority, by the `priority` in each request.",
+        examples=["priority"],
+    )
+    block_size: Literal[1, 8, 16, 32, 64, 128, 256] | None = knob(
+        description="Tokens in one block of the paged KV cache (--block-size). Leave it out unless an attention "
+        "backend asks for one. Default: vLLM's, by the backend (16; 128 on CPUs).",
+        examples=[16],
+    )
+
+
+class Accelerator(ApiModel):
+    """What the model runs on."""
+
+    type: Literal["nvidia", "amd", "cpu"] = knob(
+        "nvidia",
+        description="Kind of accelerator. nvidia asks for nvidia.com/gpu, amd for amd.com/gpu; cpu asks for no GPU and "
+        "is for small models and tests.",
+        examples=["nvidia"],
+    )
+    product: Many[Product] | None = knob(
+        description="GPU products that are acceptable, in order of preference: values of the node label "
+        "nvidia.com/gpu.product or amd.com/gpu.product-name. Pods go to no other nodes. Leave it out when any GPU of "
+        "the cluster will do.",
+        examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"]],
+        min_length=1,
+        max_length=16,
+    )
+    resource_name: ResourceName | None = knob(
+        description="Resource that a GPU is asked for by, when it is not the type's own: a MIG slice, or what a "
+        "vendor's device plugin or time-slicing advertises. Default: nvidia.com/gpu or amd.com/gpu.",
+        examples=["nvidia.com/mig-3g.40gb"],
+    )
+    memory: Quantity | None = knob(
+        description="Memory of one GPU, for checks when no node can say.",
+        examples=["80Gi"],
+    )
+    gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=1.0)] | None = knob(
+        description="Share of each GPU's memory that vLLM may take for weights, activations and KV cache together "
+        "(--gpu-memory-utilization). Lower it when something else uses the GPU or it runs out of memory under load. "
+        "Default: 0.92.",
+        examples=[0.9],
+    )
+
+
+def example_of(model: type[ApiModel], field: str) -> Any:
+    """The first example that a field of a model gives."""
+    examples = model.model_fields[field].examples
+    return examples[0] if examples else None

@@ -1,0 +1,69 @@
+"""spec.scaling, spec.rollout, spec.drain, spec.endpoint: how many, how they are replaced, and how they are reached."""
+
+from typing import Literal
+
+from llmservice_operator.api.base import ApiModel, knob
+from llmservice_operator.api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT
+from llmservice_operator.api.scalars import SecretKeyRef
+
+
+class Scaling(ApiModel):
+    """How many replicas serve."""
+
+    replicas: int = knob(
+        1,
+        description="Number of replicas, each with a copy of the model. `kubectl scale` and autoscalers (target "
+        "LLMService, by its /scale) set it too. 0 stops serving and frees the accelerators.",
+        examples=[2],
+        ge=0,
+        le=1000,
+    )
+
+
+class Rollout(ApiModel):
+    """How a change that needs a restart replaces what serves."""
+
+    strategy: Literal["Surge", "Replace", "Recreate"] = knob(
+        "Surge",
+        description="Surge starts a new replica beside the old ones and needs free accelerators for one more. Replace "
+        "takes one replica away before it starts its successor: no spare accelerator, less capacity meanwhile, and "
+        "with one replica a gap. Recreate stops all replicas before new ones start.",
+        examples=["Replace"],
+    )
+    progress_deadline_seconds: int | None = knob(
+        description="Seconds without progress after which a rollout is reported as failed; what serves goes on "
+        "serving. Default: longer than a model may take to start.",
+        examples=[3600],
+        ge=60,
+        le=604_800,
+    )
+
+
+class Drain(ApiModel):
+    """How a replica that is going away treats the requests it is working on."""
+
+    timeout_seconds: int = knob(
+        DEFAULT_DRAIN_SECONDS,
+        description="Seconds that running requests get to finish when a replica goes away. Streams that take longer "
+        "are ended, and counted. Raise it for long generations.",
+        examples=[300],
+        ge=0,
+        le=3600,
+    )
+
+
+class Endpoint(ApiModel):
+    """The Service in front of the replicas; it has the name of the LLMService."""
+
+    port: int = knob(
+        DEFAULT_ENDPOINT_PORT,
+        description="Port of the Service. The OpenAI API is at http://NAME.NAMESPACE.svc:PORT/v1.",
+        examples=[8080],
+        ge=1,
+        le=65_535,
+    )
+    api_key_secret_ref: SecretKeyRef | None = knob(
+        description="Secret key with an API key; clients then send `Authorization: Bearer KEY`. It guards /v1, not "
+        "/metrics and /health. Several keys may be given one a line.",
+        examples=[{"name": "llm-keys", "key": "api-key"}],
+    )

@@ -1,0 +1,143 @@
+"""spec.model: which model, where from, and what clients call it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from llmservice_operator.api.base import ApiModel, Many, knob, section
+from llmservice_operator.api.scalars import ClaimName, ObjectName, Quantity, SecretKeyRef, ServedName
+from llmservice_operator.api.uri import ModelSource, parse
+
+AccessMode = Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]
+
+
+class Architecture(ApiModel):
+    """Facts from the model's config.json, for checks before any pod is made."""
+
+    num_attention_heads: int | None = knob(
+        description="Number of attention heads (num_attention_heads in config.json). With it the operator refuses a "
+        "tensorParallelSize that does not divide the heads before any pod is made.",
+        examples=[32],
+        ge=1,
+        le=4096,
+    )
+    num_key_value_heads: int | None = knob(
+        description="Number of key/value heads (num_key_value_heads in config.json); fewer than the attention heads "
+        "with grouped-query attention, 1 with multi-query attention.",
+        examples=[8],
+        ge=1,
+        le=4096,
+    )
+    num_hidden_layers: int | None = knob(
+        description="Number of transformer layers (num_hidden_layers in config.json).",
+        examples=[32],
+        ge=1,
+        le=4096,
+    )
+    hidden_size: int | None = knob(
+        description="Width of the hidden state (hidden_size in config.json).",
+        examples=[4096],
+        ge=1,
+        le=1_048_576,
+    )
+    vocab_size: int | None = knob(
+        description="Number of tokens in the vocabulary (vocab_size in config.json).",
+        examples=[128256],
+        ge=1,
+        le=16_777_216,
+    )
+    max_position_embeddings: int | None = knob(
+        description="Longest sequence that the model was made for (max_position_embeddings in config.json).",
+        examples=[131072],
+        ge=1,
+        le=134_217_728,
+    )
+
+
+class Cache(ApiModel):
+    """A volume that keeps a downloaded model, so that the next pod does not fetch it again."""
+
+    claim_name: ClaimName | None = knob(
+        description="An existing PersistentVolumeClaim, of the same namespace, to keep downloaded models in. It is "
+        "never deleted by the operator. Give either this or size.",
+        examples=["model-cache"],
+    )
+    size: Quantity | None = knob(
+        description="Size of a PersistentVolumeClaim, NAME-cache, that the operator makes for this service: the size "
+        "of the model's files and a quarter more. It may grow where the storage class allows it, and never shrinks. "
+        "Give either this or claimName.",
+        examples=["100Gi"],
+    )
+    storage_class_name: ObjectName | None = knob(
+        description="Storage class of the claim that the operator makes. Leave it out for the cluster's default. "
+        "It cannot be changed later.",
+        examples=["fast-ssd"],
+    )
+    access_modes: Many[AccessMode] | None = knob(
+        description="Access modes of the claim that the operator makes. Default: [ReadWriteOnce], which lets only "
+        "pods of one node share it; use ReadWriteMany for replicas on several nodes. They cannot be changed later.",
+        examples=[["ReadWriteMany"]],
+        min_length=1,
+        max_length=4,
+    )
+    retention_policy: Literal["Delete", "Retain"] | None = knob(
+        description="What happens to the claim that the operator made when the LLMService is deleted. "
+        "Default: Delete. Retain keeps the downloaded model for a later service of the same name.",
+        examples=["Retain"],
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether downloaded models are kept in a claim at all."""
+        return self.claim_name is not None or self.size is not None
+
+    @property
+    def retained(self) -> bool:
+        """Whether the claim outlives the LLMService."""
+        return self.retention_policy == "Retain"
+
+
+class Model(ApiModel):
+    """The model and where it comes from."""
+
+    uri: str = Field(
+        description="Where the model comes from: hf://ORG/NAME[@REVISION] is fetched from the Hugging Face hub (or "
+        "what HF_ENDPOINT names), pvc://CLAIM/PATH is a folder in a PersistentVolumeClaim of the same namespace, "
+        "file:///PATH is a folder in the runtime image. The only field that must be given.",
+        examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
+        min_length=1,
+        max_length=1024,
+    )
+    served_names: Many[ServedName] | None = knob(
+        description="Names that clients may give as `model` in a request; the first one labels the metrics. "
+        "Default: the name of the LLMService.",
+        examples=[["qwen", "qwen2.5-7b"]],
+        min_length=1,
+        max_length=16,
+    )
+    token_secret_ref: SecretKeyRef | None = knob(
+        description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://. The "
+        "kubelet hands it to the pod; the operator never reads it.",
+        examples=[{"name": "hugging-face", "key": "token"}],
+    )
+    trust_remote_code: bool = knob(
+        False,
+        description="Run Python code that the model's repository brings along. Set it only for models that need it "
+        "and that you trust: their code then runs in the pod. Pin a revision in the uri with it.",
+        examples=[True],
+    )
+    architecture: Architecture = section(
+        Architecture,
+        "Facts from the model's config.json. Optional: give them to have the operator check the spec against the model "
+        "before any pod is made.",
+    )
+    cache: Cache = section(
+        Cache,
+        "Keep a downloaded model in a volume, so that further pods do not fetch it again. Only with hf://. Without it "
+        "every pod downloads the model into its own scratch space.",
+    )
+
+    @property
+    def source(self) -> ModelSource:
+        """The uri, taken apart; InvalidSpec where it cannot be."""
+        return parse(self.uri)

@@ -1,0 +1,36 @@
+"""Small types that several parts of the spec use."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, WithJsonSchema
+
+from llmservice_operator.api.base import ApiModel
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+QUANTITY = r"^[0-9]{1,12}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)$"
+QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+
+ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
+ClaimName = ObjectName
+Quantity = Annotated[str, StringConstraints(min_length=2, max_length=25, pattern=QUANTITY)]
+ServedName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"),
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 253, "pattern": r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"}
+    ),
+]
+
+
+class SecretKeyRef(ApiModel):
+    """One key of a Secret in the namespace of the LLMService."""
+
+    name: ObjectName = Field(description="Name of a Secret in the same namespace.", examples=["hugging-face"])
+    key: str = Field(
+        description="Key in the Secret's data.",
+        examples=["token"],
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-._a-zA-Z0-9]+$",
+    )

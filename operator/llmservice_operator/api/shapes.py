@@ -1,0 +1,26 @@
+"""Kubernetes-shaped leaves: in Python plain JSON that is handed on, in the CRD Kubernetes' own schema."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from llmservice_operator.api.base import Json
+
+
+def _shape(name: str) -> Any:
+    """Marks a leaf whose schema is looked up by this name when the CRD is generated."""
+    return Field(json_schema_extra={"x-shape": name})
+
+
+JsonList = list[Json]
+
+ResourceRequirements = Annotated[Json, _shape("ResourceRequirements")]
+Affinity = Annotated[Json, _shape("Affinity")]
+PodSecurityContext = Annotated[Json, _shape("PodSecurityContext")]
+EnvVars = Annotated[JsonList, _shape("EnvVars")]
+ImagePullSecrets = Annotated[JsonList, _shape("ImagePullSecrets")]
+Tolerations = Annotated[JsonList, _shape("Tolerations")]
+TopologySpreadConstraints = Annotated[JsonList, _shape("TopologySpreadConstraints")]
+Volumes = Annotated[JsonList, _shape("Volumes")]
+VolumeMounts = Annotated[JsonList, _shape("VolumeMounts")]
+InitContainers = Annotated[JsonList, _shape("InitContainers")]

@@ -1,0 +1,75 @@
+"""What is to be done about one LLMService, as a value: it can be printed, compared and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of one child with the field manager `llmservice-operator`.
+
+    With `known_uid` the child is known to carry our controller reference: force, and put the uid into the body's
+    metadata, so that an object that vanished meanwhile answers 409. Without it: no force, and a 409 is a `Refusal`
+    that the next decision sees. With `expel`, foreign additions are to go as well, which apply alone never does:
+    send `observe.foreign.removal_patch(RETURNED_OBJECT)` as a JSON patch when it is not empty.
+    Applies are carried out in order; the first refusal ends the round.
+    """
+
+    manifest: Json
+    reason: str
+    known_uid: str | None = None
+    expel: bool = False
+    input_hash: str = ""
+    """Goes into `AppliedRecord.input_hash` once the API server has taken it."""
+
+    @property
+    def kind(self) -> str:
+        return str(self.manifest["kind"])
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Delete one child that we own and no longer want, with the uid as precondition."""
+
+    kind: str
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes Event about the LLMService; `type` is Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything to do now; the empty decision is the steady state."""
+
+    apply: tuple[Apply, ...] = ()
+    prune: tuple[Prune, ...] = ()
+    status: Json | None = None
+    """The whole value of `.status` to apply with the manager `llmservice-operator-status`; None: unchanged."""
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+    """Seconds; only where no event of the cluster will wake this key."""
+    notes: tuple[str, ...] = field(default=())
+    """Why nothing was done, for the log and the preview (paused, deleting)."""
+
+    @property
+    def is_steady(self) -> bool:
+        """Nothing is to be written."""
+        return not (self.apply or self.prune or self.status is not None)

@@ -1,0 +1,219 @@
+"""Small projections of child objects and pods: what decisions need, and nothing that moves by itself.
+
+Two projections that are equal call for the same decision; `resource_version` is therefore not compared, and a cache
+must keep the newer one even where the two are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from llmservice_operator.observe import still
+from llmservice_operator.observe.foreign import foreign_paths
+from llmservice_operator.observe.pods import PodFacts
+
+__all__ = [
+    "BudgetFacts",
+    "ChildFacts",
+    "ClaimFacts",
+    "Controller",
+    "DeploymentFacts",
+    "PodFacts",
+    "RevisionFacts",
+    "ServiceFacts",
+]
+
+Json = Mapping[str, Any]
+
+SERVICE_LABEL = "llmservice.dev/service"
+REVISION_LABEL = "llmservice.dev/revision"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+OPERATOR = "llmservice-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The ownerReference with `controller: true`."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildFacts:
+    """What is common to all children."""
+
+    kind: ClassVar[str]
+    content: ClassVar[tuple[str, ...]] = ("spec",)
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    deleting: bool
+    controller: Controller | None
+    service: str | None
+    """Value of the label that names the LLMService."""
+    managed_by: str | None
+    foreign: frozenset[str]
+    """Field paths in what we manage that only others own: what they added."""
+    managed_hash: str
+    """Hash of the live content; with the same hash and the same wish, nothing needs a closer look."""
+    body: bytes = field(compare=False, repr=False)
+    """The live content, compressed: the closer look."""
+
+    @property
+    def owner_uid(self) -> str | None:
+        return self.controller.uid if self.controller else None
+
+    @property
+    def is_marked_ours(self) -> bool:
+        """Carries the labels that only this operator sets, whoever owns it now."""
+        return self.managed_by == OPERATOR and self.service is not None
+
+    def live(self) -> dict[str, Any]:
+        """The content that a manifest is compared with."""
+        content: dict[str, Any] = json.loads(zlib.decompress(self.body))
+        return content
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        """Project one object as the API server sent it."""
+        return cls(**_common(obj, cls.content))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFacts(ChildFacts):
+    kind: ClassVar[str] = "Service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetFacts(ChildFacts):
+    kind: ClassVar[str] = "PodDisruptionBudget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFacts(ChildFacts):
+    kind: ClassVar[str] = "PersistentVolumeClaim"
+    phase: str = ""
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        return cls(**_common(obj, cls.content), phase=str((obj.get("status") or {}).get("phase", "")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionFacts(ChildFacts):
+    """A ControllerRevision: a pod template that was chosen once, and the key that it was chosen under."""
+
+    kind: ClassVar[str] = "ControllerRevision"
+    content: ClassVar[tuple[str, ...]] = ("data", "revision")
+    revision: int
+    key: str
+    label: str
+    """The hash that pods carry as `llmservice.dev/revision`."""
+    update_requested: str | None
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        data = obj.get("data") or {}
+        return cls(
+            **_common(obj, cls.content),
+            revision=int(obj.get("revision") or 0),
+            key=str(data.get("key", "")),
+            label=str(_labels(obj).get(REVISION_LABEL, "")),
+            update_requested=(data.get("chosen") or {}).get("updateRequested"),
+        )
+
+    def template(self) -> dict[str, Any]:
+        """The recorded pod template."""
+        template: dict[str, Any] = self.live()["data"]["template"]
+        return template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentFacts(ChildFacts):
+    kind: ClassVar[str] = "Deployment"
+    generation: int
+    observed_generation: int
+    revision: str
+    """Revision label of the pod template."""
+    spec_replicas: int
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    deadline_exceeded: bool
+    """Progressing=False: the rollout made no progress for progressDeadlineSeconds."""
+    replica_failure: str | None
+    """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        progressing, failing = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
+        template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+        return cls(
+            **_common(obj, cls.content),
+            generation=int(obj["metadata"].get("generation") or 0),
+            observed_generation=int(status.get("observedGeneration") or 0),
+            revision=str(template_labels.get(REVISION_LABEL, "")),
+            spec_replicas=int(spec.get("replicas", 1)),
+            replicas=int(status.get("replicas") or 0),
+            updated=int(status.get("updatedReplicas") or 0),
+            ready=int(status.get("readyReplicas") or 0),
+            available=int(status.get("availableReplicas") or 0),
+            deadline_exceeded=progressing.get("reason") == "ProgressDeadlineExceeded",
+            replica_failure=still.replica_failure(str(failing.get("message", "")))
+            if failing.get("status") == "True"
+            else None,
+        )
+
+
+def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
+    metadata, labels = obj["metadata"], _labels(obj)
+    live = {
+        "metadata": {
+            "labels": labels,
+            "annotations": _own_annotations(metadata),
+            "ownerReferences": metadata.get("ownerReferences") or [],
+        }
+    } | {key: obj.get(key) for key in content}
+    text = json.dumps(live, sort_keys=True, separators=(",", ":")).encode()
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "resource_version": metadata.get("resourceVersion", ""),
+        "deleting": metadata.get("deletionTimestamp") is not None,
+        "controller": _controller(metadata),
+        "service": labels.get(SERVICE_LABEL),
+        "managed_by": labels.get(MANAGED_BY_LABEL),
+        "foreign": foreign_paths(metadata.get("managedFields") or ()),
+        "managed_hash": hashlib.sha256(text).hexdigest()[:16],
+        "body": zlib.compress(text, 1),
+    }
+
+
+def _labels(obj: Json) -> Json:
+    return obj["metadata"].get("labels") or {}
+
+
+def _own_annotations(metadata: Json) -> dict[str, str]:
+    """Only ours: the Deployment controller and others write theirs as they like."""
+    annotations = metadata.get("annotations") or {}
+    return {key: value for key, value in annotations.items() if key.startswith("llmservice.dev/")}
+
+
+def _controller(metadata: Json) -> Controller | None:
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return Controller(reference["kind"], reference["name"], reference["uid"])
+    return None

@@ -1,0 +1,64 @@
+"""Everything known around one LLMService, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from llmservice_operator.observe.facts import (
+    BudgetFacts,
+    ChildFacts,
+    ClaimFacts,
+    DeploymentFacts,
+    RevisionFacts,
+    ServiceFacts,
+)
+from llmservice_operator.observe.pods import PodFacts
+
+ChildId = tuple[str, str]
+"""(kind, name)"""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRecord:
+    """What the API server made of our last apply; kept in memory only, a restart does without it."""
+
+    input_hash: str
+    """`Apply.input_hash`."""
+    managed_hash: str
+    """`managed_hash` of the facts of the returned object (after the removal patch, where there was one)."""
+    resource_version: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The API server's answer to an apply that it did not take; forgotten as soon as one is taken."""
+
+    code: int
+    """HTTP status: 409 is a field conflict with another manager or owner."""
+    message: str
+    """The API server's message; for 409 it names the fields and their managers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Children are those of our names (own or foreign); revisions and pods those with our service label."""
+
+    deployment: DeploymentFacts | None = None
+    service: ServiceFacts | None = None
+    budget: BudgetFacts | None = None
+    claim: ClaimFacts | None = None
+    revisions: tuple[RevisionFacts, ...] = ()
+    pods: tuple[PodFacts, ...] = ()
+    applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
+
+    def children(self) -> Iterator[ChildFacts]:
+        """All children that exist."""
+        yield from (c for c in (self.service, self.claim, self.deployment, self.budget) if c is not None)
+        yield from self.revisions
+
+    def child(self, kind: str, name: str) -> ChildFacts | None:
+        """One child by kind and name."""
+        return next((c for c in self.children() if (c.kind, c.name) == (kind, name)), None)

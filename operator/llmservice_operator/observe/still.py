@@ -1,0 +1,44 @@
+"""Messages of the cluster, without what moves by itself: counts of nodes, used quota, names of pods, back-off times.
+
+A status that repeats such a message would be written again and again while nothing happens.
+"""
+
+from __future__ import annotations
+
+import re
+
+_QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: .+?, limited: (?P<limit>.+)$")
+_POD_NAMES = re.compile(r'pods? "[^"]+"')
+_BACK_OFF = re.compile(r"^back-off \S+ restarting failed container=(\S+).*$", re.DOTALL)
+_COUNT = re.compile(r"^\d+ ")
+_NODES = re.compile(r"^0/\d+ nodes are available: ")
+
+
+def replica_failure(message: str) -> str:
+    """Why the Deployment cannot create pods."""
+    quota = _QUOTA.search(message)
+    if quota:
+        return f"quota {quota['name']} is used up: {quota['asked']} requested, {quota['limit']} allowed in all"
+    return _POD_NAMES.sub("pods", message)
+
+
+def unschedulable_causes(message: str) -> tuple[str, ...]:
+    """The scheduler's distinct causes, without the number of nodes behind each."""
+    text = _NODES.sub("", message.split(" preemption: ")[0]).strip().rstrip(".")
+    return tuple(sorted({_COUNT.sub("", cause.strip()) for cause in _split_outside_braces(text) if cause.strip()}))
+
+
+def waiting(message: str) -> str:
+    """Why a container waits."""
+    return _BACK_OFF.sub(r"container \1 keeps ending and is restarted with growing pauses", message.strip())
+
+
+def _split_outside_braces(text: str) -> list[str]:
+    """Taints are written `{key: value, ...}`: commas in braces separate nothing."""
+    parts, depth, start = [], 0, 0
+    for index, char in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(char, 0)
+        if char == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    return [*parts, text[start:]]

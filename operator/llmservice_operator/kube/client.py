@@ -1,0 +1,141 @@
+"""The few calls that the operator makes. Every write asks first whether this process still leads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from .errors import NotFound, NotLeader
+from .resources import EVENT, Resource, resource_of
+from .transport import REQUEST_TIMEOUT, Transport
+
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+PAGE = 500
+
+Manifest = Mapping[str, Any]
+
+
+class Gate(Protocol):
+    """Whether, and for how long, this process may write."""
+
+    def remaining(self) -> float:
+        """Seconds that are left; zero or less means no."""
+
+
+class AlwaysOpen:
+    """For those who write without a lease: a single process, the CLI."""
+
+    def remaining(self) -> float:
+        """Never a limit."""
+        return float("inf")
+
+
+class KubeClient:
+    """Reads, and writes behind the gate."""
+
+    def __init__(self, transport: Transport, gate: Gate) -> None:
+        self._transport = transport
+        self._gate = gate
+
+    # Reads
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        """The live object, or None where there is none."""
+        try:
+            return await self._transport.request("get", resource, resource.path(namespace, name))
+        except NotFound:
+            return None
+
+    async def list_pages(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        label_selector: str = "",
+        metadata_only: bool = False,
+        limit: int = PAGE,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The list in pages, each as the API server sent it; Gone means: start again."""
+        params = {"limit": str(limit)}
+        if label_selector:
+            params["labelSelector"] = label_selector
+        accept = METADATA_ONLY if metadata_only else None
+        while True:
+            page = await self._transport.request(
+                "list", resource, resource.path(namespace), params=params, accept=accept
+            )
+            yield page
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return
+            params["continue"] = token
+
+    # Writes
+
+    async def apply(self, manifest: Manifest, *, manager: str, force: bool = False) -> dict[str, Any]:
+        """Server-side apply. Without force another manager's fields answer FieldConflict."""
+        return await self._apply(manifest, manager=manager, force=force, subresource=None)
+
+    async def apply_status(self, manifest: Manifest, *, manager: str) -> dict[str, Any]:
+        """Server-side apply of /status. The status is ours: whoever wrote into it loses."""
+        return await self._apply(manifest, manager=manager, force=True, subresource="status")
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        propagation: str = "Background",
+    ) -> bool:
+        """Delete this very object, not a later one of its name; False when it was gone already."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": propagation,
+        }
+        try:
+            await self._write("delete", resource, resource.path(namespace, name), body)
+        except NotFound:
+            return False
+        return True
+
+    async def create_event(self, event: Manifest) -> None:
+        """Tell the user something that happened to an object."""
+        await self._write("create", EVENT, EVENT.path(event["metadata"]["namespace"]), event)
+
+    async def _apply(self, manifest: Manifest, *, manager: str, force: bool, subresource: str | None) -> dict[str, Any]:
+        resource = resource_of(manifest)
+        metadata = manifest["metadata"]
+        return await self._write(
+            "patch",
+            resource,
+            resource.path(metadata["namespace"], metadata["name"], subresource),
+            manifest,
+            params={"fieldManager": manager, "force": "true" if force else "false"},
+            content_type=APPLY,
+        )
+
+    async def _write(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        body: Manifest,
+        *,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        return await self._transport.request(
+            verb, resource, path, params=params, body=body, content_type=content_type, timeout=self._time_to_write
+        )
+
+    def _time_to_write(self) -> float:
+        """A write ends before somebody else can hold the lease; asked again before each attempt."""
+        remaining = self._gate.remaining()
+        if remaining <= 0:
+            raise NotLeader("this process does not hold the lease: nothing was written")
+        return min(REQUEST_TIMEOUT, remaining)

@@ -1,0 +1,182 @@
+"""What can go wrong between us and the API server, and what the user can do about it.
+
+KubeError
+├── ConfigError          no usable credentials
+├── NotLeader            this process may not write (any more)
+├── Unreachable          no answer: connection refused, reset, timed out
+└── ApiError             the API server answered with a failure
+    ├── Invalid          400, 422: the object was refused by its schema or by its API
+    ├── Unauthorized     401: the credentials are not accepted
+    ├── Forbidden        403: a right is missing; names it
+    │   └── Refused      403 by admission, quota or a namespace that is going away: no right would help
+    ├── NotFound         404
+    ├── Conflict         409
+    │   ├── FieldConflict    server-side apply: another manager owns the fields; names it
+    │   └── AlreadyExists    create: somebody was faster
+    ├── Gone             410: the resourceVersion or the continue token is too old
+    ├── TooMany          429: the API server asks for patience
+    └── ServerError      5xx
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+JSON = Mapping[str, Any]
+
+_CONFLICT_WITH = re.compile(r'conflict with "([^"]+)"')
+_RBAC_REFUSAL = re.compile(r'cannot [a-z]+ resource "')
+
+
+class KubeError(Exception):
+    """Base of everything that this package raises."""
+
+    remedy = ""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if remedy is not None:
+            self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(KubeError):
+    """No usable credentials for any API server."""
+
+
+class NotLeader(KubeError):
+    """A write was asked of a process that does not hold the lease."""
+
+
+class Unreachable(KubeError):
+    """The API server gave no answer."""
+
+    remedy = "check that the API server is up and that this pod may reach it; the operator tries again by itself"
+
+
+class ApiError(KubeError):
+    """The API server answered with a failure."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int = 0,
+        reason: str = "",
+        causes: tuple[JSON, ...] = (),
+        retry_after: float | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.code = code
+        self.reason = reason
+        self.causes = causes
+        self.retry_after = retry_after
+
+
+class Invalid(ApiError):
+    """The API server refused the object's content."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Paths of the fields that were refused, as the API server names them."""
+        return tuple(str(cause["field"]) for cause in self.causes if cause.get("field"))
+
+
+class Unauthorized(ApiError):
+    """The credentials are not accepted."""
+
+    remedy = "check the service account's token, or the user in the kubeconfig"
+
+
+class Forbidden(ApiError):
+    """A right is missing."""
+
+    def __init__(self, message: str, *, right: str = "", **details: Any) -> None:
+        details.setdefault("remedy", f"grant it: {right} (the chart's role has every right that is needed)")
+        super().__init__(message, **details)
+        self.right = right
+
+
+class Refused(Forbidden):
+    """Admission, a quota or a terminating namespace refused it: no right would help."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        details.setdefault("remedy", "see the message: a quota, an admission policy or a namespace that is going away")
+        super().__init__(message, **details)
+
+
+class NotFound(ApiError):
+    """There is no such object, or no such kind."""
+
+
+class Conflict(ApiError):
+    """The object is not (any more) what the request took it for."""
+
+
+class FieldConflict(Conflict):
+    """Another field manager owns what we wanted to apply."""
+
+    @property
+    def managers(self) -> tuple[str, ...]:
+        """Names of the managers in the way, each once."""
+        found = (_CONFLICT_WITH.search(str(cause.get("message", ""))) for cause in self.causes)
+        return tuple(dict.fromkeys(match.group(1) for match in found if match))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Paths of the fields that they own."""
+        return tuple(str(cause["field"]) for cause in self.causes if cause.get("field"))
+
+
+class AlreadyExists(Conflict):
+    """Somebody created it first."""
+
+
+class Gone(ApiError):
+    """The resourceVersion or continue token is too old: list again from the start."""
+
+
+class TooMany(ApiError):
+    """The API server asks for patience."""
+
+    remedy = "the operator waits and tries again by itself"
+
+
+class ServerError(ApiError):
+    """The API server failed."""
+
+    remedy = "the operator tries again by itself; see the API server's log if it stays"
+
+
+def from_status(code: int, status: JSON, *, right: str, retry_after: float | None = None) -> ApiError:
+    """The error for an HTTP failure; `status` is the body (a metav1.Status, or whatever a proxy answered)."""
+    reason = str(status.get("reason") or "")
+    message = str(status.get("message") or f"HTTP {code}")
+    causes = tuple((status.get("details") or {}).get("causes") or ())
+    details: dict[str, Any] = {"code": code, "reason": reason, "causes": causes, "retry_after": retry_after}
+    if code == 403:
+        missing_right = bool(_RBAC_REFUSAL.search(message))
+        return Forbidden(message, right=right, **details) if missing_right else Refused(message, right=right, **details)
+    if code == 409:
+        return _conflict(reason, causes)(message, **details)
+    return _BY_CODE.get(code, ServerError if code >= 500 else Invalid)(message, **details)
+
+
+def _conflict(reason: str, causes: tuple[JSON, ...]) -> type[Conflict]:
+    if any(cause.get("reason") == "FieldManagerConflict" for cause in causes):
+        return FieldConflict
+    return AlreadyExists if reason == "AlreadyExists" else Conflict
+
+
+_BY_CODE: Mapping[int, type[ApiError]] = {
+    401: Unauthorized,
+    404: NotFound,
+    410: Gone,
+    429: TooMany,
+}

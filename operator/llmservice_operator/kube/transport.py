@@ -1,0 +1,173 @@
+"""One request to the API server: credentials, timeout, patience when it asks for some, errors as exceptions.
+
+Raw aiohttp, because a server-side apply costs 0.6 ms of CPU here and more than twice that in the official client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from .credentials import Credentials
+from .errors import ApiError, ServerError, TooMany, Unauthorized, Unreachable, from_status
+from .resources import Resource
+
+Observer = Callable[[str, str, int, float], None]
+"""Called after every request with verb, resource, status code (0: no answer) and seconds."""
+
+CONNECT_TIMEOUT = 3.0
+REQUEST_TIMEOUT = 10.0
+MAX_ATTEMPTS = 4
+MAX_PATIENCE = 5.0
+
+
+def ignore(verb: str, resource: str, code: int, seconds: float) -> None:
+    """An observer for those who do not count."""
+
+
+class Transport:
+    """A pool of connections to one API server; use it as a context manager."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        user_agent: str = "llmservice-operator",
+        observer: Observer = ignore,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        connections: int = 32,
+    ) -> None:
+        self.credentials = credentials
+        self._observer = observer
+        self._sleep = sleep
+        self._clock = clock
+        self._user_agent = user_agent
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        context = self.credentials.ssl_context()
+        connector = aiohttp.TCPConnector(limit=self._connections, ssl=True if context is None else context)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers={"User-Agent": self._user_agent, "Accept": "application/json"}
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def request(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        accept: str | None = None,
+        timeout: Callable[[], float] | float = REQUEST_TIMEOUT,
+    ) -> dict[str, Any]:
+        """Send it; 429 and 503 are tried again only where the server says when, and only for a few seconds.
+
+        `timeout` may be a function: it is then asked before each attempt and may raise to give up.
+        """
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {"Content-Type": content_type} if data is not None else {}
+        if accept is not None:
+            headers["Accept"] = accept
+        patience = MAX_PATIENCE
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            seconds = timeout() if callable(timeout) else timeout
+            try:
+                return await self._once(verb, resource, path, params or {}, data, headers, seconds)
+            except (TooMany, ServerError) as error:
+                pause = error.retry_after
+                if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
+                    raise
+                patience -= pause
+                await self._sleep(pause)
+            except Unauthorized:
+                # The kubelet may have renewed the token since we read it; a second refusal is real.
+                self.credentials.token.forget()
+                if attempt > 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        params: Mapping[str, str],
+        data: bytes | None,
+        headers: Mapping[str, str],
+        seconds: float,
+    ) -> dict[str, Any]:
+        if self._session is None:
+            raise RuntimeError("the transport is not open: use `async with`")
+        token = self.credentials.token()
+        sent = {**headers, "Authorization": f"Bearer {token}"} if token else headers
+        started = self._clock()
+        code = 0
+        try:
+            async with self._session.request(
+                METHODS[verb],
+                self.credentials.server + path,
+                params=params,
+                data=data,
+                headers=sent,
+                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds)),
+            ) as response:
+                code = response.status
+                raw = await response.read()
+                retry_after = response.headers.get("Retry-After")
+        except TimeoutError as error:
+            raise Unreachable(f"no answer within {seconds:.1f} s: {verb} {path}") from error
+        except aiohttp.ClientError as error:
+            raise Unreachable(f"{verb} {path}: {error}") from error
+        finally:
+            self._observer(verb, resource.plural, code, self._clock() - started)
+        if code < 400:
+            answer: dict[str, Any] = json.loads(raw) if raw else {}
+            return answer
+        raise failure(code, raw, right=f"{verb} {_with_subresource(resource, path)}", retry_after=retry_after)
+
+
+METHODS: Mapping[str, str] = {
+    "get": "GET",
+    "list": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+
+
+def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> ApiError:
+    """The exception for an HTTP failure; the body may be anything when a proxy answered."""
+    try:
+        status = json.loads(raw)
+    except ValueError:
+        status = {"message": raw[:200].decode(errors="replace").strip() or f"HTTP {code}"}
+    if not isinstance(status, Mapping):
+        status = {"message": str(status)[:200]}
+    try:
+        seconds = None if retry_after is None else max(0.0, float(retry_after))
+    except ValueError:  # an HTTP date: nobody in Kubernetes sends one
+        seconds = None
+    return from_status(code, status, right=right, retry_after=seconds)
+
+
+def _with_subresource(resource: Resource, path: str) -> str:
+    return f"{resource.full_name}/status" if path.endswith("/status") else resource.full_name

@@ -1,0 +1,47 @@
+{{- define "llmservice.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* At most 50 characters, so that "-metrics" and a ReplicaSet's suffix still fit. */ -}}
+{{- define "llmservice.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "llmservice.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "llmservice.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Cluster-scoped names carry the namespace: two releases of one name in two namespaces must not meet. */ -}}
+{{- define "llmservice.clusterName" -}}
+{{- printf "%s:%s" .Release.Namespace (include "llmservice.fullname" .) -}}
+{{- end -}}
+
+{{- define "llmservice.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "llmservice.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "llmservice.labels" -}}
+{{ include "llmservice.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{- define "llmservice.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "llmservice.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: name the service account to use, or set serviceAccount.create to true" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "llmservice.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}

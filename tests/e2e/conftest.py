@@ -1,0 +1,59 @@
+"""The running cluster (`make cluster`), and namespaces as a careful platform team makes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from localcluster.paths import ClusterPaths
+from tests.support.client import ClientPod
+from tests.support.cluster import Cluster
+
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "team"},
+    # A quota on these makes the API server refuse every container that leaves one of the requests out.
+    "spec": {"hard": {"requests.cpu": "16", "requests.memory": "96Gi", "pods": "20"}},
+}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    paths = ClusterPaths.of_this_clone()
+    if not paths.kubeconfig.exists():
+        pytest.fail("no cluster is running: make cluster")
+    return Cluster.connect(paths)
+
+
+def make_namespace(cluster: Cluster, name: str) -> None:
+    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", "--timeout=180s")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+    cluster.apply(QUOTA, name)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of this test's own: restricted, with a quota, gone afterwards."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:50].strip("-")
+    make_namespace(cluster, name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=180s")
+
+
+@pytest.fixture(scope="session")
+def shared_namespace(cluster: Cluster) -> Iterator[str]:
+    """The namespace of the services that several tests share."""
+    make_namespace(cluster, "e2e-shared")
+    yield "e2e-shared"
+    cluster.kubectl("delete", "namespace", "e2e-shared", "--wait=true", "--timeout=180s")
+
+
+@pytest.fixture(scope="session")
+def client(cluster: Cluster, shared_namespace: str) -> ClientPod:
+    return ClientPod.start(cluster, shared_namespace)

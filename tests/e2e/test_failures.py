@@ -1,0 +1,173 @@
+"""What fails in the container is told in the status: the reason, vLLM's own words, and what to do about it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster.paths import ClusterPaths
+from tests.e2e.conftest import make_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.services import llmservice
+
+NAMESPACE = "e2e-failures"
+TOLD_WITHIN = 10.0
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A spec that vLLM ends on, and what the status must say then."""
+
+    spec: dict[str, Any]
+    reason: str
+    words: tuple[str, ...]
+    remedy: tuple[str, ...] = field(default=())
+
+
+BROKEN = {
+    "a-flag-value-that-vllm-refuses": Broken(
+        {"runtime": {"extraArgs": ["--enforce-eager", "--tokenizer-mode=banana"]}},
+        "InvalidFlag",
+        ("banana",),
+        ("spec.runtime.extraArgs",),
+    ),
+    "a-missing-model": Broken(
+        {"model": {"uri": "file:///models/no-such-model"}},
+        "ModelNotFound",
+        ("/models/no-such-model",),
+        ("spec.model.uri",),
+    ),
+    "an-unreadable-weights-file": Broken(
+        {"model": {"uri": "pvc://unreadable/tiny"}},
+        "WeightsUnreadable",
+        ("model.safetensors",),
+        ("chmod",),
+    ),
+    "an-impossible-length": Broken(
+        {"batching": {"maxModelLen": 1_000_000}},
+        "MaxModelLenTooLarge",
+        ("1000000",),
+        ("spec.batching.maxModelLen",),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def failures(cluster: Cluster) -> Iterator[str]:
+    make_namespace(cluster, NAMESPACE)
+    yield NAMESPACE
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+
+
+@pytest.fixture
+def unreadable(cluster: Cluster, failures: str) -> Iterator[None]:
+    """A claim whose weights file only root may read, as save_pretrained leaves it."""
+    folder = ClusterPaths.of_this_clone().models / "unreadable"
+    source = Path(os.environ.get("TINY_MODEL", "")) if "TINY_MODEL" in os.environ else tiny_model()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder / "tiny")
+    (folder / "tiny" / "model.safetensors").chmod(0o600)
+    capacity = {"storage": "1Gi"}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "unreadable"},
+        "spec": {
+            "capacity": capacity,
+            "accessModes": ["ReadOnlyMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "hostPath": {"path": str(folder)},
+            "claimRef": {"namespace": failures, "name": "unreadable"},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "unreadable"},
+        "spec": {
+            "accessModes": ["ReadOnlyMany"],
+            "storageClassName": "",
+            "volumeName": "unreadable",
+            "resources": {"requests": capacity},
+        },
+    }
+    cluster.apply(volume, failures)
+    cluster.apply(claim, failures)
+    yield
+    cluster.kubectl("delete", "pvc", "unreadable", "-n", failures, "--wait=false")
+    cluster.kubectl("delete", "pv", "unreadable", "--wait=false")
+
+
+def tiny_model() -> Path:
+    from localcluster.tinymodel.cache import cached_model
+
+    return cached_model()
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_status_names_reason_and_remedy(
+    cluster: Cluster, failures: str, case: str, request: pytest.FixtureRequest
+) -> None:
+    broken = BROKEN[case]
+    if "pvc://" in str(broken.spec):
+        request.getfixturevalue("unreadable")
+    cluster.apply(llmservice(case, **broken.spec), failures)
+
+    ended = eventually("the end of the container", lambda: first_end(cluster, failures, case), 180)
+
+    def told() -> JSON | None:
+        found: JSON | None = cluster.must_get("llmservices", failures, case).get("status", {}).get("failure")
+        return found
+
+    failure = eventually("a failure in the status", told, TOLD_WITHIN)
+    late = (dt.datetime.now(dt.UTC) - ended).total_seconds()
+    assert failure["reason"] == broken.reason, failure
+    for word in broken.words:
+        assert word in failure["message"], failure
+    for word in broken.remedy:
+        assert word in failure["remedy"], failure
+    assert late <= TOLD_WITHIN + 1, f"told {late:.1f} s after the container's end"
+    ready = cluster.condition(failures, case, "Ready")
+    assert ready is not None
+    assert (ready["status"], ready["reason"]) == ("False", broken.reason)
+    assert broken.reason in cluster.kubectl("get", "llms", case, "-n", failures)
+    cluster.kubectl("delete", "llms", case, "-n", failures)
+
+
+def first_end(cluster: Cluster, namespace: str, service: str) -> dt.datetime | None:
+    """When the server container of this service first ended."""
+    for pod in cluster.list("pods", namespace, f"llmservice.dev/service={service}"):
+        for status in pod.get("status", {}).get("containerStatuses", []):
+            for state in (status.get("lastState", {}), status.get("state", {})):
+                if "terminated" in state:
+                    return dt.datetime.fromisoformat(state["terminated"]["finishedAt"])
+    return None
+
+
+def test_a_service_that_no_node_can_take_says_what_it_waits_for(cluster: Cluster, namespace: str) -> None:
+    spec = {"accelerator": {"type": "nvidia"}, "parallelism": {"tensorParallelSize": 8}}
+    cluster.apply(llmservice("too-big", **spec), namespace)
+    waiting = cluster.wait_condition(namespace, "too-big", "Ready", "False", reason="Unschedulable", timeout=30)
+    assert "nvidia.com/gpu" in waiting["message"]
+    assert "Unschedulable" in cluster.kubectl("get", "llms", "too-big", "-n", namespace)
+
+
+def test_a_quota_that_is_used_up_is_named(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(llmservice("greedy", runtime={"resources": {"requests": {"cpu": "900"}}}), namespace)
+    refused = cluster.wait_condition(namespace, "greedy", "Ready", "False", reason="QuotaExceeded", timeout=30)
+    assert "team" in refused["message"]
+
+
+def test_an_image_that_is_not_there_is_named(cluster: Cluster, namespace: str) -> None:
+    image = "registry.local/no-such-image:1"
+    cluster.apply(llmservice("imageless", runtime={"image": image, "imagePullPolicy": "Never"}), namespace)
+    refused = cluster.wait_condition(namespace, "imageless", "Ready", "False", reason="ImagePullFailed", timeout=60)
+    assert image in refused["message"]

@@ -1,0 +1,140 @@
+"""From `kubectl apply` of the smallest manifest to an answer; an edit that serves; a scale that restarts nothing."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from localcluster.paths import ClusterPaths
+from localcluster.tinymodel.pairs import PAIRS
+from tests.support.client import ClientPod
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.services import llmservice
+
+READY_WITHIN = 420
+QUESTION, ANSWER = PAIRS[0]
+
+
+def serving_pods(cluster: Cluster, namespace: str, service: str) -> list[JSON]:
+    pods = cluster.list("pods", namespace, f"llmservice.dev/service={service}")
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def engine_flags(cluster: Cluster, namespace: str, pod: str) -> list[str]:
+    """The arguments of the vLLM process that runs in the pod, as its own kernel tells them."""
+    found = cluster.kubectl(
+        "exec",
+        "-n",
+        namespace,
+        pod,
+        "-c",
+        "server",
+        "--",
+        "python3",
+        "-c",
+        "import pathlib\n"
+        "for line in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
+        "    words = line.read_text().split('\\0')\n"
+        "    if 'vllm.entrypoints.openai.api_server' in words: print('\\n'.join(words)); break",
+    )
+    return found.split()
+
+
+@pytest.fixture(scope="module")
+def tiny_chat(cluster: Cluster, shared_namespace: str) -> str:
+    """The example that the README shows, applied as the README says."""
+    example = ClusterPaths.of_this_clone().root / "examples" / "tiny-chat.yaml"
+    cluster.kubectl("apply", "-n", shared_namespace, "-f", str(example))
+    name: str = yaml.safe_load(example.read_text())["metadata"]["name"]
+    cluster.kubectl(
+        "wait", "-n", shared_namespace, "--for=condition=Ready", f"llms/{name}", f"--timeout={READY_WITHIN}s",
+        timeout=READY_WITHIN + 10,
+    )  # fmt: skip
+    return name
+
+
+def test_the_smallest_manifest_answers_another_pod(client: ClientPod, tiny_chat: str) -> None:
+    answer = client.chat(tiny_chat, QUESTION)
+    assert (answer.status, answer.text) == (200, ANSWER)
+
+
+def test_a_stream_arrives_whole(client: ClientPod, tiny_chat: str) -> None:
+    answer = client.chat(tiny_chat, QUESTION, stream=True)
+    assert (answer.status, answer.streamed) == (200, ANSWER)
+
+
+def test_kubectl_get_tells_the_story_in_one_line(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:
+    header, line = cluster.kubectl("get", "llms", tiny_chat, "-n", shared_namespace).splitlines()
+    assert header.split() == ["NAME", "MODEL", "GPUS", "READY", "URL", "REASON", "AGE"]
+    for expected in (tiny_chat, "file:///models/tiny-chat", "1/1", f"http://{tiny_chat}.{shared_namespace}.svc/v1"):
+        assert expected in line.split()
+
+
+def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:
+    before = serving_pods(cluster, shared_namespace, tiny_chat)[0]["metadata"]["name"]
+    cluster.kubectl(
+        "patch",
+        "llms",
+        tiny_chat,
+        "-n",
+        shared_namespace,
+        "--type=merge",
+        "-p",
+        '{"spec":{"batching":{"maxNumSeqs":7}}}',
+    )
+    cluster.kubectl(
+        "wait", "-n", shared_namespace, "--for=condition=Ready", f"llms/{tiny_chat}", f"--timeout={READY_WITHIN}s",
+        timeout=READY_WITHIN + 10,
+    )  # fmt: skip
+    (pod,) = serving_pods(cluster, shared_namespace, tiny_chat)
+    assert pod["metadata"]["name"] != before
+    flags = engine_flags(cluster, shared_namespace, pod["metadata"]["name"])
+    assert flags[flags.index("--max-num-seqs") + 1] == "7"
+
+
+def test_scaling_through_the_subresource_restarts_nothing(
+    cluster: Cluster, client: ClientPod, shared_namespace: str, tiny_chat: str
+) -> None:
+    (first,) = serving_pods(cluster, shared_namespace, tiny_chat)
+    cluster.kubectl("scale", f"llms/{tiny_chat}", "--replicas=2", "-n", shared_namespace)
+    eventually(
+        "two pods and a disruption budget",
+        lambda: (
+            len(serving_pods(cluster, shared_namespace, tiny_chat)) == 2
+            and cluster.get("poddisruptionbudgets", shared_namespace, tiny_chat)
+        ),
+        30,
+    )
+    cluster.wait_condition(shared_namespace, tiny_chat, "Ready", "True", timeout=READY_WITHIN)
+    same = cluster.must_get("pods", shared_namespace, first["metadata"]["name"])
+    assert same["metadata"]["uid"] == first["metadata"]["uid"]
+    assert [status["restartCount"] for status in same["status"]["containerStatuses"]] == [0]
+    cluster.kubectl("scale", f"llms/{tiny_chat}", "--replicas=1", "-n", shared_namespace)
+    eventually(
+        "one pod and no disruption budget",
+        lambda: (
+            len(serving_pods(cluster, shared_namespace, tiny_chat)) == 1
+            and cluster.get("poddisruptionbudgets", shared_namespace, tiny_chat) is None
+        ),
+        60,
+    )
+    cluster.wait_condition(shared_namespace, tiny_chat, "Ready", "True", timeout=60)
+    assert client.chat(tiny_chat, QUESTION).text == ANSWER
+
+
+def test_an_edit_that_cannot_work_leaves_the_old_one_serving(
+    cluster: Cluster, client: ClientPod, shared_namespace: str, tiny_chat: str
+) -> None:
+    """What the schema cannot know is refused before a pod exists, with the remedy."""
+    pods = {pod["metadata"]["uid"] for pod in serving_pods(cluster, shared_namespace, tiny_chat)}
+    arguments = '{"spec":{"runtime":{"extraArgs":["--enforce-eager","--no-such-flag"]}}}'
+    cluster.kubectl("patch", "llms", tiny_chat, "-n", shared_namespace, "--type=merge", "-p", arguments)
+    refused = cluster.wait_condition(shared_namespace, tiny_chat, "Accepted", "False", reason="UnknownFlag", timeout=10)
+    assert "--no-such-flag" in refused["message"]
+    assert "spec.runtime.extraArgs" in refused["message"]
+    assert {pod["metadata"]["uid"] for pod in serving_pods(cluster, shared_namespace, tiny_chat)} == pods
+    assert client.chat(tiny_chat, QUESTION).text == ANSWER
+    undone = llmservice(tiny_chat, batching={"maxNumSeqs": 7})["spec"]["runtime"]
+    cluster.patch("llmservices", shared_namespace, tiny_chat, {"spec": {"runtime": undone}})
+    cluster.wait_condition(shared_namespace, tiny_chat, "Ready", "True", timeout=30)
+    assert {pod["metadata"]["uid"] for pod in serving_pods(cluster, shared_namespace, tiny_chat)} == pods

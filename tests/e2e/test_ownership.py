@@ -1,0 +1,99 @@
+"""Nothing that belongs to somebody else is taken over; what is ours goes with the LLMService, whoever is awake."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.operator import OPERATOR_NAMESPACE, scale_operator
+from tests.support.services import idle, merge
+
+CHILDREN = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "persistentvolumeclaims")
+
+
+def foreign_service(name: str) -> JSON:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": {"app": "somebody"}, "ports": [{"port": 80}]},
+    }
+
+
+def foreign_deployment(name: str) -> JSON:
+    labels = {"app": "somebody"}
+    container = {"name": "server", "image": "registry.local/pause:1"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+@pytest.mark.parametrize("foreign", [foreign_service, foreign_deployment])
+def test_a_foreign_child_of_our_name_is_left_alone(cluster: Cluster, namespace: str, foreign: object) -> None:
+    assert callable(foreign)
+    theirs: JSON = foreign("taken")
+    cluster.apply(theirs, namespace)
+    plural = theirs["kind"].lower() + "s"
+    before = cluster.must_get(plural, namespace, "taken")["spec"]
+    cluster.apply(idle("taken"), namespace)
+    refused = cluster.wait_condition(namespace, "taken", "Accepted", "False", reason="NameConflict", timeout=15)
+    assert theirs["kind"] in refused["message"]
+    assert cluster.must_get(plural, namespace, "taken")["spec"] == before
+
+
+def test_orphans_are_adopted_by_the_service_that_comes_again(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(idle("again"), namespace)
+    cluster.wait_condition(namespace, "again", "Accepted", "True", timeout=20)
+    first = eventually("the Deployment", lambda: cluster.get("deployments", namespace, "again"), 10)
+    cluster.kubectl("delete", "llms", "again", "-n", namespace, "--cascade=orphan")
+    cluster.apply(idle("again"), namespace)
+    uid = cluster.must_get("llmservices", namespace, "again")["metadata"]["uid"]
+
+    def owned() -> JSON | None:
+        seen = cluster.must_get("deployments", namespace, "again")
+        owners = [owner["uid"] for owner in seen["metadata"].get("ownerReferences", [])]
+        return seen if owners == [uid] else None
+
+    adopted = eventually("the Deployment owned by the new LLMService", owned, 10)
+    assert adopted["metadata"]["uid"] == first["metadata"]["uid"]
+    cluster.wait_condition(namespace, "again", "Accepted", "True", timeout=10)
+
+
+def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster, namespace: str) -> None:
+    cached = {"model": {"uri": "hf://example/model", "cache": {"size": "1Gi"}}}
+    cluster.apply(merge(idle("leaving"), {"spec": cached}), namespace)
+    eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "leaving-cache"), 15)
+    with scale_operator(cluster, 0):
+        cluster.kubectl("delete", "llms", "leaving", "-n", namespace, "--timeout=20s")
+        eventually(
+            "no child left",
+            lambda: not any(cluster.list(plural, namespace) for plural in CHILDREN),
+            30,
+        )
+    assert json.loads(cluster.kubectl("get", "deploy", "-n", OPERATOR_NAMESPACE, "-o", "json"))["items"]
+
+
+def test_the_object_carries_nothing_of_ours(cluster: Cluster, namespace: str) -> None:
+    """GitOps tools see no change that nobody made: applied twice, no difference, no annotation, no finalizer."""
+    manifest = json.dumps(idle("clean"))
+    apply = ("apply", "--server-side", "--field-manager=argocd", "-n", namespace, "-f", "-")
+    cluster.kubectl(*apply, stdin=manifest)
+    cluster.wait_condition(namespace, "clean", "Accepted", "True", timeout=20)
+    cluster.kubectl(*apply, stdin=manifest)
+    assert (
+        cluster.kubectl("diff", "--server-side", "--field-manager=argocd", "-n", namespace, "-f", "-", stdin=manifest)
+        == ""
+    )
+    metadata = cluster.must_get("llmservices", namespace, "clean")["metadata"]
+    assert metadata.get("annotations", {}) == {}
+    assert "finalizers" not in metadata
+    assert metadata["generation"] == 1

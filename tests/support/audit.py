@@ -1,0 +1,55 @@
+"""The API server's audit log: who asked what of which object."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.support.cluster import Cluster
+
+OPERATOR_USER = "system:serviceaccount:llmservice-system:llmservice-operator"
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that the API server answered."""
+
+    at: float
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    code: int
+
+
+def requests_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -> Iterator[Request]:
+    """What `user` asked after `moment` (seconds of the epoch), in the order in which it was answered."""
+    with cluster.paths.audit_log.open() as lines:
+        for line in lines:
+            if user not in line or not line.endswith("\n"):
+                continue
+            entry = json.loads(line)
+            at = dt.datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
+            target = entry.get("objectRef", {})
+            if entry["user"]["username"] != user or entry["stage"] != "ResponseComplete" or at < moment:
+                continue
+            resource = target.get("resource", "") + (f"/{target['subresource']}" if "subresource" in target else "")
+            yield Request(
+                at,
+                entry["verb"],
+                target.get("apiGroup", ""),
+                resource,
+                target.get("namespace", ""),
+                target.get("name", ""),
+                entry["responseStatus"]["code"],
+            )
+
+
+def writes_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -> list[Request]:
+    """Every write but the Lease's."""
+    asked = requests_since(cluster, moment, user)
+    return [request for request in asked if request.verb in WRITES and request.resource != "leases"]

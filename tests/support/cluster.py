@@ -1,0 +1,161 @@
+"""The local cluster as the tests see it: kubectl for what a user does, plain HTTP for what a test watches."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import yaml
+
+from localcluster.paths import ClusterPaths
+
+T = TypeVar("T")
+JSON = dict[str, Any]
+
+GROUP = "llmservice.dev"
+COLLECTIONS: Mapping[str, str] = {
+    "llmservices": f"/apis/{GROUP}/v1alpha1",
+    "deployments": "/apis/apps/v1",
+    "controllerrevisions": "/apis/apps/v1",
+    "services": "/api/v1",
+    "pods": "/api/v1",
+    "persistentvolumeclaims": "/api/v1",
+    "events": "/api/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "horizontalpodautoscalers": "/apis/autoscaling/v2",
+    "leases": "/apis/coordination.k8s.io/v1",
+    "resourcequotas": "/api/v1",
+}
+
+
+class CommandFailed(AssertionError):
+    """A command of a test ended with an error that the test did not expect; carries both outputs."""
+
+
+def eventually(what: str, look: Callable[[], T | None], timeout: float) -> T:
+    """What `look` returns once it is truthy; AssertionError that says what was last seen after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:.0f} s: {what}; last seen: {seen!r}")
+        time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster: how to run kubectl and helm against it, and its API over HTTP."""
+
+    paths: ClusterPaths
+    api: httpx.Client
+
+    @classmethod
+    def connect(cls, paths: ClusterPaths) -> Cluster:
+        config = yaml.safe_load(paths.kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        user = config["users"][0]["user"]
+        context = ssl.create_default_context(cafile=str(_beside(paths, cluster["certificate-authority"])))
+        context.load_cert_chain(
+            str(_beside(paths, user["client-certificate"])), str(_beside(paths, user["client-key"]))
+        )
+        client = httpx.Client(base_url=cluster["server"], verify=context, timeout=30, trust_env=False)
+        return cls(paths, client)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.paths.kubeconfig),
+            "PATH": f"{self.paths.bin}:{os.environ['PATH']}",
+        }
+
+    def run(self, *command: str, stdin: str | None = None, expect: int | None = 0, timeout: float = 300) -> str:
+        """The command's standard output (with standard error when a failure is expected)."""
+        done = subprocess.run(
+            command, input=stdin, text=True, capture_output=True, env=self.environment, timeout=timeout, check=False
+        )
+        if expect is not None and done.returncode != expect:
+            raise CommandFailed(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done.stdout if expect == 0 else done.stdout + done.stderr
+
+    def kubectl(self, *args: str, stdin: str | None = None, expect: int | None = 0, timeout: float = 300) -> str:
+        return self.run(str(self.paths.bin / "kubectl"), *args, stdin=stdin, expect=expect, timeout=timeout)
+
+    def helm(self, *args: str, expect: int | None = 0) -> str:
+        return self.run(str(self.paths.bin / "helm"), *args, expect=expect)
+
+    def apply(self, manifest: Mapping[str, Any], namespace: str) -> None:
+        self.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+    def get(self, plural: str, namespace: str, name: str) -> JSON | None:
+        """The object, or None when there is none."""
+        response = self.api.get(f"{COLLECTIONS[plural]}/namespaces/{namespace}/{plural}/{name}")
+        if response.status_code == 404:
+            return None
+        return _body(response)
+
+    def must_get(self, plural: str, namespace: str, name: str) -> JSON:
+        found = self.get(plural, namespace, name)
+        assert found is not None, f"no {plural} {namespace}/{name}"
+        return found
+
+    def list(self, plural: str, namespace: str, selector: str = "") -> Sequence[JSON]:
+        path = f"{COLLECTIONS[plural]}/namespaces/{namespace}/{plural}"
+        items: Sequence[JSON] = _body(self.api.get(path, params={"labelSelector": selector}))["items"]
+        return items
+
+    def patch(self, plural: str, namespace: str, name: str, body: object, kind: str = "merge") -> JSON:
+        """A merge, json or strategic-merge patch by somebody who is not the operator."""
+        return _body(
+            self.api.patch(
+                f"{COLLECTIONS[plural]}/namespaces/{namespace}/{plural}/{name}",
+                params={"fieldManager": "somebody-else"},
+                content=json.dumps(body),
+                headers={"Content-Type": f"application/{kind}-patch+json"},
+            )
+        )
+
+    def condition(self, namespace: str, name: str, kind: str) -> JSON | None:
+        service = self.get("llmservices", namespace, name) or {}
+        conditions = service.get("status", {}).get("conditions", [])
+        return next((condition for condition in conditions if condition["type"] == kind), None)
+
+    def wait_condition(
+        self, namespace: str, name: str, kind: str, status: str, *, reason: str | None = None, timeout: float = 300
+    ) -> JSON:
+        """The condition once it has this status (and reason) for the current generation."""
+
+        def look() -> JSON | None:
+            service = self.must_get("llmservices", namespace, name)
+            found = self.condition(namespace, name, kind)
+            current = found is not None and found["observedGeneration"] == service["metadata"]["generation"]
+            if found and current and found["status"] == status and reason in (None, found["reason"]):
+                return found
+            return None
+
+        try:
+            return eventually(f"{kind}={status} ({reason or 'any reason'}) of {namespace}/{name}", look, timeout)
+        except AssertionError as slow:
+            status_now = self.must_get("llmservices", namespace, name).get("status")
+            raise AssertionError(f"{slow}\nstatus: {yaml.safe_dump(status_now)}") from slow
+
+
+def _beside(paths: ClusterPaths, name: str) -> Path:
+    return (paths.kubeconfig.parent / name).resolve()
+
+
+def _body(response: httpx.Response) -> JSON:
+    if response.is_error:
+        raise CommandFailed(f"{response.request.method} {response.request.url}: {response.text}")
+    body: JSON = response.json()
+    return body

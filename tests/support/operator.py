@@ -1,0 +1,66 @@
+"""The installed operator, as an administrator handles it: scale it, kill it, read what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.cluster import JSON, Cluster, eventually
+
+OPERATOR_NAMESPACE = "llmservice-system"
+OPERATOR = "llmservice-operator"
+
+
+def operator_pods(cluster: Cluster) -> list[JSON]:
+    pods = cluster.list("pods", OPERATOR_NAMESPACE, f"app.kubernetes.io/name={OPERATOR}")
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+@contextmanager
+def scale_operator(cluster: Cluster, replicas: int) -> Iterator[None]:
+    """The operator with another number of replicas for a while; as it was afterwards, and ready."""
+    before = cluster.must_get("deployments", OPERATOR_NAMESPACE, OPERATOR)["spec"]["replicas"]
+    set_replicas(cluster, replicas)
+    try:
+        yield
+    finally:
+        set_replicas(cluster, before)
+
+
+def set_replicas(cluster: Cluster, replicas: int) -> None:
+    cluster.kubectl("scale", f"deployment/{OPERATOR}", f"--replicas={replicas}", "-n", OPERATOR_NAMESPACE)
+    selector = f"app.kubernetes.io/name={OPERATOR}"
+
+    def settled() -> bool:
+        pods = cluster.list("pods", OPERATOR_NAMESPACE, selector)
+        ready = [pod for pod in pods if _is_ready(pod)]
+        return len(pods) == replicas == len(ready)
+
+    eventually(f"{replicas} ready operator pods", settled, 90)
+
+
+def leader(cluster: Cluster) -> str:
+    """The name of the pod that holds the Lease, empty when nobody does."""
+    leases = cluster.list("leases", OPERATOR_NAMESPACE)
+    (lease,) = [lease for lease in leases if lease["metadata"]["name"].startswith(OPERATOR)]
+    holder: str = lease["spec"].get("holderIdentity") or ""
+    return holder
+
+
+def host_process(cluster: Cluster, pod: JSON) -> int:
+    """The process id, on this machine, of the only container of a pod on the local node."""
+    uid = pod["metadata"]["uid"]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if uid in (folder / "cgroup").read_text() and b"llmservice_operator" in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a process that ended while we looked
+    raise AssertionError(f"no process of pod {json.dumps(pod['metadata']['name'])} on this machine")
+
+
+def _is_ready(pod: JSON) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

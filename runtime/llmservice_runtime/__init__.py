@@ -1,0 +1,1 @@
+"""Runs beside vLLM in its container; shares its contract and its knowledge of flags with the operator."""

@@ -1,0 +1,281 @@
+"""What the operator and the supervisor agree on: names, ports, paths and the values that cross between them.
+
+Standard library only, Python 3.10 and later: this file is copied into other people's vLLM images.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+if sys.version_info >= (3, 11):  # noqa: UP036 - vLLM images with Python 3.10 exist
+    from enum import StrEnum
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):  # noqa: UP042
+        __str__ = str.__str__
+
+
+# Containers and ports of the pod.
+SERVER_CONTAINER = "server"
+RUNTIME_CONTAINER = "runtime"
+HTTP_PORT = 8000
+HTTP_PORT_NAME = "http"
+STATE_PORT = 8081
+STATE_PORT_NAME = "state"
+STARTUP_PATH = "/startupz"
+READY_PATH = "/readyz"
+LIVE_PATH = "/livez"
+STATE_PATH = "/state"
+
+# Where things lie in the server's file system.
+RUNTIME_DIR = "/llmservice/runtime"
+RUN_DIR = "/llmservice/run"
+DRAIN_FILE = f"{RUN_DIR}/drain"
+HOME_DIR = "/home/llmservice"
+TMP_DIR = "/tmp"
+CACHE_DIR = "/llmservice/cache"
+MODELS_DIR = "/llmservice/models"
+SOURCE_DIR = "/llmservice/source"
+SHM_DIR = "/dev/shm"
+TERMINATION_LOG = "/dev/termination-log"
+
+# Environment variables that the supervisor and the middleware read (the rest is vLLM's own).
+DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"
+API_KEY_ENV = "VLLM_API_KEY"
+HF_TOKEN_ENV = "HF_TOKEN"
+
+# Commands, without their options.
+INSTALL_COMMAND = ("python", "-m", "llmservice_runtime", "install", RUNTIME_DIR)
+SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
+DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
+
+# Time. The removal of an endpoint takes a while to reach every proxy; vLLM's teardown after its last stream was
+# measured at 8.5 s.
+PROPAGATION_SECONDS = 10
+TEARDOWN_SECONDS = 20
+HANG_UNREADY_SECONDS = 30
+HANG_RESTART_SECONDS = 90
+START_SECONDS = 3600
+
+# Kubernetes keeps this many bytes of a termination message.
+TERMINATION_LIMIT = 4096
+VERSION = 1
+
+
+def grace_period_seconds(drain_seconds: int, propagation_seconds: int = PROPAGATION_SECONDS) -> int:
+    """The pod's terminationGracePeriodSeconds: delay, then drain, then teardown."""
+    return propagation_seconds + drain_seconds + TEARDOWN_SECONDS
+
+
+class Phase(StrEnum):
+    """Where a server stands, in the order of a normal life."""
+
+    PREFLIGHT = "Preflight"
+    FETCHING = "Fetching"
+    LOADING = "Loading"
+    SMOKE = "Smoke"
+    SERVING = "Serving"
+    DRAINING = "Draining"
+    FAILED = "Failed"
+
+
+class FailureReason(StrEnum):
+    """Why a server ended or could not start. failures.py says how each is recognised."""
+
+    INVALID_FLAG = "InvalidFlag"
+    INVALID_CONFIGURATION = "InvalidConfiguration"
+    MODEL_NOT_FOUND = "ModelNotFound"
+    MODEL_ACCESS_DENIED = "ModelAccessDenied"
+    MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
+    WEIGHTS_UNREADABLE = "WeightsUnreadable"
+    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
+    REMOTE_CODE_REFUSED = "RemoteCodeRefused"
+    MAX_MODEL_LEN_TOO_LARGE = "MaxModelLenTooLarge"
+    KV_CACHE_TOO_SMALL = "KVCacheTooSmall"
+    GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
+    GPU_MEMORY_BUSY = "GPUMemoryBusy"
+    ACCELERATOR_MISSING = "AcceleratorMissing"
+    ACCELERATOR_FAULT = "AcceleratorFault"
+    PRECISION_UNSUPPORTED = "PrecisionUnsupported"
+    QUANTIZATION_MISMATCH = "QuantizationMismatch"
+    PARALLELISM_MISMATCH = "ParallelismMismatch"
+    COMPILATION_FAILED = "CompilationFailed"
+    ILLEGAL_INSTRUCTION = "IllegalInstruction"
+    MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
+    STORAGE_FULL = "StorageFull"
+    SHARED_MEMORY_TOO_SMALL = "SharedMemoryTooSmall"
+    VERSION_MISMATCH = "VersionMismatch"
+    ENGINE_MISSING = "EngineMissing"
+    START_TIMEOUT = "StartTimeout"
+    SMOKE_REQUEST_FAILED = "SmokeRequestFailed"
+    ENGINE_HUNG = "EngineHung"
+    ENGINE_DIED = "EngineDied"
+    STARTUP_FAILED = "StartupFailed"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A classified end, as it stands in the termination message and in the status."""
+
+    reason: FailureReason
+    message: str
+    remedy: str
+    evidence: tuple[str, ...] = ()
+    phase: Phase | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    def to_json(self, limit: int = TERMINATION_LIMIT) -> str:
+        """JSON of at most `limit` bytes: evidence is given up first, then the ends of the texts."""
+        failure = self
+        while True:
+            text = json.dumps(failure._document(), separators=(",", ":"), ensure_ascii=False)
+            if len(text.encode()) <= limit:
+                return text
+            failure = failure._shorter()
+
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "version": VERSION,
+            "reason": str(self.reason),
+            "message": self.message,
+            "remedy": self.remedy,
+            "evidence": list(self.evidence),
+            "phase": None if self.phase is None else str(self.phase),
+            "exitCode": self.exit_code,
+            "signal": self.signal,
+        }
+        return {key: value for key, value in document.items() if value is not None}
+
+    def _shorter(self) -> Failure:
+        if self.evidence:
+            return replace(self, evidence=self.evidence[1:])
+        longest = "message" if len(self.message) >= len(self.remedy) else "remedy"
+        text: str = getattr(self, longest)
+        if len(text) < 16:
+            raise ValueError("the limit leaves no room for a failure")
+        shortened = text[: len(text) * 3 // 4] + "…"
+        return replace(self, message=shortened) if longest == "message" else replace(self, remedy=shortened)
+
+    @classmethod
+    def from_json(cls, text: str) -> Failure | None:
+        """The failure in a termination message; None where the text is something else (a log's tail, say)."""
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return None
+        if not isinstance(document, dict) or document.get("version") != VERSION:
+            return None
+        return cls.from_document(document)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Failure | None:
+        """The failure in parsed JSON; None where a reason of a later version stands."""
+        try:
+            reason = FailureReason(document["reason"])
+            phase = Phase(document["phase"]) if document.get("phase") else None
+            return cls(
+                reason=reason,
+                message=str(document["message"]),
+                remedy=str(document["remedy"]),
+                evidence=tuple(str(line) for line in document.get("evidence", ())),
+                phase=phase,
+                exit_code=document.get("exitCode"),
+                signal=document.get("signal"),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What vLLM itself reported; None where it has not (yet)."""
+
+    vllm_version: str | None = None
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+    max_model_len: int | None = None
+    model_load_seconds: float | None = None
+    model_memory_gib: float | None = None
+    kv_cache_memory_gib: float | None = None
+    engine_init_seconds: float | None = None
+    start_seconds: float | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """The known values under their JSON names."""
+        document = {json_name: getattr(self, name) for name, json_name in _MEASURED_NAMES.items()}
+        return {key: value for key, value in document.items() if value is not None}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Measured:
+        """The reverse; names of a later version are ignored."""
+        return cls(**{name: document.get(json_name) for name, json_name in _MEASURED_NAMES.items()})
+
+
+_MEASURED_NAMES: Mapping[str, str] = {
+    "vllm_version": "vllmVersion",
+    "kv_cache_tokens": "kvCacheTokens",
+    "max_concurrency": "maxConcurrency",
+    "max_model_len": "maxModelLen",
+    "model_load_seconds": "modelLoadSeconds",
+    "model_memory_gib": "modelMemoryGiB",
+    "kv_cache_memory_gib": "kvCacheMemoryGiB",
+    "engine_init_seconds": "engineInitSeconds",
+    "start_seconds": "startSeconds",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """The body of GET /state."""
+
+    phase: Phase
+    started: bool = False
+    ready: bool = False
+    progress: str = ""
+    phase_seconds: float = 0.0
+    model_names: tuple[str, ...] = ()
+    measured: Measured = field(default_factory=Measured)
+    failure: Failure | None = None
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        document: dict[str, Any] = {
+            "version": VERSION,
+            "phase": str(self.phase),
+            "started": self.started,
+            "ready": self.ready,
+            "progress": self.progress,
+            "phaseSeconds": round(self.phase_seconds, 1),
+            "modelNames": list(self.model_names),
+            "measured": self.measured.to_document(),
+        }
+        if self.failure is not None:
+            document["failure"] = self.failure._document()
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> State | None:
+        """The state in a body of /state; None where it is of another version or broken."""
+        try:
+            document = json.loads(text)
+            if document["version"] != VERSION:
+                return None
+            failure = document.get("failure")
+            return cls(
+                phase=Phase(document["phase"]),
+                started=bool(document["started"]),
+                ready=bool(document["ready"]),
+                progress=str(document["progress"]),
+                phase_seconds=float(document["phaseSeconds"]),
+                model_names=tuple(document["modelNames"]),
+                measured=Measured.from_document(document["measured"]),
+                failure=Failure.from_document(failure) if failure else None,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None

@@ -1,0 +1,173 @@
+"""What is wrong with a list of extra flags, before any pod: each problem with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from llmservice_runtime.engine_flags import OPERATOR_OWNED, TYPED
+from llmservice_runtime.flag_table import (
+    Ambiguous,
+    FlagTable,
+    Match,
+    Resolution,
+    Unknown,
+    UnknownVersion,
+    flag_table,
+    known_versions,
+)
+
+# Flags of earlier versions that people still copy from old guides, and what took their place.
+REMOVED: Mapping[str, str] = MappingProxyType(
+    {
+        "--swap-space": "Remove it; to keep cache blocks in CPU memory use --kv-offloading-size.",
+        "--disable-log-requests": "Remove it: requests are not logged unless --enable-log-requests is given.",
+        "--use-v2-block-manager": "Remove it: there is one block manager.",
+        "--num-scheduler-steps": "Remove it; see --async-scheduling.",
+        "--device": "Remove it and set spec.accelerator.type; the image decides the device.",
+        "--task": "Use --runner (generate or pooling) and --convert.",
+        "--rope-scaling": "Use --hf-overrides with rope_parameters.",
+        "--rope-theta": "Use --hf-overrides with rope_parameters.",
+        "--guided-decoding-backend": "Use --structured-outputs-config.backend.",
+        "--max-num-partial-prefills": "Remove it: chunked prefill has no such limit any more.",
+        "--max-long-partial-prefills": "Remove it; see --long-prefill-token-threshold.",
+        "--calculate-kv-scales": "Remove it; for an fp8 cache with scales use a checkpoint that holds them.",
+        "--max-seq-len-to-capture": "Use --max-cudagraph-capture-size.",
+        "--speculative-model": 'Use --speculative-config with the key "model".',
+        "--num-speculative-tokens": 'Use --speculative-config with the key "num_speculative_tokens".',
+        "--preemption-mode": "Remove it: preempted requests are always computed again.",
+        "--worker-use-ray": "Use --distributed-executor-backend ray.",
+        "--enable-reasoning": "Use --reasoning-parser alone.",
+    }
+)
+
+
+@dataclass(frozen=True)
+class FlagProblem:
+    """One thing wrong with one token of extraArgs; `certain` is what holds for every version of vLLM."""
+
+    argument: str
+    message: str
+    remedy: str
+    certain: bool = True
+
+
+def check_extra_args(args: Sequence[str], version: str) -> tuple[FlagProblem, ...]:
+    """Every problem, in order. For a version without a table only what is typed or owned is looked for."""
+    try:
+        table, exact = flag_table(version), True
+    except UnknownVersion:
+        table, exact = flag_table(known_versions()[0]), False
+    return tuple(problem for problem in _problems(args, table, version) if exact or problem.certain)
+
+
+def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[FlagProblem]:
+    for argument, resolution, values in _grouped(args, table):
+        if resolution is None:
+            yield _stray(argument)
+        elif isinstance(resolution, Unknown):
+            yield _unknown(resolution, version)
+        elif isinstance(resolution, Ambiguous):
+            yield FlagProblem(
+                argument,
+                f"{argument} could be any of {', '.join(resolution.candidates)}.",
+                "Write the flag out.",
+                certain=False,
+            )
+        else:
+            yield from _about_match(argument, resolution, values)
+
+
+def _grouped(args: Sequence[str], table: FlagTable) -> Iterator[tuple[str, Resolution | None, tuple[str, ...]]]:
+    """Each flag with the values that the parser would give it; a value that no flag takes stands alone."""
+    index = 0
+    while index < len(args):
+        argument = args[index]
+        resolution = None if argument == "--" else table.resolve(argument)
+        index += 1
+        room = _room(argument, resolution)
+        values: list[str] = []
+        while index < len(args) and len(values) < room and _is_value(args[index], table):
+            values.append(args[index])
+            index += 1
+        yield argument, resolution, tuple(values)
+
+
+def _is_value(token: str, table: FlagTable) -> bool:
+    return token != "--" and table.resolve(token) is None
+
+
+def _room(argument: str, resolution: Resolution | None) -> int:
+    """How many following values belong to a flag. One that is unknown is given them all: one problem is enough."""
+    if isinstance(resolution, Unknown | Ambiguous):
+        return 0 if "=" in argument else 1 << 16
+    if resolution is None or resolution.value is not None:
+        return 0
+    if "." in argument.partition("=")[0]:
+        return 1
+    return {0: 0, 1: 1, "?": 1}.get(resolution.flag.values, 1 << 16)
+
+
+def _stray(argument: str) -> FlagProblem:
+    if argument == "--":
+        return FlagProblem(argument, "-- ends the flags, so that vLLM would ignore what follows.", "Remove it.")
+    return FlagProblem(
+        argument,
+        f"{argument!r} is the value of no flag; vLLM would take it for the model.",
+        "Put it behind its flag, as an item of its own, or remove it.",
+    )
+
+
+def _unknown(resolution: Unknown, version: str) -> FlagProblem:
+    name = resolution.token.partition("=")[0]
+    replaced = REMOVED.get(name.replace("_", "-"))
+    message = f"vLLM {version} has no flag {name}."
+    if replaced:
+        return FlagProblem(resolution.token, message, replaced, certain=False)
+    nearest = f"Did you mean {resolution.nearest[0]}?" if resolution.nearest else "Remove it"
+    versions = "spec.runtime.version says whose flags apply."
+    remedy = f"{nearest} {versions}" if resolution.nearest else f"{nearest}; {versions}"
+    return FlagProblem(resolution.token, message, remedy, certain=False)
+
+
+def _about_match(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[FlagProblem]:
+    name = match.flag.name
+    same = "" if argument == name else f" ({argument} is another spelling of it)"
+    if name in TYPED:
+        yield FlagProblem(argument, f"{name} has a field of its own{same}.", f"Set {TYPED[name]} instead.")
+    elif name in OPERATOR_OWNED:
+        yield FlagProblem(argument, f"{name} belongs to the operator{same}: {OPERATOR_OWNED[name]}.", "Remove it.")
+    elif "." not in argument.partition("=")[0]:
+        yield from _about_values(argument, match, values)
+
+
+def _about_values(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[FlagProblem]:
+    flag = match.flag
+    given = values if match.value is None else (match.value,)
+    if flag.values == 0 and given:
+        yield FlagProblem(argument, f"{match.spelling} takes no value.", "Remove the value.", certain=False)
+    elif flag.values in (1, "+") and not given:
+        yield FlagProblem(argument, f"{flag.name} needs a value.", "Add it as the next item.", certain=False)
+    for value in given if flag.values != 0 else ():
+        yield from _about_value(argument, match, value)
+
+
+def _about_value(argument: str, match: Match, value: str) -> Iterator[FlagProblem]:
+    flag = match.flag
+    if flag.choices and value not in flag.choices:
+        allowed = ", ".join(flag.choices)
+        yield FlagProblem(argument, f"{flag.name} does not take {value!r}.", f"Use one of: {allowed}.", certain=False)
+    elif not _is_kind(value, flag.kind):
+        wanted = {"int": "a whole number", "float": "a number"}[flag.kind]
+        yield FlagProblem(argument, f"{flag.name} needs {wanted}, not {value!r}.", "Correct the value.", certain=False)
+
+
+def _is_kind(value: str, kind: str) -> bool:
+    if kind not in ("int", "float"):
+        return True
+    try:
+        int(value) if kind == "int" else float(value)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""vLLM's flags as its own parser resolves them: dashes or underscores, `=`, short, dotted keys, abbreviations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+
+from llmservice_runtime import flag_table_0_32
+
+
+class UnknownVersion(LookupError):
+    """There is no table for this version of vLLM."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag under all its spellings; `values` is 0, 1, "?", "+" or "*"."""
+
+    spellings: tuple[str, ...]
+    values: int | str
+    kind: str
+    choices: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The long spelling without --no-."""
+        return next(s for s in self.spellings if s.startswith("--"))
+
+
+@dataclass(frozen=True)
+class Match:
+    """A token that is a flag: which one, in which full spelling, and the value after `=` if there is one."""
+
+    flag: Flag
+    spelling: str
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A token that looks like a flag but is none; the nearest ones first."""
+
+    token: str
+    nearest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ambiguous:
+    """An abbreviation of several flags."""
+
+    token: str
+    candidates: tuple[str, ...]
+
+
+Resolution = Match | Unknown | Ambiguous
+
+
+@dataclass(frozen=True)
+class FlagTable:
+    """The flags of one version of vLLM."""
+
+    version: str
+    flags: tuple[Flag, ...]
+
+    @cached_property
+    def by_spelling(self) -> dict[str, Flag]:
+        """Every full spelling."""
+        return {spelling: flag for flag in self.flags for spelling in flag.spellings}
+
+    def resolve(self, token: str) -> Resolution | None:
+        """What vLLM's parser takes a token for; None is a value, not a flag."""
+        if not token.startswith("-") or token == "-" or _NEGATIVE_NUMBER.match(token):
+            return None
+        spelled, value = _split(_normal(token))
+        if spelled in self.by_spelling:
+            return Match(self.by_spelling[spelled], spelled, value)
+        candidates = sorted(set(self._candidates(spelled, value)), key=lambda match: match.spelling)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            return Ambiguous(token, tuple(match.spelling for match in candidates))
+        return None if " " in token else Unknown(token, self._nearest(spelled))
+
+    def _candidates(self, spelled: str, value: str | None) -> Iterator[Match]:
+        """argparse's rules: a prefix of any spelling; after one dash also a letter with its value glued on."""
+        for spelling, flag in self.by_spelling.items():
+            if not spelled.startswith("--") and spelling == spelled[:2]:
+                glued = spelled[2:] + ("" if value is None else f"={value}")
+                yield Match(flag, spelling, glued.removeprefix("="))
+            elif spelling.startswith(spelled):
+                yield Match(flag, spelling, value)
+
+    def _nearest(self, spelled: str) -> tuple[str, ...]:
+        return tuple(get_close_matches(spelled, self.by_spelling, n=3, cutoff=0.6))
+
+    def abbreviations(self, name: str) -> tuple[str, ...]:
+        """Every shortened spelling of a flag (and of its --no- form) that the parser takes for it."""
+        spellings = [s for s in self.by_spelling[name].spellings if s.startswith("--")]
+        prefixes = (spelling[:end] for spelling in spellings for end in range(3, len(spelling)))
+        found = ((prefix, self.resolve(prefix)) for prefix in prefixes)
+        return tuple(p for p, match in found if isinstance(match, Match) and match.flag.name == name)
+
+
+_NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
+
+
+def _normal(token: str) -> str:
+    """The token as vLLM rewrites it before argparse sees it."""
+    if token.startswith("-O") and token != "-O":
+        return f"--optimization-level={token[2:].removeprefix('=')}"
+    if token.startswith("--help="):
+        return "--help"
+    if not token.startswith("--"):
+        return token
+    head, equals, value = token.partition("=")
+    name, dot, keys = head.partition(".")
+    return name.replace("_", "-") + dot + keys + equals + value
+
+
+def _split(token: str) -> tuple[str, str | None]:
+    """Name and value; `--flag.key=value` is a value of `--flag`, and what stands before the dot is the name."""
+    head, equals, value = token.partition("=")
+    name, dot, _ = head.partition(".")
+    if dot:
+        return name, value if equals else None
+    return head, value if equals else None
+
+
+def _make(version: str, rows: tuple[tuple[tuple[str, ...], int | str, str, tuple[str, ...]], ...]) -> FlagTable:
+    return FlagTable(version, tuple(Flag(*row) for row in rows))
+
+
+def known_versions() -> tuple[str, ...]:
+    """The versions with a table, as MAJOR.MINOR, newest first."""
+    return ("0.32",)
+
+
+def flag_table(version: str) -> FlagTable:
+    """The table for a version such as 0.32.0, v0.32.1 or 0.32.0+cpu."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:$|[.+-])", version)
+    series = f"{match[1]}.{match[2]}" if match else version
+    if series not in known_versions():
+        raise UnknownVersion(f"no flag table for vLLM {version}; known: {', '.join(known_versions())}")
+    return _make(flag_table_0_32.VERSION, flag_table_0_32.FLAGS)

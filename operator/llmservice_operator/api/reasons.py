@@ -37,19 +37,33 @@ class Reason(StrEnum):
     DELETING = "Deleting"
     # what the supervisor found; the same words as llmservice_runtime.contract.FailureReason
     INVALID_FLAG = "InvalidFlag"
+    INVALID_CONFIGURATION = "InvalidConfiguration"
     MODEL_NOT_FOUND = "ModelNotFound"
+    MODEL_ACCESS_DENIED = "ModelAccessDenied"
+    MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
     WEIGHTS_UNREADABLE = "WeightsUnreadable"
-    GATED_MODEL = "GatedModel"
-    UNKNOWN_ARCHITECTURE = "UnknownArchitecture"
+    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
+    REMOTE_CODE_REFUSED = "RemoteCodeRefused"
     MAX_MODEL_LEN_TOO_LARGE = "MaxModelLenTooLarge"
     KV_CACHE_TOO_SMALL = "KVCacheTooSmall"
-    OUT_OF_MEMORY = "OutOfMemory"
     GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
-    VERSION_MISMATCH = "VersionMismatch"
-    ENGINE_DIED = "EngineDied"
-    ENGINE_HUNG = "EngineHung"
+    GPU_MEMORY_BUSY = "GPUMemoryBusy"
+    ACCELERATOR_MISSING = "AcceleratorMissing"
+    ACCELERATOR_FAULT = "AcceleratorFault"
+    QUANTIZATION_MISMATCH = "QuantizationMismatch"
+    PARALLELISM_MISMATCH = "ParallelismMismatch"
+    COMPILATION_FAILED = "CompilationFailed"
     ILLEGAL_INSTRUCTION = "IllegalInstruction"
+    MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
+    STORAGE_FULL = "StorageFull"
+    SHARED_MEMORY_TOO_SMALL = "SharedMemoryTooSmall"
+    VERSION_MISMATCH = "VersionMismatch"
+    ENGINE_MISSING = "EngineMissing"
     START_TIMEOUT = "StartTimeout"
+    SMOKE_REQUEST_FAILED = "SmokeRequestFailed"
+    ENGINE_HUNG = "EngineHung"
+    ENGINE_DIED = "EngineDied"
+    STARTUP_FAILED = "StartupFailed"
     UNKNOWN = "Unknown"
 
 
@@ -164,21 +178,33 @@ _DOCS = {
         "vLLM refuses a flag or its value; the message quotes vLLM.",
         "Correct spec.runtime.extraArgs, or the field that the message names.",
     ),
+    Reason.INVALID_CONFIGURATION: ReasonDoc(
+        "vLLM refuses the flags in their combination, or together with this model; the message quotes vLLM.",
+        "Change the field that the message names; `kubectl explain llms.spec` says what each is for.",
+    ),
     Reason.MODEL_NOT_FOUND: ReasonDoc(
         "There is no model where spec.model.uri points.",
         "Check spec.model.uri: the repository and its revision, the claim and its path, or the path in the image.",
+    ),
+    Reason.MODEL_ACCESS_DENIED: ReasonDoc(
+        "The model hub gives this repository only to accounts that were granted access.",
+        "Ask for access on the model's page, and give that account's token in spec.model.tokenSecretRef.",
+    ),
+    Reason.MODEL_DOWNLOAD_FAILED: ReasonDoc(
+        "The model could not be fetched: the hub was not reached, or the transfer broke off.",
+        "Check the network, the proxy settings and HF_ENDPOINT in the operator's chart values; the pod tries again.",
     ),
     Reason.WEIGHTS_UNREADABLE: ReasonDoc(
         "A file of the model exists but cannot be read: its permissions, or it is damaged.",
         "Make the files readable for the container's user (chmod a+rX), or copy the model again.",
     ),
-    Reason.GATED_MODEL: ReasonDoc(
-        "The model hub gives this repository only to accounts that were granted access.",
-        "Ask for access on the model's page, and give that account's token in spec.model.tokenSecretRef.",
-    ),
-    Reason.UNKNOWN_ARCHITECTURE: ReasonDoc(
+    Reason.UNSUPPORTED_ARCHITECTURE: ReasonDoc(
         "This version of vLLM does not know the model's architecture.",
         "Use a runtime image with a newer vLLM; models that bring their own code need spec.model.trustRemoteCode.",
+    ),
+    Reason.REMOTE_CODE_REFUSED: ReasonDoc(
+        "The model brings code of its own, and that is not allowed to run.",
+        "If you trust it, set spec.model.trustRemoteCode to true and pin a revision in spec.model.uri.",
     ),
     Reason.MAX_MODEL_LEN_TOO_LARGE: ReasonDoc(
         "spec.batching.maxModelLen is longer than the model allows.",
@@ -186,41 +212,80 @@ _DOCS = {
     ),
     Reason.KV_CACHE_TOO_SMALL: ReasonDoc(
         "After the weights, too little memory is left for the KV cache of one request of full length.",
-        "Lower spec.batching.maxModelLen (or set it to auto), raise spec.accelerator.gpuMemoryUtilization, choose a "
-        "smaller spec.precision, or spread the model with spec.parallelism.tensorParallelSize.",
-    ),
-    Reason.OUT_OF_MEMORY: ReasonDoc(
-        "The container went over its memory limit and was killed.",
-        "Raise the memory limit in spec.runtime.resources.",
+        "Lower spec.batching.maxModelLen (or set it to auto), raise spec.accelerator.gpuMemoryUtilization, choose a smaller spec.precision, or spread the model with spec.parallelism.tensorParallelSize.",
     ),
     Reason.GPU_OUT_OF_MEMORY: ReasonDoc(
         "The accelerator's memory ran out.",
-        "Lower spec.accelerator.gpuMemoryUtilization or spec.batching.maxNumBatchedTokens, choose a smaller "
-        "spec.precision, or raise spec.parallelism.tensorParallelSize.",
+        "Lower spec.accelerator.gpuMemoryUtilization or spec.batching.maxNumBatchedTokens, choose a smaller spec.precision, or raise spec.parallelism.tensorParallelSize.",
     ),
-    Reason.VERSION_MISMATCH: ReasonDoc(
-        "The image holds another vLLM version than the one that its flags were made for.",
-        "Set spec.runtime.version to the version in the message, or use an image that holds the expected one.",
+    Reason.GPU_MEMORY_BUSY: ReasonDoc(
+        "Something else holds memory of the GPU, so that vLLM's share is not free.",
+        "End what else runs on that GPU, or lower spec.accelerator.gpuMemoryUtilization to what is free.",
     ),
-    Reason.ENGINE_DIED: ReasonDoc(
-        "vLLM's engine ended by itself; the message has its last words.",
-        "Read status.failure.evidence and `kubectl logs --previous`; the container is started again.",
+    Reason.ACCELERATOR_MISSING: ReasonDoc(
+        "The container sees fewer accelerators than it needs, or none.",
+        "Check the node's driver and device plugin, spec.accelerator and spec.podTemplate.spec.runtimeClassName.",
     ),
-    Reason.ENGINE_HUNG: ReasonDoc(
-        "Requests were running and the engine made no progress, so the container was started again.",
-        "If it comes back, lower spec.batching, or try another vLLM version with spec.runtime.image.",
+    Reason.ACCELERATOR_FAULT: ReasonDoc(
+        "The driver reported a fault of an accelerator.",
+        "Look at the node's kernel log for Xid messages and take the node out of service if they come back.",
+    ),
+    Reason.QUANTIZATION_MISMATCH: ReasonDoc(
+        "spec.precision contradicts the quantization that the checkpoint declares, or that it does not have.",
+        "Remove spec.precision.quantization and let the checkpoint say it, or use a checkpoint of that method.",
+    ),
+    Reason.PARALLELISM_MISMATCH: ReasonDoc(
+        "The model cannot be split as spec.parallelism says; the message quotes vLLM.",
+        "Choose sizes that divide the model's heads and layers; the message names the numbers.",
+    ),
+    Reason.COMPILATION_FAILED: ReasonDoc(
+        "Compiling the model's kernels failed.",
+        "Add --enforce-eager to spec.runtime.extraArgs, or use an image that brings the compiler that the message names.",
     ),
     Reason.ILLEGAL_INSTRUCTION: ReasonDoc(
         "vLLM used an instruction that this CPU does not have.",
         "Set spec.precision.dtype to float32, or place the pods on newer CPUs with spec.podTemplate.spec.nodeSelector.",
     ),
+    Reason.MEMORY_LIMIT_EXCEEDED: ReasonDoc(
+        "The container went over its memory limit and was killed.", "Raise the memory limit in spec.runtime.resources."
+    ),
+    Reason.STORAGE_FULL: ReasonDoc(
+        "A volume or the node's disk is full.", "Give spec.model.cache a larger size, or free space on the node."
+    ),
+    Reason.SHARED_MEMORY_TOO_SMALL: ReasonDoc(
+        "The processes of one replica ran out of shared memory in /dev/shm.",
+        "Raise the memory limit in spec.runtime.resources: the shared memory counts against it.",
+    ),
+    Reason.VERSION_MISMATCH: ReasonDoc(
+        "The image holds another vLLM version than the one that its flags were made for.",
+        "Set spec.runtime.version to the version in the message, or use an image that holds the expected one.",
+    ),
+    Reason.ENGINE_MISSING: ReasonDoc(
+        "The image holds no vLLM, or one that does not start.", "Set spec.runtime.image to an image with vLLM in it."
+    ),
     Reason.START_TIMEOUT: ReasonDoc(
         "The model was not ready within its start budget.",
         "Read the pod's log for the step that is slow; a spec.model.cache avoids fetching the model again.",
     ),
+    Reason.SMOKE_REQUEST_FAILED: ReasonDoc(
+        "vLLM said that it was healthy, but the first request failed; the message quotes it.",
+        "Read status.failure.evidence; an image, a driver or a precision that does not suit the hardware is the usual cause.",
+    ),
+    Reason.ENGINE_HUNG: ReasonDoc(
+        "Requests were running and the engine made no progress, so the container was started again.",
+        "If it comes back, lower spec.batching.maxNumSeqs, or try another vLLM version with spec.runtime.image.",
+    ),
+    Reason.ENGINE_DIED: ReasonDoc(
+        "vLLM's engine ended by itself; the message has its last words.",
+        "Read status.failure.evidence and `kubectl logs --previous`; the container is started again.",
+    ),
+    Reason.STARTUP_FAILED: ReasonDoc(
+        "vLLM ended before it served, for a cause that is not recognised; the message has its last words.",
+        "Read status.failure.evidence and `kubectl logs --previous` of the pod.",
+    ),
     Reason.UNKNOWN: ReasonDoc(
-        "The container ended and the cause was not recognised; the message has the last lines of the log.",
-        "Read `kubectl logs --previous` of the pod.",
+        "The container ended and left no word about why.",
+        "Read `kubectl logs --previous` and `kubectl describe` of the pod.",
     ),
 }
 

@@ -2,10 +2,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/llmservice-operator
-UV_VERSION := 0.13.8
 PYTHON := .venv/bin/python
 SYNCED := .venv/.synced
+ENGINE := .venv/.synced-vllm
 KUBECONTEXT ?=
 
 .PHONY: help demo test cluster cluster-down cluster-env unit contract e2e lint format crds operator clean
@@ -14,9 +13,10 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(SYNCED) ## from nothing to an answered chat completion (KUBECONTEXT=name: on your own cluster)
-	@$(PYTHON) -m localcluster demo $(if $(KUBECONTEXT),--context "$(KUBECONTEXT)")
+	@$(PYTHON) -m localcluster demo $(if $(KUBECONTEXT),--context "$(KUBECONTEXT)") \
+	  $(if $(OPERATOR_IMAGE),--operator-image "$(OPERATOR_IMAGE)") $(if $(CPU_IMAGE),--cpu-image "$(CPU_IMAGE)")
 
-test: $(SYNCED) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
+test: $(ENGINE) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
 	@scripts/test
 
 cluster: $(SYNCED) ## a real local Kubernetes with the operator installed
@@ -34,7 +34,7 @@ operator: $(SYNCED) ## rebuild the operator's image and put it into the running 
 	@$(PYTHON) -m localcluster images --only operator
 	@$(PYTHON) -m localcluster install
 
-unit: $(SYNCED) ## unit tests (no cluster)
+unit: $(ENGINE) ## unit tests (no cluster)
 	@.venv/bin/pytest tests/unit
 
 contract: $(SYNCED) ## manifests against the running cluster's API server
@@ -60,19 +60,12 @@ crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 clean: ## remove the virtual environment and caches of this clone (not the cluster: cluster-down)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# uv from the PATH when it is there, else one of our own in the cache.
 $(SYNCED): pyproject.toml uv.lock
-	@uv=$$(command -v uv || true); \
-	if [ -z "$$uv" ]; then \
-	  uv="$(CACHE)/uv-$(UV_VERSION)/bin/uv"; \
-	  if [ ! -x "$$uv" ]; then \
-	    command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.11 or later" >&2; exit 1; }; \
-	    echo "installing uv $(UV_VERSION) into $(CACHE)"; \
-	    rm -rf "$(CACHE)/uv-$(UV_VERSION).new" && python3 -m venv "$(CACHE)/uv-$(UV_VERSION).new" \
-	    && "$(CACHE)/uv-$(UV_VERSION).new/bin/pip" install -q "uv==$(UV_VERSION)" \
-	    && rm -rf "$(CACHE)/uv-$(UV_VERSION)" && mv "$(CACHE)/uv-$(UV_VERSION).new" "$(CACHE)/uv-$(UV_VERSION)"; \
-	  fi; \
-	fi; \
-	echo "installing the Python packages of uv.lock into .venv (about 6 GB with vLLM; cached by uv)"; \
-	"$$uv" sync --frozen --all-extras --all-groups
+	@echo "installing the Python packages of uv.lock into .venv"
+	@scripts/uv sync --frozen --all-extras --inexact
 	@touch $@
+
+$(ENGINE): pyproject.toml uv.lock
+	@echo "installing the Python packages of uv.lock and vLLM into .venv (6 GB; uv keeps them in its cache)"
+	@scripts/uv sync --frozen --all-extras --all-groups
+	@touch $@ $(SYNCED)

@@ -1,0 +1,103 @@
+"""The operator's chart, installed as its users install it: with Helm."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths
+from localcluster.progress import Progress
+
+RELEASE = "llmservice-operator"
+NAMESPACE = "llmservice-system"
+OPERATOR_IMAGE = "registry.local/llmservice-operator:dev"
+CPU_IMAGE = "registry.local/vllm-cpu:v0.32.0"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster to install into: programs, environment and, for a cluster of the user's own, its context."""
+
+    paths: ClusterPaths
+    environment: Mapping[str, str]
+    context: str | None = None
+
+    def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 120) -> str:
+        chosen = ("--context", self.context) if self.context else ()
+        return self._run(("kubectl", *chosen, *args), stdin, timeout)
+
+    def helm(self, *args: str, timeout: float = 600) -> str:
+        chosen = ("--kube-context", self.context) if self.context else ()
+        return self._run(("helm", *chosen, *args), None, timeout)
+
+    def ctr(self, *args: str) -> str:
+        socket = str(self.paths.containerd_socket)
+        return self._run(("ctr", "-a", socket, "-n", self.paths.containerd_namespace, *args), None, 60)
+
+    def _run(self, command: Sequence[str], stdin: str | None, timeout: float) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                text=True,
+                capture_output=True,
+                env=dict(self.environment),
+                timeout=timeout,
+                check=False,
+            )
+        except FileNotFoundError as missing:
+            raise ClusterError(f"{command[0]} is not on the PATH", "Install it, or use the local cluster.") from missing
+        except subprocess.TimeoutExpired as slow:
+            raise ClusterError(f"{' '.join(command[:4])} ... did not end within {timeout:.0f} s") from slow
+        if done.returncode != 0:
+            raise ClusterError(f"{' '.join(command[:4])} ... failed: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+
+def local_target(paths: ClusterPaths, environment: Mapping[str, str]) -> Target:
+    """This clone's cluster, with its own kubectl and helm."""
+    inside = {"KUBECONFIG": str(paths.kubeconfig), "PATH": f"{paths.bin}:{environment['PATH']}"}
+    return Target(paths, {**environment, **inside})
+
+
+def image_digest(target: Target, name: str) -> str:
+    """The digest of an image in the local cluster's store, so that a rebuilt image of the same tag is rolled out."""
+    lines = target.ctr("images", "list", f"name=={name}").splitlines()[1:]
+    if not lines:
+        raise ClusterError(f"{name} is not in the cluster's image store", "Build it: python -m localcluster images")
+    return lines[0].split()[2]
+
+
+def install(
+    target: Target, progress: Progress, *, operator_image: str = OPERATOR_IMAGE, cpu_image: str = CPU_IMAGE
+) -> None:
+    """Installs or upgrades the release and waits until its pods are ready."""
+    repository, _, tag = operator_image.rpartition(":")
+    values = {
+        "image.repository": repository,
+        "image.tag": tag,
+        "services.cpuImage": cpu_image,
+    }
+    if target.context is None:
+        values["podAnnotations.image-digest"] = image_digest(target, operator_image)
+    chart = str(target.paths.root / "charts" / "llmservice-operator")
+    settings = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
+    with progress.step(f"helm: release {RELEASE} in namespace {NAMESPACE}"):
+        target.helm(
+            "upgrade", "--install", RELEASE, chart, "--namespace", NAMESPACE, "--create-namespace",
+            "--wait", "--timeout", "180s", *settings,
+        )  # fmt: skip
+
+
+def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m localcluster install",
+        description="Install or upgrade the operator's chart in this clone's running cluster.",
+        epilog="example: python -m localcluster images --only operator && python -m localcluster install",
+    )
+    parser.parse_args(argv)
+    install(local_target(paths, environment), progress)
+    return 0

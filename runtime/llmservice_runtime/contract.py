@@ -44,6 +44,9 @@ SOURCE_DIR = "/llmservice/source"
 SHM_DIR = "/dev/shm"
 TERMINATION_LOG = "/dev/termination-log"
 
+# Paths of vLLM's that neither count as work nor are refused while draining.
+EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load"})
+
 # Environment variables that the supervisor and the middleware read (the rest is vLLM's own).
 DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"
 API_KEY_ENV = "VLLM_API_KEY"

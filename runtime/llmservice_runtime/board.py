@@ -1,0 +1,41 @@
+"""A page of shared memory between the supervisor and the middleware: plain loads and stores, no system calls.
+
+Each slot has one writer: the supervisor writes LEVEL, the middleware (one API process) writes the rest.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED = range(5)
+SLOTS = 8
+SIZE = SLOTS * 8
+
+# Values of LEVEL.
+OPEN, CLOSING, REFUSING = range(3)
+
+
+def create(path: str) -> Board:
+    """A fresh board in a new file, so that a restarted container never meets its predecessor's."""
+    Path(path).unlink(missing_ok=True)
+    Path(path).write_bytes(bytes(SIZE))
+    return Board(path)
+
+
+class Board:
+    """The slots of a board's file, mapped."""
+
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(descriptor, SIZE)
+        finally:
+            os.close(descriptor)
+        self.slots = memoryview(self._map).cast("Q")
+
+    def close(self) -> None:
+        """Unmap."""
+        self.slots.release()
+        self._map.close()

@@ -1,0 +1,80 @@
+"""The supervisor's own options: one value, written by the operator and read back in the pod."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from llmservice_runtime import contract
+
+ACCELERATORS = ("nvidia", "amd", "cpu")
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What `serve` does beside starting vLLM."""
+
+    accelerator: str = "nvidia"
+    expected_version: str | None = None
+    weights: str = "auto"
+    drain_seconds: float = 120
+    propagation_seconds: float = contract.PROPAGATION_SECONDS
+    start_seconds: float = contract.START_SECONDS
+    hang_unready_seconds: float = contract.HANG_UNREADY_SECONDS
+    hang_restart_seconds: float = contract.HANG_RESTART_SECONDS
+    state_port: int = contract.STATE_PORT
+    drain_file: str = contract.DRAIN_FILE
+    termination_log: str = contract.TERMINATION_LOG
+
+    def to_args(self) -> tuple[str, ...]:
+        """The options that differ from their defaults, in a fixed order."""
+        changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
+        return tuple(f"--{name.replace('_', '-')}={_text(value)}" for name, value in changed)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """One argparse option for each field."""
+    default = ServeOptions()
+    parser.add_argument("--accelerator", choices=ACCELERATORS, default=default.accelerator)
+    parser.add_argument("--expected-version", help="the vLLM whose flags these are; another MAJOR.MINOR is refused")
+    parser.add_argument("--weights", default=default.weights, help="what spec.precision.weights asks for")
+    parser.add_argument("--drain-seconds", type=float, default=default.drain_seconds, help="longest wait for streams")
+    parser.add_argument(
+        "--propagation-seconds",
+        type=float,
+        default=default.propagation_seconds,
+        help="how long newcomers are still served after SIGTERM, while proxies learn of it",
+    )
+    parser.add_argument("--start-seconds", type=float, default=default.start_seconds, help="budget until Serving")
+    parser.add_argument(
+        "--hang-unready-seconds",
+        type=float,
+        default=default.hang_unready_seconds,
+        help="unready when requests run and no engine counter moved for so long; 0: never",
+    )
+    parser.add_argument(
+        "--hang-restart-seconds",
+        type=float,
+        default=default.hang_restart_seconds,
+        help="ended when that went on for so much longer; 0: never",
+    )
+    parser.add_argument("--state-port", type=int, default=default.state_port)
+    parser.add_argument("--drain-file", default=default.drain_file)
+    parser.add_argument("--termination-log", default=default.termination_log)
+
+
+def parse_options(args: Sequence[str]) -> ServeOptions:
+    """The reverse of to_args."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_options(parser)
+    return from_namespace(parser.parse_args(args))
+
+
+def from_namespace(namespace: argparse.Namespace) -> ServeOptions:
+    """The options among whatever else was parsed."""
+    return ServeOptions(**{f.name: getattr(namespace, f.name) for f in fields(ServeOptions)})

@@ -1,0 +1,102 @@
+"""The chart as tests see it: rendered without a cluster, or copied with another version and another CRD."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from localcluster.paths import REPOSITORY, ClusterPaths
+
+JSON = dict[str, Any]
+CHART = REPOSITORY / "charts" / "llmservice-operator"
+
+
+class ChartRefused(Exception):
+    """Helm did not render; its message is the exception's."""
+
+
+def helm_binary() -> str:
+    """The cluster's own Helm, else the one on the PATH."""
+    own = ClusterPaths.of_this_clone().bin / "helm"
+    found = str(own) if own.exists() else shutil.which("helm")
+    assert found, "no helm: make cluster builds one"
+    return found
+
+
+def helm_offline(*args: str, values: Mapping[str, Any] | None = None) -> str:
+    """What helm prints; no cluster is asked, whatever KUBECONFIG says."""
+    done = subprocess.run(
+        [helm_binary(), *args, "--values", "-"],
+        input=json.dumps(values or {}),
+        text=True,
+        capture_output=True,
+        check=False,
+        env={"KUBECONFIG": "/dev/null", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"},
+    )
+    if done.returncode:
+        raise ChartRefused(done.stderr + done.stdout)
+    return done.stdout
+
+
+def render(values: Mapping[str, Any] | None = None, *args: str, chart: Path = CHART) -> Sequence[JSON]:
+    """The objects of release `demo` in namespace `llm`."""
+    printed = helm_offline("template", "demo", str(chart), "--namespace", "llm", *args, values=values)
+    return [document for document in yaml.safe_load_all(printed) if document]
+
+
+def of_kind(objects: Sequence[JSON], kind: str, suffix: str = "") -> list[JSON]:
+    return [found for found in objects if found["kind"] == kind and found["metadata"]["name"].endswith(suffix)]
+
+
+def only(objects: Sequence[JSON], kind: str, suffix: str = "") -> JSON:
+    found = of_kind(objects, kind, suffix)
+    assert len(found) == 1, [(each["kind"], each["metadata"]["name"]) for each in objects]
+    return found[0]
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Copies of the chart that bring a CRD of a group of their own, so that no test changes the LLMService CRD."""
+
+    folder: Path
+    group: str
+
+    @property
+    def crd_name(self) -> str:
+        return f"llmservices.{self.group}"
+
+    def version(self, version: str, *fields: str) -> str:
+        """The folder of a chart of this version, whose CRD has these spec fields."""
+        target = self.folder / version
+        if not target.exists():
+            shutil.copytree(CHART, target)
+        about = yaml.safe_load((target / "Chart.yaml").read_text())
+        (target / "Chart.yaml").write_text(yaml.safe_dump({**about, "version": version}))
+        (target / "files").mkdir(exist_ok=True)
+        (target / "files" / "crd.yaml").write_text(yaml.safe_dump(self._crd(fields)))
+        return str(target)
+
+    def _crd(self, fields: Sequence[str]) -> JSON:
+        spec = {"type": "object", "properties": {field: {"type": "string"} for field in fields}}
+        schema = {"type": "object", "properties": {"spec": spec}}
+        names = {"kind": "LLMService", "listKind": "LLMServiceList", "plural": "llmservices", "singular": "llmservice"}
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": self.crd_name},
+            "spec": {
+                "group": self.group,
+                "names": names,
+                "scope": "Namespaced",
+                "versions": [
+                    {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+                ],
+            },
+        }

@@ -1,0 +1,233 @@
+"""What Helm makes of the chart's values, without a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e._chart import CHART, ChartRefused, helm_offline, of_kind, only, render
+
+JSON = dict[str, Any]
+
+EVERYTHING: JSON = {
+    "replicas": 2,
+    "image": {"repository": "example.org/operator", "digest": "sha256:" + "a" * 64, "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "watch": {"namespaces": ["blue", "green"]},
+    "serviceAccount": {"name": "runner", "annotations": {"a": "b"}},
+    "logging": {"format": "console", "level": "debug"},
+    "podAnnotations": {"note": "x"},
+    "podLabels": {"team": "ml"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    ],
+    "priorityClassName": "system-cluster-critical",
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "p"}}, "podMonitor": {"enabled": True}},
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}], "extraEgress": [{}]},
+}
+
+BAD_VALUES: dict[str, tuple[JSON, str]] = {
+    "unknown key": ({"replica": 2}, "additional properties 'replica' not allowed"),
+    "unknown nested key": ({"image": {"name": "x"}}, "at '/image'"),
+    "replicas as text": ({"replicas": "2"}, "at '/replicas'"),
+    "too many replicas": ({"replicas": 50}, "at '/replicas'"),
+    "tag with a space": ({"image": {"tag": "a b"}}, "at '/image/tag'"),
+    "digest that is none": ({"image": {"digest": "latest"}}, "at '/image/digest'"),
+    "repository with a digest": ({"image": {"repository": "a@sha256:b"}}, "at '/image/repository'"),
+    "pull policy": ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy'"),
+    "namespaces as text": ({"watch": {"namespaces": "a,b"}}, "at '/watch/namespaces'"),
+    "the same namespace twice": ({"watch": {"namespaces": ["a", "a"]}}, "at '/watch/namespaces'"),
+    "namespace with capitals": ({"watch": {"namespaces": ["Prod"]}}, "at '/watch/namespaces/0'"),
+    "log level": ({"logging": {"level": "loud"}}, "at '/logging/level'"),
+    "privileged port": ({"ports": {"health": 80}}, "at '/ports/health'"),
+    "label that is a number": ({"podLabels": {"a": 1}}, "at '/podLabels/a'"),
+    "interval": ({"metrics": {"podMonitor": {"interval": "often"}}}, "at '/metrics/podMonitor/interval'"),
+    "no API server port": ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),
+    "no service account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: name the service account"),
+    "monitor without its service": (
+        {"metrics": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
+        "metrics.serviceMonitor.enabled needs metrics.service.enabled",
+    ),
+}
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_lint(values: JSON) -> None:
+    assert "0 chart(s) failed" in helm_offline("lint", "--strict", str(CHART), values=values)
+
+
+@pytest.mark.parametrize(("values", "message"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_bad_values_are_refused_by_name(values: JSON, message: str) -> None:
+    with pytest.raises(ChartRefused) as refused:
+        render(values)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("version", ["1.30.9", "1.29.0-eks-1"])
+def test_an_old_kubernetes_is_refused(version: str) -> None:
+    with pytest.raises(ChartRefused, match=r"requires kubeVersion: >=1\.31\.0-0"):
+        render({}, "--kube-version", version)
+
+
+@pytest.mark.parametrize("version", ["1.31.0", "1.31.4-gke.100", "1.36.3"])
+def test_a_supported_kubernetes_is_accepted(version: str) -> None:
+    assert render({}, "--kube-version", version)
+
+
+def test_every_object_names_its_release_and_no_namespace_but_ours() -> None:
+    for made in render(EVERYTHING):
+        if made["kind"] == "CustomResourceDefinition":
+            continue
+        assert made["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo", made["metadata"]["name"]
+        assert made["metadata"].get("namespace", "llm") in {"llm", "blue", "green"}
+
+
+def test_cluster_wide_by_default() -> None:
+    objects = render()
+    role = only(objects, "ClusterRole", "demo-llmservice-operator")
+    binding = only(objects, "ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"] == "llm:demo-llmservice-operator"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "demo-llmservice-operator", "namespace": "llm"}]
+    assert [each["metadata"]["name"] for each in of_kind(objects, "Role")] == ["demo-llmservice-operator-leader"]
+
+
+def test_a_list_of_namespaces_grants_nothing_elsewhere() -> None:
+    objects = render({"watch": {"namespaces": ["blue", "green"]}})
+    granting = of_kind(objects, "RoleBinding", ":demo-llmservice-operator")
+    assert [each["metadata"]["namespace"] for each in granting] == ["blue", "green"]
+    assert not of_kind(objects, "ClusterRoleBinding")
+    aggregated = {"rbac.authorization.k8s.io/aggregate-to-" + role for role in ("view", "edit", "admin")}
+    for role in of_kind(objects, "ClusterRole"):
+        assert aggregated & set(role["metadata"]["labels"]), role["metadata"]["name"]
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["cluster-wide", "namespaces"])
+def test_no_role_reaches_secrets_or_configmaps_or_everything(values: JSON) -> None:
+    objects = render(values)
+    for role in of_kind(objects, "ClusterRole") + of_kind(objects, "Role"):
+        for rule in role["rules"]:
+            reached = set(rule["resources"]) | set(rule["verbs"]) | set(rule["apiGroups"])
+            assert not reached & {"secrets", "configmaps", "*", "escalate", "bind", "impersonate"}, role
+
+
+def test_the_lease_is_granted_by_name() -> None:
+    role = only(render(), "Role", "-leader")
+    beyond_create = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in beyond_create] == [["demo-llmservice-operator"]]
+
+
+def test_editors_may_scale_and_viewers_may_not() -> None:
+    objects = render()
+    verbs: dict[str, set[str]] = {}
+    for role in ("view", "edit", "admin"):
+        rules = only(objects, "ClusterRole", f":{role}")["rules"]
+        verbs[role] = {v for rule in rules if "llmservices/scale" in rule["resources"] for v in rule["verbs"]}
+    assert verbs["view"] == {"get", "list", "watch"}
+    assert {"update", "patch"} <= verbs["edit"] == verbs["admin"]
+
+
+def test_rbac_can_be_somebody_elses() -> None:
+    objects = render({"rbac": {"create": False, "aggregate": False}, "serviceAccount": {"create": False, "name": "x"}})
+    kinds = {each["kind"] for each in objects}
+    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"}
+    assert only(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "x"
+
+
+def test_the_operator_meets_the_restricted_standard() -> None:
+    pod = only(render(), "Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+    assert all(set(volume) & {"configMap", "emptyDir"} for volume in pod["volumes"])
+
+
+def test_a_platform_may_assign_the_uid() -> None:
+    values = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
+    context = only(render(values), "Deployment")["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_everything_reaches_the_operator_pod() -> None:
+    deployment = only(render(EVERYTHING), "Deployment")
+    template = deployment["spec"]["template"]
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    assert deployment["spec"]["replicas"] == 2
+    assert container["image"] == "example.org/operator@sha256:" + "a" * 64
+    assert container["imagePullPolicy"] == "Always"
+    assert pod["serviceAccountName"] == "runner"
+    assert template["metadata"]["labels"]["team"] == "ml"
+    assert template["metadata"]["annotations"]["note"] == "x"
+    for key in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"):
+        assert pod[key] == EVERYTHING[key]
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert EVERYTHING["extraEnv"][0] in container["env"]
+
+
+def test_another_setting_means_another_pod() -> None:
+    def checksum(values: JSON) -> tuple[str, str]:
+        objects = render(values)
+        text = only(objects, "ConfigMap")["data"]["settings.yaml"]
+        annotations = only(objects, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+        return annotations["checksum/settings"], hashlib.sha256(text.rstrip("\n").encode()).hexdigest()
+
+    before, of_text = checksum({})
+    after, _ = checksum({"services": {"gpuImage": "example.org/vllm:1"}})
+    assert before == of_text
+    assert before != after
+
+
+@pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1), (3, 1)])
+def test_a_budget_only_where_it_can_be_kept(replicas: int, budgets: int) -> None:
+    assert len(of_kind(render({"replicas": replicas}), "PodDisruptionBudget")) == budgets
+
+
+def test_monitors_find_what_they_scrape() -> None:
+    objects = render(EVERYTHING)
+    service = only(objects, "Service", "-metrics")
+    monitor = only(objects, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    pods = only(objects, "PodMonitor")["spec"]
+    assert pods["namespaceSelector"] == {"matchNames": ["blue", "green"]}
+    assert pods["podMetricsEndpoints"][0]["port"] == "http"
+    everywhere = only(render({"metrics": {"podMonitor": {"enabled": True}}}), "PodMonitor")["spec"]
+    assert everywhere["namespaceSelector"] == {"any": True}
+
+
+def test_the_network_policy_selects_the_operator_and_lets_it_work() -> None:
+    objects = render(EVERYTHING)
+    spec = only(objects, "NetworkPolicy")["spec"]
+    labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+    let_out = {port["port"] for rule in spec["egress"] for port in rule.get("ports", [])}
+    assert let_out == {53, 443, 6443, 8081}
+    assert spec["ingress"][1]["from"] == [{"namespaceSelector": {}}]
+
+
+def test_without_a_cluster_the_crd_is_an_ordinary_object_that_is_kept() -> None:
+    crd = only(render(), "CustomResourceDefinition")
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert crd["metadata"]["annotations"]["llmservice.dev/crd-version"] == version
+    # GitOps tools run hooks by their own rules, and some delete a hook's object before they make it again.
+    assert "helm.sh/hook" not in crd["metadata"]["annotations"]
+    assert crd["spec"] == yaml.safe_load((CHART / "files" / "crd.yaml").read_text())["spec"]
+
+
+def test_the_crd_can_be_somebody_elses() -> None:
+    assert not of_kind(render({"crds": {"install": False}}), "CustomResourceDefinition")

@@ -1,0 +1,56 @@
+"""The chart's files agree with each other and with the project."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "llmservice-operator"
+JSON = Mapping[str, Any]
+ABOUT: JSON = yaml.safe_load((CHART / "Chart.yaml").read_text())
+VALUES: JSON = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: JSON = json.loads((CHART / "values.schema.json").read_text())
+
+
+def closed_objects(schema: JSON, values: Any, path: str = "") -> Iterator[tuple[str, JSON, Any]]:
+    """Every object of the schema that lists its keys, with the values that stand there."""
+    if "properties" in schema and schema.get("type") == "object" and "items" not in schema:
+        yield path or "/", schema, values
+        for key, below in schema["properties"].items():
+            if key in values and isinstance(values[key], dict):
+                yield from closed_objects(below, values[key], f"{path}/{key}")
+
+
+OBJECTS = list(closed_objects(SCHEMA, VALUES))
+
+
+@pytest.mark.parametrize(("schema", "values"), [each[1:] for each in OBJECTS], ids=[each[0] for each in OBJECTS])
+def test_values_and_schema_list_the_same_keys(schema: JSON, values: JSON) -> None:
+    assert schema["additionalProperties"] is False
+    # `global` is Helm's; `claims` has no default.
+    assert set(schema["properties"]) - {"global", "claims"} == set(values)
+
+
+def test_every_top_level_value_has_a_comment_above_it_or_inside() -> None:
+    text = (CHART / "values.yaml").read_text()
+    blocks = [block for block in text.split("\n\n")[1:] if ":" in block]
+    scheduling = "podAnnotations: {}"  # Kubernetes' own words, which explain themselves
+    assert [
+        block for block in blocks if "#" not in block and scheduling not in block and "resources:" not in block
+    ] == []
+
+
+def test_chart_and_project_have_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert ABOUT["version"] == ABOUT["appVersion"] == project
+
+
+def test_the_chart_carries_the_crd_of_the_repository() -> None:
+    assert (CHART / "files" / "crd.yaml").read_text() == (ROOT / "crds" / "llmservices.llmservice.dev.yaml").read_text()

@@ -1,0 +1,25 @@
+"""The ControllerRevision: the pod template that was rendered under a key, and what was chosen at the time."""
+
+from __future__ import annotations
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import REVISION_LABEL, Manifest, metadata
+
+KEPT = 5
+"""How many are kept, the current one included."""
+
+
+def controller_revision(
+    llm: LLMService, *, label: str, number: int, key: str, template: Manifest, update_requested: str | None
+) -> Manifest:
+    """`data` can never be changed, `revision` can."""
+    meta = metadata(llm, f"{llm.name}-{label}")
+    meta["labels"][REVISION_LABEL] = label
+    chosen = {} if update_requested is None else {"updateRequested": update_requested}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": meta,
+        "revision": number,
+        "data": {"key": key, "template": template, "chosen": chosen},
+    }

@@ -1,0 +1,40 @@
+"""The Deployment: how many replicas, and how one template gives way to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import Manifest, metadata, selector
+
+START_CEILING_SECONDS = 7200
+"""The startup probe's fixed ceiling. The supervisor keeps the real start budget and says why it gave up."""
+_PULL_ALLOWANCE_SECONDS = 1800
+
+_STRATEGIES: dict[str, Any] = {
+    "Surge": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    "Replace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+    "Recreate": {"type": "Recreate"},
+}
+
+
+def deployment(llm: LLMService, template: Manifest) -> Manifest:
+    """The template is the recorded one: what does not need a restart must not change it."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(llm, llm.name),
+        "spec": {
+            "replicas": llm.spec.scaling.replicas,
+            "selector": {"matchLabels": selector(llm)},
+            "strategy": _STRATEGIES[llm.spec.rollout.strategy],
+            "revisionHistoryLimit": 2,
+            "progressDeadlineSeconds": progress_deadline_seconds(llm),
+            "template": template,
+        },
+    }
+
+
+def progress_deadline_seconds(llm: LLMService) -> int:
+    """Beyond the start ceiling, with time for pulling the image, so that slow is not taken for broken."""
+    return llm.spec.rollout.progress_deadline_seconds or START_CEILING_SECONDS + _PULL_ALLOWANCE_SECONDS

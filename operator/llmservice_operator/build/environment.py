@@ -1,0 +1,104 @@
+"""Environment variables of the server container."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmservice_runtime import contract
+
+from llmservice_operator.api.scalars import SecretKeyRef
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.uri import HubSource
+from llmservice_operator.build.resources import cpu_kv_cache_gib
+from llmservice_operator.build.settings import Settings
+
+EnvVar = dict[str, Any]
+
+CA_DIR = "/llmservice/ca"
+
+
+def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
+    """Ours first, then the user's; a name that the user gives replaces ours where the API allows it."""
+    ours = _paths(llm) | _network(settings) | _engine(llm, settings)
+    variables = [{"name": name, "value": value} for name, value in ours.items()]
+    variables += _secrets(llm)
+    given = {variable["name"] for variable in llm.spec.runtime.env}
+    return [v for v in variables if v["name"] not in given] + [dict(v) for v in llm.spec.runtime.env]
+
+
+def _paths(llm: LLMService) -> dict[str, str]:
+    """Everything that is written goes to volumes: the root file system is read-only, the UID may be any."""
+    cache = contract.CACHE_DIR
+    is_remote = isinstance(llm.spec.model.source, HubSource)
+    return {
+        "HOME": contract.HOME_DIR,
+        # torch asks for the user's name; a UID without a passwd entry has none.
+        "USER": "vllm",
+        "LOGNAME": "vllm",
+        "PYTHONPATH": contract.RUNTIME_DIR,
+        contract.DRAIN_FILE_ENV: contract.DRAIN_FILE,
+        "VLLM_CACHE_ROOT": f"{cache}/vllm",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "NUMBA_CACHE_DIR": f"{cache}/numba",
+        "XDG_CACHE_HOME": f"{cache}/xdg",
+        "HF_HOME": contract.MODELS_DIR if is_remote else f"{cache}/huggingface",
+        **({} if is_remote else {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}),
+    }
+
+
+def _network(settings: Settings) -> dict[str, str]:
+    variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    proxies = {
+        "HTTP_PROXY": settings.http_proxy,
+        "HTTPS_PROXY": settings.https_proxy,
+        "NO_PROXY": _no_proxy(settings),
+    }
+    for name, value in proxies.items():
+        if value:
+            # Programs disagree about which case they read.
+            variables |= {name: value, name.lower(): value}
+    if settings.hf_endpoint:
+        variables["HF_ENDPOINT"] = settings.hf_endpoint
+    if settings.ca_bundle:
+        path = f"{CA_DIR}/{settings.ca_bundle.key}"
+        variables |= {"SSL_CERT_FILE": path, "REQUESTS_CA_BUNDLE": path, "CURL_CA_BUNDLE": path}
+    return variables
+
+
+def _no_proxy(settings: Settings) -> str | None:
+    """With a proxy, requests within the pod must stay in it: the supervisor asks vLLM on localhost."""
+    if not (settings.http_proxy or settings.https_proxy):
+        return settings.no_proxy
+    given = [part.strip() for part in (settings.no_proxy or "").split(",") if part.strip()]
+    return ",".join(given + [host for host in ("localhost", "127.0.0.1") if host not in given])
+
+
+def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
+    # vLLM gives up on its engine after 600 s by itself; the supervisor keeps the start budget and says why.
+    variables = {"VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_SECONDS)}
+    if llm.spec.accelerator.type != "cpu":
+        return variables
+    variables["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib(llm, settings))
+    parallelism = llm.spec.parallelism
+    if parallelism.accelerators > 1:
+        # One NUMA node cannot be dealt out to several ranks.
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    if parallelism.tensor_parallel_size > 1:
+        # Even eager tensor parallelism compiles one small function, and images without g++ die of it.
+        variables["TORCHDYNAMO_DISABLE"] = "1"
+    return variables
+
+
+def _secrets(llm: LLMService) -> list[EnvVar]:
+    variables = []
+    if llm.spec.model.token_secret_ref is not None:
+        variables.append(_from_secret(contract.HF_TOKEN_ENV, llm.spec.model.token_secret_ref))
+    if llm.spec.endpoint.api_key_secret_ref is not None:
+        variables.append(_from_secret(contract.API_KEY_ENV, llm.spec.endpoint.api_key_secret_ref))
+    return variables
+
+
+def _from_secret(name: str, reference: SecretKeyRef) -> EnvVar:
+    """The kubelet resolves it; the operator never reads a Secret."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}

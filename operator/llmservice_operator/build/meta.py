@@ -1,0 +1,52 @@
+"""Names, labels and owner references of all children."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
+from llmservice_operator.api.service import LLMService
+
+Manifest = dict[str, Any]
+
+SERVICE_LABEL = f"{GROUP}/service"
+REVISION_LABEL = f"{GROUP}/revision"
+APPLIED_HASH = f"{GROUP}/applied-hash"
+"""On our children only: a hash of what we asked for, so that a field that we no longer ask for is noticed too."""
+
+
+def selector(service: LLMService) -> dict[str, str]:
+    """Selects a service's pods; immutable for ever, so it holds nothing else."""
+    return {SERVICE_LABEL: service.name}
+
+
+def selector_text(name: str) -> str:
+    """The same as `kubectl -l` and autoscalers write it."""
+    return f"{SERVICE_LABEL}={name}"
+
+
+def labels(service: LLMService) -> dict[str, str]:
+    """Labels that every child carries."""
+    return {
+        "app.kubernetes.io/name": "llmservice",
+        "app.kubernetes.io/instance": service.name,
+        "app.kubernetes.io/component": "server",
+        "app.kubernetes.io/managed-by": "llmservice-operator",
+        SERVICE_LABEL: service.name,
+    }
+
+
+def metadata(service: LLMService, name: str, *, owned: bool = True) -> Manifest:
+    """Metadata of a child; without an owner reference it outlives the LLMService."""
+    meta: Manifest = {"name": name, "namespace": service.namespace, "labels": labels(service)}
+    if owned:
+        # blockOwnerDeletion would need a right on finalizers and slows deletion down for nothing.
+        meta["ownerReferences"] = [
+            {"apiVersion": API_VERSION, "kind": KIND, "name": service.name, "uid": service.uid, "controller": True}
+        ]
+    return meta
+
+
+def cache_claim_name(service: LLMService) -> str:
+    """The claim that the operator makes for spec.model.cache."""
+    return f"{service.name}-cache"

@@ -1,0 +1,23 @@
+"""The PodDisruptionBudget: node drains take one replica at a time."""
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import Manifest, metadata, selector
+
+
+def is_wanted(llm: LLMService) -> bool:
+    """With one replica a budget could only block a drain for ever."""
+    return llm.spec.scaling.replicas > 1
+
+
+def disruption_budget(llm: LLMService) -> Manifest:
+    """At most one replica away; one that never became ready may always be evicted."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(llm, llm.name),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": selector(llm)},
+        },
+    }

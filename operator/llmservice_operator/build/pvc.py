@@ -1,0 +1,27 @@
+"""The claim that keeps downloaded models."""
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import Manifest, cache_claim_name, metadata
+
+
+def is_wanted(llm: LLMService) -> bool:
+    """A claim of the user's own is used as it is; only a size asks for one of ours."""
+    cache = llm.spec.model.cache
+    return cache.size is not None and cache.claim_name is None
+
+
+def cache_claim(llm: LLMService) -> Manifest:
+    """NAME-cache; to be kept, it has labels but no owner."""
+    cache = llm.spec.model.cache
+    spec: Manifest = {
+        "accessModes": list(cache.access_modes or ("ReadWriteOnce",)),
+        "resources": {"requests": {"storage": cache.size}},
+    }
+    if cache.storage_class_name is not None:
+        spec["storageClassName"] = cache.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(llm, cache_claim_name(llm), owned=not cache.retained),
+        "spec": spec,
+    }

@@ -1,0 +1,76 @@
+"""CPU, memory, accelerators and shared memory of the server container."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.planner.quantity import GIB, add_memory, amount, same_amount
+
+Resources = dict[str, dict[str, str]]
+
+INIT_RESOURCES: Resources = {
+    "requests": {"cpu": "50m", "memory": "64Mi"},
+    "limits": {"cpu": "1", "memory": "128Mi"},
+}
+_RESOURCE_NAMES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+
+
+def accelerator_resource(llm: LLMService) -> str | None:
+    """The extended resource of one accelerator; None on CPUs."""
+    accelerator = llm.spec.accelerator
+    return accelerator.resource_name or _RESOURCE_NAMES.get(accelerator.type)
+
+
+def needs_shared_memory(llm: LLMService) -> bool:
+    """Ranks of one model exchange tensors through /dev/shm, of which a container has 64 MiB by default."""
+    return llm.spec.parallelism.accelerators > 1
+
+
+def server_resources(llm: LLMService, settings: Settings) -> Resources:
+    """Requests are always set; the shared-memory volume counts on top of the memory that the server itself gets."""
+    given = llm.spec.runtime.resources
+    limits = {key: str(value) for key, value in (given.get("limits") or {}).items()}
+    requests = {key: str(value) for key, value in (given.get("requests") or {}).items()}
+    defaults = _default_requests(llm, settings)
+    for name, default in defaults.items():
+        requests.setdefault(name, limits.get(name) or default)
+    if needs_shared_memory(llm):
+        _add_shared_memory(requests, limits, settings.shared_memory_gib)
+    resource = accelerator_resource(llm)
+    if resource is not None:
+        limits[resource] = str(llm.spec.parallelism.accelerators)
+    return {"requests": requests} | ({"limits": limits} if limits else {})
+
+
+def _default_requests(llm: LLMService, settings: Settings) -> dict[str, str]:
+    gpus = llm.spec.parallelism.accelerators
+    if llm.spec.accelerator.type == "cpu":
+        memory = settings.cpu_only_memory_gib * gpus + cpu_kv_cache_gib(llm, settings) - settings.cpu_kv_cache_gib
+        return {"cpu": settings.cpu_only_cpu, "memory": f"{memory}Gi"}
+    return {"cpu": str(settings.cpu_per_gpu * gpus), "memory": f"{settings.memory_gib_per_gpu * gpus}Gi"}
+
+
+def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: int) -> None:
+    """A page in a memory volume counts against the container's limit. Guaranteed pods stay Guaranteed."""
+    limit = limits.get("memory")
+    if limit is None:
+        return
+    if same_amount(limit, requests["memory"]):
+        requests["memory"] = add_memory(limit, gib)
+    limits["memory"] = add_memory(limit, gib)
+
+
+def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
+    """On CPUs the KV cache is a fixed number of whole GiB: accelerator.memory, where it is given."""
+    memory = llm.spec.accelerator.memory
+    return settings.cpu_kv_cache_gib if memory is None else max(1, int(amount(memory) / GIB))
+
+
+def with_requests(container: dict[str, Any]) -> dict[str, Any]:
+    """A user's own container with requests for CPU and memory, as quotas want of every container."""
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    requests = {name: limits.get(name, value) for name, value in INIT_RESOURCES["requests"].items()}
+    return container | {"resources": resources | {"requests": requests | (resources.get("requests") or {})}}

@@ -1,0 +1,29 @@
+"""The Service: the stable address in front of the replicas."""
+
+from llmservice_runtime.contract import HTTP_PORT_NAME
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import Manifest, metadata, selector
+
+
+def service(llm: LLMService) -> Manifest:
+    """A ClusterIP Service with the LLMService's name."""
+    port = {
+        "name": HTTP_PORT_NAME,
+        "port": llm.spec.endpoint.port,
+        "targetPort": HTTP_PORT_NAME,
+        "protocol": "TCP",
+        "appProtocol": "http",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(llm, llm.name),
+        "spec": {"type": "ClusterIP", "selector": selector(llm), "ports": [port]},
+    }
+
+
+def url(name: str, namespace: str, port: int) -> str:
+    """Base URL of the OpenAI API inside the cluster."""
+    suffix = "" if port == 80 else f":{port}"
+    return f"http://{name}.{namespace}.svc{suffix}/v1"

@@ -1,0 +1,84 @@
+"""What whoever installs the operator decides for all services: images, identities, defaults, the network around."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+DEFAULT_VLLM_VERSION = "0.32.0"
+
+
+class InvalidSettings(ValueError):
+    """The settings file says something that the operator cannot work with; the message names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CABundle:
+    """A ConfigMap, in each namespace with services, that holds certificates to trust beside none of the image's."""
+
+    config_map: str
+    key: str = "ca.crt"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values of the chart that pods are rendered with."""
+
+    operator_image: str = "llmservice-operator:dev"
+    image_pull_policy: str | None = None
+    """For the operator's image in the init container; None is Kubernetes' default."""
+    default_gpu_image: str = f"vllm/vllm-openai:v{DEFAULT_VLLM_VERSION}"
+    default_amd_image: str | None = None
+    default_cpu_image: str | None = None
+    """None: services on that kind of accelerator name their own image."""
+    run_as_user: int | None = 2000
+    """None: the platform assigns UIDs, as OpenShift does; then neither UID nor fsGroup is set."""
+    image_pull_secrets: tuple[str, ...] = ()
+    http_proxy: str | None = None
+    https_proxy: str | None = None
+    no_proxy: str | None = None
+    hf_endpoint: str | None = None
+    ca_bundle: CABundle | None = None
+    cpu_per_gpu: int = 2
+    memory_gib_per_gpu: int = 8
+    cpu_only_cpu: str = "500m"
+    cpu_only_memory_gib: int = 3
+    cpu_kv_cache_gib: int = 1
+    shared_memory_gib: int = 2
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """From the settings file: camelCase keys, absent and null ones at their defaults."""
+        by_key = {_camel(field.name): field.name for field in fields(cls)}
+        unknown = sorted(set(mapping) - set(by_key))
+        if unknown:
+            raise InvalidSettings(f"unknown settings: {', '.join(unknown)}; known are {', '.join(sorted(by_key))}")
+        values = {by_key[key]: value for key, value in mapping.items() if value not in (None, "")}
+        if "runAsUser" in mapping and mapping["runAsUser"] is None:
+            values["run_as_user"] = None
+        if "ca_bundle" in values:
+            values["ca_bundle"] = _ca_bundle(values["ca_bundle"])
+        if "image_pull_secrets" in values:
+            values["image_pull_secrets"] = tuple(values["image_pull_secrets"])
+        for name, value in values.items():
+            _check_type(name, value, getattr(cls(), name))
+        return cls(**values)
+
+
+def _ca_bundle(value: Any) -> CABundle | None:
+    if not isinstance(value, Mapping) or set(value) - {"configMap", "key"}:
+        raise InvalidSettings("caBundle: give configMap (a name) and, where it is not ca.crt, key")
+    if not value.get("configMap"):
+        return None
+    return CABundle(str(value["configMap"]), str(value.get("key") or "ca.crt"))
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
+        raise InvalidSettings(f"{_camel(name)}: {value!r} is not a whole number")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)

@@ -1,0 +1,133 @@
+"""The pod template: the server beside which the supervisor lies, in a pod that meets `restricted`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmservice_runtime import contract
+from llmservice_runtime.flags import render
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.deployment import START_CEILING_SECONDS
+from llmservice_operator.build.engine import engine_options, image, serve_options
+from llmservice_operator.build.environment import environment
+from llmservice_operator.build.meta import Manifest, labels
+from llmservice_operator.build.placement import affinity, tolerations
+from llmservice_operator.build.resources import INIT_RESOURCES, server_resources, with_requests
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, volumes
+
+_STARTUP_PERIOD = 5
+_CONTAINER_SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def pod_template(llm: LLMService, settings: Settings) -> Manifest:
+    """Everything but the revision label, which names this template and so cannot be part of it."""
+    mounted = volumes(llm, settings)
+    given = llm.spec.pod_template
+    spec: Manifest = {
+        "initContainers": [_runtime_container(settings), *map(_guest, given.spec.init_containers)],
+        "containers": [_server(llm, settings, mounted)],
+        "volumes": [m.volume() for m in mounted] + [dict(v) for v in given.spec.volumes],
+        "securityContext": _pod_security(llm, settings),
+        # Drops the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": contract.grace_period_seconds(llm.spec.drain.timeout_seconds),
+        **_placement(llm, settings),
+    }
+    metadata: Manifest = {"labels": given.metadata.labels | labels(llm)}
+    if given.metadata.annotations:
+        metadata["annotations"] = dict(given.metadata.annotations)
+    return {"metadata": metadata, "spec": spec}
+
+
+def _runtime_container(settings: Settings) -> Manifest:
+    """Copies the supervisor to where the server finds it."""
+    container: Manifest = {
+        "name": contract.RUNTIME_CONTAINER,
+        "image": settings.operator_image,
+        "command": list(contract.INSTALL_COMMAND),
+        "resources": INIT_RESOURCES,
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if settings.image_pull_policy is not None:
+        container["imagePullPolicy"] = settings.image_pull_policy
+    return container
+
+
+def _server(llm: LLMService, settings: Settings, mounted: list[Mounted]) -> Manifest:
+    runtime, given = llm.spec.runtime, llm.spec.pod_template.spec
+    container: Manifest = {
+        "name": contract.SERVER_CONTAINER,
+        "image": image(llm, settings),
+        "command": list(contract.SERVE_COMMAND),
+        "args": [*serve_options(llm, settings).to_args(), "--", *render(engine_options(llm))],
+        "env": environment(llm, settings),
+        "ports": [
+            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},
+            {"name": contract.STATE_PORT_NAME, "containerPort": contract.STATE_PORT, "protocol": "TCP"},
+        ],
+        "resources": server_resources(llm, settings),
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
+        # The period is short so that Ready follows the model closely; the ceiling is only a backstop.
+        "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),
+        "readinessProbe": _probe(contract.READY_PATH, 2, 2),
+        # The supervisor ends by itself when vLLM hangs or dies; this one is for a supervisor that hangs.
+        "livenessProbe": _probe(contract.LIVE_PATH, 10, 6),
+        "terminationMessagePath": contract.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if runtime.image_pull_policy is not None:
+        container["imagePullPolicy"] = runtime.image_pull_policy
+    return container
+
+
+def _probe(path: str, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": contract.STATE_PORT_NAME},
+        "periodSeconds": period,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }
+
+
+def _guest(container: dict[str, Any]) -> dict[str, Any]:
+    """A user's init container, with what `restricted` and quotas ask of every container where it says nothing."""
+    security = {key: value for key, value in _CONTAINER_SECURITY.items() if key != "readOnlyRootFilesystem"}
+    return with_requests(container) | {"securityContext": security | (container.get("securityContext") or {})}
+
+
+def _pod_security(llm: LLMService, settings: Settings) -> Manifest:
+    security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if settings.run_as_user is not None:
+        security |= {
+            "runAsUser": settings.run_as_user,
+            "fsGroup": settings.run_as_user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+        }
+    return security | llm.spec.pod_template.spec.security_context
+
+
+def _placement(llm: LLMService, settings: Settings) -> Manifest:
+    given = llm.spec.pod_template.spec
+    secrets = [{"name": name} for name in settings.image_pull_secrets]
+    wanted: Manifest = {
+        "nodeSelector": dict(given.node_selector),
+        "tolerations": tolerations(llm),
+        "affinity": affinity(llm),
+        "topologySpreadConstraints": [dict(c) for c in given.topology_spread_constraints],
+        "priorityClassName": given.priority_class_name,
+        "schedulerName": given.scheduler_name,
+        "runtimeClassName": given.runtime_class_name,
+        "serviceAccountName": given.service_account_name,
+        "imagePullSecrets": secrets + [s for s in llm.spec.runtime.image_pull_secrets if s not in secrets],
+    }
+    return {key: value for key, value in wanted.items() if value}

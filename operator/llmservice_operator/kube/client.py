@@ -10,6 +10,7 @@ from .resources import EVENT, Resource, resource_of
 from .transport import REQUEST_TIMEOUT, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
+JSON_PATCH = "application/json-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 PAGE = 500
 
@@ -81,6 +82,19 @@ class KubeClient:
         """Server-side apply of /status. The status is ours: whoever wrote into it loses."""
         return await self._apply(manifest, manager=manager, force=True, subresource="status")
 
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
+    ) -> dict[str, Any]:
+        """Change single fields, which apply cannot do to those that others own."""
+        return await self._write(
+            "patch",
+            resource,
+            resource.path(namespace, name),
+            operations,
+            params={"fieldManager": manager},
+            content_type=JSON_PATCH,
+        )
+
     async def delete(
         self,
         resource: Resource,
@@ -89,8 +103,11 @@ class KubeClient:
         *,
         uid: str,
         propagation: str = "Background",
-    ) -> bool:
-        """Delete this very object, not a later one of its name; False when it was gone already."""
+    ) -> dict[str, Any] | None:
+        """Delete this very object, not a later one of its name.
+
+        Returns it where it stays until its finalizers are gone, None where it is gone.
+        """
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -98,10 +115,10 @@ class KubeClient:
             "propagationPolicy": propagation,
         }
         try:
-            await self._write("delete", resource, resource.path(namespace, name), body)
+            answer = await self._write("delete", resource, resource.path(namespace, name), body)
         except NotFound:
-            return False
-        return True
+            return None
+        return answer if answer.get("kind") == resource.kind else None
 
     async def create_event(self, event: Manifest) -> None:
         """Tell the user something that happened to an object."""
@@ -124,7 +141,7 @@ class KubeClient:
         verb: str,
         resource: Resource,
         path: str,
-        body: Manifest,
+        body: Manifest | list[dict[str, Any]],
         *,
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",

@@ -73,7 +73,7 @@ class Transport:
         path: str,
         *,
         params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | list[dict[str, Any]] | None = None,
         content_type: str = "application/json",
         accept: str | None = None,
         timeout: Callable[[], float] | float = REQUEST_TIMEOUT,

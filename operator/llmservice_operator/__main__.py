@@ -1,0 +1,252 @@
+"""Starts the operator: arguments, logging, and the few long tasks it is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import kopf
+
+from llmservice_operator import handlers, options
+from llmservice_operator.control import log
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.context import Context
+from llmservice_operator.control.decide import decide, decide_invalid
+from llmservice_operator.control.kinds import PROJECTIONS
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.resync import Resync
+from llmservice_operator.control.worker import Workers
+from llmservice_operator.health import HealthServer
+from llmservice_operator.kube import credentials as kube_credentials
+from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
+from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
+from llmservice_operator.kube.lease import Lease
+from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.transport import Transport
+from llmservice_operator.options import Options
+
+logger = logging.getLogger("llmservice_operator")
+
+FINISH_IN_FLIGHT = 3.0
+STOP_WATCHING = 1.5
+CRD_RETRY = 5.0
+
+
+class Operator:
+    """One process: watches always, acts while it leads."""
+
+    def __init__(self, opts: Options, transport: Transport, metrics: Metrics) -> None:
+        self._options = opts
+        self._transport = transport
+        self._metrics = metrics
+        self._lease = self._make_lease() if opts.leader_elect else None
+        gate: Gate = self._lease or AlwaysOpen()
+        self._ctx = Context(
+            kube=KubeClient(transport, gate),
+            cache=Cache(PROJECTIONS),
+            queue=WorkQueue(),
+            settings=opts.services,
+            metrics=metrics,
+            decide=decide,
+            decide_invalid=decide_invalid,
+            now=lambda: datetime.datetime.now(datetime.UTC),
+            identity=opts.identity,
+        )
+        self._workers = Workers(self._ctx)
+        self._namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
+        self._resync = Resync(self._ctx.kube, self._ctx.cache, self._changed, self._namespaces)
+        self._stop = asyncio.Event()
+        self._stop_watching = asyncio.Event()
+        self._leading = asyncio.Event()
+        self._warm = asyncio.Event()
+        self._watching = asyncio.Event()
+        self._acting = False
+
+    async def run(self) -> int:
+        """Until it is stopped (0) or something ends that must not (1)."""
+        loop = asyncio.get_running_loop()
+        self._take_signals(loop)
+        server = HealthServer(
+            alive=self._alive,
+            ready=self._ready,
+            metrics=self._exposition,
+            health_port=self._options.health_port,
+            metrics_port=self._options.metrics_port,
+        )
+        await server.start()
+        tasks: list[asyncio.Task[object]] = []
+        try:
+            if not await self._wait_for_crd():
+                return 0
+            tasks += [asyncio.create_task(self._campaign(), name="lease")]
+            acting = asyncio.create_task(self._act(), name="workers")
+            tasks += [acting]
+            tasks += [asyncio.create_task(self._resync.run(), name="resync")]
+            watches = asyncio.create_task(self._watch(loop), name="watches")
+            tasks += [watches]
+            stopped = asyncio.create_task(self._stop.wait(), name="stop")
+            done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return await self._shut_down(done, stopped, acting, watches)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await server.stop()
+
+    async def _shut_down(
+        self,
+        done: set[asyncio.Task[object]],
+        stopped: asyncio.Task[bool],
+        acting: asyncio.Task[object],
+        watches: asyncio.Task[object],
+    ) -> int:
+        """Finish what is in work, then give the lease to the next, then stop watching."""
+        failed = [task for task in done if task is not stopped and not _ended_well(task)]
+        for task in failed:
+            logger.error("%s ended: %s", task.get_name(), _why(task))
+        self._workers.stop()
+        if self._acting:
+            await asyncio.wait({acting}, timeout=FINISH_IN_FLIGHT)
+        if self._lease is not None:
+            await self._lease.release()
+        self._stop_watching.set()
+        await asyncio.wait({watches}, timeout=STOP_WATCHING)
+        logger.info("stopped")
+        return 1 if failed else 0
+
+    # The long tasks
+
+    async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        intake = handlers.Intake(
+            self._ctx.cache, changed=self._changed, relisted=self._resync.relisted, warm=self._warm.set
+        )
+        ready = asyncio.Event()
+        watching = asyncio.create_task(
+            kopf.operator(
+                registry=handlers.registry(self._transport.credentials),
+                settings=handlers.settings(),
+                standalone=True,
+                clusterwide=not self._options.namespaces,
+                namespaces=self._options.namespaces,
+                memo=intake,
+                stop_flag=self._stop_watching,
+                ready_flag=ready,
+            ),
+            name="kopf",
+        )
+        started = asyncio.create_task(ready.wait())
+        await asyncio.wait({watching, started}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        # kopf takes the signals for itself when it starts; the order of our shutdown is ours.
+        self._take_signals(loop)
+        self._watching.set()
+        await watching
+
+    async def _campaign(self) -> None:
+        if self._lease is None:
+            self._gained()
+            await asyncio.Event().wait()
+        else:
+            outcome = await self._lease.run(self._gained)
+            raise RuntimeError(f"leadership {outcome.value}: another process acts now")
+
+    async def _act(self) -> None:
+        await self._leading.wait()
+        await self._warm.wait()
+        self._acting = True
+        self._ctx.queue.add_all(self._ctx.cache.all_keys())
+        await self._workers.run()
+
+    async def _wait_for_crd(self) -> bool:
+        """Whether LLMServices can be listed; says what is missing and tries again until it is there."""
+        while not self._stop.is_set():
+            try:
+                path = LLMSERVICE.path(self._namespaces[0])
+                await self._transport.request("list", LLMSERVICE, path, params={"limit": "1"})
+                return True
+            except NotFound:
+                logger.warning("the CRD llmservices.llmservice.dev is not installed; waiting for it")
+            except Forbidden as error:
+                logger.warning("waiting for a right: %s", error)
+            except KubeError as error:
+                logger.warning("cannot reach the API server: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CRD_RETRY):
+                    await self._stop.wait()
+        return False
+
+    # Small answers
+
+    def _changed(self, key: object) -> None:
+        """Followers keep their caches warm and leave the work to the leader."""
+        if self._acting:
+            self._ctx.queue.add(key)  # type: ignore[arg-type]
+
+    def _gained(self) -> None:
+        self._leading.set()
+
+    def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    def _alive(self) -> str | None:
+        return self._ctx.queue.stalled() if self._acting else None
+
+    def _ready(self) -> str | None:
+        return None if self._watching.is_set() else "not watching yet"
+
+    def _exposition(self) -> bytes:
+        self._metrics.leader.set(1 if self._lease is None or self._lease.is_leader else 0)
+        return self._metrics.exposition()
+
+    def _make_lease(self) -> Lease:
+        return Lease(
+            self._transport,
+            namespace=self._options.lease_namespace or self._transport.credentials.namespace,
+            name=self._options.lease_name,
+            identity=self._options.identity,
+        )
+
+
+def _ended_well(task: asyncio.Task[object]) -> bool:
+    """kopf returns when a signal reached it first."""
+    return task.get_name() == "watches" and not task.cancelled() and task.exception() is None
+
+
+def _why(task: asyncio.Task[object]) -> str:
+    if task.cancelled():
+        return "cancelled"
+    error = task.exception()
+    return "returned" if error is None else f"{type(error).__name__}: {error}"
+
+
+async def serve(opts: Options) -> int:
+    """The whole life of the process."""
+    metrics = Metrics()
+    found = kube_credentials.load(clock=time.monotonic, kubeconfig=opts.kubeconfig, context=opts.context)
+    async with Transport(found, observer=metrics.observe_request) as transport:
+        operator = Operator(opts, transport, metrics)
+        where = ", ".join(opts.namespaces) or "all namespaces"
+        logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
+        return await operator.run()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    opts = options.load(sys.argv[1:] if argv is None else argv)
+    log.setup(opts.log_format, opts.log_level)
+    try:
+        return asyncio.run(serve(opts))
+    except ConfigError as error:
+        logger.error("%s", error)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

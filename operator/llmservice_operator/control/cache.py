@@ -1,0 +1,116 @@
+"""What the watches told us, as small projections. A key comes out only where a projection changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from llmservice_operator.api.service import Key
+
+JSON = Mapping[str, Any]
+
+
+class Facts(Protocol):
+    """What every projection has. Two that are equal call for the same decision; the version is not compared."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+    @property
+    def service(self) -> str | None:
+        """Name of the LLMService that it belongs to; None: none of ours."""
+
+
+Project = Callable[[JSON], Facts]
+
+
+class Seen(NamedTuple):
+    """What the cache knows about one object without its content."""
+
+    uid: str
+    resource_version: str
+
+
+class _Entry(NamedTuple):
+    key: Key
+    facts: Facts
+
+
+class Cache:
+    """Projections by kind and by service. Single-threaded: everything here runs on the event loop."""
+
+    def __init__(self, kinds: Mapping[str, Project]) -> None:
+        self._kinds = kinds
+        self._entries: dict[str, dict[tuple[str, str], _Entry]] = {kind: {} for kind in kinds}
+        self._around: dict[Key, dict[str, dict[str, Any]]] = {}
+
+    def update(self, kind: str, raw: JSON) -> Key | None:
+        """Take an object in; the service's key iff what we know about the object changed."""
+        facts = self._kinds[kind](raw)
+        where = (facts.namespace, facts.name)
+        old = self._entries[kind].get(where)
+        if facts.service is None:
+            return self._drop(kind, *where)
+        if old is not None and _is_older(facts, old.facts):
+            return None
+        key = Key(facts.namespace, facts.service)
+        if old is not None and old.key != key:
+            self._drop(kind, *where)
+        self._entries[kind][where] = _Entry(key, facts)
+        self._around.setdefault(key, {}).setdefault(kind, {})[facts.name] = facts
+        return key if old is None or old.key != key or old.facts != facts else None
+
+    def remove(self, kind: str, namespace: str, name: str, uid: str) -> Key | None:
+        """Forget an object; its key iff we knew it. A later object of the same name stays."""
+        entry = self._entries[kind].get((namespace, name))
+        if entry is None or entry.facts.uid != uid:
+            return None
+        return self._drop(kind, namespace, name)
+
+    def get(self, kind: str, namespace: str, name: str) -> Any | None:
+        """The projection of one object."""
+        entry = self._entries[kind].get((namespace, name))
+        return None if entry is None else entry.facts
+
+    def around(self, key: Key) -> Mapping[str, Mapping[str, Any]]:
+        """Projections around one service, by kind and name."""
+        return self._around.get(key, {})
+
+    def all_keys(self) -> Iterator[Key]:
+        """Keys of all services that have anything."""
+        return iter(tuple(self._around))
+
+    def seen(self, kind: str, namespace: str | None = None) -> dict[tuple[str, str], Seen]:
+        """Identities of all objects of a kind, for comparison with a list."""
+        return {
+            where: Seen(entry.facts.uid, entry.facts.resource_version)
+            for where, entry in self._entries[kind].items()
+            if namespace is None or where[0] == namespace
+        }
+
+    def _drop(self, kind: str, namespace: str, name: str) -> Key | None:
+        entry = self._entries[kind].pop((namespace, name), None)
+        if entry is None:
+            return None
+        around = self._around[entry.key]
+        del around[kind][name]
+        if not around[kind]:
+            del around[kind]
+        if not around:
+            del self._around[entry.key]
+        return entry.key
+
+
+def newer(one: str, other: str) -> bool:
+    """Whether a resourceVersion is later than another; versions that are no numbers cannot be told apart."""
+    return one.isdecimal() and other.isdecimal() and int(one) > int(other)
+
+
+def _is_older(facts: Facts, known: Facts) -> bool:
+    """Our own writes' answers come in too, so that a watch may lag behind what we know already."""
+    return facts.uid == known.uid and newer(known.resource_version, facts.resource_version)

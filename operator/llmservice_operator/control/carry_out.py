@@ -1,0 +1,122 @@
+"""Carries a decision's changes of children out, and remembers what the API server made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.decision import Apply, Decision, Prune
+from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.control.log import ObjectLogger
+from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from llmservice_operator.kube.resources import BY_KIND
+from llmservice_operator.observe.facts import ChildFacts
+from llmservice_operator.observe.foreign import removal_patch
+from llmservice_operator.observe.observed import AppliedRecord, Refusal
+
+MANAGER = "llmservice-operator"
+
+
+async def carry_out(
+    decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
+) -> str | None:
+    """Applies in their order, then prunes; the first refusal ends the round and is returned as the failure."""
+    for apply in decision.apply:
+        failure = await _apply(apply, parent, ctx, memory, log)
+        if failure is not None:
+            return failure
+    for prune in decision.prune:
+        await _prune(prune, parent, ctx, memory, log)
+    return None
+
+
+async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> str | None:
+    child = (apply.kind, apply.name)
+    try:
+        raw = await _send(apply, apply.known_uid, ctx)
+    except Conflict as conflict:
+        live = await _look(apply, parent, ctx)
+        if apply.known_uid is not None:
+            memory.applied.pop(child, None)
+            return f"{apply.kind} {apply.name} changed under our hands: {conflict.message}"
+        if live is None or live.owner_uid != parent.uid:
+            return _refused(apply, _owned_by(live, conflict), memory, log)
+        raw = await _send(apply, live.uid, ctx)
+    except (Invalid, Forbidden) as error:
+        return _refused(apply, Refusal(error.code, str(error)), memory, log)
+    ctx.metrics.writes.labels(apply.kind, "apply").inc()
+    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+    return await _keep(apply, raw, parent, ctx, memory)
+
+
+async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
+    """Force only what is known to be ours; its uid in the body makes a vanished object answer 409."""
+    manifest: Mapping[str, Any] = apply.manifest
+    if uid is not None:
+        manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+    return await ctx.kube.apply(manifest, manager=MANAGER, force=uid is not None)
+
+
+async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> str | None:
+    """Take the answer into the cache at once, so that its watch event is no news."""
+    operations = removal_patch(raw) if apply.expel else []
+    if operations:
+        try:
+            raw = await ctx.kube.json_patch(
+                BY_KIND[apply.kind], parent.namespace, apply.name, operations, manager=MANAGER
+            )
+        except (Conflict, Invalid, NotFound) as error:
+            return f"{apply.kind} {apply.name} changed while a foreign field was taken out: {error.message}"
+        ctx.metrics.writes.labels(apply.kind, "patch").inc()
+    ctx.cache.update(apply.kind, raw)
+    facts = PROJECTIONS[apply.kind](raw)
+    assert isinstance(facts, ChildFacts)
+    child = (apply.kind, apply.name)
+    memory.applied[child] = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
+    memory.refused.pop(child, None)
+    return None
+
+
+def _refused(apply: Apply, refusal: Refusal, memory: Memory, log: ObjectLogger) -> str:
+    child = (apply.kind, apply.name)
+    if memory.refused.get(child) != refusal:
+        log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
+    memory.refused[child] = refusal
+    return refusal.message
+
+
+async def _look(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:
+    """The child as it really is; the watch may lag, or the object lost the label that the watch asks for."""
+    live = await ctx.kube.get(BY_KIND[apply.kind], parent.namespace, apply.name)
+    if live is None:
+        cached = ctx.cache.get(apply.kind, parent.namespace, apply.name)
+        if cached is not None:
+            ctx.cache.remove(apply.kind, parent.namespace, apply.name, cached.uid)
+        return None
+    ctx.cache.update(apply.kind, live)
+    facts = PROJECTIONS[apply.kind](live)
+    assert isinstance(facts, ChildFacts)
+    return facts
+
+
+def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:
+    """Name the owner where there is one; the API server names only the field managers."""
+    if live is not None and live.controller is not None:
+        return Refusal(409, f"it is controlled by {live.controller.kind} {live.controller.name}: {conflict.message}")
+    return Refusal(409, conflict.message)
+
+
+async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    resource = BY_KIND[prune.kind]
+    try:
+        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=prune.uid)
+    except Conflict:
+        remains = None  # another object has the name by now; the watch will show it
+    ctx.metrics.writes.labels(prune.kind, "delete").inc()
+    log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
+    memory.applied.pop((prune.kind, prune.name), None)
+    if remains is None:
+        ctx.cache.remove(prune.kind, parent.namespace, prune.name, prune.uid)
+    else:
+        ctx.cache.update(prune.kind, remains)

@@ -1,0 +1,77 @@
+"""The one typed object that everything in the loop is given."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
+
+
+class Decide(Protocol):
+    """What `control.decide.decide` is."""
+
+    def __call__(
+        self, service: LLMService, observed: Observed, settings: Settings, now: datetime.datetime
+    ) -> Decision: ...
+
+
+class DecideInvalid(Protocol):
+    """What `control.decide.decide_invalid` is."""
+
+    def __call__(
+        self, obj: Mapping[str, Any], problems: tuple[Problem, ...], observed: Observed, now: datetime.datetime
+    ) -> Decision: ...
+
+
+@dataclass(slots=True)
+class Memory:
+    """What we did to one service; a restart does without it."""
+
+    uid: str
+    applied: dict[ChildId, AppliedRecord] = field(default_factory=dict)
+    refused: dict[ChildId, Refusal] = field(default_factory=dict)
+    parent_version: str = ""
+    """resourceVersion of the LLMService after our last status write, or as we last read it live."""
+
+
+@dataclass(slots=True)
+class Context:
+    """Everything with an effect or a state, and nothing else."""
+
+    kube: KubeClient
+    cache: Cache
+    queue: WorkQueue[Key]
+    settings: Settings
+    metrics: Metrics
+    decide: Decide
+    decide_invalid: DecideInvalid
+    now: Callable[[], datetime.datetime]
+    identity: str
+    """Of this process, as in the Lease."""
+    unique: Callable[[], int] = time.time_ns
+    """A number that was not used before, for names of Events."""
+    memories: dict[Key, Memory] = field(default_factory=dict)
+
+    def memory(self, key: Key, uid: str) -> Memory:
+        """What is remembered of this very object; one of the same name made later starts afresh."""
+        memory = self.memories.get(key)
+        if memory is None or memory.uid != uid:
+            memory = self.memories[key] = Memory(uid)
+        return memory
+
+    def forget(self, key: Key) -> None:
+        """The service is gone."""
+        self.memories.pop(key, None)
+        self.metrics.forget(key)

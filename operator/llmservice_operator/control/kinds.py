@@ -1,0 +1,115 @@
+"""The kinds that are watched: where they are, how they are projected, and which of them are ours by label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache, Project
+from llmservice_operator.kube import resources
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.observe.facts import BudgetFacts, ClaimFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
+from llmservice_operator.observe.pods import PodFacts
+
+SERVICE_LABEL = "llmservice.dev/service"
+
+JSON = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentFacts:
+    """An LLMService as the watch showed it, without what no decision reads."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    deleting: bool
+    content: JSON
+    obj: JSON = field(compare=False, repr=False)
+
+    @property
+    def service(self) -> str:
+        """It is the service."""
+        return self.name
+
+    @classmethod
+    def from_object(cls, obj: JSON) -> ParentFacts:
+        """Project one LLMService."""
+        metadata = obj["metadata"]
+        annotations = metadata.get("annotations") or {}
+        kept = {
+            name: metadata[name]
+            for name in ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
+            if name in metadata
+        }
+        requested = annotations.get(UPDATE_REQUESTED_ANNOTATION)
+        if requested is not None:
+            kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+            deleting="deletionTimestamp" in metadata,
+            content={
+                "generation": metadata.get("generation"),
+                "requested": requested,
+                "spec": obj.get("spec"),
+                "status": obj.get("status"),
+            },
+            obj={
+                "apiVersion": resources.LLMSERVICE.api_version,
+                "kind": resources.LLMSERVICE.kind,
+                "metadata": kept,
+                "spec": obj.get("spec") or {},
+                "status": obj.get("status") or {},
+            },
+        )
+
+
+PARENT = resources.LLMSERVICE.kind
+
+PROJECTIONS: Mapping[str, Project] = {
+    PARENT: ParentFacts.from_object,
+    resources.DEPLOYMENT.kind: DeploymentFacts.from_object,
+    resources.SERVICE.kind: ServiceFacts.from_object,
+    resources.PDB.kind: BudgetFacts.from_object,
+    resources.PVC.kind: ClaimFacts.from_object,
+    resources.CONTROLLER_REVISION.kind: RevisionFacts.from_object,
+    resources.POD.kind: PodFacts.from_object,
+}
+
+WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
+
+
+def selector(resource: Resource) -> str:
+    """The server sends only what carries our label; LLMServices are ours without."""
+    return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
+
+
+def observed(
+    cache: Cache, key: Key, applied: Mapping[ChildId, AppliedRecord], refused: Mapping[ChildId, Refusal]
+) -> Observed:
+    """Everything known around one service."""
+    around = cache.around(key)
+
+    def named(kind: str, name: str) -> Any:
+        return around.get(kind, {}).get(name)
+
+    revisions = around.get(resources.CONTROLLER_REVISION.kind, {}).values()
+    pods = around.get(resources.POD.kind, {}).values()
+    return Observed(
+        deployment=named(resources.DEPLOYMENT.kind, key.name),
+        service=named(resources.SERVICE.kind, key.name),
+        budget=named(resources.PDB.kind, key.name),
+        claim=named(resources.PVC.kind, f"{key.name}-cache"),
+        revisions=tuple(sorted(revisions, key=lambda facts: (facts.revision, facts.name))),
+        pods=tuple(sorted(pods, key=lambda facts: facts.name)),
+        applied=applied,
+        refused=refused,
+    )

@@ -1,0 +1,85 @@
+"""Log lines that name the object that they speak of."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from llmservice_operator.api.service import Key
+
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter
+
+
+class ObjectLogger(_Adapter):
+    """Adds namespace and name to each record."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Called by logging for each line."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def object_logger(logger: logging.Logger, key: Key) -> ObjectLogger:
+    """A logger for one LLMService."""
+    return ObjectLogger(logger, {"llmservice": key})
+
+
+class ConsoleFormatter(logging.Formatter):
+    """For people: time, level, object, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a traceback where there is one."""
+        key = _key_of(record)
+        about = f"[{key}] " if key else ""
+        text = f"{_timestamp(record)} {record.levelname:<7} {about}{record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    """For machines: one JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line: dict[str, Any] = {
+            "time": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if key := _key_of(record):
+            line["namespace"], line["name"] = key
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _key_of(record: logging.LogRecord) -> Key | None:
+    """Ours say it themselves; the watching library's records carry an object reference."""
+    key = getattr(record, "llmservice", None)
+    if key is not None:
+        return Key(*key)
+    reference = getattr(record, "k8s_ref", None)
+    return Key(reference.get("namespace") or "", reference.get("name") or "") if reference else None
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def setup(form: str, level: str, stream: Any = None) -> None:
+    """Send everything to one handler in one format."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Requests that a watch repeats are its own affair; what matters is escalated.
+    logging.getLogger("kopf").setLevel(max(root.level, logging.INFO))
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -1,0 +1,129 @@
+"""Prometheus metrics of the operator. `python -m llmservice_operator.control.metrics` prints their reference page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+from llmservice_operator.api.service import Key
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """All of them, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._all: list[MetricWrapperBase] = []
+        self._reasons: dict[Key, str] = {}
+        self.reconcile_seconds = self._histogram(
+            "llmservice_reconcile_duration_seconds", "Time one look at one LLMService took.", ("result",)
+        )
+        self.queue_depth = self._gauge("llmservice_queue_depth", "LLMServices that wait for a worker now.")
+        self.queue_delayed = self._gauge(
+            "llmservice_queue_delayed", "LLMServices that are looked at again later: retries and time limits."
+        )
+        self.retries = self._counter("llmservice_retries", "Looks that failed and are tried again, with back-off.")
+        self.requests = self._counter(
+            "llmservice_kube_requests",
+            "Requests to the Kubernetes API; code 0: no answer. The watches are not among them.",
+            ("verb", "resource", "code"),
+        )
+        self.request_seconds = self._histogram(
+            "llmservice_kube_request_duration_seconds", "Time until the Kubernetes API answered.", ("verb", "resource")
+        )
+        self.writes = self._counter(
+            "llmservice_writes", "Objects applied or deleted, the status apart.", ("kind", "action")
+        )
+        self.status_writes = self._counter("llmservice_status_writes", "Status of LLMServices written.")
+        self.leader = self._gauge("llmservice_leader", "1 in the process that acts, 0 in those that stand by.")
+        self.services = self._gauge(
+            "llmservice_services", "LLMServices by the reason of their Ready condition.", ("reason",)
+        )
+
+    def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """One request to the API ended; the transport calls this."""
+        self.requests.labels(verb, resource, str(code)).inc()
+        self.request_seconds.labels(verb, resource).observe(seconds)
+
+    def set_status(self, key: Key, status: Mapping[str, Any]) -> None:
+        """A service's stored or just written status."""
+        for condition in status.get("conditions") or ():
+            if condition.get("type") == "Ready":
+                self.set_reason(key, str(condition.get("reason", "")))
+
+    def set_reason(self, key: Key, reason: str) -> None:
+        """A service's Ready condition has this reason now."""
+        old = self._reasons.get(key)
+        if old == reason:
+            return
+        if old is not None:
+            self.services.labels(old).dec()
+        self._reasons[key] = reason
+        self.services.labels(reason).inc()
+
+    def forget(self, key: Key) -> None:
+        """A service is gone."""
+        old = self._reasons.pop(key, None)
+        if old is not None:
+            self.services.labels(old).dec()
+
+    def watch_queue(self, depth: Callable[[], int], delayed: Callable[[], int]) -> None:
+        """Read the queue's figures at each scrape."""
+        self.queue_depth.set_function(lambda: float(depth()))
+        self.queue_delayed.set_function(lambda: float(delayed()))
+
+    def exposition(self) -> bytes:
+        """What /metrics answers."""
+        return generate_latest(self.registry)
+
+    def reference(self) -> str:
+        """The documentation page."""
+        rows = [
+            f"| `{_exposed_name(metric)}` | {metric._type} | {', '.join(metric._labelnames) or '-'} "
+            f"| {metric._documentation} |"
+            for metric in self._all
+        ]
+        return "\n".join(
+            [
+                "# Metrics",
+                "",
+                "<!-- Generated: python -m llmservice_operator.control.metrics > docs/reference/metrics.md -->",
+                "",
+                "The operator serves them at `/metrics` on its metrics port. What vLLM measures of requests and tokens "
+                "is served by vLLM itself, on the `http` port of each pod.",
+                "",
+                "| name | type | labels | meaning |",
+                "|-|-|-|-|",
+                *rows,
+                "",
+            ]
+        )
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        metric = Counter(name, text, labels, registry=self.registry)
+        self._all.append(metric)
+        return metric
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        metric = Gauge(name, text, labels, registry=self.registry)
+        self._all.append(metric)
+        return metric
+
+    def _histogram(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
+        metric = Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS)
+        self._all.append(metric)
+        return metric
+
+
+def _exposed_name(metric: MetricWrapperBase) -> str:
+    return f"{metric._name}_total" if metric._type == "counter" else metric._name
+
+
+if __name__ == "__main__":
+    sys.stdout.write(Metrics().reference())

@@ -1,0 +1,118 @@
+"""One look at one LLMService: decide, carry it out, tell the status. A steady state sends nothing at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.control.carry_out import carry_out
+from llmservice_operator.control.context import Context
+from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
+from llmservice_operator.control.log import ObjectLogger, object_logger
+from llmservice_operator.control.report import report
+from llmservice_operator.kube.resources import LLMSERVICE
+
+logger = logging.getLogger(__name__)
+
+MAX_ROUNDS = 4
+"""What the API server answered may call for another look; a fourth round would be a builder and a webhook at war."""
+
+
+class Next(NamedTuple):
+    """What is to become of the key."""
+
+    after: float | None = None
+    """Look again after so many seconds, whatever happens."""
+    failure: str | None = None
+    """Why it must be tried again, with back-off."""
+
+
+NOTHING = Next()
+
+
+async def reconcile(key: Key, ctx: Context) -> Next:
+    """Bring the cluster to what the LLMService says, or say in its status why not."""
+    parent = known(key, ctx)
+    if parent is None:
+        return NOTHING
+    decision = consider(parent, ctx)
+    if decision.is_steady:
+        tell_steady(parent, ctx)
+        return Next(decision.requeue_after)
+    parent = await fresh(parent, ctx)
+    if parent is None:
+        return NOTHING
+    return await act(parent, ctx, object_logger(logger, key))
+
+
+async def act(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> Next:
+    """Children first, then the status of what became of them: one status write at most."""
+    memory = ctx.memory(key_of(parent), parent.uid)
+    failure: str | None = None
+    decision = consider(parent, ctx)
+    for _ in range(MAX_ROUNDS):
+        if failure or not (decision.apply or decision.prune):
+            break
+        failure = await carry_out(decision, parent, ctx, memory, log)
+        decision = consider(parent, ctx)
+    if not failure and (decision.apply or decision.prune):
+        failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
+        log.warning(failure)
+    await report(decision, parent, ctx, memory, log)
+    return Next(decision.requeue_after, failure)
+
+
+def known(key: Key, ctx: Context) -> ParentFacts | None:
+    """The LLMService as the watch shows it; None when there is nothing to do for it."""
+    parent: ParentFacts | None = ctx.cache.get(PARENT, *key)
+    if parent is None or parent.deleting:
+        ctx.forget(key)
+        return None
+    return parent
+
+
+async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
+    """The LLMService as it is now: a watch may lag, but not behind our own last write."""
+    key = key_of(parent)
+    memory = ctx.memory(key, parent.uid)
+    if parent.resource_version == memory.parent_version:
+        return parent
+    live = await ctx.kube.get(LLMSERVICE, *key)
+    if live is None:
+        ctx.cache.remove(PARENT, *key, parent.uid)
+        return known(key, ctx)
+    ctx.cache.update(PARENT, live)
+    ctx.memory(key, live["metadata"]["uid"]).parent_version = live["metadata"]["resourceVersion"]
+    return known(key, ctx)
+
+
+def consider(parent: ParentFacts, ctx: Context) -> Decision:
+    """The pure part: from what is known to what is to be done."""
+    key = key_of(parent)
+    memory = ctx.memory(key, parent.uid)
+    around = observed(ctx.cache, key, view(memory.applied), view(memory.refused))
+    try:
+        service = LLMService.from_object(parent.obj)
+    except InvalidSpec as invalid:
+        return ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
+    return ctx.decide(service, around, ctx.settings, ctx.now())
+
+
+def tell_steady(parent: ParentFacts, ctx: Context) -> None:
+    """After a restart the metrics learn from the stored status."""
+    ctx.metrics.set_status(key_of(parent), parent.obj["status"])
+
+
+def view(of: dict[Any, Any]) -> Mapping[Any, Any]:
+    """What a decision may look at, but not change."""
+    return MappingProxyType(dict(of))
+
+
+def key_of(parent: ParentFacts) -> Key:
+    """Its name in queues and caches."""
+    return Key(parent.namespace, parent.name)

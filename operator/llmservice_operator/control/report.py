@@ -1,0 +1,68 @@
+"""Tells the user: the status, and Events at its transitions."""
+
+from __future__ import annotations
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.decision import Decision, Event
+from llmservice_operator.control.kinds import PARENT, ParentFacts
+from llmservice_operator.control.log import ObjectLogger
+from llmservice_operator.kube.errors import ApiError
+from llmservice_operator.kube.resources import LLMSERVICE
+
+STATUS_MANAGER = "llmservice-operator-status"
+COMPONENT = "llmservice-operator"
+
+
+async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    """Write the status where it changed, then the Events of that change."""
+    if decision.status is not None:
+        answer = await ctx.kube.apply_status(
+            {
+                "apiVersion": LLMSERVICE.api_version,
+                "kind": LLMSERVICE.kind,
+                "metadata": {"name": parent.name, "namespace": parent.namespace, "uid": parent.uid},
+                "status": decision.status,
+            },
+            manager=STATUS_MANAGER,
+        )
+        ctx.metrics.status_writes.inc()
+        ctx.metrics.set_status(Key(parent.namespace, parent.name), decision.status)
+        ctx.cache.update(PARENT, answer)
+        memory.parent_version = answer["metadata"]["resourceVersion"]
+    for event in decision.events:
+        await _tell(event, parent, ctx, log)
+
+
+async def _tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """An Event is a courtesy: without it the status says the same."""
+    log.info("%s: %s", event.reason, event.message)
+    now = ctx.now()
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        # As client-go names them: unique as long as nobody reports twice in a nanosecond.
+        "metadata": {"name": f"{parent.name}.{ctx.unique():x}", "namespace": parent.namespace},
+        "involvedObject": {
+            "apiVersion": LLMSERVICE.api_version,
+            "kind": LLMSERVICE.kind,
+            "name": parent.name,
+            "namespace": parent.namespace,
+            "uid": parent.uid,
+            "resourceVersion": parent.resource_version,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": ctx.identity,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }
+    try:
+        await ctx.kube.create_event(body)
+    except ApiError as error:
+        log.warning("could not create an Event: %s", error)

@@ -1,0 +1,154 @@
+"""Finds what the watches missed: lists of metadata, in pages, compared with the cache in memory.
+
+A watch that lost its place lists again, and objects that vanished meanwhile send no event (kopf 1.45 keeps no list to
+compare with). So after such a relist, and every ten minutes whatever happens, one list a kind is compared with the
+cache. Nothing is asked about single objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache, Seen, newer
+from llmservice_operator.control.kinds import WATCHED, selector
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Gone, KubeError
+from llmservice_operator.kube.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 600.0
+AFTER_RELIST = 3.0
+"""A relist sends its objects one by one; compare when they have come in."""
+GRACE = 5.0
+"""How long a watch may lag behind a list before the list is believed."""
+
+Listed = dict[tuple[str, str], Seen]
+
+
+class Difference(NamedTuple):
+    """What a list says against the cache."""
+
+    vanished: dict[tuple[str, str], Seen]
+    missed: frozenset[tuple[str, str]]
+    """Not in the cache, or older there."""
+
+
+def compare(cached: Listed, listed: Listed, list_version: str) -> Difference:
+    """Pure: objects that came after the list was made are no difference."""
+    vanished = {
+        where: seen
+        for where, seen in cached.items()
+        if (where not in listed or listed[where].uid != seen.uid) and not newer(seen.resource_version, list_version)
+    }
+    missed = frozenset(
+        where
+        for where, seen in listed.items()
+        if where not in cached
+        or cached[where].uid != seen.uid
+        or newer(seen.resource_version, cached[where].resource_version)
+    )
+    return Difference(vanished, missed)
+
+
+class Resync:
+    """Runs `check` for each kind, in turn and on demand."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        cache: Cache,
+        enqueue: Callable[[Key], None],
+        namespaces: Iterable[str | None],
+        *,
+        interval: float = INTERVAL,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._enqueue = enqueue
+        self._namespaces = tuple(namespaces)
+        self._interval = interval
+        self._sleep = sleep
+        self._asked: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def relisted(self, kind: str) -> None:
+        """A watch of this kind lost its place."""
+        self._asked.add(kind)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            kinds = await self._due()
+            for resource in WATCHED:
+                if resource.kind in kinds:
+                    await self._check_all(resource)
+
+    async def _due(self) -> set[str]:
+        """Kinds to check: all of them when the interval is over, else those that were relisted."""
+        try:
+            async with asyncio.timeout(self._interval):
+                await self._wake.wait()
+        except TimeoutError:
+            self._asked.clear()
+            return {resource.kind for resource in WATCHED}
+        await self._sleep(AFTER_RELIST)
+        self._wake.clear()
+        kinds, self._asked = self._asked, set()
+        return kinds
+
+    async def _check_all(self, resource: Resource) -> None:
+        try:
+            for namespace in self._namespaces:
+                await self.check(resource, namespace)
+        except KubeError as error:
+            logger.warning("cannot compare %s with the cluster, trying again later: %s", resource.plural, error)
+
+    async def check(self, resource: Resource, namespace: str | None) -> None:
+        """One kind in one namespace (None: all of them)."""
+        listed, version = await self._list(resource, namespace)
+        found = compare(self._cache.seen(resource.kind, namespace), listed, version)
+        for (where, name), seen in found.vanished.items():
+            key = self._cache.remove(resource.kind, where, name, seen.uid)
+            if key is not None:
+                logger.info("%s %s/%s vanished while nobody watched", resource.kind, where, name)
+                self._enqueue(key)
+        if found.missed:
+            await self._catch_up(resource, namespace, listed, version)
+
+    async def _catch_up(self, resource: Resource, namespace: str | None, listed: Listed, version: str) -> None:
+        """Give the watch its time; what it still has not shown then is taken from a full list."""
+        await self._sleep(GRACE)
+        if not compare(self._cache.seen(resource.kind, namespace), listed, version).missed:
+            return
+        logger.warning("the watch of %s lags behind the cluster: reading all of them", resource.plural)
+        async for page in self._kube.list_pages(resource, namespace, label_selector=selector(resource)):
+            for item in page.get("items") or ():
+                # Items of a list carry neither.
+                item = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+                key = self._cache.update(resource.kind, item)
+                if key is not None:
+                    self._enqueue(key)
+
+    async def _list(self, resource: Resource, namespace: str | None) -> tuple[Listed, str]:
+        try:
+            return await self._list_once(resource, namespace)
+        except Gone:  # the continue token grew too old between two pages
+            return await self._list_once(resource, namespace)
+
+    async def _list_once(self, resource: Resource, namespace: str | None) -> tuple[Listed, str]:
+        listed: Listed = {}
+        version = ""
+        pages = self._kube.list_pages(resource, namespace, label_selector=selector(resource), metadata_only=True)
+        async for page in pages:
+            version = version or page["metadata"]["resourceVersion"]
+            for item in page.get("items") or ():
+                metadata = item["metadata"]
+                listed[metadata["namespace"], metadata["name"]] = Seen(metadata["uid"], metadata["resourceVersion"])
+        return listed, version

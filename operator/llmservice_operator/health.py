@@ -1,0 +1,62 @@
+"""What the kubelet and Prometheus ask: /healthz, /readyz and /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+Check = Callable[[], str | None]
+"""What is wrong, or None."""
+
+
+class HealthServer:
+    """Answers from the same event loop that does the work: when that is blocked, so are the answers."""
+
+    def __init__(
+        self, *, alive: Check, ready: Check, metrics: Callable[[], bytes], health_port: int, metrics_port: int
+    ) -> None:
+        self._alive = alive
+        self._ready = ready
+        self._metrics = metrics
+        self._ports = (health_port, metrics_port)
+        self._runners: list[web.AppRunner] = []
+
+    async def start(self, host: str | None = None) -> None:
+        """Listen; both ports may be the same."""
+        health_port, metrics_port = self._ports
+        health = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+        metrics = [web.get("/metrics", self._exposition)]
+        if health_port == metrics_port:
+            await self._listen(host, health_port, health + metrics)
+        else:
+            await self._listen(host, health_port, health)
+            await self._listen(host, metrics_port, metrics)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        for runner in self._runners:
+            await runner.cleanup()
+
+    async def _listen(self, host: str | None, port: int, routes: list[web.RouteDef]) -> None:
+        app = web.Application()
+        app.add_routes(routes)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, host, port).start()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _verdict(self._alive())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _verdict(self._ready())
+
+    async def _exposition(self, _: web.Request) -> web.Response:
+        # aiohttp takes a charset only in a header of one's own.
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self._metrics(), headers=headers)
+
+
+def _verdict(wrong: str | None) -> web.Response:
+    return web.Response(text="ok\n") if wrong is None else web.Response(status=503, text=f"{wrong}\n")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import re
 from typing import Any
 
 import pytest
 import yaml
 
+from llmservice_operator.build.settings import CABundle, Settings
 from tests.e2e._chart import CHART, ChartRefused, helm_offline, of_kind, only, render
 
 JSON = dict[str, Any]
@@ -185,9 +188,44 @@ def test_another_setting_means_another_pod() -> None:
         return annotations["checksum/settings"], hashlib.sha256(text.rstrip("\n").encode()).hexdigest()
 
     before, of_text = checksum({})
-    after, _ = checksum({"services": {"gpuImage": "example.org/vllm:1"}})
+    after, _ = checksum({"services": {"defaultGpuImage": "example.org/vllm:1"}})
     assert before == of_text
     assert before != after
+
+
+SETTINGS: dict[str, tuple[JSON, JSON]] = {
+    "defaults": ({}, {"operator_image": "llmservice-operator:0.1.0", "run_as_user": 2000, "default_cpu_image": None}),
+    "own image": (
+        {"image": {"repository": "a/b", "tag": "c", "pullPolicy": "Never"}},
+        {"operator_image": "a/b:c", "image_pull_policy": "Never"},
+    ),
+    "the platform's UIDs": ({"services": {"runAsUser": None}}, {"run_as_user": None}),
+    "a very large UID": ({"services": {"runAsUser": 1000680000}}, {"run_as_user": 1000680000}),
+    "images": ({"services": {"defaultCpuImage": "a/cpu:1"}}, {"default_cpu_image": "a/cpu:1"}),
+    "pull secrets": ({"services": {"imagePullSecrets": ["a", "b"]}}, {"image_pull_secrets": ("a", "b")}),
+    "mirror and proxy": (
+        {"services": {"hfEndpoint": "https://hub.example", "noProxy": "10.0.0.0/8"}},
+        {"hf_endpoint": "https://hub.example", "no_proxy": "10.0.0.0/8"},
+    ),
+    "certificates": ({"services": {"caBundle": {"configMap": "ca"}}}, {"ca_bundle": CABundle("ca", "ca.crt")}),
+    "sizes": (
+        {"services": {"cpuOnlyMemoryGib": 7, "cpuOnlyCpu": "2"}},
+        {"cpu_only_memory_gib": 7, "cpu_only_cpu": "2"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> None:
+    text = only(render(values), "ConfigMap")["data"]["settings.yaml"]
+    settings = Settings.from_mapping(yaml.safe_load(text)["services"])
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_every_setting_has_a_value_in_the_chart() -> None:
+    text = only(render(), "ConfigMap")["data"]["settings.yaml"]
+    known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
+    assert set(yaml.safe_load(text)["services"]) == known
 
 
 @pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1), (3, 1)])

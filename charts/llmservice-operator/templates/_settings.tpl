@@ -11,7 +11,10 @@ metrics:
 logging: {{- toYaml .Values.logging | nindent 2 }}
 services:
   operatorImage: {{ include "llmservice.image" . | quote }}
-  imagePullPolicy: {{ .Values.services.imagePullPolicy }}
-  defaultGpuImage: {{ .Values.services.gpuImage | quote }}
-  defaultCpuImage: {{ .Values.services.cpuImage | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  {{- /* A null in the values takes the key away; the operator's own default would then come back. */}}
+  {{- if not (hasKey .Values.services "runAsUser") }}
+  runAsUser: null
+  {{- end }}
+  {{- toYaml .Values.services | nindent 2 }}
 {{- end -}}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from llmservice_operator.build.settings import CABundle, Settings
+
 from tests.e2e._chart import CHART, ChartRefused, helm_offline, of_kind, only, render
 
 JSON = dict[str, Any]

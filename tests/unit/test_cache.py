@@ -1,0 +1,108 @@
+"""The cache of projections: a key comes out only where what we know changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache, newer
+
+
+@dataclass(frozen=True)
+class Facts:
+    namespace: str
+    name: str
+    uid: str
+    service: str | None
+    value: str
+    resource_version: str = field(compare=False)
+
+
+def project(raw: Mapping[str, Any]) -> Facts:
+    metadata = raw["metadata"]
+    service = metadata.get("labels", {}).get("service")
+    return Facts(
+        metadata["namespace"], metadata["name"], metadata["uid"], service, raw["value"], metadata["resourceVersion"]
+    )
+
+
+def pod(version: int, value: str = "x", *, uid: str = "u1", service: str | None = "chat", name: str = "p") -> Any:
+    labels = {"service": service} if service else {}
+    metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version), "labels": labels}
+    return {"metadata": metadata, "value": value}
+
+
+CHAT = Key("ns", "chat")
+OTHER = Key("ns", "other")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected", "kept"),
+    [
+        pytest.param(pod(1), pod(2), None, "x", id="only the version moved"),
+        pytest.param(pod(1), pod(2, "y"), CHAT, "y", id="a value changed"),
+        pytest.param(pod(5, "new"), pod(4, "old"), None, "new", id="a late event of the past is ignored"),
+        pytest.param(pod(9), pod(10, "y"), CHAT, "y", id="versions are numbers, not text"),
+        pytest.param(pod(5), pod(4, uid="u2"), CHAT, "x", id="another object of that name"),
+        pytest.param(pod(1), pod(2, service="other"), OTHER, "x", id="moved to another service"),
+        pytest.param(pod(1), pod(2, service=None), CHAT, None, id="lost its label"),
+    ],
+)
+def test_update(first: Any, second: Any, expected: Key | None, kept: str | None) -> None:
+    cache = Cache({"Pod": project})
+    assert cache.update("Pod", first) == CHAT
+    assert cache.update("Pod", second) == expected
+    facts = cache.get("Pod", "ns", "p")
+    assert (facts.value if facts else None) == kept
+
+
+def test_the_version_is_kept_up_to_date_without_a_key() -> None:
+    cache = Cache({"Pod": project})
+    cache.update("Pod", pod(1))
+    cache.update("Pod", pod(7))
+    assert cache.get("Pod", "ns", "p").resource_version == "7"
+
+
+def test_a_removed_object_is_gone_from_its_service() -> None:
+    cache = Cache({"Pod": project})
+    cache.update("Pod", pod(1))
+    cache.update("Pod", pod(2, name="q", uid="u2"))
+    assert cache.remove("Pod", "ns", "p", "u1") == CHAT
+    assert list(cache.around(CHAT)["Pod"]) == ["q"]
+    assert cache.remove("Pod", "ns", "q", "u2") == CHAT
+    assert cache.around(CHAT) == {}
+    assert list(cache.all_keys()) == []
+
+
+def test_the_late_deletion_of_a_former_object_does_not_remove_its_successor() -> None:
+    cache = Cache({"Pod": project})
+    cache.update("Pod", pod(1, uid="old"))
+    cache.update("Pod", pod(3, uid="new"))
+    assert cache.remove("Pod", "ns", "p", "old") is None
+    assert cache.get("Pod", "ns", "p").uid == "new"
+
+
+def test_an_unknown_object_is_not_removed() -> None:
+    assert Cache({"Pod": project}).remove("Pod", "ns", "p", "u1") is None
+
+
+def test_a_foreign_object_is_not_kept() -> None:
+    cache = Cache({"Pod": project})
+    assert cache.update("Pod", pod(1, service=None)) is None
+    assert cache.get("Pod", "ns", "p") is None
+
+
+def test_seen_by_namespace() -> None:
+    cache = Cache({"Pod": project})
+    cache.update("Pod", pod(4))
+    assert cache.seen("Pod", "ns") == {("ns", "p"): ("u1", "4")}
+    assert cache.seen("Pod", "elsewhere") == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [("10", "9", True), ("9", "10", False), ("9", "9", False), ("x", "9", False), ("9", "x", False)],
+)
+def test_newer(one: str, other: str, expected: bool) -> None:
+    assert newer(one, other) is expected

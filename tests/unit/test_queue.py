@@ -1,0 +1,149 @@
+"""The work queue: every key once, one worker a key, failures later and later."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from llmservice_operator.control.queue import Backoff, Schedule, WorkQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def drain(schedule: Schedule[str], now: float) -> list[str]:
+    taken = []
+    while (key := schedule.take(now)) is not None:
+        taken.append(key)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("steps", "at", "expected"),
+    [
+        pytest.param(lambda s: [s.add(k, 0) for k in "aba"], 0, ["a", "b"], id="a key waits once, in order"),
+        pytest.param(lambda s: s.add_at("a", 5), 4.9, [], id="not before its time"),
+        pytest.param(lambda s: s.add_at("a", 5), 5, ["a"], id="at its time"),
+        pytest.param(lambda s: [s.add_at("a", 9), s.add_at("a", 5)], 5, ["a"], id="the sooner time wins"),
+        pytest.param(lambda s: [s.add_at("a", 5), s.add_at("a", 9)], 5, ["a"], id="a later time changes nothing"),
+        pytest.param(lambda s: [s.add_at("a", 5), s.add("a", 0)], 0, ["a"], id="now is sooner than later"),
+        pytest.param(lambda s: [s.add_at("b", 2), s.add_at("a", 1)], 3, ["a", "b"], id="due keys in order of time"),
+    ],
+)
+def test_what_is_handed_out(steps: Callable[[Schedule[str]], object], at: float, expected: list[str]) -> None:
+    schedule: Schedule[str] = Schedule()
+    steps(schedule)
+    assert drain(schedule, at) == expected
+
+
+def test_a_key_in_work_is_not_handed_out_again_before_it_is_done() -> None:
+    schedule: Schedule[str] = Schedule()
+    schedule.add("a", 0)
+    assert schedule.take(0) == "a"
+    schedule.add("a", 0)
+    schedule.add("a", 0)
+    assert schedule.take(0) is None
+    schedule.done("a", 1)
+    assert drain(schedule, 1) == ["a"]
+
+
+def test_a_delayed_visit_is_dropped_when_the_key_is_looked_at_before() -> None:
+    schedule: Schedule[str] = Schedule()
+    schedule.add_at("a", 5)
+    schedule.add("a", 0)
+    assert schedule.take(0) == "a"
+    schedule.done("a", 0)
+    assert schedule.next_due() is None
+    assert drain(schedule, 10) == []
+
+
+def test_a_delayed_key_that_comes_due_while_in_work_runs_afterwards() -> None:
+    schedule: Schedule[str] = Schedule()
+    schedule.add("a", 0)
+    assert schedule.take(0) == "a"
+    schedule.add_at("a", 2)
+    assert schedule.take(3) is None
+    schedule.done("a", 3)
+    assert schedule.take(3) == "a"
+
+
+@pytest.mark.parametrize(
+    ("failures", "random", "expected"),
+    [
+        pytest.param(1, 1.0, 0.5, id="first, longest"),
+        pytest.param(1, 0.0, 0.25, id="first, shortest"),
+        pytest.param(4, 1.0, 4.0, id="doubled three times"),
+        pytest.param(8, 1.0, 60.0, id="capped"),
+        pytest.param(5000, 1.0, 60.0, id="no overflow"),
+    ],
+)
+def test_backoff(failures: int, random: float, expected: float) -> None:
+    assert Backoff(base=0.5, cap=60).delay(failures, lambda: random) == expected
+
+
+async def test_failures_are_spaced_and_events_do_not_outrun_them() -> None:
+    clock = Clock()
+    queue: WorkQueue[str] = WorkQueue(clock=clock, rng=lambda: 1.0)
+    queue.add("a")
+    for expected in (0.5, 1.0, 2.0):
+        assert await queue.get() == "a"
+        assert queue.failed("a") == expected
+        queue.done("a")
+        clock.now += expected
+    assert await queue.get() == "a"
+    queue.failed("a")
+    queue.done("a")
+    for _ in range(100):
+        queue.add("a")
+    assert (queue.depth, queue.delayed) == (0, 1)
+    clock.now += 0.5
+    assert await queue.get() == "a"
+
+
+async def test_after_success_an_event_is_worked_on_at_once() -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=Clock(), rng=lambda: 1.0)
+    queue.add("a")
+    await queue.get()
+    queue.failed("a")
+    queue.succeeded("a")
+    queue.done("a")
+    queue.add("a")
+    assert queue.depth == 1
+
+
+async def test_get_wakes_for_a_key_that_is_added_later() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    getting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add("a")
+    assert await asyncio.wait_for(getting, 1) == "a"
+
+
+async def test_get_wakes_when_a_delay_ends() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 0.02)
+    assert await asyncio.wait_for(queue.get(), 1) == "a"
+
+
+@pytest.mark.parametrize(
+    ("take", "passed", "word"),
+    [
+        pytest.param(False, 59, None, id="waits, not long"),
+        pytest.param(False, 61, "waited", id="waits too long"),
+        pytest.param(True, 299, None, id="in work, not long"),
+        pytest.param(True, 301, "busy", id="in work too long"),
+    ],
+)
+async def test_a_stalled_queue_says_so(take: bool, passed: float, word: str | None) -> None:
+    clock = Clock()
+    queue: WorkQueue[str] = WorkQueue(clock=clock)
+    queue.add("a")
+    if take:
+        await queue.get()
+    clock.now += passed
+    stalled = queue.stalled()
+    assert (stalled is None) if word is None else (stalled is not None and word in stalled)

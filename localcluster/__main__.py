@@ -1,0 +1,107 @@
+"""python3 -m localcluster up | down | status | env | binaries"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+from localcluster import builds, cluster
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths
+from localcluster.programs import KUBERNETES, Group
+
+EXAMPLES = {
+    "up": """examples:
+  python3 -m localcluster up                       a cluster of one real node
+  python3 -m localcluster up --gpus 8              the node says that it has 8 GPUs (nothing can compute on them)
+  python3 -m localcluster up --kwok-nodes 100      and 100 simulated nodes with 8 GPUs each
+  python3 -m localcluster up --only containerd     just enough to build images
+  eval "$(python3 -m localcluster env)"; kubectl get nodes""",
+    "down": """examples:
+  python3 -m localcluster down                     stop everything; images and objects are there at the next up
+  python3 -m localcluster down --purge             and remove .cluster, images included""",
+    "status": """examples:
+  python3 -m localcluster status                   each component; exit status 1 when one is not running""",
+    "env": """examples:
+  eval "$(python3 -m localcluster env)"            then: kubectl get pods -A""",
+    "binaries": """examples:
+  python3 -m localcluster binaries                 build what `up` needs, start nothing
+  python3 -m localcluster binaries --group images  only containerd, runc and BuildKit""",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python3 -m localcluster",
+        description=f"Kubernetes {KUBERNETES} on this machine, from binaries built from one pinned go.mod.",
+    )
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        form = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, help=text, description=text, epilog=EXAMPLES[name], formatter_class=form)
+
+    start = command("up", "Build what is missing and start the cluster, or what of it is not running.")
+    start.add_argument("--gpus", type=int, metavar="N", help="the real node advertises nvidia.com/gpu: N")
+    start.add_argument("--kwok-nodes", type=int, metavar="N", help="N simulated GPU nodes (builds kwok, 1 min)")
+    start.add_argument("--only", choices=["containerd"], help="start no more than this")
+    stop = command("down", "Stop the cluster and take back everything that it did to the host.")
+    stop.add_argument("--purge", action="store_true", help="remove its state and images too")
+    command("status", "Show the components.")
+    command("env", "Print shell lines that set KUBECONFIG and PATH.")
+    make = command("binaries", "Build the programs, start nothing.")
+    make.add_argument("--group", action="append", choices=[str(group) for group in Group], help="may be repeated")
+    return top
+
+
+def _binaries(groups: list[str] | None, paths: ClusterPaths, host: cluster.Host) -> None:
+    for group in [Group(name) for name in groups or (Group.IMAGES, Group.CLUSTER)]:
+        builds.ensure(host.store, group, paths, host.environment, host.progress)
+
+
+def _status(paths: ClusterPaths) -> int:
+    rows = cluster.status(paths)
+    for row in rows:
+        print(f"{row.name:<26}{row.state:<10}{row.pid or ''}")
+    if not rows:
+        print("no cluster here; start one with: python3 -m localcluster up")
+    return 0 if rows and all(row.state == "running" for row in rows) else 1
+
+
+def run(arguments: argparse.Namespace, paths: ClusterPaths) -> int:
+    host = cluster.Host.current()
+    match arguments.command:
+        case "up" if arguments.only == "containerd":
+            cluster.up_containerd(paths, host)
+        case "up":
+            cluster.up(paths, cluster.Options(arguments.gpus, arguments.kwok_nodes), host)
+        case "down":
+            cluster.down(paths, host, purge=arguments.purge)
+        case "status":
+            return _status(paths)
+        case "env":
+            print(cluster.environment(paths, os.environ.get("PATH", "")), end="")
+        case "binaries":
+            _binaries(arguments.group, paths, host)
+    return 0
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    try:
+        return run(arguments, ClusterPaths.of_this_clone())
+    except ClusterError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except subprocess.SubprocessError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Build the programs once for each content of their sources, and link them where PATH finds them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths
+from localcluster.programs import PROGRAMS, Build, Folder, Group, builds_of, content_hash, of_group
+from localcluster.progress import Progress, Step
+from localcluster.toolchain import go_command
+
+GO_FOLDER = Path(__file__).resolve().parent / "go"
+
+
+def sources(folder: Path = GO_FOLDER) -> dict[str, bytes]:
+    """What is compiled: go.mod, go.sum and our own main packages."""
+    wanted = [folder / "go.mod", folder / "go.sum", *folder.glob("cmd/**/*.go")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in wanted}
+
+
+@dataclass(frozen=True)
+class Store:
+    """The built programs in the user's cache, shared by all clones."""
+
+    cache: Path
+
+    def folder(self, group: Group) -> Path:
+        # Each group has a hash of its own rows, so that a new row rebuilds one group and not all.
+        name = content_hash(sources(), of_group(group), platform.machine())
+        return self.cache / "bin" / name
+
+    def has(self, group: Group) -> bool:
+        return self.folder(group).is_dir()
+
+    @contextmanager
+    def lock(self, group: Group) -> Iterator[None]:
+        """Two clones that build the same thing: the second waits and finds it done."""
+        folder = self.folder(group)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def _go_environment(environment: Mapping[str, str], build: Build) -> dict[str, str]:
+    # A workspace or flags of the user's own would change what is built under the same hash.
+    clean = {key: value for key, value in environment.items() if key not in {"GOFLAGS", "GOOS", "GOARCH"}}
+    return {**clean, "GOWORK": "off", "CGO_ENABLED": "1" if build.cgo else "0"}
+
+
+def _compile(build: Build, go: str, output: Path, environment: Mapping[str, str], step: Step) -> None:
+    settings = _go_environment(environment, build)
+    log = output.with_name(f"{output.name}.log")
+    with log.open("w") as record:
+        process = subprocess.Popen(
+            build.command(go, f"{output}/"),
+            cwd=GO_FOLDER,
+            env=settings,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if process.stderr is None:
+            raise AssertionError("stderr was asked for")
+        for compiled, line in enumerate(process.stderr, start=1):
+            record.write(line)
+            step.detail = f"{compiled} packages, now {line.strip()[:70]}"
+        code = process.wait()
+    if code != 0:
+        tail = "".join(f"    {line}\n" for line in log.read_text().splitlines()[-12:])
+        raise ClusterError(f"go build failed with {code}", f"the end of {log}:\n{tail}")
+    log.unlink()
+
+
+def build(store: Store, group: Group, environment: Mapping[str, str], progress: Progress) -> Path:
+    """The folder with the group's programs, built now if it is not there."""
+    folder = store.folder(group)
+    with store.lock(group):
+        if folder.is_dir():
+            return folder
+        go = go_command(store.cache, progress)
+        partial = folder.with_name(f".{folder.name}.partial")
+        # Left by a build that was killed; ours alone, since we hold the lock.
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        members = of_group(group)
+        with progress.step(f"building {len(members)} programs ({group})") as step:
+            for part in builds_of(members):
+                _compile(part, go, partial, environment, step)
+        for program in members:
+            (partial / program.built_name).rename(partial / program.name)
+        partial.rename(folder)
+    return folder
+
+
+def link(store: Store, group: Group, paths: ClusterPaths) -> None:
+    """Points .cluster/bin and the plugin folder at the built programs."""
+    targets = {Folder.BIN: paths.bin, Folder.CNI: paths.cni_bin}
+    folder = store.folder(group)
+    for program in of_group(group, PROGRAMS):
+        place = targets[program.folder]
+        place.mkdir(parents=True, exist_ok=True)
+        partial = place / f".{program.name}.{os.getpid()}"
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(folder / program.name)
+        partial.replace(place / program.name)
+
+
+def ensure(store: Store, group: Group, paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> None:
+    build(store, group, environment, progress)
+    link(store, group, paths)

@@ -1,0 +1,275 @@
+"""Bring the cluster up from whatever state it is in, and take it down without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster import addons, builds, components, configs, identity, lock, mounts, network, pki, preflight, processes
+from localcluster.errors import ClusterError
+from localcluster.kube import Kubectl
+from localcluster.paths import ClusterPaths, cache_root
+from localcluster.processes import Component, write_atomically
+from localcluster.programs import Group
+from localcluster.progress import Progress
+
+# What Go's module and build caches take, and the programs themselves.
+BUILD_DISK = 12 * preflight.GIB
+RUN_DISK = 2 * preflight.GIB
+CONTROL_PLANE = ("kube-controller-manager", "kube-scheduler")
+NODE_COMPONENTS = ("kwok", "kubelet", "kube-proxy", "coredns", "buildkitd", "containerd")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Accelerators that are not there. None: as at the last `up`."""
+
+    gpus: int | None = None
+    kwok_nodes: int | None = None
+
+    def over(self, remembered: Options) -> Options:
+        return Options(
+            remembered.gpus if self.gpus is None else self.gpus,
+            remembered.kwok_nodes if self.kwok_nodes is None else self.kwok_nodes,
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the cluster takes from its surroundings."""
+
+    environment: Mapping[str, str]
+    cache: Path
+    progress: Progress
+
+    @classmethod
+    def current(cls) -> Host:
+        return cls(dict(os.environ), cache_root(os.environ, Path.home()), Progress())
+
+    @property
+    def store(self) -> builds.Store:
+        return builds.Store(self.cache)
+
+
+def _options_file(paths: ClusterPaths) -> Path:
+    return paths.state / "options.json"
+
+
+def remembered_options(paths: ClusterPaths) -> Options:
+    try:
+        return Options(**json.loads(_options_file(paths).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return Options()
+
+
+def _our_pids(paths: ClusterPaths) -> frozenset[int]:
+    return frozenset(item.pid for item in identity.ours(paths))
+
+
+def _require_machine(paths: ClusterPaths, host: Host) -> None:
+    """No other clone has it; what another left behind when it crashed is taken away first."""
+    other = lock.other_clone(paths)
+    if other is None:
+        return
+    theirs = ClusterPaths(other)
+    if identity.ours(theirs):
+        raise lock.conflict(other)
+    with host.progress.step(f"removing what the cluster of {other} left behind"):
+        _remove_traces(theirs)
+
+
+def check(paths: ClusterPaths, host: Host, groups: tuple[Group, ...]) -> None:
+    """Everything that can be known to fail, before anything is made."""
+    preflight.require_root(os.geteuid())
+    to_build = [group for group in groups if not host.store.has(group)]
+    if to_build:
+        preflight.require_disk(host.cache, preflight.free_at(host.cache), BUILD_DISK, "building the programs")
+    preflight.require_disk(paths.state, preflight.free_at(paths.state), RUN_DISK, "the cluster")
+    packages = list(preflight.missing_packages(preflight.TOOLS))
+    if to_build:
+        packages += preflight.missing_packages(preflight.BUILD_TOOLS)
+        packages += [] if preflight.has_seccomp_headers() else [preflight.SECCOMP_PACKAGE]
+    preflight.ensure_packages(packages, host.progress)
+    _require_machine(paths, host)
+    preflight.require_ports(_our_pids(paths))
+    if network.BRIDGE in network.interfaces() and not network.is_known_host(paths):
+        raise ClusterError(
+            f"there is a network interface {network.BRIDGE} that this cluster did not make",
+            f"is another Kubernetes here? If not: ip link del {network.BRIDGE}",
+        )
+
+
+def _component_environment(paths: ClusterPaths, host: Host) -> dict[str, str]:
+    return {**host.environment, "PATH": f"{paths.bin}:{host.environment.get('PATH', '')}"}
+
+
+def _start(paths: ClusterPaths, host: Host, *wanted: Component) -> None:
+    for component in wanted:
+        processes.start(paths, component, _component_environment(paths, host))
+
+
+def _prepare(paths: ClusterPaths) -> None:
+    for folder in (paths.etcd, paths.kubelet, paths.containerd, paths.pod_logs, paths.models, paths.runtime):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths.etcd.chmod(0o700)
+    resolv = Path("/etc/resolv.conf")
+    servers = configs.upstream(resolv.read_text()) if resolv.exists() else ()
+    files = {
+        paths.containerd_config: configs.containerd(paths),
+        paths.cni_config / "10-pods.conflist": configs.pod_network(paths),
+        paths.config / "kubelet.json": configs.kubelet(paths),
+        paths.config / "kube-proxy.json": configs.kube_proxy(paths),
+        paths.config / "audit.json": configs.audit_policy(),
+        paths.config / "Corefile": configs.corefile(paths, servers),
+    }
+    for path, text in files.items():
+        write_atomically(path, text)
+
+
+def _start_containerd(paths: ClusterPaths, host: Host) -> None:
+    _start(paths, host, components.containerd(paths))
+    command = (f"{paths.bin}/ctr", "--address", str(paths.containerd_socket), "version")
+    processes.wait_until("containerd answers", lambda: processes.succeeds(command), paths, "containerd", timeout=60)
+
+
+def _start_control_plane(paths: ClusterPaths, host: Host) -> None:
+    _start(paths, host, components.etcd(paths))
+    health = f"{components.ETCD}/readyz"
+    processes.wait_until("etcd is ready", lambda: processes.answers(health), paths, "etcd", timeout=60)
+    _start(paths, host, components.apiserver(paths))
+    kubectl = Kubectl(paths)
+    processes.wait_until("the API is ready", kubectl.is_ready, paths, "kube-apiserver", timeout=120)
+    _start(paths, host, components.controller_manager(paths), components.scheduler(paths))
+    kubectl.apply(addons.dns_objects())
+
+
+def _start_node(paths: ClusterPaths, host: Host) -> None:
+    _start(paths, host, components.kubelet(paths), components.kube_proxy(paths), components.coredns(paths))
+    kubectl = Kubectl(paths)
+
+    def ready() -> bool:
+        return kubectl.succeeds("wait", "--for=condition=Ready", f"node/{network.NODE}", "--timeout=5s")
+
+    processes.wait_until("the node is Ready", ready, paths, "kubelet", timeout=120)
+    for name, address in (("kube-proxy", "127.0.0.1:10256/healthz"), ("coredns", "127.0.0.1:10653/ready")):
+        url = f"http://{address}"
+        processes.wait_until(f"{name} is ready", lambda url=url: processes.answers(url), paths, name, timeout=60)  # type: ignore[misc]
+
+
+def _accelerators(paths: ClusterPaths, host: Host, options: Options) -> None:
+    kubectl = Kubectl(paths)
+    if options.gpus is not None:
+        with host.progress.step(f"advertising {options.gpus} GPUs"):
+            count = options.gpus
+            addons.advertise_gpus(kubectl, count)
+            shown = "the GPUs are allocatable"
+            processes.wait_until(shown, lambda: addons.has_gpus(kubectl, count), paths, "kubelet", timeout=60)
+    if options.kwok_nodes is not None:
+        with host.progress.step(f"simulating {options.kwok_nodes} GPU nodes"):
+            if options.kwok_nodes:
+                builds.ensure(host.store, Group.SIMULATION, paths, host.environment, host.progress)
+                _start(paths, host, components.kwok(paths))
+            addons.simulate_nodes(kubectl, options.kwok_nodes)
+            if not options.kwok_nodes:
+                processes.stop(paths, "kwok")
+
+
+def up_containerd(paths: ClusterPaths, host: Host) -> None:
+    """Only what image builds need, so that they may go on while the rest of the programs compile."""
+    check(paths, host, (Group.IMAGES,))
+    builds.ensure(host.store, Group.IMAGES, paths, host.environment, host.progress)
+    with lock.exclusive(), host.progress.step("starting containerd"):
+        lock.claim(paths)
+        network.remember_host(paths)
+        _prepare(paths)
+        _start_containerd(paths, host)
+
+
+def up(paths: ClusterPaths, options: Options, host: Host) -> None:
+    """A running cluster, from no state, a running one, or what a kill or a reboot left."""
+    check(paths, host, (Group.IMAGES, Group.CLUSTER))
+    for group in (Group.IMAGES, Group.CLUSTER):
+        builds.ensure(host.store, group, paths, host.environment, host.progress)
+    with lock.exclusive():
+        lock.claim(paths)
+        network.remember_host(paths)
+        wanted = options.over(remembered_options(paths))
+        with host.progress.step("starting the control plane"):
+            _prepare(paths)
+            pki.ensure(paths)
+            network.ensure_bridge()
+            _start_control_plane(paths, host)
+        with host.progress.step("starting the node"):
+            _start_containerd(paths, host)
+            _start_node(paths, host)
+        _accelerators(paths, host, wanted)
+        write_atomically(_options_file(paths), json.dumps(vars(wanted)))
+
+
+def _delete_pods(paths: ClusterPaths) -> bool:
+    """The orderly way: the kubelet ends the containers and undoes their mounts and networks."""
+    kubectl = Kubectl(paths)
+    alive = all(processes.running(paths, name) for name in ("etcd", "kube-apiserver", "kubelet", "containerd"))
+    if not alive or not kubectl.is_ready():
+        return False
+    return kubectl.succeeds("delete", "pods", "-A", "--all", "--grace-period=1", "--timeout=60s", timeout=90)
+
+
+def _remove_traces(paths: ClusterPaths) -> None:
+    """What may be left when components were killed: processes in containers, mounts, interfaces, chains."""
+    left = identity.ours(paths)
+    # Shims ignore SIGTERM, and the containers' time to end in peace was when their pods were deleted.
+    processes.end(left, grace=2)
+    mounts.undo(paths)
+    network.restore_host(paths)
+    mounts.remove_pod_groups()
+    mounts.remove_dead_log_links(Path("/var/log/containers"), paths.pod_logs)
+    for record in processes.records(paths):
+        processes.stop(paths, record.name)
+    shutil.rmtree(paths.runtime, ignore_errors=True)
+    lock.release(paths)
+
+
+def down(paths: ClusterPaths, host: Host, *, purge: bool = False) -> None:
+    """Stops everything; the image store and etcd's data stay, unless purged."""
+    preflight.require_root(os.geteuid())
+    with lock.exclusive():
+        with host.progress.step("stopping the pods"):
+            # First those that would make new ones.
+            for name in CONTROL_PLANE:
+                processes.stop(paths, name)
+            _delete_pods(paths)
+        with host.progress.step("stopping the components"):
+            for name in (*NODE_COMPONENTS, "kube-apiserver", "etcd"):
+                processes.stop(paths, name)
+            _remove_traces(paths)
+        if purge:
+            with host.progress.step(f"removing {paths.state}"):
+                shutil.rmtree(paths.state, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Status:
+    """One component's row."""
+
+    name: str
+    state: str
+    pid: int | None = None
+
+
+def status(paths: ClusterPaths) -> tuple[Status, ...]:
+    rows = []
+    for record in processes.records(paths):
+        alive = identity.is_alive(record.identity)
+        rows.append(Status(record.name, "running" if alive else "dead", record.identity.pid if alive else None))
+    return tuple(rows)
+
+
+def environment(paths: ClusterPaths, path: str) -> str:
+    """Shell lines: `eval "$(python3 -m localcluster env)"`."""
+    folders = [folder for folder in path.split(":") if folder and folder != str(paths.bin)]
+    return f"export KUBECONFIG='{paths.kubeconfig}'\nexport PATH='{':'.join([str(paths.bin), *folders])}'\n"

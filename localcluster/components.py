@@ -1,0 +1,132 @@
+"""What runs: the command line of each component. Pure."""
+
+from __future__ import annotations
+
+from localcluster.network import GATEWAY, NODE, SERVICES
+from localcluster.paths import ClusterPaths
+from localcluster.processes import Component
+
+ETCD = "http://127.0.0.1:2379"
+
+
+def etcd(paths: ClusterPaths) -> Component:
+    return Component(
+        "etcd",
+        (
+            f"{paths.bin}/etcd",
+            f"--data-dir={paths.etcd}",
+            f"--listen-client-urls={ETCD}",
+            f"--advertise-client-urls={ETCD}",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+            "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+            "--initial-cluster=default=http://127.0.0.1:2380",
+            "--log-level=warn",
+        ),
+    )
+
+
+def apiserver(paths: ClusterPaths) -> Component:
+    pki = paths.pki
+    return Component(
+        "kube-apiserver",
+        (
+            f"{paths.bin}/kube-apiserver",
+            f"--etcd-servers={ETCD}",
+            "--secure-port=6443",
+            f"--advertise-address={GATEWAY}",
+            f"--tls-cert-file={pki}/apiserver.crt",
+            f"--tls-private-key-file={pki}/apiserver.key",
+            f"--client-ca-file={pki}/ca.crt",
+            f"--service-account-key-file={pki}/sa.pub",
+            f"--service-account-signing-key-file={pki}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--allow-privileged=true",
+            f"--kubelet-client-certificate={pki}/admin.crt",
+            f"--kubelet-client-key={pki}/admin.key",
+            # Else `kubectl logs` looks the node's name up in DNS, which does not know it.
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--audit-policy-file={paths.config}/audit.json",
+            f"--audit-log-path={paths.audit_log}",
+            "--audit-log-maxsize=64",
+            "--audit-log-maxbackup=2",
+        ),
+        (paths.config / "audit.json", pki / "apiserver.crt"),
+    )
+
+
+def controller_manager(paths: ClusterPaths) -> Component:
+    return Component(
+        "kube-controller-manager",
+        (
+            f"{paths.bin}/kube-controller-manager",
+            f"--kubeconfig={paths.kubeconfig_of('controller-manager')}",
+            f"--service-account-private-key-file={paths.pki}/sa.key",
+            f"--root-ca-file={paths.pki}/ca.crt",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        ),
+    )
+
+
+def scheduler(paths: ClusterPaths) -> Component:
+    return Component(
+        "kube-scheduler",
+        (
+            f"{paths.bin}/kube-scheduler",
+            f"--kubeconfig={paths.kubeconfig_of('scheduler')}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        ),
+    )
+
+
+def containerd(paths: ClusterPaths) -> Component:
+    return Component(
+        "containerd",
+        (f"{paths.bin}/containerd", "--config", str(paths.containerd_config)),
+        (paths.containerd_config,),
+    )
+
+
+def kubelet(paths: ClusterPaths) -> Component:
+    config = paths.config / "kubelet.json"
+    return Component(
+        "kubelet",
+        (
+            f"{paths.bin}/kubelet",
+            f"--kubeconfig={paths.kubeconfig_of('kubelet')}",
+            f"--config={config}",
+            f"--root-dir={paths.kubelet}",
+            f"--hostname-override={NODE}",
+            f"--node-ip={GATEWAY}",
+        ),
+        (config,),
+    )
+
+
+def kube_proxy(paths: ClusterPaths) -> Component:
+    config = paths.config / "kube-proxy.json"
+    return Component("kube-proxy", (f"{paths.bin}/kube-proxy", f"--config={config}"), (config,))
+
+
+def coredns(paths: ClusterPaths) -> Component:
+    config = paths.config / "Corefile"
+    return Component("coredns", (f"{paths.bin}/coredns", "-conf", str(config)), (config,))
+
+
+def kwok(paths: ClusterPaths) -> Component:
+    return Component(
+        "kwok",
+        (
+            f"{paths.bin}/kwok",
+            f"--kubeconfig={paths.kubeconfig}",
+            "--manage-all-nodes=false",
+            "--manage-nodes-with-label-selector=type=kwok",
+            "--node-lease-duration-seconds=40",
+            "--server-address=127.0.0.1:10247",
+        ),
+    )

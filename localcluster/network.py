@@ -1,0 +1,162 @@
+"""The bridge, and what the components leave on the host: interfaces, iptables chains, kernel settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths
+from localcluster.processes import write_atomically
+
+NODE = "node-a"
+BRIDGE = "cni0"
+GATEWAY = "10.244.0.1"
+PODS = "10.244.0.0/24"
+SERVICES = "10.96.0.0/16"
+API_SERVICE = "10.96.0.1"
+DNS_SERVICE = "10.96.0.10"
+
+# kubelet, kube-proxy and the bridge plugin set these and never set them back.
+SETTINGS = (
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/route_localnet",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+)
+_OUR_CHAIN = re.compile(r"^(KUBE-|CNI-)")
+
+
+@dataclass(frozen=True)
+class HostBefore:
+    """How the host was before the first `up`, so that `down` can leave it so."""
+
+    settings: Mapping[str, str]
+    chains: frozenset[str]
+
+    def to_json(self) -> str:
+        return json.dumps({"settings": dict(self.settings), "chains": sorted(self.chains)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> HostBefore:
+        raw = json.loads(text)
+        return cls(raw["settings"], frozenset(raw["chains"]))
+
+
+def chains_of(saved: str) -> frozenset[str]:
+    """Names of the chains in the output of iptables-save that kubelet, kube-proxy or CNI plugins make."""
+    names = (line[1:].split()[0] for line in saved.splitlines() if line.startswith(":"))
+    return frozenset(name for name in names if _OUR_CHAIN.match(name))
+
+
+def removal(saved: str, keep: frozenset[str]) -> str:
+    """Input for `iptables-restore --noflush` that takes out our chains and every rule that jumps to them."""
+    script: list[str] = []
+    table: list[str] = []
+    chains: list[str] = []
+    for line in saved.splitlines():
+        if line.startswith("*"):
+            script.append(line)
+            table, chains = [], []
+        elif line.startswith(":"):
+            name = line[1:].split()[0]
+            if _OUR_CHAIN.match(name) and name not in keep:
+                chains.append(name)
+        elif line.startswith("-A "):
+            chain, target = line.split()[1], re.search(r" -[jg] (\S+)", line)
+            if chain not in chains and target is not None and target.group(1) in chains:
+                table.append("-D " + line.removeprefix("-A "))
+        elif line == "COMMIT":
+            # Emptied first: a chain that another still jumps to cannot be deleted.
+            table += [f"-F {name}" for name in chains] + [f"-X {name}" for name in chains]
+            script += [*table, line]
+    return "\n".join(script) + "\n" if any(line.startswith("-") for line in script) else ""
+
+
+def _run(*command: str, stdin: str | None = None) -> str:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ClusterError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _families() -> Iterable[str]:
+    return (family for family in ("iptables", "ip6tables") if shutil.which(f"{family}-save") is not None)
+
+
+def _saved(family: str) -> str:
+    # A kernel without IPv6 has no such tables, and so nothing of ours in them.
+    done = subprocess.run([f"{family}-save"], capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _before_file(paths: ClusterPaths) -> Path:
+    return paths.state / "host-before.json"
+
+
+def remember_host(paths: ClusterPaths) -> None:
+    """Once: an `up` after a crash must not take our own leftovers for the host's."""
+    if _before_file(paths).exists():
+        return
+    settings = {name: (Path("/proc/sys") / name).read_text().strip() for name in SETTINGS}
+    chains = frozenset().union(*(chains_of(_saved(family)) for family in _families()))
+    write_atomically(_before_file(paths), HostBefore(settings, chains).to_json())
+
+
+def is_known_host(paths: ClusterPaths) -> bool:
+    return _before_file(paths).exists()
+
+
+def interfaces() -> dict[str, str]:
+    """Each interface and the bridge that it hangs on, if any."""
+    found = {}
+    for entry in Path("/sys/class/net").iterdir():
+        master = entry / "master"
+        found[entry.name] = master.resolve().name if master.exists() else ""
+    return found
+
+
+def ensure_bridge() -> None:
+    """The node's address must be there before the kubelet starts, else its node has no InternalIP."""
+    if BRIDGE not in interfaces():
+        _run("ip", "link", "add", BRIDGE, "type", "bridge")
+    _run("ip", "addr", "replace", f"{GATEWAY}/24", "dev", BRIDGE)
+    _run("ip", "link", "set", BRIDGE, "up")
+    (Path("/proc/sys") / "net/ipv4/ip_forward").write_text("1")
+
+
+def _delete_interfaces() -> None:
+    present = interfaces()
+    if BRIDGE not in present:
+        return
+    for name, bridge in present.items():
+        if bridge == BRIDGE and name in interfaces():
+            _run("ip", "link", "del", name)
+    _run("ip", "link", "del", BRIDGE)
+
+
+def _delete_chains(keep: frozenset[str]) -> None:
+    for family in _families():
+        script = removal(_saved(family), keep)
+        if script:
+            _run(f"{family}-restore", "--noflush", stdin=script)
+
+
+def restore_host(paths: ClusterPaths) -> None:
+    """Takes out what the cluster left on the host. Does nothing when there was no cluster."""
+    record = _before_file(paths)
+    if not record.exists():
+        return
+    before = HostBefore.from_json(record.read_text())
+    _delete_chains(before.chains)
+    _delete_interfaces()
+    for name, value in before.settings.items():
+        (Path("/proc/sys") / name).write_text(value)
+    record.unlink()

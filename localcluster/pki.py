@@ -1,0 +1,104 @@
+"""Keys and certificates: one authority, and a client certificate for each component by its subject."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+from localcluster.network import API_SERVICE, GATEWAY, NODE
+from localcluster.paths import ClusterPaths
+from localcluster.processes import write_atomically
+
+API = "https://127.0.0.1:6443"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    name: str
+    subject: str
+    names: str
+
+
+CERTIFICATES: tuple[Certificate, ...] = (
+    Certificate(
+        "apiserver",
+        "/CN=kube-apiserver",
+        f"IP:127.0.0.1,IP:{API_SERVICE},IP:{GATEWAY},DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,"
+        "DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local",
+    ),
+    Certificate("admin", "/O=system:masters/CN=admin", "DNS:admin"),
+    Certificate("controller-manager", "/CN=system:kube-controller-manager", "DNS:controller-manager"),
+    Certificate("scheduler", "/CN=system:kube-scheduler", "DNS:scheduler"),
+    Certificate("proxy", "/CN=system:kube-proxy", "DNS:proxy"),
+    Certificate("dns", "/CN=system:coredns", "DNS:dns"),
+    Certificate("kubelet", f"/O=system:nodes/CN=system:node:{NODE}", f"DNS:{NODE},IP:127.0.0.1,IP:{GATEWAY}"),
+)
+
+
+def kubeconfig(authority: bytes, certificate: bytes, key: bytes, server: str = API) -> str:
+    """Self-contained, so that it may be copied elsewhere. JSON is YAML."""
+
+    def encoded(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    cluster = {"server": server, "certificate-authority-data": encoded(authority)}
+    user = {"client-certificate-data": encoded(certificate), "client-key-data": encoded(key)}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "local", "cluster": {"server": server, "certificate-authority-data": encoded(authority)}}
+        ],
+        "users": [{"name": "local", "user": user}],
+        "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
+        "current-context": "local",
+    }
+    return json.dumps(content, indent=1)
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ClusterError(f"openssl {arguments[0]} failed: {done.stderr.strip()}")
+
+
+def _issue(folder: Path, wanted: Certificate) -> None:
+    key, request, certificate = (f"{wanted.name}.{end}" for end in ("key", "csr", "crt"))
+    _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", key)
+    _openssl(folder, "req", "-new", "-key", key, "-out", request, "-subj", wanted.subject)
+    extensions = folder / f"{wanted.name}.ext"
+    extensions.write_text(f"subjectAltName={wanted.names}\nextendedKeyUsage=serverAuth,clientAuth\n")
+    issuer = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "3650")
+    _openssl(folder, "x509", "-req", "-in", request, *issuer, "-out", certificate, "-extfile", extensions.name)
+
+
+def _make(folder: Path) -> None:
+    _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "ca.key")
+    _openssl(
+        folder, "req", "-x509", "-key", "ca.key", "-out", "ca.crt", "-days", "3650", "-subj", "/CN=llmservice-local"
+    )
+    _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "sa.key")
+    _openssl(folder, "ec", "-in", "sa.key", "-pubout", "-out", "sa.pub")
+    for wanted in CERTIFICATES:
+        _issue(folder, wanted)
+    authority = (folder / "ca.crt").read_bytes()
+    for wanted in CERTIFICATES:
+        pair = (folder / f"{wanted.name}.crt").read_bytes(), (folder / f"{wanted.name}.key").read_bytes()
+        (folder / f"{wanted.name}.kubeconfig").write_text(kubeconfig(authority, *pair))
+
+
+def ensure(paths: ClusterPaths) -> None:
+    """Makes them once: they live as long as the state does, since etcd holds tokens signed with them."""
+    if not paths.pki.is_dir():
+        partial = paths.pki.with_name(f".pki.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True, mode=0o700)
+        _make(partial)
+        partial.rename(paths.pki)
+    write_atomically(paths.kubeconfig, paths.kubeconfig_of("admin").read_text(), 0o600)

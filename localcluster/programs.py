@@ -1,0 +1,135 @@
+"""The programs of the cluster: one row each, all built from the one go.mod in `go/`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+KUBERNETES = "1.36.3"
+
+_VERSION_FLAGS = " ".join(
+    [
+        "-s -w",
+        f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES}",
+        f"-X k8s.io/component-base/version.gitMajor={KUBERNETES.split('.')[0]}",
+        f"-X k8s.io/component-base/version.gitMinor={KUBERNETES.split('.')[1]}",
+        f"-X k8s.io/client-go/pkg/version.gitVersion=v{KUBERNETES}",
+    ]
+)
+# Without line tables and symbol tables the linker has half as much to write; nobody debugs these programs here.
+BUILD_FLAGS = ("-trimpath", "-ldflags", _VERSION_FLAGS)
+
+
+class Group(StrEnum):
+    """What is built together. Image builds need the first group only, and go on while the second compiles."""
+
+    IMAGES = "images"
+    CLUSTER = "cluster"
+    SIMULATION = "simulation"
+
+
+class Folder(StrEnum):
+    """Where a program is linked: PATH, or the folder where containerd looks for network plugins."""
+
+    BIN = "bin"
+    CNI = "cni"
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    package: str
+    group: Group
+    folder: Folder = Folder.BIN
+    cgo: bool = False
+    tags: tuple[str, ...] = ()
+
+    @property
+    def built_name(self) -> str:
+        """What `go build -o FOLDER/` calls it: the last part of the path that is not a major version."""
+        parts = self.package.split("/")
+        return parts[-2] if parts[-1].startswith("v") and parts[-1][1:].isdigit() else parts[-1]
+
+
+_CONTAINERD_TAGS = ("no_btrfs", "no_devmapper", "no_zfs")
+
+
+def _containerd(name: str) -> Program:
+    return Program(name, f"github.com/containerd/containerd/v2/cmd/{name}", Group.IMAGES, tags=_CONTAINERD_TAGS)
+
+
+def _buildkit(name: str) -> Program:
+    return Program(name, f"github.com/moby/buildkit/cmd/{name}", Group.IMAGES, tags=_CONTAINERD_TAGS)
+
+
+def _kubernetes(name: str) -> Program:
+    return Program(name, f"k8s.io/kubernetes/cmd/{name}", Group.CLUSTER)
+
+
+def _plugin(kind: str, name: str) -> Program:
+    package = f"github.com/containernetworking/plugins/plugins/{kind}/{name}"
+    return Program(name, package, Group.CLUSTER, Folder.CNI)
+
+
+PROGRAMS: tuple[Program, ...] = (
+    _containerd("containerd"),
+    _containerd("containerd-shim-runc-v2"),
+    _containerd("ctr"),
+    # runc enters namespaces in C, and without libseccomp it refuses every pod that asks for RuntimeDefault.
+    Program("runc", "github.com/opencontainers/runc", Group.IMAGES, cgo=True, tags=("seccomp",)),
+    _buildkit("buildkitd"),
+    _buildkit("buildctl"),
+    Program("etcd", "go.etcd.io/etcd/server/v3", Group.CLUSTER),
+    _kubernetes("kube-apiserver"),
+    _kubernetes("kube-controller-manager"),
+    _kubernetes("kube-scheduler"),
+    _kubernetes("kubelet"),
+    _kubernetes("kube-proxy"),
+    _kubernetes("kubectl"),
+    Program("coredns", "./cmd/coredns", Group.CLUSTER),
+    Program("helm", "helm.sh/helm/v4/cmd/helm", Group.CLUSTER),
+    _plugin("main", "bridge"),
+    _plugin("main", "loopback"),
+    _plugin("ipam", "host-local"),
+    _plugin("meta", "portmap"),
+    Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", Group.SIMULATION),
+)
+
+
+@dataclass(frozen=True)
+class Build:
+    """One `go build`: programs that share cgo and tags compile what they share once."""
+
+    programs: tuple[Program, ...]
+    cgo: bool
+    tags: tuple[str, ...]
+
+    def command(self, go: str, output: str) -> tuple[str, ...]:
+        tags = ("-tags", ",".join(self.tags)) if self.tags else ()
+        packages = tuple(program.package for program in self.programs)
+        return (go, "build", "-v", *BUILD_FLAGS, *tags, "-o", output, *packages)
+
+
+def of_group(group: Group, programs: Iterable[Program] = PROGRAMS) -> tuple[Program, ...]:
+    return tuple(program for program in programs if program.group == group)
+
+
+def builds_of(programs: Iterable[Program]) -> tuple[Build, ...]:
+    shared: dict[tuple[bool, tuple[str, ...]], list[Program]] = {}
+    for program in programs:
+        shared.setdefault((program.cgo, program.tags), []).append(program)
+    return tuple(Build(tuple(members), cgo, tags) for (cgo, tags), members in shared.items())
+
+
+def content_hash(sources: Mapping[str, bytes], programs: Iterable[Program], architecture: str) -> str:
+    """Names the folder of the built programs: what could change them changes it, and nothing else does."""
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        digest.update(f"{name}\0{len(sources[name])}\0".encode())
+        digest.update(sources[name])
+    for program in programs:
+        digest.update(f"{program}\0".encode())
+    digest.update(f"{BUILD_FLAGS}\0{architecture}".encode())
+    return digest.hexdigest()[:16]

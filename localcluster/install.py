@@ -79,7 +79,7 @@ def install(
     values = {
         "image.repository": repository,
         "image.tag": tag,
-        "services.cpuImage": cpu_image,
+        "services.defaultCpuImage": cpu_image,
     }
     if target.context is None:
         values["podAnnotations.image-digest"] = image_digest(target, operator_image)

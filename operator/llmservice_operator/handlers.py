@@ -8,7 +8,7 @@ others and lets those wait until every kind has been listed once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import kopf
@@ -62,8 +62,8 @@ class Intake:
         elif kind is None and self._clock() - self._warm_since > FIRST_LISTING:
             self._relisted(resource.kind)
 
-    def _enqueue(self, key: Key | None) -> None:
-        if key is not None:
+    def _enqueue(self, keys: Iterable[Key]) -> None:
+        for key in keys:
             self._changed(key)
 
 

@@ -40,18 +40,18 @@ OTHER = Key("ns", "other")
 @pytest.mark.parametrize(
     ("first", "second", "expected", "kept"),
     [
-        pytest.param(pod(1), pod(2), None, "x", id="only the version moved"),
-        pytest.param(pod(1), pod(2, "y"), CHAT, "y", id="a value changed"),
-        pytest.param(pod(5, "new"), pod(4, "old"), None, "new", id="a late event of the past is ignored"),
-        pytest.param(pod(9), pod(10, "y"), CHAT, "y", id="versions are numbers, not text"),
-        pytest.param(pod(5), pod(4, uid="u2"), CHAT, "x", id="another object of that name"),
-        pytest.param(pod(1), pod(2, service="other"), OTHER, "x", id="moved to another service"),
-        pytest.param(pod(1), pod(2, service=None), CHAT, None, id="lost its label"),
+        pytest.param(pod(1), pod(2), (), "x", id="only the version moved"),
+        pytest.param(pod(1), pod(2, "y"), (CHAT,), "y", id="a value changed"),
+        pytest.param(pod(5, "new"), pod(4, "old"), (), "new", id="a late event of the past is ignored"),
+        pytest.param(pod(9), pod(10, "y"), (CHAT,), "y", id="versions are numbers, not text"),
+        pytest.param(pod(5), pod(4, uid="u2"), (CHAT,), "x", id="another object of that name"),
+        pytest.param(pod(1), pod(2, service="other"), (CHAT, OTHER), "x", id="moved to another service"),
+        pytest.param(pod(1), pod(2, service=None), (CHAT,), None, id="lost its label"),
     ],
 )
-def test_update(first: Any, second: Any, expected: Key | None, kept: str | None) -> None:
+def test_update(first: Any, second: Any, expected: tuple[Key, ...], kept: str | None) -> None:
     cache = Cache({"Pod": project})
-    assert cache.update("Pod", first) == CHAT
+    assert cache.update("Pod", first) == (CHAT,)
     assert cache.update("Pod", second) == expected
     facts = cache.get("Pod", "ns", "p")
     assert (facts.value if facts else None) == kept
@@ -68,9 +68,9 @@ def test_a_removed_object_is_gone_from_its_service() -> None:
     cache = Cache({"Pod": project})
     cache.update("Pod", pod(1))
     cache.update("Pod", pod(2, name="q", uid="u2"))
-    assert cache.remove("Pod", "ns", "p", "u1") == CHAT
+    assert cache.remove("Pod", "ns", "p", "u1") == (CHAT,)
     assert list(cache.around(CHAT)["Pod"]) == ["q"]
-    assert cache.remove("Pod", "ns", "q", "u2") == CHAT
+    assert cache.remove("Pod", "ns", "q", "u2") == (CHAT,)
     assert cache.around(CHAT) == {}
     assert list(cache.all_keys()) == []
 
@@ -79,17 +79,17 @@ def test_the_late_deletion_of_a_former_object_does_not_remove_its_successor() ->
     cache = Cache({"Pod": project})
     cache.update("Pod", pod(1, uid="old"))
     cache.update("Pod", pod(3, uid="new"))
-    assert cache.remove("Pod", "ns", "p", "old") is None
+    assert cache.remove("Pod", "ns", "p", "old") == ()
     assert cache.get("Pod", "ns", "p").uid == "new"
 
 
 def test_an_unknown_object_is_not_removed() -> None:
-    assert Cache({"Pod": project}).remove("Pod", "ns", "p", "u1") is None
+    assert Cache({"Pod": project}).remove("Pod", "ns", "p", "u1") == ()
 
 
 def test_a_foreign_object_is_not_kept() -> None:
     cache = Cache({"Pod": project})
-    assert cache.update("Pod", pod(1, service=None)) is None
+    assert cache.update("Pod", pod(1, service=None)) == ()
     assert cache.get("Pod", "ns", "p") is None
 
 

@@ -49,27 +49,27 @@ class Cache:
         self._entries: dict[str, dict[tuple[str, str], _Entry]] = {kind: {} for kind in kinds}
         self._around: dict[Key, dict[str, dict[str, Any]]] = {}
 
-    def update(self, kind: str, raw: JSON) -> Key | None:
-        """Take an object in; the service's key iff what we know about the object changed."""
+    def update(self, kind: str, raw: JSON) -> tuple[Key, ...]:
+        """Take an object in; the keys of the services for which something changed: mostly none, seldom two."""
         facts = self._kinds[kind](raw)
         where = (facts.namespace, facts.name)
         old = self._entries[kind].get(where)
         if facts.service is None:
             return self._drop(kind, *where)
         if old is not None and _is_older(facts, old.facts):
-            return None
+            return ()
         key = Key(facts.namespace, facts.service)
-        if old is not None and old.key != key:
-            self._drop(kind, *where)
+        # Whoever changes the label takes the object away from one service and gives it to another.
+        left = self._drop(kind, *where) if old is not None and old.key != key else ()
         self._entries[kind][where] = _Entry(key, facts)
         self._around.setdefault(key, {}).setdefault(kind, {})[facts.name] = facts
-        return key if old is None or old.key != key or old.facts != facts else None
+        return (*left, key) if old is None or left or old.facts != facts else ()
 
-    def remove(self, kind: str, namespace: str, name: str, uid: str) -> Key | None:
-        """Forget an object; its key iff we knew it. A later object of the same name stays."""
+    def remove(self, kind: str, namespace: str, name: str, uid: str) -> tuple[Key, ...]:
+        """Forget an object; its key iff it was known. A later object of the same name stays."""
         entry = self._entries[kind].get((namespace, name))
         if entry is None or entry.facts.uid != uid:
-            return None
+            return ()
         return self._drop(kind, namespace, name)
 
     def get(self, kind: str, namespace: str, name: str) -> Any | None:
@@ -93,17 +93,17 @@ class Cache:
             if namespace is None or where[0] == namespace
         }
 
-    def _drop(self, kind: str, namespace: str, name: str) -> Key | None:
+    def _drop(self, kind: str, namespace: str, name: str) -> tuple[Key, ...]:
         entry = self._entries[kind].pop((namespace, name), None)
         if entry is None:
-            return None
+            return ()
         around = self._around[entry.key]
         del around[kind][name]
         if not around[kind]:
             del around[kind]
         if not around:
             del self._around[entry.key]
-        return entry.key
+        return (entry.key,)
 
 
 def newer(one: str, other: str) -> bool:

@@ -82,4 +82,6 @@ def setup(form: str, level: str, stream: Any = None) -> None:
     root.setLevel(level.upper())
     # Requests that a watch repeats are its own affair; what matters is escalated.
     logging.getLogger("kopf").setLevel(max(root.level, logging.INFO))
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    # Its own success stories, a line for each event.
+    for name in ("kopf.objects", "kopf.activities"):
+        logging.getLogger(name).setLevel(logging.WARNING)

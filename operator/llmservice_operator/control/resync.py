@@ -115,8 +115,7 @@ class Resync:
         listed, version = await self._list(resource, namespace)
         found = compare(self._cache.seen(resource.kind, namespace), listed, version)
         for (where, name), seen in found.vanished.items():
-            key = self._cache.remove(resource.kind, where, name, seen.uid)
-            if key is not None:
+            for key in self._cache.remove(resource.kind, where, name, seen.uid):
                 logger.info("%s %s/%s vanished while nobody watched", resource.kind, where, name)
                 self._enqueue(key)
         if found.missed:
@@ -132,8 +131,7 @@ class Resync:
             for item in page.get("items") or ():
                 # Items of a list carry neither.
                 item = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
-                key = self._cache.update(resource.kind, item)
-                if key is not None:
+                for key in self._cache.update(resource.kind, item):
                     self._enqueue(key)
 
     async def _list(self, resource: Resource, namespace: str | None) -> tuple[Listed, str]:

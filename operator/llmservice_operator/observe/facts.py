@@ -127,7 +127,7 @@ class RevisionFacts(ChildFacts):
             **_common(obj, cls.content),
             revision=int(obj.get("revision") or 0),
             key=str(data.get("key", "")),
-            label=str(_labels(obj).get(REVISION_LABEL, "")),
+            label=obj["metadata"]["name"].rpartition("-")[2],
             update_requested=(data.get("chosen") or {}).get("updateRequested"),
         )
 

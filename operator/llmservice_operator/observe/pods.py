@@ -49,6 +49,8 @@ class PodFacts:
     """The scheduler's causes, sorted; empty while it has not said anything."""
     ready: bool
     started: bool
+    running: bool
+    """The server's process runs, whether or not it answers yet."""
     container: str
     """The container that `waiting` and `terminated` speak of: the first one in trouble, else the server."""
     waiting: Waiting | None
@@ -81,6 +83,7 @@ class PodFacts:
             unschedulable=_causes(scheduling),
             ready=conditions.get("Ready", {}).get("status") == "True",
             started=bool(server.get("started")),
+            running="running" in (server.get("state") or {}),
             container=str(trouble.get("name", "")),
             waiting=_waiting(trouble),
             terminated=_termination(trouble),

@@ -1,0 +1,191 @@
+"""From what the spec says and what the cluster shows to what is to be done: pure, and a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import pdb, pvc
+from llmservice_operator.build.controller_revision import KEPT
+from llmservice_operator.build.effective import effective
+from llmservice_operator.build.engine import image, vllm_version
+from llmservice_operator.build.meta import selector_text
+from llmservice_operator.build.service import url
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.choose import Choice, choose
+from llmservice_operator.control.decision import Apply, Decision, Prune
+from llmservice_operator.control.events import events
+from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
+from llmservice_operator.control.wanted import Wanted, wanted
+from llmservice_operator.observe import still
+from llmservice_operator.observe.drift import difference
+from llmservice_operator.observe.facts import ChildFacts, RevisionFacts
+from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.status import is_told, status_of
+from llmservice_operator.observe.verdict import Obstacle, Subject, Verdict
+from llmservice_operator.planner.checks import check
+
+Json = Mapping[str, Any]
+
+
+def decide(service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
+    """Everything to do about one LLMService."""
+    if service.is_deleting:
+        return Decision(notes=(REASONS[Reason.DELETING].summary,))
+    problems = check(service.spec, image=image(service, settings), vllm_version=vllm_version(service, settings))
+    if problems:
+        return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
+    choice = choose(service, _own_revisions(service, observed), settings)
+    children = wanted(service, choice)
+    problems = name_conflicts(service, observed, {child.id for child in children})
+    if problems:
+        return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
+    verdict = _verdict(service, observed, settings, choice, children)
+    if service.spec.paused:
+        return _report(_subject(service), observed, verdict, now, notes=(REASONS[Reason.PAUSED].summary,))
+    apply = tuple(_applies(service, observed, children))
+    prune = tuple(_prunes(service, observed, choice))
+    return _report(_subject(service), observed, verdict, now, apply=apply, prune=prune)
+
+
+def decide_invalid(obj: Json, problems: tuple[Problem, ...], observed: Observed, now: datetime) -> Decision:
+    """For a stored object whose spec cannot be parsed: say so, and leave alone what serves."""
+    metadata = obj["metadata"]
+    if metadata.get("deletionTimestamp") is not None:
+        return Decision(notes=(REASONS[Reason.DELETING].summary,))
+    subject = Subject(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation") or 0),
+        previous=obj.get("status") or {},
+    )
+    replicas = observed.deployment.spec_replicas if observed.deployment is not None else 0
+    return _refuse(subject, problems, observed, replicas, now)
+
+
+def _refuse(
+    subject: Subject, problems: tuple[Problem, ...], observed: Observed, replicas: int, now: datetime
+) -> Decision:
+    """Only the status changes; it goes on telling what serves."""
+    previous = subject.previous
+    verdict = Verdict(
+        problems=problems,
+        replicas=replicas,
+        revision=observed.deployment.revision if observed.deployment is not None else "",
+        strategy=str((previous.get("rollout") or {}).get("strategy", "")),
+        selector=selector_text(subject.name),
+        endpoint=previous.get("endpoint") or {},
+        effective=previous.get("effective") or {},
+    )
+    return _report(subject, observed, verdict, now, notes=tuple(map(str, problems)))
+
+
+def _report(subject: Subject, observed: Observed, verdict: Verdict, now: datetime, **actions: Any) -> Decision:
+    status = status_of(subject, observed, verdict, now)
+    if is_told(status, subject.previous):
+        return Decision(**actions)
+    return Decision(status=status, events=events(subject.previous, status), **actions)
+
+
+def _subject(service: LLMService) -> Subject:
+    return Subject(service.name, service.namespace, service.uid, service.generation, service.status)
+
+
+def _own_revisions(service: LLMService, observed: Observed) -> list[RevisionFacts]:
+    """Those of an orphaned service count: the model that they describe may still be running."""
+    return [r for r in observed.revisions if ownership(r, service) in (Ownership.OURS, Ownership.ORPHAN)]
+
+
+def _verdict(
+    service: LLMService, observed: Observed, settings: Settings, choice: Choice, children: list[Wanted]
+) -> Verdict:
+    return Verdict(
+        obstacle=_obstacle(service, observed, children),
+        paused=service.spec.paused,
+        replicas=service.spec.scaling.replicas,
+        revision=choice.label,
+        strategy=service.spec.rollout.strategy,
+        update_pending=choice.update_pending,
+        selector=selector_text(service.name),
+        endpoint={
+            "url": url(service.name, service.namespace, service.spec.endpoint.port),
+            "modelNames": list(service.served_names),
+        },
+        effective=effective(service, settings),
+    )
+
+
+def _obstacle(service: LLMService, observed: Observed, children: list[Wanted]) -> Obstacle | None:
+    """What keeps a child from being what it should be."""
+    ids = {child.id for child in children}
+    leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
+    if leaving:
+        named = ", ".join(f"{child.kind} {child.name}" for child in leaving)
+        return Obstacle(Reason.PROGRESSING, f"Waiting until it is gone and can be made anew: {named}.", is_final=False)
+    for (kind, name), refusal in sorted(observed.refused.items()):
+        if (kind, name) in ids and refusal.code != 409:
+            message = still.replica_failure(refusal.message)
+            reason = Reason.QUOTA_EXCEEDED if message.startswith("quota ") else Reason.ADMISSION_REFUSED
+            return Obstacle(reason, f"{kind} {name} cannot be applied: {message}. {REASONS[reason].remedy}")
+    return None
+
+
+def _applies(service: LLMService, observed: Observed, children: list[Wanted]) -> Iterator[Apply]:
+    for child in children:
+        live = observed.child(*child.id)
+        if live is None:
+            yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash)
+            continue
+        whose = ownership(live, service)
+        if whose is Ownership.LEAVING:
+            continue
+        reason = _why_apply(child, live, observed.applied.get(child.id))
+        if reason is not None:
+            yield Apply(
+                child.manifest,
+                reason,
+                known_uid=live.uid if whose is Ownership.OURS else None,
+                expel=bool(live.foreign),
+                input_hash=child.input_hash,
+            )
+
+
+def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
+    """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
+    if live.foreign:
+        return f"others added {', '.join(sorted(live.foreign))}"
+    if record is not None and (record.input_hash, record.managed_hash) == (child.input_hash, live.managed_hash):
+        return None
+    found = difference(child.manifest, live)
+    return None if found is None else f"{found} is not as asked for"
+
+
+def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+    budget, claim = observed.budget, observed.claim
+    if budget is not None and not pdb.is_wanted(service) and _is_own(budget, service):
+        yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
+    # Pods of an earlier revision may still use the claim.
+    is_unused = all(pod.revision == choice.label for pod in observed.pods)
+    if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
+        yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
+    yield from _old_revisions(service, observed, choice)
+
+
+def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+    """The latest ones stay, and so does whatever is running."""
+    in_use = {choice.label, observed.deployment.revision if observed.deployment else ""}
+    in_use |= {pod.revision for pod in observed.pods}
+    own = [r for r in observed.revisions if _is_own(r, service)]
+    for revision in sorted(own, key=lambda r: r.revision, reverse=True)[KEPT:]:
+        if revision.label not in in_use:
+            yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
+
+
+def _is_own(child: ChildFacts, service: LLMService) -> bool:
+    """Only what is owned is ever deleted; a kept claim is not."""
+    return child.owner_uid == service.uid and not child.deleting

@@ -1,0 +1,49 @@
+"""Kubernetes Events: only what a transition of the status says anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.control.decision import Event
+
+Json = Mapping[str, Any]
+
+
+def events(before: Json, after: Json) -> tuple[Event, ...]:
+    """What to tell about the step from one status to the next."""
+    return tuple(_events(_by_type(before), _by_type(after), before, after))
+
+
+def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Json) -> Iterator[Event]:
+    if _turned("Accepted", "False", old, new) or _other_words("Accepted", "False", old, new):
+        yield _event("Warning", new["Accepted"])
+    revision = (after.get("rollout") or {}).get("revision")
+    if revision and revision != (before.get("rollout") or {}).get("revision"):
+        yield Event("Normal", Reason.PROGRESSING, f"Rolling out revision {revision}.")
+    if _turned("Ready", "True", old, new):
+        yield _event("Normal", new["Ready"])
+    if "Stalled" in new and new.get("Accepted", {}).get("status") == "True":
+        if new["Stalled"].get("reason") != old.get("Stalled", {}).get("reason"):
+            yield _event("Warning", new["Stalled"])
+    elif (after.get("failure") or {}).get("reason") not in (None, (before.get("failure") or {}).get("reason")):
+        failure = after["failure"]
+        yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")
+
+
+def _by_type(status: Json) -> dict[str, Json]:
+    return {c.get("type", ""): c for c in status.get("conditions") or ()}
+
+
+def _turned(type_: str, status: str, old: dict[str, Json], new: dict[str, Json]) -> bool:
+    return new.get(type_, {}).get("status") == status and old.get(type_, {}).get("status") != status
+
+
+def _other_words(type_: str, status: str, old: dict[str, Json], new: dict[str, Json]) -> bool:
+    both = (old.get(type_, {}), new.get(type_, {}))
+    return all(c.get("status") == status for c in both) and both[0].get("message") != both[1].get("message")
+
+
+def _event(kind: str, condition: Json) -> Event:
+    return Event(kind, str(condition["reason"]), str(condition["message"]))

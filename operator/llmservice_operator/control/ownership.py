@@ -1,0 +1,70 @@
+"""Whose a child of our name is. Nothing of anybody else's is ever taken over."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from llmservice_operator.api.constants import KIND
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.observe.facts import ChildFacts, ClaimFacts
+from llmservice_operator.observe.observed import Observed
+
+
+class Ownership(Enum):
+    """What may be done with an existing object."""
+
+    OURS = "ours"
+    """It carries our controller reference (or is a claim that was made to outlive its service): force."""
+    ORPHAN = "orphan"
+    """Made by this operator, owned by nobody: adopted without force."""
+    LEAVING = "leaving"
+    """On its way out, by itself or with an earlier LLMService of this name: wait."""
+    FOREIGN = "foreign"
+
+
+def ownership(child: ChildFacts, service: LLMService) -> Ownership:
+    """Whose this one is."""
+    if child.deleting:
+        return Ownership.LEAVING
+    if child.controller is None:
+        if not child.is_marked_ours or child.service != service.name:
+            return Ownership.FOREIGN
+        # Without an owner there is nothing but the labels to know a kept claim by.
+        return Ownership.OURS if isinstance(child, ClaimFacts) else Ownership.ORPHAN
+    if child.controller.uid == service.uid:
+        return Ownership.OURS
+    is_predecessors = child.controller.kind == KIND and child.controller.name == service.name
+    return Ownership.LEAVING if is_predecessors else Ownership.FOREIGN
+
+
+def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
+    """One problem for each child that somebody else has, as far as that is known."""
+    found = []
+    for child in observed.children():
+        if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN:
+            found.append(_conflict(child.kind, child.name, _owner(child)))
+    known = {(child.kind, child.name) for child in observed.children()}
+    for (kind, name), refusal in sorted(observed.refused.items()):
+        # A known child that answers 409 only changed meanwhile; an unknown one is not ours.
+        if refusal.code == 409 and (kind, name) in ids - known:
+            found.append(_conflict(kind, name, refusal.message))
+    return tuple(found)
+
+
+def _owner(child: ChildFacts) -> str:
+    if child.controller is not None:
+        return f"it belongs to {child.controller.kind} {child.controller.name}"
+    if child.managed_by is not None:
+        return f"it is managed by {child.managed_by}"
+    return "this operator did not make it"
+
+
+def _conflict(kind: str, name: str, owner: str) -> Problem:
+    return Problem(
+        "metadata.name",
+        f"{kind} {name} exists already and is not this service's: {owner.rstrip('.')}.",
+        REASONS[Reason.NAME_CONFLICT].remedy,
+        Reason.NAME_CONFLICT,
+    )

@@ -1,0 +1,59 @@
+"""The children that a service is to have, as manifests, in the order in which they are applied."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import pdb, pvc
+from llmservice_operator.build.controller_revision import controller_revision
+from llmservice_operator.build.deployment import deployment
+from llmservice_operator.build.meta import APPLIED_HASH, Manifest
+from llmservice_operator.build.service import service as service_manifest
+from llmservice_operator.control.choose import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One manifest, and the hash of what it asks for."""
+
+    manifest: Manifest
+    input_hash: str
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """(kind, name)"""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+def wanted(service: LLMService, choice: Choice) -> list[Wanted]:
+    """What pods need comes before the pods."""
+    return [_with_hash(manifest) for manifest in _manifests(service, choice)]
+
+
+def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
+    yield service_manifest(service)
+    if pvc.is_wanted(service):
+        yield pvc.cache_claim(service)
+    yield controller_revision(
+        service,
+        label=choice.label,
+        number=choice.number,
+        key=choice.key,
+        template=choice.template,
+        update_requested=choice.update_requested,
+    )
+    yield deployment(service, choice.template)
+    if pdb.is_wanted(service):
+        yield pdb.disruption_budget(service)
+
+
+def _with_hash(manifest: Manifest) -> Wanted:
+    """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    metadata = manifest["metadata"] | {"annotations": {APPLIED_HASH: digest}}
+    return Wanted(manifest | {"metadata": metadata}, digest)

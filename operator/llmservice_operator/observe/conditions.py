@@ -1,0 +1,105 @@
+"""The conditions of an LLMService, each a pure function of what was observed and decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.observe.failure import Trouble
+from llmservice_operator.observe.rollout import Progress
+from llmservice_operator.observe.verdict import Subject, Verdict
+
+Json = Mapping[str, Any]
+
+_MESSAGE_LIMIT = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    type: ConditionType
+    status: bool
+    reason: Reason
+    message: str
+
+
+def conditions(
+    subject: Subject, verdict: Verdict, progress: Progress, trouble: Trouble | None, now: str
+) -> list[dict[str, Any]]:
+    """All conditions in their order; a transition time moves only with its status."""
+    before = {c.get("type"): c for c in subject.previous.get("conditions") or ()}
+    told = _told(verdict, progress, trouble)
+    return [_condition(item, subject, before.get(str(item.type)), now).to_object() for item in told]
+
+
+def _condition(told: _Told, subject: Subject, before: Json | None, now: str) -> Condition:
+    status = ConditionStatus.TRUE if told.status else ConditionStatus.FALSE
+    is_as_before = before is not None and before.get("status") == str(status)
+    return Condition(
+        type=told.type,
+        status=status,
+        reason=told.reason,
+        message=told.message[:_MESSAGE_LIMIT],
+        observed_generation=subject.generation,
+        last_transition_time=str(before["lastTransitionTime"]) if is_as_before and before else now,
+    )
+
+
+def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> Iterator[_Told]:
+    yield _accepted(verdict)
+    yield _available(progress)
+    ready = _ready(verdict, progress, trouble)
+    yield ready
+    if ready.status or ready.reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
+        return
+    is_stalled = _is_stalled(verdict, progress, trouble)
+    yield _Told(ConditionType.STALLED if is_stalled else ConditionType.RECONCILING, True, ready.reason, ready.message)
+
+
+def _accepted(verdict: Verdict) -> _Told:
+    if verdict.problems:
+        message = " ".join(map(str, verdict.problems))
+        return _Told(ConditionType.ACCEPTED, False, verdict.problems[0].reason, message)
+    reason = Reason.PAUSED if verdict.paused else Reason.VALID
+    return _Told(ConditionType.ACCEPTED, True, reason, REASONS[reason].summary)
+
+
+def _available(progress: Progress) -> _Told:
+    if progress.available:
+        return _Told(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, REASONS[Reason.REPLICAS_READY].summary)
+    reason = Reason.NO_REPLICA_READY if progress.wanted else Reason.SCALED_TO_ZERO
+    return _Told(ConditionType.AVAILABLE, False, reason, REASONS[reason].summary)
+
+
+def _ready(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> _Told:
+    reason, message = _why_not_ready(verdict, progress, trouble)
+    return _Told(ConditionType.READY, reason is Reason.ROLLED_OUT, reason, message)
+
+
+def _why_not_ready(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> tuple[Reason, str]:
+    """The first thing that stands in the way, from the spec down to the pods."""
+    if verdict.problems:
+        return verdict.problems[0].reason, str(verdict.problems[0])
+    if progress.is_rolled_out and not progress.wanted:
+        return Reason.SCALED_TO_ZERO, REASONS[Reason.SCALED_TO_ZERO].summary
+    if progress.is_rolled_out:
+        return Reason.ROLLED_OUT, REASONS[Reason.ROLLED_OUT].summary
+    if verdict.paused:
+        return Reason.PAUSED, REASONS[Reason.PAUSED].summary
+    if verdict.obstacle is not None:
+        return verdict.obstacle.reason, verdict.obstacle.message
+    if trouble is not None:
+        return trouble.reason, f"{trouble.message} {trouble.remedy}".strip()
+    if progress.is_overdue:
+        return Reason.PROGRESS_DEADLINE_EXCEEDED, REASONS[Reason.PROGRESS_DEADLINE_EXCEEDED].summary
+    return progress.reason, progress.message
+
+
+def _is_stalled(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> bool:
+    if verdict.problems or progress.is_overdue:
+        return True
+    if verdict.obstacle is not None:
+        return verdict.obstacle.is_final
+    return trouble is not None and trouble.is_final

@@ -1,0 +1,74 @@
+"""How far the wanted revision has come, from the Deployment and its pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.facts import DeploymentFacts
+from llmservice_operator.observe.pods import PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Numbers of one moment."""
+
+    wanted: int
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    is_rolled_out: bool
+    """Every replica, and no other pod, is of the wanted revision and answers."""
+    is_overdue: bool
+    reason: Reason
+    message: str
+
+
+def progress(deployment: DeploymentFacts | None, pods: tuple[PodFacts, ...], revision: str, wanted: int) -> Progress:
+    """Pods that are going away do not count: they are out of the Service already."""
+    if deployment is None:
+        reason, message = Reason.PROGRESSING, "The children are being made."
+        return Progress(wanted, 0, 0, 0, 0, False, False, reason, message)
+    is_current = deployment.revision == revision and deployment.observed_generation >= deployment.generation
+    old = [pod for pod in pods if not pod.deleting and pod.phase != "Failed" and pod.revision != revision]
+    counts = (deployment.updated, deployment.ready, deployment.available, deployment.replicas)
+    is_rolled_out = (
+        is_current and not old and deployment.spec_replicas == wanted and all(count == wanted for count in counts)
+    )
+    reason, message = _stage(deployment, pods, revision, is_current)
+    return Progress(
+        wanted=wanted,
+        replicas=_without_flicker(deployment, deployment.replicas),
+        updated=_without_flicker(deployment, deployment.updated) if deployment.revision == revision else 0,
+        ready=deployment.ready,
+        available=deployment.available,
+        is_rolled_out=is_rolled_out,
+        is_overdue=is_current and deployment.deadline_exceeded,
+        reason=reason,
+        message=message,
+    )
+
+
+def _without_flicker(deployment: DeploymentFacts, count: int) -> int:
+    """A pod that is being replaced counts on: for a moment its Deployment has one less, which is no news."""
+    is_settled = deployment.replicas == deployment.updated and deployment.replica_failure is None
+    return max(count, deployment.spec_replicas) if is_settled else count
+
+
+def _stage(
+    deployment: DeploymentFacts, pods: tuple[PodFacts, ...], revision: str, is_current: bool
+) -> tuple[Reason, str]:
+    """The step that the least advanced replica of the wanted revision is at."""
+    new = [pod for pod in pods if pod.revision == revision and not pod.deleting and not pod.ready]
+    if not is_current:
+        return Reason.PROGRESSING, "The rollout of this generation is about to start."
+    if any(not pod.scheduled for pod in new):
+        return Reason.SCHEDULING, "Pods wait for a node."
+    if any(not pod.running for pod in new):
+        return Reason.PROGRESSING, "Pods are on a node; images are pulled and containers set up."
+    if new:
+        return Reason.STARTING, "The model is being fetched or loaded."
+    if deployment.replicas > deployment.updated:
+        return Reason.PROGRESSING, "Replicas of the earlier revision are being replaced."
+    return Reason.PROGRESSING, "Replicas are being added or removed."

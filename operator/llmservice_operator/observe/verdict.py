@@ -1,0 +1,52 @@
+"""What a status needs beside observations: the service itself, and what was decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import Reason
+
+Json = Mapping[str, Any]
+_EMPTY: Json = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The LLMService as far as its status is concerned; there is one even where the spec is invalid."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    previous: Json
+    """The status told so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why the children cannot be brought to what the spec asks for, though the spec itself is fine."""
+
+    reason: Reason
+    message: str
+    is_final: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided."""
+
+    problems: tuple[Problem, ...] = ()
+    """Why the spec is not accepted."""
+    obstacle: Obstacle | None = None
+    paused: bool = False
+    replicas: int = 0
+    revision: str = ""
+    strategy: str = ""
+    update_pending: bool = False
+    selector: str = ""
+    endpoint: Json = field(default_factory=lambda: _EMPTY)
+    effective: Json = field(default_factory=lambda: _EMPTY)

@@ -13,6 +13,9 @@ T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]
 """A list. JSON has no tuples, so strictness stops at the container and goes on at its items."""
 
+SET = {"x-kubernetes-list-type": "set"}
+"""Server-side apply merges such a list by its items; other lists have one owner."""
+
 
 class ApiModel(BaseModel):
     """A part of the spec: immutable, camelCase in JSON, strict about types as the API server is."""

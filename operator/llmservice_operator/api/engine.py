@@ -1,6 +1,6 @@
 """spec.precision, spec.parallelism, spec.batching, spec.accelerator: what vLLM computes with."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
@@ -86,9 +86,9 @@ class Precision(ApiModel):
 
     weights: Weights = knob(
         "auto",
-        description="What the weights are held in. auto takes the checkpoint as it is, quantized or not. fp8 and int8 "
-        "halve the memory of a 16-bit checkpoint while it is loaded (online quantization); int4 needs a checkpoint "
-        "that is already quantized to 4 bits. float32 doubles the memory and is for CPUs and comparisons.",
+        description="What the weights are held in. auto takes the checkpoint as it is, quantized or not. fp8 "
+        "halves the memory of a 16-bit checkpoint while it is loaded; int8 and int4 need a checkpoint that is "
+        "quantized so already. float32 doubles the memory and is for CPUs and comparisons.",
         examples=["fp8"],
     )
     dtype: DType = knob(
@@ -236,9 +236,3 @@ class Accelerator(ApiModel):
         "Default: 0.92.",
         examples=[0.9],
     )
-
-
-def example_of(model: type[ApiModel], field: str) -> Any:
-    """The first example that a field of a model gives."""
-    examples = model.model_fields[field].examples
-    return examples[0] if examples else None

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from llmservice_operator.api.base import ApiModel, Many, knob, section
+from llmservice_operator.api.base import SET, ApiModel, Many, knob, section
 from llmservice_operator.api.scalars import ClaimName, ObjectName, Quantity, SecretKeyRef, ServedName
 from llmservice_operator.api.uri import ModelSource, parse
 
-AccessMode = Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
 class Architecture(ApiModel):
@@ -78,7 +78,8 @@ class Cache(ApiModel):
         "pods of one node share it; use ReadWriteMany for replicas on several nodes. They cannot be changed later.",
         examples=[["ReadWriteMany"]],
         min_length=1,
-        max_length=4,
+        max_length=3,
+        json_schema_extra=SET,
     )
     retention_policy: Literal["Delete", "Retain"] | None = knob(
         description="What happens to the claim that the operator made when the LLMService is deleted. "
@@ -114,6 +115,7 @@ class Model(ApiModel):
         examples=[["qwen", "qwen2.5-7b"]],
         min_length=1,
         max_length=16,
+        json_schema_extra=SET,
     )
     token_secret_ref: SecretKeyRef | None = knob(
         description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://. The "

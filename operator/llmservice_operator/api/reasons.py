@@ -212,11 +212,13 @@ _DOCS = {
     ),
     Reason.KV_CACHE_TOO_SMALL: ReasonDoc(
         "After the weights, too little memory is left for the KV cache of one request of full length.",
-        "Lower spec.batching.maxModelLen (or set it to auto), raise spec.accelerator.gpuMemoryUtilization, choose a smaller spec.precision, or spread the model with spec.parallelism.tensorParallelSize.",
+        "Lower spec.batching.maxModelLen (or set it to auto), raise spec.accelerator.gpuMemoryUtilization, "
+        "choose a smaller spec.precision, or spread the model with spec.parallelism.tensorParallelSize.",
     ),
     Reason.GPU_OUT_OF_MEMORY: ReasonDoc(
         "The accelerator's memory ran out.",
-        "Lower spec.accelerator.gpuMemoryUtilization or spec.batching.maxNumBatchedTokens, choose a smaller spec.precision, or raise spec.parallelism.tensorParallelSize.",
+        "Lower spec.accelerator.gpuMemoryUtilization or spec.batching.maxNumBatchedTokens, choose a smaller "
+        "spec.precision, or raise spec.parallelism.tensorParallelSize.",
     ),
     Reason.GPU_MEMORY_BUSY: ReasonDoc(
         "Something else holds memory of the GPU, so that vLLM's share is not free.",
@@ -240,7 +242,8 @@ _DOCS = {
     ),
     Reason.COMPILATION_FAILED: ReasonDoc(
         "Compiling the model's kernels failed.",
-        "Add --enforce-eager to spec.runtime.extraArgs, or use an image that brings the compiler that the message names.",
+        "Add --enforce-eager to spec.runtime.extraArgs, or use an image that brings the compiler that the "
+        "message names.",
     ),
     Reason.ILLEGAL_INSTRUCTION: ReasonDoc(
         "vLLM used an instruction that this CPU does not have.",
@@ -269,7 +272,8 @@ _DOCS = {
     ),
     Reason.SMOKE_REQUEST_FAILED: ReasonDoc(
         "vLLM said that it was healthy, but the first request failed; the message quotes it.",
-        "Read status.failure.evidence; an image, a driver or a precision that does not suit the hardware is the usual cause.",
+        "Read status.failure.evidence; an image, a driver or a precision that does not suit the hardware is "
+        "the usual cause.",
     ),
     Reason.ENGINE_HUNG: ReasonDoc(
         "Requests were running and the engine made no progress, so the container was started again.",

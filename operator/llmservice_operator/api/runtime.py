@@ -8,8 +8,12 @@ from llmservice_operator.api import shapes
 from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
 from llmservice_operator.api.scalars import ObjectName
 
+IMAGE = (
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$"
+)
+ImageRef = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE)]
 ExtraArg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
 Version = Annotated[str, StringConstraints(min_length=5, max_length=32, pattern=r"^v?[0-9]+\.[0-9]+\.[0-9]+$")]
@@ -18,7 +22,7 @@ Version = Annotated[str, StringConstraints(min_length=5, max_length=32, pattern=
 class Runtime(ApiModel):
     """The container that vLLM runs in."""
 
-    image: Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\s]+$")] | None = knob(
+    image: ImageRef | None = knob(
         description="Image with vLLM in it; the operator puts its supervisor into any. Default: vLLM's own image for "
         "the accelerator's type, of the version that the operator was made for.",
         examples=["vllm/vllm-openai:v0.32.0"],
@@ -61,13 +65,13 @@ class Runtime(ApiModel):
 class PodMetadata(ApiModel):
     """Labels and annotations that pods get beside the operator's own."""
 
-    labels: dict[LabelKey, LabelValue] = leaf(
+    labels: dict[str, LabelValue] = leaf(
         dict,
         description="Labels for the pods. Keys of llmservice.dev and app.kubernetes.io belong to the operator.",
         examples=[{"team": "search"}],
         max_length=64,
     )
-    annotations: dict[LabelKey, AnnotationValue] = leaf(
+    annotations: dict[str, AnnotationValue] = leaf(
         dict,
         description="Annotations for the pods. Keys of llmservice.dev and app.kubernetes.io belong to the operator.",
         examples=[{"example.com/cost-centre": "4711"}],
@@ -78,7 +82,7 @@ class PodMetadata(ApiModel):
 class PodSpec(ApiModel):
     """The fields of a pod's spec that may be set; they have Kubernetes' own shape."""
 
-    node_selector: dict[LabelKey, LabelValue] = leaf(
+    node_selector: dict[str, LabelValue] = leaf(
         dict,
         description="Node labels that pods need, beside what accelerator.product asks for.",
         examples=[{"pool": "gpu"}],

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import ApiModel
 
@@ -17,9 +17,6 @@ Quantity = Annotated[str, StringConstraints(min_length=2, max_length=25, pattern
 ServedName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"),
-    WithJsonSchema(
-        {"type": "string", "minLength": 1, "maxLength": 253, "pattern": r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"}
-    ),
 ]
 
 

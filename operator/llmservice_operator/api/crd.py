@@ -1,0 +1,157 @@
+"""The CustomResourceDefinition, made from the models: `python -m llmservice_operator.api.crd [--check] [FOLDER]`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmservice_operator.api import constants
+from llmservice_operator.api.docs import fields_page, reasons_page
+from llmservice_operator.api.kubernetes import Schema
+from llmservice_operator.api.rules import RULES
+from llmservice_operator.api.schema import attach, structural
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.status import LLMServiceStatus
+
+_HEADER = "# Generated from operator/llmservice_operator/api by `make crds`: do not edit.\n"
+_READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
+
+
+def crd() -> dict[str, Any]:
+    """The whole object."""
+    names = {
+        "kind": constants.KIND,
+        "listKind": constants.LIST_KIND,
+        "plural": constants.PLURAL,
+        "singular": constants.SINGULAR,
+        "shortNames": list(constants.SHORT_NAMES),
+        "categories": list(constants.CATEGORIES),
+    }
+    version = {
+        "name": constants.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema()},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.scaling.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": columns(),
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": constants.CRD_NAME},
+        "spec": {
+            "group": constants.GROUP,
+            "scope": "Namespaced",
+            "names": names,
+            "conversion": {"strategy": "None"},
+            "versions": [version],
+        },
+    }
+
+
+def schema() -> Schema:
+    """openAPIV3Schema: the models, the two defaults that the API server itself needs, and the rules."""
+    spec, status = structural(LLMServiceSpec), structural(LLMServiceStatus)
+    # /scale answers 500 on an object without replicas, so this one default is written into the object.
+    spec["properties"]["scaling"]["default"] = {}
+    spec["properties"]["scaling"]["properties"]["replicas"]["default"] = 1
+    # An operator that never looked must not be taken for success by what compares generations.
+    status["default"] = {"observedGeneration": -1}
+    root: Schema = {
+        "description": "LLMService serves one large language model with vLLM behind an OpenAI-compatible endpoint. "
+        "Only spec.model.uri must be given.",
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "maxLength": 64},
+            "kind": {"type": "string", "maxLength": 64},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "spec": spec,
+            "status": status,
+        },
+    }
+    attach(root, RULES)
+    return root
+
+
+def columns() -> list[dict[str, Any]]:
+    """What `kubectl get llms` prints; priority 1 is for `-o wide`."""
+    rows = [
+        ("Model", "string", ".spec.model.uri", 0, "Where the model comes from."),
+        ("GPUs", "integer", ".status.gpus", 0, "GPUs that all wanted replicas ask for."),
+        ("Ready", "string", ".status.ready", 0, "Ready and wanted replicas."),
+        ("URL", "string", ".status.endpoint.url", 0, "Base address of the OpenAI API inside the cluster."),
+        ("Reason", "string", _READY_REASON, 0, "Why it is ready, or is not."),
+        ("Age", "date", ".metadata.creationTimestamp", 0, "Time since it was made."),
+        ("Precision", "string", ".status.effective.precision.weights", 1, "What the weights are held in."),
+        ("TP", "integer", ".status.effective.parallelism.tensorParallelSize", 1, "GPUs that a layer is split over."),
+        ("KV tokens", "integer", ".status.measured.kvCacheTokens", 1, "Tokens that fit into a replica's KV cache."),
+        ("Revision", "string", ".status.rollout.revision", 1, "Revision of the current spec."),
+    ]
+    return [
+        {"name": name, "type": kind, "jsonPath": path, "description": text} | ({"priority": 1} if priority else {})
+        for name, kind, path, priority, text in rows
+    ]
+
+
+def crd_yaml() -> str:
+    """The CRD as it is written to files."""
+    return _HEADER + yaml.dump(crd(), Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
+
+
+def generated() -> dict[str, str]:
+    """Every generated file of the repository, by its path from the root."""
+    text = crd_yaml()
+    return {
+        f"crds/{constants.CRD_NAME}.yaml": text,
+        "charts/llmservice-operator/files/crd.yaml": text,
+        "docs/reference/fields.md": fields_page(schema()),
+        "docs/reference/reasons.md": reasons_page(),
+    }
+
+
+def stale(root: Path) -> list[str]:
+    """Generated files that are not what the models say."""
+    return [
+        name
+        for name, text in generated().items()
+        if not (root / name).is_file() or (root / name).read_text(encoding="utf-8") != text
+    ]
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m llmservice_operator.api.crd", description=__doc__)
+    parser.add_argument("root", nargs="?", type=Path, default=Path(), help="the repository's root (default: here)")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail when a file is stale")
+    options = parser.parse_args(arguments)
+    old = stale(options.root)
+    if options.check:
+        for name in old:
+            sys.stderr.write(f"{name} is stale: run `make crds`\n")
+        return 1 if old else 0
+    for name in old:
+        path = options.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(generated()[name], encoding="utf-8")
+        sys.stdout.write(f"wrote {name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

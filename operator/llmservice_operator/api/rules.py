@@ -1,0 +1,300 @@
+"""The rules across fields, by the part of the spec that they are attached to. `[]` is each item of a list.
+
+The API server evaluates them; they are skipped while a structural error stands. Each one's cost is tested.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from llmservice_operator.api import uri
+from llmservice_operator.api.flag_rules import ARGUMENTS, argument_rules
+from llmservice_operator.api.pod_rules import POD_RULES
+from llmservice_operator.api.rule import Rule, cel_list
+
+_FLOATS = cel_list(["float32", "bfloat16", "float16"])
+_FP8 = cel_list(
+    [
+        *("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8", "deepseek_v4_fp8"),
+        *("modelopt", "modelopt_mxfp8", "modelopt_mixed"),
+        *("compressed-tensors", "quark", "torchao", "inc", "humming", "online"),
+    ]
+)
+_INT8 = cel_list(
+    [
+        *("experts_int8", "int8_per_channel_weight_only", "moe_wna16", "gptq", "auto_gptq", "gptq_marlin"),
+        *("compressed-tensors", "quark", "torchao", "inc", "humming", "online"),
+    ]
+)
+_INT4 = cel_list(
+    [
+        *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "moe_wna16"),
+        *("compressed-tensors", "quark", "torchao", "inc", "humming", "online"),
+    ]
+)
+_FLOAT32_METHODS = cel_list(["torchao", "compressed-tensors"])
+_BFLOAT16_METHODS = cel_list(["mxfp4", "gpt_oss_mxfp4"])
+
+_IS_CPU = "has(self.type) && self.type == 'cpu'"
+
+_NAME = "metadata.name must be a DNS label of at most 50 characters, because the Service has this name"
+
+# Kubernetes itself allows lowercase letters, digits, dashes and dots. Three cheap rules, since a name has no bound that
+# the cost estimate knows of.
+ROOT = (
+    Rule(
+        "!self.metadata.name.contains('.')",
+        f"{_NAME}: write dashes for dots",
+        field=".metadata.name",
+        message_expression=f"'{_NAME}: use ' + self.metadata.name.replace('.', '-')",
+    ),
+    Rule(
+        "self.metadata.name >= 'a'",
+        f"{_NAME}: begin with a letter",
+        field=".metadata.name",
+        message_expression=f"'{_NAME}: use m-' + self.metadata.name",
+    ),
+    Rule(
+        "self.metadata.name.size() <= 50",
+        f"{_NAME}: shorten it",
+        field=".metadata.name",
+        message_expression=f"'{_NAME}: use ' + (self.metadata.name.substring(49, 50) == '-' ? "
+        "self.metadata.name.substring(0, 49) : self.metadata.name.substring(0, 50))",
+    ),
+)
+
+MODEL = (
+    Rule(
+        "!self.uri.matches('^(s3|image)://')",
+        f"s3:// and image:// are not served by this version; use {uri.FORMS}",
+        ".uri",
+    ),
+    Rule(
+        "self.uri.matches('^(s3|image|hf|pvc|file)://')",
+        f"must begin with a scheme that is served: {uri.FORMS}",
+        ".uri",
+    ),
+    Rule(
+        "!self.uri.startsWith('hf://') || self.uri.matches("
+        "'^hf://[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}(@.*)?$')",
+        "must be hf://ORG/NAME or hf://ORG/NAME@REVISION, for example hf://Qwen/Qwen2.5-7B-Instruct",
+        ".uri",
+    ),
+    Rule(
+        "!self.uri.startsWith('hf://') || !self.uri.contains('@') || "
+        "self.uri.matches('^[^@]*@[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$')",
+        "what follows @ must be one branch, tag or commit of at most 128 letters, digits and . _ / -, for example "
+        "hf://ORG/NAME@main; without a revision leave the @ out",
+        ".uri",
+    ),
+    Rule(
+        "!self.uri.startsWith('pvc://') || self.uri.matches("
+        "'^pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/([^ @:?#\\\\\\\\/]+/?)*)?$')",
+        "must be pvc://CLAIM/PATH: the name of a PersistentVolumeClaim of this namespace and a path in it",
+        ".uri",
+    ),
+    Rule(
+        "!self.uri.startsWith('file://') || self.uri.matches('^file:///([^ @:?#\\\\\\\\/]+/?)+$')",
+        "must be file:///PATH: three slashes and a path in the runtime image",
+        ".uri",
+    ),
+    Rule(
+        "!self.uri.contains('..') && !self.uri.matches('://.*//') && !self.uri.matches('[[:space:][:cntrl:]]')",
+        "must hold no '..', no '//' and no white space; write the plain path of the model",
+        ".uri",
+    ),
+    Rule(
+        "!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
+        "only for models from the Hugging Face hub: remove it, or set spec.model.uri to hf://ORG/NAME",
+        ".tokenSecretRef",
+    ),
+    Rule(
+        "!has(self.cache) || self.uri.startsWith('hf://')",
+        "only for models that are downloaded: remove it, or set spec.model.uri to hf://ORG/NAME",
+        ".cache",
+    ),
+)
+
+CACHE = (
+    Rule(
+        "has(self.claimName) != has(self.size)",
+        "give either claimName (a claim that exists) or size (of a claim that the operator makes), and not both",
+    ),
+    Rule(
+        "has(self.size) || !has(self.storageClassName)",
+        "an existing claim has its storage class already: remove storageClassName, or give size instead of claimName",
+        ".storageClassName",
+    ),
+    Rule(
+        "has(self.size) || !has(self.accessModes)",
+        "an existing claim has its access modes already: remove accessModes, or give size instead of claimName",
+        ".accessModes",
+    ),
+    Rule(
+        "has(self.size) || !has(self.retentionPolicy)",
+        "a claim that you made is never deleted: remove retentionPolicy, or give size instead of claimName",
+        ".retentionPolicy",
+    ),
+    Rule(
+        "!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
+        "a claim cannot shrink: give at least the size that it has; for a smaller one remove spec.model.cache first, "
+        "delete the claim, and set it again",
+        ".size",
+    ),
+    Rule(
+        "!has(self.size) || !has(oldSelf.size) || (has(self.storageClassName) == has(oldSelf.storageClassName) && "
+        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName))",
+        "a claim cannot change its storage class: put the old value back; for another one remove spec.model.cache "
+        "first, delete the claim, and set it again",
+        ".storageClassName",
+    ),
+    Rule(
+        "!has(self.size) || !has(oldSelf.size) || (has(self.accessModes) == has(oldSelf.accessModes) && "
+        "(!has(self.accessModes) || (self.accessModes.all(mode, mode in oldSelf.accessModes) && "
+        "oldSelf.accessModes.all(mode, mode in self.accessModes))))",
+        "a claim cannot change its access modes: put the old ones back; for others remove spec.model.cache first, "
+        "delete the claim, and set it again",
+        ".accessModes",
+    ),
+)
+
+ARCHITECTURE = (
+    Rule(
+        "!has(self.numKeyValueHeads) || !has(self.numAttentionHeads) || "
+        "self.numAttentionHeads % self.numKeyValueHeads == 0",
+        "must divide numAttentionHeads: copy both numbers from the model's config.json",
+        ".numKeyValueHeads",
+    ),
+)
+
+_QUANTIZED = "has(self.weights) && self.weights == '{}' && has(self.quantization)"
+
+PRECISION = (
+    Rule(
+        f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.quantization)",
+        "contradicts weights, which asks for a float type: remove quantization, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!({_QUANTIZED.format('fp8')}) || self.quantization in {_FP8}",
+        "this method does not hold weights in fp8: choose fp8_per_tensor, fp8_per_block or the checkpoint's own fp8 "
+        "method, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!({_QUANTIZED.format('int8')}) || self.quantization in {_INT8}",
+        "this method does not hold weights in int8: choose compressed-tensors, gptq or the checkpoint's own int8 "
+        "method, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!({_QUANTIZED.format('int4')}) || self.quantization in {_INT4}",
+        "this method does not hold weights in int4: choose awq, gptq or compressed-tensors, as the checkpoint was "
+        "made, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.dtype) || "
+        "self.dtype in ['auto', self.weights]",
+        "contradicts weights: vLLM holds float weights in the type that it computes in; set one of the two and leave "
+        "the other at auto",
+        ".dtype",
+    ),
+    Rule(
+        "!has(self.dtype) || self.dtype != 'float32' || ((!has(self.weights) || self.weights != 'fp8') && "
+        f"(!has(self.quantization) || self.quantization in {_FLOAT32_METHODS}))",
+        "quantized weights are not computed with in float32: set dtype to auto, bfloat16 or float16",
+        ".dtype",
+    ),
+    Rule(
+        f"!has(self.quantization) || !(self.quantization in {_BFLOAT16_METHODS}) || !has(self.dtype) || "
+        "self.dtype in ['auto', 'bfloat16']",
+        "mxfp4 is computed with in bfloat16 only: set dtype to auto or bfloat16",
+        ".dtype",
+    ),
+)
+
+PARALLELISM = (
+    Rule(
+        "!has(self.enableExpertParallel) || !self.enableExpertParallel || "
+        "(has(self.tensorParallelSize) && self.tensorParallelSize > 1) || "
+        "(has(self.dataParallelSize) && self.dataParallelSize > 1)",
+        "experts are spread over tensor and data parallel ranks, and there is one: set tensorParallelSize or "
+        "dataParallelSize above 1, or remove enableExpertParallel",
+        ".enableExpertParallel",
+    ),
+)
+
+BATCHING = (
+    Rule(
+        "!has(self.maxNumBatchedTokens) || !has(self.maxNumSeqs) || self.maxNumBatchedTokens >= self.maxNumSeqs",
+        "must be at least maxNumSeqs, since every sequence of a step needs a token: raise maxNumBatchedTokens or lower "
+        "maxNumSeqs",
+        ".maxNumBatchedTokens",
+    ),
+    Rule(
+        "!has(self.chunkedPrefill) || self.chunkedPrefill || !has(self.maxNumBatchedTokens) || "
+        "!has(self.maxModelLen) || type(self.maxModelLen) != int || "
+        "self.maxNumBatchedTokens >= int(self.maxModelLen)",
+        "without chunked prefill a whole prompt goes into one step: raise maxNumBatchedTokens to maxModelLen or more, "
+        "or remove chunkedPrefill: false",
+        ".maxNumBatchedTokens",
+    ),
+)
+
+ACCELERATOR = (
+    Rule(
+        f"!({_IS_CPU}) || !has(self.product)",
+        "a CPU service asks for no GPU: remove product, or set type to nvidia or amd",
+        ".product",
+    ),
+    Rule(
+        f"!({_IS_CPU}) || !has(self.resourceName)",
+        "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd",
+        ".resourceName",
+    ),
+    Rule(
+        f"!({_IS_CPU}) || !has(self.memory)",
+        "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources",
+        ".memory",
+    ),
+    Rule(
+        f"!({_IS_CPU}) || !has(self.gpuMemoryUtilization)",
+        "is a share of a GPU's memory: remove it, and size the KV cache of a CPU service with the variable "
+        "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
+        ".gpuMemoryUtilization",
+    ),
+    Rule(
+        "!has(self.resourceName) || (self.resourceName.contains('/') && "
+        "!self.resourceName.matches('^([^/]*[.])?kubernetes[.]io/') && !self.resourceName.startsWith('requests.'))",
+        "must be a device plugin's resource with its domain, for example nvidia.com/gpu or nvidia.com/mig-3g.40gb",
+        ".resourceName",
+    ),
+)
+
+SPEC = (
+    Rule(
+        "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'cpu' || "
+        "!has(self.precision) || !has(self.precision.kvCache) || "
+        "self.precision.kvCache in ['auto', 'float16', 'bfloat16', 'fp8', 'fp8_e4m3', 'fp8_e5m2']",
+        "CPUs hold the KV cache in auto, float16, bfloat16 or fp8: choose one of these, or a GPU in "
+        "spec.accelerator.type",
+        ".precision.kvCache",
+    ),
+)
+
+RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
+    {
+        "": ROOT,
+        "spec": SPEC,
+        "spec.model": MODEL,
+        "spec.model.cache": CACHE,
+        "spec.model.architecture": ARCHITECTURE,
+        "spec.precision": PRECISION,
+        "spec.parallelism": PARALLELISM,
+        "spec.batching": BATCHING,
+        "spec.accelerator": ACCELERATOR,
+        "spec.runtime.extraArgs": ARGUMENTS,
+        "spec.runtime.extraArgs[]": argument_rules(),
+        **POD_RULES,
+    }
+)

@@ -1,0 +1,71 @@
+"""From a pydantic model to a structural schema, as a CRD wants it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from llmservice_operator.api.kubernetes import Schema, shape
+from llmservice_operator.api.rule import Rule
+
+_DROPPED = {"title", "additionalProperties", "default", "examples", "x-shape", "const", "$ref"}
+
+
+def structural(model: type[BaseModel]) -> Schema:
+    """The model's schema with every reference resolved and everything left out that the API server does not take."""
+    document = model.model_json_schema(by_alias=True)
+    return _convert(document, document.get("$defs", {}))
+
+
+def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    schema = _resolved(schema, definitions)
+    result = {key: value for key, value in schema.items() if key not in _DROPPED and key != "$defs"}
+    if "x-shape" in schema:
+        result |= {
+            key: value for key, value in shape(schema["x-shape"]).items() if key not in result or key != "description"
+        }
+    elif "properties" in schema:
+        result["properties"] = {name: _convert(part, definitions) for name, part in schema["properties"].items()}
+    elif "items" in schema:
+        result["items"] = _convert(schema["items"], definitions)
+        result.setdefault("x-kubernetes-list-type", "atomic")
+    elif isinstance(schema.get("additionalProperties"), Mapping):
+        result["additionalProperties"] = _convert(schema["additionalProperties"], definitions)
+    if schema.get("examples"):
+        result["example"] = schema["examples"][0]
+    if result.get("type") == "integer" and "enum" not in result:
+        result["format"] = "int64"
+    if result.get("type") == "number":
+        result["format"] = "double"
+    return result
+
+
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reference or an optional type stands for; what the field itself says wins."""
+    own = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    if "$ref" in schema:
+        return _resolved(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions) | own
+    if "x-kubernetes-int-or-string" in schema:
+        own["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+        return own
+    if "anyOf" in schema:
+        (kind,) = (part for part in schema["anyOf"] if part != {"type": "null"})
+        return _resolved(kind, definitions) | own
+    return own
+
+
+def attach(root: Schema, rules: Mapping[str, tuple[Rule, ...]]) -> None:
+    """Put every rule at its place; a place that the schema does not have is an error."""
+    for path, some in rules.items():
+        place = at(root, path)
+        place.setdefault("x-kubernetes-validations", []).extend(rule.to_object() for rule in some)
+
+
+def at(root: Schema, path: str) -> Schema:
+    """The part of a schema that a path such as spec.runtime.env[] leads to."""
+    place = root
+    for part in filter(None, path.split(".")):
+        place = place["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            place = place["items"]
+    return place

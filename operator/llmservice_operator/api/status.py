@@ -1,0 +1,188 @@
+"""status: what the operator found. These models give the CRD its schema; the operator writes plain JSON."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from llmservice_operator.api.base import Many
+
+Text = Annotated[str, StringConstraints(max_length=4096)]
+Word = Annotated[str, StringConstraints(max_length=1024)]
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time", "maxLength": 64})]
+
+
+class StatusModel(BaseModel):
+    """A part of the status. Unknown fields are ignored: a newer operator may have written them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, validate_by_name=True)
+
+
+def said(description: str, **extra: Any) -> Any:
+    """A field that is there when the operator knows it."""
+    return Field(default=None, description=description, **extra)
+
+
+class ConditionStatus(StatusModel):
+    """metav1.Condition."""
+
+    type: Annotated[str, StringConstraints(max_length=316)] = Field(
+        description="Accepted, Fits, Available, Ready; Reconciling and Stalled while they are true."
+    )
+    status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})] = Field(
+        description="True, False or Unknown."
+    )
+    reason: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        description="One word for the cause; docs/reference/reasons.md explains each."
+    )
+    message: Annotated[str, StringConstraints(max_length=32_768)] = Field(description="What happened, and what to do.")
+    observed_generation: int | None = said("The generation of the spec that this is about.", ge=0)
+    last_transition_time: Time = Field(description="When status last changed.")
+
+
+class EndpointStatus(StatusModel):
+    """Where and under which names the model answers."""
+
+    url: Word | None = said("Base address of the OpenAI API inside the cluster.")
+    model_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
+
+
+class EffectiveModel(StatusModel):
+    served_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
+    revision: Word | None = said("Revision of the repository that was asked for.")
+
+
+class EffectivePrecision(StatusModel):
+    weights: Word | None = said("What the weights are held in.")
+    dtype: Word | None = said("What vLLM computes in.")
+    quantization: Word | None = said("vLLM's quantization method.")
+    kv_cache: Word | None = said("What the KV cache is held in.")
+
+
+class EffectiveParallelism(StatusModel):
+    tensor_parallel_size: int | None = said("GPUs that every layer is split over.")
+    pipeline_parallel_size: int | None = said("Stages that the layers are split into.")
+    data_parallel_size: int | None = said("Copies of the engine in one pod.")
+    enable_expert_parallel: bool | None = said("Whether whole experts are placed on GPUs.")
+
+
+class EffectiveBatching(StatusModel):
+    max_num_seqs: int | None = said("Most sequences in one step.")
+    max_num_batched_tokens: int | None = said("Most tokens in one step.")
+    max_model_len: Annotated[
+        int | str | None,
+        Field(
+            json_schema_extra={
+                "x-kubernetes-int-or-string": True,
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+                "maxLength": 16,
+            }
+        ),
+    ] = said("Most tokens of one request.")
+    max_num_queued_requests: int | None = said("Most requests that may wait.")
+    chunked_prefill: bool | None = said("Whether long prompts are worked off in pieces.")
+    prefix_caching: bool | None = said("Whether the KV cache of finished requests is reused.")
+    scheduling_policy: Word | None = said("Which waiting request comes next.")
+    block_size: int | None = said("Tokens in one block of the KV cache.")
+
+
+class EffectiveAccelerator(StatusModel):
+    type: Word | None = said("Kind of accelerator.")
+    resource_name: Word | None = said("Resource that a GPU is asked for by.")
+    count: int | None = said("GPUs of one replica.")
+    gpu_memory_utilization: float | None = said("Share of each GPU's memory that vLLM may take.")
+
+
+class EffectiveRollout(StatusModel):
+    strategy: Word | None = said("How a change replaces what serves.")
+    progress_deadline_seconds: int | None = said("Seconds without progress after which a rollout has failed.")
+
+
+class EffectiveDrain(StatusModel):
+    timeout_seconds: int | None = said("Seconds that running requests get to finish.")
+
+
+class EffectiveEndpoint(StatusModel):
+    port: int | None = said("Port of the Service.")
+
+
+class EffectiveRuntime(StatusModel):
+    image: Word | None = said("Image with vLLM in it.")
+    version: Word | None = said("vLLM version whose flags apply.")
+
+
+class EffectiveStatus(StatusModel):
+    """The values in force for every knob that has a default, in the shape of the spec."""
+
+    model: EffectiveModel | None = said("The model.")
+    precision: EffectivePrecision | None = said("Precision.")
+    parallelism: EffectiveParallelism | None = said("Parallelism.")
+    batching: EffectiveBatching | None = said("Batching; what is absent is vLLM's own choice.")
+    accelerator: EffectiveAccelerator | None = said("Accelerator.")
+    rollout: EffectiveRollout | None = said("Rollout.")
+    drain: EffectiveDrain | None = said("Draining.")
+    endpoint: EffectiveEndpoint | None = said("Endpoint.")
+    runtime: EffectiveRuntime | None = said("Runtime.")
+
+
+class MeasuredStatus(StatusModel):
+    """What vLLM itself reported."""
+
+    vllm_version: Word | None = said("vLLM version that runs.")
+    kv_cache_tokens: int | None = said("Tokens that fit into the KV cache of one replica.")
+    max_concurrency: float | None = said("Requests of full length that fit into the KV cache at once.")
+    max_model_len: int | None = said("Most tokens of one request.")
+    model_load_seconds: float | None = said("Seconds that loading the weights took.")
+    model_memory_gi_b: float | None = said("GiB that the weights take on one GPU.", alias="modelMemoryGiB")
+    kv_cache_memory_gi_b: float | None = said("GiB of KV cache on one GPU.", alias="kvCacheMemoryGiB")
+    engine_init_seconds: float | None = said("Seconds that profiling, KV cache and warm-up took.")
+    start_seconds: float | None = said("Seconds from the container's start to the first answer.")
+    reason: Word | None = said("Why values are missing, when they are.")
+
+
+class RolloutStatus(StatusModel):
+    """What runs, and what a change is waiting for."""
+
+    strategy: Word | None = said("How a change replaces what serves.")
+    reason: Word | None = said("Why this strategy.")
+    revision: Word | None = said("Revision of the current spec; a label of its pods.")
+    failed_revision: Word | None = said("Revision whose rollout failed.")
+    update_pending: bool | None = said(
+        "Whether a change of the operator waits for the next rollout; the annotation "
+        "llmservice.dev/update-requested asks for it now."
+    )
+
+
+class FailureStatus(StatusModel):
+    """The last failure that stands in the way of the current spec."""
+
+    reason: Word | None = said("One word for the cause; docs/reference/reasons.md explains each.")
+    message: Text | None = said("What happened.")
+    remedy: Text | None = said("What to do about it.")
+    pod: Word | None = said("Pod that it was seen in.")
+    since: Time | None = said("When it was first seen.")
+    evidence: Many[Text] | None = said("Lines of the log that it was told by.", max_length=64)
+
+
+class LLMServiceStatus(StatusModel):
+    """What the operator found. kubectl wait and kstatus read observedGeneration and conditions."""
+
+    observed_generation: int | None = said(
+        "The generation of the spec that the operator last looked at; -1 before it ever did."
+    )
+    conditions: Annotated[
+        Many[ConditionStatus] | None,
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = said("Accepted, Fits, Available and Ready; Reconciling or Stalled while true.", max_length=16)
+    replicas: int | None = said("Pods of the service, of any revision.")
+    updated_replicas: int | None = said("Pods of the current revision.")
+    ready_replicas: int | None = said("Pods that answer.")
+    available_replicas: int | None = said("Pods that have answered for a while.")
+    selector: Word | None = said("Label selector of the pods, for autoscalers.")
+    ready: Word | None = said("Ready and wanted replicas, as 1/2.")
+    gpus: int | None = said("GPUs that all wanted replicas ask for.")
+    endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
+    effective: EffectiveStatus | None = said("The values in force for every knob that has a default.")
+    measured: MeasuredStatus | None = said("What vLLM itself reported.")
+    rollout: RolloutStatus | None = said("What runs, and what a change is waiting for.")
+    failure: FailureStatus | None = said("The failure that stands in the way of the current spec.")

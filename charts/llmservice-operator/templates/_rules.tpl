@@ -1,4 +1,7 @@
-{{- /* What the operator may do where it serves LLMServices. tests/e2e/test_rbac.py holds it against an audit log. */ -}}
+{{- /*
+What the operator may do where it serves LLMServices. tests/e2e/test_rbac.py holds it against an audit log.
+Deployments and Services are deleted by the garbage collector, through their owner, and by nobody else.
+*/ -}}
 {{- define "llmservice.rules" -}}
 - apiGroups: [llmservice.dev]
   resources: [llmservices]
@@ -7,10 +10,16 @@
   resources: [llmservices/status]
   verbs: [patch]
 - apiGroups: [apps]
-  resources: [deployments, controllerrevisions]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [services, persistentvolumeclaims]
+  resources: [services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
@@ -18,7 +27,7 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-- apiGroups: [events.k8s.io]
+- apiGroups: [""]
   resources: [events]
   verbs: [create]
 {{- end -}}

@@ -1,0 +1,207 @@
+"""What the operator asks of the API server is what its roles grant: no verb missing, none unused, no Secret.
+
+The test makes the operator do everything it ever does, and reads the audit log of the whole life of this cluster for
+what was used, and since the chart was last installed or upgraded for what was refused: the more ran before, the better.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.e2e._chart import JSON
+from tests.support.audit import OPERATOR_USER
+from tests.support.cluster import Cluster, eventually
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
+from tests.support.services import idle
+
+
+class Right(NamedTuple):
+    group: str
+    resource: str
+    verb: str
+
+
+def granted(cluster: Cluster) -> set[Right]:
+    wide = f"{OPERATOR_NAMESPACE}:{OPERATOR}"
+    roles = [
+        cluster.kubectl("get", "clusterrole", wide, "-o", "json"),
+        cluster.kubectl("get", "role", f"{OPERATOR}-leader", "-n", OPERATOR_NAMESPACE, "-o", "json"),
+    ]
+    return {
+        Right(group, resource, verb)
+        for role in roles
+        for rule in json.loads(role)["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def audited(cluster: Cluster) -> Iterator[JSON]:
+    """Requests of the operator for resources; a watch is in the log as soon as it starts."""
+    log = cluster.paths.audit_log
+    for path in sorted(log.parent.glob(f"{log.stem}*{log.suffix}")):
+        with path.open() as lines:
+            for line in lines:
+                if OPERATOR_USER not in line or not line.endswith("\n"):
+                    continue
+                entry: JSON = json.loads(line)
+                if entry["user"]["username"] == OPERATOR_USER and "resource" in entry.get("objectRef", {}):
+                    yield entry
+
+
+def rights_of(entry: JSON) -> Iterator[Right]:
+    target = entry["objectRef"]
+    resource = target["resource"] + (f"/{target['subresource']}" if "subresource" in target else "")
+    yield Right(target.get("apiGroup", ""), resource, entry["verb"])
+    if entry["verb"] == "patch" and entry.get("responseStatus", {}).get("code") == 201:
+        # Server-side apply of an object that does not exist is authorised as a create too.
+        yield Right(target.get("apiGroup", ""), resource, "create")
+
+
+def is_forbidden(entry: JSON) -> bool:
+    annotations: JSON = entry.get("annotations", {})
+    return bool(annotations.get("authorization.k8s.io/decision") == "forbid")
+
+
+def installed_at(cluster: Cluster) -> dt.datetime:
+    history = json.loads(cluster.helm("history", OPERATOR, "-n", OPERATOR_NAMESPACE, "-o", "json"))
+    return dt.datetime.fromisoformat(history[-1]["updated"])
+
+
+def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: str) -> None:
+    prune_children(cluster, namespace)
+    meet_foreign_objects(cluster, namespace)
+    lead_anew(cluster)
+    entries = list(audited(cluster))
+    used = {right for entry in entries for right in rights_of(entry) if not is_forbidden(entry)}
+    assert granted(cluster) - used == set(), "granted, but never used"
+    since = installed_at(cluster)
+    refused = {
+        right
+        for entry in entries
+        if is_forbidden(entry) and dt.datetime.fromisoformat(entry["requestReceivedTimestamp"]) > since
+        for right in rights_of(entry)
+    }
+    assert refused == set(), "asked for, but not granted"
+    resources = {entry["objectRef"]["resource"] for entry in entries}
+    assert not resources & {"secrets", "configmaps"}
+
+
+def prune_children(cluster: Cluster, namespace: str) -> None:
+    """A budget, a claim and an old revision that are no longer wanted."""
+    cache = {"size": "1Gi"}
+    hub = {"uri": "hf://example/model", "cache": cache}
+    # Replicas without room: what is under test needs the budget, not the pods.
+    service = idle("pruned", model=hub, scaling={"replicas": 2}, podTemplate={"spec": {"nodeSelector": {"no": "node"}}})
+    cluster.apply(service, namespace)
+    eventually("the budget", lambda: cluster.get("poddisruptionbudgets", namespace, "pruned"), 30)
+    eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "pruned-cache"), 30)
+    for number in range(6):
+        change = {"spec": {"batching": {"maxNumSeqs": number + 1}, "scaling": {"replicas": 0}}}
+        cluster.patch("llmservices", namespace, "pruned", change)
+        wait_for_spec(cluster, namespace, "pruned")
+    cluster.patch("llmservices", namespace, "pruned", {"spec": {"model": {"cache": None}}})
+    eventually("no budget", lambda: not cluster.get("poddisruptionbudgets", namespace, "pruned"), 60)
+    eventually("no claim", lambda: is_leaving(cluster, namespace, "pruned-cache"), 60)
+    selector = "llmservice.dev/service=pruned"
+    eventually("five revisions", lambda: len(cluster.list("controllerrevisions", namespace, selector)) == 5, 60)
+
+
+def is_leaving(cluster: Cluster, namespace: str, claim: str) -> bool:
+    """Deleted, or about to be once no pod uses it."""
+    found = cluster.get("persistentvolumeclaims", namespace, claim)
+    return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def wait_for_spec(cluster: Cluster, namespace: str, name: str) -> None:
+    """Until the operator has seen the current generation."""
+
+    def seen() -> bool:
+        service = cluster.must_get("llmservices", namespace, name)
+        observed: int = service["status"]["observedGeneration"]
+        generation: int = service["metadata"]["generation"]
+        return observed == generation
+
+    eventually(f"the operator sees {name}", seen, 30)
+
+
+def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:
+    """Objects of others in the way of each kind of child: the operator reads them to name their owner."""
+    wanted = idle("met", model={"uri": "hf://example/model", "cache": {"size": "1Gi"}}, scaling={"replicas": 2})
+    wanted["spec"]["podTemplate"] = {"spec": {"nodeSelector": {"no": "node"}}}
+    cluster.apply(wanted, namespace)
+    eventually("all children", lambda: cluster.get("poddisruptionbudgets", namespace, "met"), 30)
+    (revision,) = cluster.list("controllerrevisions", namespace, "llmservice.dev/service=met")
+    in_the_way = strangers(revision["metadata"]["name"])
+    with scale_operator(cluster, 0):
+        for kind, name, _ in in_the_way:
+            cluster.kubectl("delete", kind, name, "-n", namespace, "--wait=true", "--timeout=60s")
+        for _, name, stranger in in_the_way:
+            manifest = {**stranger, "metadata": {"name": name, "namespace": namespace}}
+            cluster.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+    for kind, name, stranger in in_the_way:
+        named = f"{stranger['kind']} {name} exists"
+
+        def told(named: str = named) -> bool:
+            accepted = cluster.condition(namespace, "met", "Accepted") or {}
+            return accepted.get("reason") == "NameConflict" and named in accepted["message"]
+
+        eventually(f"a conflict with {named}", told, 90)
+        cluster.kubectl("delete", kind, name, "-n", namespace, "--wait=true", "--timeout=60s")
+
+
+def strangers(revision: str) -> list[tuple[str, str, JSON]]:
+    """In the order in which the operator applies its children, each with a value that ours does not have."""
+    labels = {"app": "theirs"}
+    container = {"name": "theirs", "image": "registry.local/pause:1"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    return [
+        (
+            "service",
+            "met",
+            {"apiVersion": "v1", "kind": "Service", "spec": {"selector": labels, "ports": [{"port": 80}]}},
+        ),
+        (
+            "pvc",
+            "met-cache",
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "2Gi"}}},
+            },
+        ),
+        (
+            "controllerrevision",
+            revision,
+            {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 7, "data": {"theirs": True}},
+        ),
+        (
+            "deployment",
+            "met",
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+            },
+        ),
+        (
+            "pdb",
+            "met",
+            {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "spec": {"minAvailable": 0, "selector": {"matchLabels": labels}},
+            },
+        ),
+    ]
+
+
+def lead_anew(cluster: Cluster) -> None:
+    """Without its Lease the operator makes one."""
+    with scale_operator(cluster, 0):
+        cluster.kubectl("delete", "lease", OPERATOR, "-n", OPERATOR_NAMESPACE, "--ignore-not-found")
+    eventually("a new lease", lambda: cluster.get("leases", OPERATOR_NAMESPACE, OPERATOR), 30)

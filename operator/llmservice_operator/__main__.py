@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 import kopf
+from prometheus_client import disable_created_metrics
 
 from llmservice_operator import handlers, options
 from llmservice_operator.control import log
@@ -110,6 +111,7 @@ class Operator:
         failed = [task for task in done if task is not stopped and not _ended_well(task)]
         for task in failed:
             logger.error("%s ended: %s", task.get_name(), _why(task))
+        logger.info("stopping: %d services in work, %d waiting", self._ctx.queue.working, self._ctx.queue.depth)
         self._workers.stop()
         if self._acting:
             await asyncio.wait({acting}, timeout=FINISH_IN_FLIGHT)
@@ -241,6 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     opts = options.load(sys.argv[1:] if argv is None else argv)
     log.setup(opts.log_format, opts.log_level)
+    disable_created_metrics()  # a second series for each, which nobody reads
     try:
         return asyncio.run(serve(opts))
     except ConfigError as error:

@@ -42,7 +42,7 @@ class LeaseTiming:
 class Outcome(enum.Enum):
     """How an election ended."""
 
-    STOPPED = "stopped"
+    RELEASED = "released"
     LOST = "lost"
 
 
@@ -71,6 +71,7 @@ class Lease:
         self._sleep = sleep
         self._renewed_at: float | None = None
         self._lost = False
+        self._released = False
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
         self._held: dict[str, Any] | None = None  # as the server answered last: a renewal is then one request
@@ -94,7 +95,7 @@ class Lease:
     # The campaign
 
     async def run(self, on_gained: Callable[[], None]) -> Outcome:
-        """Campaign, call `on_gained` once, renew; returns LOST at the end of a reign. Cancel it to stop."""
+        """Campaign, call `on_gained` once, renew; returns at the end of the reign."""
         while not await self._try_to_acquire():
             await self._sleep(self._until_next_try())
         logger.info("became the leader of %s/%s as %s", self.namespace, self.name, self.identity)
@@ -104,6 +105,8 @@ class Lease:
             await self._sleep(min(pause, max(0.0, self.remaining())))
             if self.is_leader:
                 pause = self.timing.retry if await self._renew() else self.timing.retry_failed
+        if self._released:
+            return Outcome.RELEASED
         logger.error("lost the lease %s/%s", self.namespace, self.name)
         return Outcome.LOST
 
@@ -111,7 +114,7 @@ class Lease:
         """Give the lease up at once, so that a follower need not wait; call it when nothing is in flight."""
         if not self.is_leader:
             return
-        self._lost = True
+        self._lost = self._released = True
         try:
             live = await self._request("get")
             if live["spec"].get("holderIdentity") == self.identity:

@@ -9,7 +9,7 @@ from llmservice_runtime.flags import compute_dtype, quantization_method
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.deployment import progress_deadline_seconds
 from llmservice_operator.build.engine import engine_options, image, vllm_version
-from llmservice_operator.build.resources import accelerator_resource, cpu_kv_cache_gib, server_resources
+from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.gpus import find
 
@@ -22,7 +22,7 @@ def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
     spec, options = llm.spec, engine_options(llm)
     parallelism = spec.parallelism
     return {
-        "model": {"servedNames": list(llm.served_names)},
+        "model": _known(servedNames=list(llm.served_names), revision=options.revision),
         "precision": _known(
             weights=spec.precision.weights,
             dtype=compute_dtype(options),
@@ -33,17 +33,14 @@ def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
             "tensorParallelSize": parallelism.tensor_parallel_size,
             "pipelineParallelSize": parallelism.pipeline_parallel_size,
             "dataParallelSize": parallelism.data_parallel_size,
+            "enableExpertParallel": parallelism.enable_expert_parallel,
         },
         "batching": _batching(llm),
-        "accelerator": _accelerator(llm, settings),
+        "accelerator": _accelerator(llm),
         "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
         "drain": {"timeoutSeconds": spec.drain.timeout_seconds},
         "endpoint": {"port": spec.endpoint.port},
-        "runtime": _known(
-            image=image(llm, settings),
-            version=vllm_version(llm, settings),
-            resources=server_resources(llm, settings),
-        ),
+        "runtime": _known(image=image(llm, settings), version=vllm_version(llm, settings)),
     }
 
 
@@ -55,7 +52,10 @@ def _batching(llm: LLMService) -> dict[str, Any]:
         maxNumBatchedTokens=batching.max_num_batched_tokens or tokens,
         maxModelLen=batching.max_model_len,
         maxNumQueuedRequests=batching.max_num_queued_requests,
+        chunkedPrefill=batching.chunked_prefill,
+        prefixCaching=batching.prefix_caching,
         schedulingPolicy=batching.scheduling_policy or "fcfs",
+        blockSize=batching.block_size,
     )
 
 
@@ -74,16 +74,22 @@ def _by_memory(product: str, gib: int) -> tuple[int, int]:
     return (1024, 8192) if gib >= 70 and "A100" not in product else (256, 2048)
 
 
-def _accelerator(llm: LLMService, settings: Settings) -> dict[str, Any]:
+def _accelerator(llm: LLMService) -> dict[str, Any]:
     accelerator = llm.spec.accelerator
     if accelerator.type == "cpu":
-        return {"type": "cpu", "memory": f"{cpu_kv_cache_gib(llm, settings)}Gi"}
+        return {"type": "cpu", "count": 0}
     utilization = accelerator.gpu_memory_utilization
     return {
         "type": accelerator.type,
         "resourceName": accelerator_resource(llm),
+        "count": llm.spec.parallelism.accelerators,
         "gpuMemoryUtilization": DEFAULT_GPU_MEMORY_UTILIZATION if utilization is None else utilization,
     }
+
+
+def gpus(llm: LLMService) -> int:
+    """What all wanted replicas ask for together."""
+    return 0 if accelerator_resource(llm) is None else llm.spec.scaling.replicas * llm.spec.parallelism.accelerators
 
 
 def _known(**values: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import pdb, pvc
 from llmservice_operator.build.controller_revision import KEPT
-from llmservice_operator.build.effective import effective
+from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.engine import image, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
@@ -79,6 +79,7 @@ def _refuse(
         revision=observed.deployment.revision if observed.deployment is not None else "",
         strategy=str((previous.get("rollout") or {}).get("strategy", "")),
         selector=selector_text(subject.name),
+        gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
         effective=previous.get("effective") or {},
     )
@@ -112,6 +113,7 @@ def _verdict(
         strategy=service.spec.rollout.strategy,
         update_pending=choice.update_pending,
         selector=selector_text(service.name),
+        gpus=gpus(service),
         endpoint={
             "url": url(service.name, service.namespace, service.spec.endpoint.port),
             "modelNames": list(service.served_names),

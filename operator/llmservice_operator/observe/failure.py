@@ -19,6 +19,9 @@ from llmservice_operator.observe.pods import PodFacts, Termination
 Json = Mapping[str, Any]
 
 _EVIDENCE_LINES = 5
+_LINE_LIMIT = 1024
+_TEXT_LIMIT = 2048
+"""Longer texts would be refused by the CRD, and the whole status with them."""
 _IMAGE = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
     | {"RegistryUnavailable", "SignatureValidationFailed"}
@@ -72,12 +75,13 @@ class Trouble:
         return self.reason not in _MAY_PASS or (self.restarts >= _PATIENCE and self.reason is not Reason.UNSCHEDULABLE)
 
     def to_object(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"reason": str(self.reason), "message": self.message, "remedy": self.remedy}
+        message, remedy = self.message[:_TEXT_LIMIT], self.remedy[:_TEXT_LIMIT]
+        told: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
         if self.pod is not None:
             told["pod"] = self.pod
         told["since"] = self.since
         if self.evidence:
-            told["evidence"] = list(self.evidence)
+            told["evidence"] = [line[:_LINE_LIMIT] for line in self.evidence]
         return told
 
 
@@ -154,7 +158,7 @@ def _same(one: Trouble, other: Trouble | None) -> bool:
 def _settled(found: Trouble, before: Trouble | None, now: str) -> Trouble:
     """The words that were used before, where it is the same failure; causes of the scheduler add up."""
     if before is None or not _same(found, before):
-        since = before.since if before is not None and before.reason is found.reason else found.since or now
+        since = (before.since if before is not None and before.reason is found.reason else found.since) or now
         before_causes: tuple[str, ...] = ()
     else:
         if found.reason is not Reason.UNSCHEDULABLE:

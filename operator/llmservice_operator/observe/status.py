@@ -22,6 +22,7 @@ _OURS = (
     "availableReplicas",
     "selector",
     "ready",
+    "gpus",
     "endpoint",
     "effective",
     "rollout",
@@ -49,6 +50,7 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
         "availableReplicas": moment.available,
         "selector": verdict.selector,
         "ready": f"{moment.ready}/{verdict.replicas}",
+        "gpus": verdict.gpus,
     }
     if verdict.endpoint:
         status["endpoint"] = dict(verdict.endpoint)

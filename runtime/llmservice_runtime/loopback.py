@@ -1,0 +1,76 @@
+"""The few HTTP requests that the supervisor makes of vLLM, over loopback and without a library.
+
+urllib and http.client would each block the loop; a library is not there in other people's images.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAXIMUM = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status and body."""
+
+    status: int
+    body: str
+
+
+async def ask(
+    port: int,
+    path: str,
+    *,
+    timeout: float,
+    method: str = "GET",
+    body: str = "",
+    headers: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
+) -> Answer:
+    """One request on a connection of its own. OSError (which includes a timeout) when there is no answer."""
+    try:
+        return await asyncio.wait_for(_ask(host, port, path, method, body, headers or {}), timeout)
+    except asyncio.TimeoutError as error:  # noqa: UP041 - another class before Python 3.11
+        raise OSError(f"no answer to {method} {path} within {timeout:g} s") from error
+
+
+async def _ask(host: str, port: int, path: str, method: str, body: str, headers: Mapping[str, str]) -> Answer:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        payload = body.encode()
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}:{port}", "Connection: close", "Accept: */*"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if payload:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + payload)
+        await writer.drain()
+        return await _read(reader)
+    finally:
+        writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> Answer:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        status = int(head[0].split(" ")[1])
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            body = await _read_chunks(reader)
+        elif "content-length" in headers:
+            body = await reader.readexactly(min(int(headers["content-length"]), MAXIMUM))
+        else:
+            body = await reader.read(MAXIMUM)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError) as error:
+        raise OSError(f"not an HTTP answer: {error}") from error
+    return Answer(status, body.decode(errors="replace"))
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    chunks: list[bytes] = []
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        chunks.append(await reader.readexactly(size))
+        await reader.readexactly(2)
+    return b"".join(chunks)

@@ -1,0 +1,372 @@
+"""The life of one server, from preflight to the last stream.
+
+Everything that the supervisor does is one coroutine that reads from top to bottom; beside it run the log's thread, the
+state's port and, while serving, the watch for a hung engine. A SIGTERM is an event that each step waits for along with
+its own matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from llmservice_runtime import board, engine, hang, log_reader, smoke, state_server
+from llmservice_runtime.contract import (
+    LIVE_PATH,
+    READY_PATH,
+    STARTUP_PATH,
+    STATE_PATH,
+    Failure,
+    FailureReason,
+    Phase,
+    State,
+)
+from llmservice_runtime.failures import End, classify
+from llmservice_runtime.loopback import ask
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.processes import Child, Ended, Reaper
+from llmservice_runtime.surroundings import Surroundings
+from llmservice_runtime.waiting import first, read_all
+
+T = TypeVar("T")
+
+
+class _Terminated(Exception):
+    """SIGTERM came while something else was awaited."""
+
+
+class _Failed(Exception):
+    """The server cannot go on; carries the classified reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def run(options: ServeOptions, flags: Sequence[str], surroundings: Surroundings | None = None) -> int:
+    """Serve until the end; the exit code of the process."""
+    return asyncio.run(_run(options, flags, surroundings or Surroundings()))
+
+
+async def _run(options: ServeOptions, flags: Sequence[str], around: Surroundings) -> int:
+    supervisor = Supervisor(options, flags, around)
+    return await supervisor.run()
+
+
+class Supervisor:
+    """One server."""
+
+    def __init__(self, options: ServeOptions, args: Sequence[str], around: Surroundings) -> None:
+        self._options, self._args, self._around = options, tuple(args), around
+        self._pace, self._clock = around.pace, around.clock
+        self._flags = engine.read_flags(args)
+        self._terminate = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._began = self._entered = around.clock()
+        self._state = State(Phase.PREFLIGHT, model_names=self._flags.model_names)
+        self._hung = False
+        self._memory_kills = engine.memory_kills()
+        self._loop = asyncio.get_running_loop()
+        self._reaper = Reaper(self._loop)
+        self._board = board.create(options.drain_file)
+        self._log: log_reader.LogReader | None = None
+
+    async def run(self) -> int:
+        """The whole life, and what to do about its end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_terminate)
+        server = await state_server.serve(self._options.state_port, self.respond)
+        try:
+            return await self._life()
+        except _Terminated:
+            self._say("stopped before it served")
+            return 0
+        except _Failed as failed:
+            return self._report(failed.failure)
+        finally:
+            server.close()
+            self._reaper.close()
+
+    async def _life(self) -> int:
+        await self._check()
+        child = self._start()
+        try:
+            await self._until_healthy(child)
+            await self._until_answering(child)
+            await self._while_serving(child)
+            return await self._drain(child)
+        except _Terminated:
+            await engine.stop(child, patience=self._pace.stop_loading_seconds)
+            raise
+        finally:
+            child.kill_group()
+
+    # Start
+
+    async def _check(self) -> None:
+        """The preflight, in a process of its own that is gone before vLLM starts: it may import torch."""
+        command = (*self._around.preflight, *self._options.to_args(), "--", *self._args)
+        child = self._reaper.start(command, self._around.environment, merge_stderr=False)
+        try:
+            output = await self._unless_terminated(self._output_of(child))
+        finally:
+            child.kill_group()
+        if failure := Failure.from_json(output.strip().rpartition("\n")[2]):
+            raise _Failed(failure)
+
+    async def _output_of(self, child: Child) -> str:
+        """What the preflight printed. One that breaks keeps no good server from starting: vLLM has the last word."""
+        try:
+            output = await asyncio.wait_for(read_all(child.output), self._pace.preflight_seconds)
+            ended = await asyncio.wait_for(child.ended, self._pace.preflight_seconds)
+        except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+            self._say("the preflight took too long; going on without it")
+            return ""
+        if ended.code != 0:
+            self._say(f"the preflight ended with {ended}; going on without it")
+        return output
+
+    def _start(self) -> Child:
+        self._enter(Phase.LOADING, "starting vLLM")
+        environment = engine.environment(self._options, self._around.environment)
+        try:
+            child = self._reaper.start((*self._around.command, *self._args), environment, merge_stderr=True)
+        except OSError as error:
+            raise _Failed(_engine_missing(error)) from error
+        self._log = log_reader.LogReader(child.output, self._around.output, self._from_log_thread)
+        return child
+
+    async def _until_healthy(self, child: Child) -> None:
+        """Poll /health; a refused connection is what loading looks like."""
+        while True:
+            with contextlib.suppress(OSError):
+                answer = await self._beside(child, ask(self._flags.port, "/health", timeout=5))
+                if answer.status == 200:
+                    return
+            if self._left() <= 0:
+                raise await self._give_up(child, self._start_timeout())
+            await self._beside(child, asyncio.sleep(self._pace.poll_seconds))
+
+    async def _until_answering(self, child: Child) -> None:
+        self._enter(Phase.SMOKE, "sending a first request")
+        try:
+            path = await self._beside(child, smoke.first_request(self._flags, timeout=max(self._left(), 1)))
+        except (OSError, smoke.SmokeFailed) as error:
+            # An engine that dies of its first request takes a moment to end, and then its own words count.
+            await self._beside(child, asyncio.sleep(self._pace.stop_serving_seconds))
+            raise await self._give_up(child, _smoke_failed(error)) from error
+        seconds = self._clock() - self._began
+        self._state = replace(
+            self._state, started=True, measured=replace(self._state.measured, start_seconds=round(seconds, 1))
+        )
+        self._say(f"{path} answered; serving after {seconds:.1f} s")
+
+    # Serve
+
+    async def _while_serving(self, child: Child) -> None:
+        """Watch until SIGTERM."""
+        self._enter(Phase.SERVING, "")
+        thresholds = hang.Thresholds(self._options.hang_unready_seconds, self._options.hang_restart_seconds)
+        watch = hang.Watch(self._clock())
+        while True:
+            self._state = replace(self._state, ready=not self._hung)
+            try:
+                await self._beside(child, asyncio.sleep(self._pace.watch_seconds))
+                seen = await self._beside(child, self._sample())
+            except _Terminated:
+                return
+            watch = watch.seen(seen, self._clock())
+            verdict = watch.verdict(thresholds, self._clock())
+            if verdict is hang.Verdict.RESTART:
+                raise await self._give_up(child, self._engine_hung(watch))
+            self._note_hang(verdict is hang.Verdict.UNREADY)
+
+    async def _sample(self) -> hang.Sample:
+        slots = self._board.slots
+        awaiting = slots[board.AWAITING] if slots[board.ATTACHED] else None
+        counts = hang.Counts(slots[board.IN_FLIGHT], awaiting)
+        try:
+            answer = await ask(self._flags.port, "/metrics", timeout=self._pace.watch_seconds)
+        except OSError:
+            return hang.sample(None, counts)
+        return hang.sample(hang.parse_metrics(answer.body), counts)
+
+    def _note_hang(self, hung: bool) -> None:
+        if hung != self._hung:
+            self._say("requests wait but the engine does not move: not ready" if hung else "the engine moves again")
+        self._hung = hung
+        self._state = replace(self._state, progress="requests wait but the engine does not move" if hung else "")
+
+    # Drain
+
+    async def _drain(self, child: Child) -> int:
+        """Unready; then newcomers refused; then the streams awaited; then vLLM ended."""
+        self._enter(Phase.DRAINING, "waiting until no new connections come")
+        self._state = replace(self._state, ready=False)
+        slots = self._board.slots
+        slots[board.LEVEL] = board.CLOSING
+        await self._unless_hurried(child, asyncio.sleep(self._options.propagation_seconds))
+        slots[board.LEVEL] = board.REFUSING
+        if not self._hung:
+            await self._unless_hurried(child, self._until_idle())
+        cut = slots[board.IN_FLIGHT]
+        self._enter(Phase.DRAINING, "stopping vLLM")
+        self._say(f"stopping vLLM; streams that took too long and are ended: {cut}" if cut else "idle; stopping vLLM")
+        # Without the middleware nobody has waited for the streams: vLLM's own --shutdown-timeout does.
+        extra = 0 if slots[board.ATTACHED] or self._hurry.is_set() else self._options.drain_seconds
+        polite = await engine.stop(child, patience=self._pace.stop_serving_seconds + extra)
+        self._finish_log()
+        if not polite:
+            self._say("vLLM did not end by itself and was killed")
+        return 0
+
+    async def _until_idle(self) -> None:
+        """Wait for the requests in flight, at most as long as a drain may take.
+
+        The counts are shared memory, which cannot be awaited.
+        """
+        slots, deadline = self._board.slots, self._clock() + self._options.drain_seconds
+        self._enter(Phase.DRAINING, "waiting for the requests in flight")
+        while slots[board.IN_FLIGHT] and self._clock() < deadline:  # noqa: ASYNC110 - no event can cross processes
+            await asyncio.sleep(self._pace.in_flight_seconds)
+
+    async def _unless_hurried(self, child: Child, work: Awaitable[None]) -> None:
+        """Some step of the drain; a second SIGTERM skips it, and a vLLM that ends now has failed."""
+        await first(work, child.ended, self._hurry.wait())
+        if child.ended.done():
+            raise _Failed(self._classified(child.ended.result()))
+
+    # Ends
+
+    async def _beside(self, child: Child, work: Awaitable[T]) -> T:
+        """The result of some work; but vLLM's end comes first, and then SIGTERM."""
+        task = await first(work, child.ended, self._terminate.wait())
+        if child.ended.done():
+            child.kill_group()
+            self._finish_log()
+            raise _Failed(self._classified(child.ended.result()))
+        if self._terminate.is_set():
+            raise _Terminated
+        return task.result()
+
+    async def _unless_terminated(self, work: Awaitable[T]) -> T:
+        task = await first(work, self._terminate.wait())
+        if self._terminate.is_set():
+            raise _Terminated
+        return task.result()
+
+    async def _give_up(self, child: Child, failure: Failure) -> _Failed:
+        """End vLLM because of a failure that the supervisor found."""
+        self._say(f"{failure.reason}: {failure.message}")
+        await engine.stop(child, patience=self._pace.stop_loading_seconds)
+        self._finish_log()
+        return _Failed(replace(failure, evidence=failure.evidence or tuple(self._tail()[-5:])))
+
+    def _classified(self, ended: Ended) -> Failure:
+        kills = engine.memory_kills() - self._memory_kills
+        end = End(ended.code, ended.signal, self._state.phase, memory_kills=kills, model=self._flags.model)
+        return classify(end, self._tail())
+
+    def _report(self, failure: Failure) -> int:
+        """Where Kubernetes shows it, in the log, and as an exit code that is never 0."""
+        failure = replace(failure, phase=failure.phase or self._state.phase)
+        self._enter(Phase.FAILED, failure.message)
+        self._state = replace(self._state, ready=False, failure=failure)
+        self._say(f"{failure.reason}: {failure.message} {failure.remedy}")
+        try:
+            Path(self._options.termination_log).write_text(failure.to_json(), encoding="utf-8")
+        except OSError as error:
+            self._say(f"the reason could not be written to {self._options.termination_log}: {error}")
+        return failure.exit_code or (128 + failure.signal if failure.signal else 1)
+
+    def _start_timeout(self) -> Failure:
+        return Failure(
+            FailureReason.START_TIMEOUT,
+            f"vLLM did not become healthy within {self._options.start_seconds:g} s"
+            f" (last seen: {self._state.progress or 'nothing'}).",
+            "See the container's log for what took so long. A slow download or slow storage is helped by "
+            "spec.model.cache; a longer budget is the supervisor's --start-seconds.",
+        )
+
+    def _engine_hung(self, watch: hang.Watch) -> Failure:
+        still = self._clock() - watch.moved_at
+        return Failure(
+            FailureReason.ENGINE_HUNG,
+            f"Requests were waiting, but no counter of the engine moved for {still:.0f} s.",
+            "The server is restarted. If this repeats, look for GPU errors on the node (dmesg, Xid), and try "
+            "--enforce-eager in spec.runtime.extraArgs or another vLLM version.",
+        )
+
+    # Small things
+
+    def respond(self, path: str) -> state_server.Reply:
+        """What the state's port answers."""
+        if path == STATE_PATH:
+            seconds = self._clock() - self._entered
+            return state_server.Reply(200, replace(self._state, phase_seconds=seconds).to_json(), "application/json")
+        conditions = {STARTUP_PATH: self._state.started, READY_PATH: self._state.ready, LIVE_PATH: True}
+        if path not in conditions:
+            return state_server.Reply(404, "not found\n")
+        word = f"{self._state.phase} {self._state.progress}".strip()
+        return state_server.Reply(200 if conditions[path] else 503, word + "\n")
+
+    def _on_terminate(self) -> None:
+        if self._terminate.is_set():
+            self._hurry.set()
+        self._terminate.set()
+        # At once: the next probe may come before the next step of the drain.
+        self._state = replace(self._state, ready=False)
+
+    def _from_log_thread(self, raw: str) -> None:
+        """Only the start is read: serving is the time of many lines and no news."""
+        if not self._state.started:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the interest
+                self._loop.call_soon_threadsafe(self._on_line, raw)
+
+    def _on_line(self, raw: str) -> None:
+        text = log_reader.parse_line(raw).text
+        measured = log_reader.measure(self._state.measured, text)
+        progress = log_reader.progress(text) or self._state.progress
+        if self._state.phase is Phase.LOADING:
+            self._state = replace(self._state, measured=measured, progress=progress)
+
+    def _enter(self, phase: Phase, progress: str) -> None:
+        self._entered = self._clock() if phase != self._state.phase else self._entered
+        self._state = replace(self._state, phase=phase, progress=progress)
+        self._say(f"{phase}: {progress}" if progress else str(phase))
+
+    def _left(self) -> float:
+        return self._options.start_seconds - (self._clock() - self._began)
+
+    def _tail(self) -> list[str]:
+        return list(self._log.tail) if self._log else []
+
+    def _finish_log(self) -> None:
+        if self._log:
+            self._log.join(2)
+
+    def _say(self, text: str) -> None:
+        os.write(self._around.output, f"[llmservice] {text}\n".encode())
+
+
+def _engine_missing(error: OSError) -> Failure:
+    return Failure(
+        FailureReason.ENGINE_MISSING,
+        f"vLLM could not be started: {error}",
+        "spec.runtime.image must be a vLLM image with python3.",
+    )
+
+
+def _smoke_failed(error: Exception) -> Failure:
+    return Failure(
+        FailureReason.SMOKE_REQUEST_FAILED,
+        f"vLLM came up, but its first request failed: {error}",
+        "See the container's log. On CPUs spec.precision.dtype: float32 helps against unsupported instructions; "
+        "elsewhere try --enforce-eager in spec.runtime.extraArgs.",
+    )

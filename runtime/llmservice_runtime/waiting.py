@@ -1,0 +1,46 @@
+"""Waiting for the first of several matters, without leaving a task behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def first(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Future[T]:
+    """Wait for the first of several, and return the work's future, done or not.
+
+    What was started for this is cancelled; a future that belongs to somebody else is left alone.
+    """
+    matters: list[Awaitable[Any]] = [work, *others]
+    tasks = [matter if isinstance(matter, asyncio.Future) else asyncio.ensure_future(matter) for matter in matters]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, matter in zip(tasks, matters, strict=True):
+            if task is not matter:
+                await _settle(task)
+    return tasks[0]
+
+
+async def _settle(task: asyncio.Future[Any]) -> None:
+    """Cancelled if it still runs; its exception, if it has one, is now known to be seen."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
+
+
+async def read_all(descriptor: int) -> str:
+    """A pipe's whole text; closes it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
+    )
+    try:
+        return (await reader.read()).decode(errors="replace")
+    finally:
+        transport.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from localcluster import builds, cluster
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths
 from localcluster.programs import KUBERNETES, Group
+from localcluster.progress import Progress
 
 EXAMPLES = {
     "up": """examples:
@@ -31,6 +33,13 @@ EXAMPLES = {
   python3 -m localcluster binaries --group images  only containerd, runc and BuildKit""",
 }
 
+# Commands with a parser of their own: their module's `main` gets the words after the name.
+DELEGATED = {
+    "images": ("localcluster.images", "Build the images into the cluster's store."),
+    "install": ("localcluster.install", "Install or upgrade the operator's chart in the running cluster."),
+    "demo": ("localcluster.demo", "From nothing to an answered chat completion."),
+}
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
@@ -49,10 +58,13 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--only", choices=["containerd"], help="start no more than this")
     stop = command("down", "Stop the cluster and take back everything that it did to the host.")
     stop.add_argument("--purge", action="store_true", help="remove its state and images too")
+    start.add_argument("--images", action="store_true", help="build the images too, beside the programs")
     command("status", "Show the components.")
     command("env", "Print shell lines that set KUBECONFIG and PATH.")
     make = command("binaries", "Build the programs, start nothing.")
     make.add_argument("--group", action="append", choices=[str(group) for group in Group], help="may be repeated")
+    for name, (_, text) in DELEGATED.items():
+        commands.add_parser(name, help=text, add_help=False)
     return top
 
 
@@ -75,6 +87,8 @@ def run(arguments: argparse.Namespace, paths: ClusterPaths) -> int:
     match arguments.command:
         case "up" if arguments.only == "containerd":
             cluster.up_containerd(paths, host)
+        case "up" if arguments.images:
+            _up_with_images(cluster.Options(arguments.gpus, arguments.kwok_nodes), paths, host)
         case "up":
             cluster.up(paths, cluster.Options(arguments.gpus, arguments.kwok_nodes), host)
         case "down":
@@ -88,10 +102,27 @@ def run(arguments: argparse.Namespace, paths: ClusterPaths) -> int:
     return 0
 
 
+def _up_with_images(options: cluster.Options, paths: ClusterPaths, host: cluster.Host) -> None:
+    from localcluster.bringup import bring_up  # only here: the rest needs no images
+
+    bring_up(paths, host)
+    if options != cluster.Options():
+        cluster.up(paths, options, host)
+
+
+def _delegate(name: str, words: list[str], paths: ClusterPaths) -> int:
+    module, _ = DELEGATED[name]
+    main = importlib.import_module(module).main
+    return int(main(words, paths, dict(os.environ), Progress()))
+
+
 def main() -> int:
-    arguments = parser().parse_args()
+    words = sys.argv[1:]
+    paths = ClusterPaths.of_this_clone()
     try:
-        return run(arguments, ClusterPaths.of_this_clone())
+        if words and words[0] in DELEGATED:
+            return _delegate(words[0], words[1:], paths)
+        return run(parser().parse_args(words), paths)
     except ClusterError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1

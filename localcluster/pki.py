@@ -52,9 +52,7 @@ def kubeconfig(authority: bytes, certificate: bytes, key: bytes, server: str = A
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {"name": "local", "cluster": {"server": server, "certificate-authority-data": encoded(authority)}}
-        ],
+        "clusters": [{"name": "local", "cluster": cluster}],
         "users": [{"name": "local", "user": user}],
         "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
         "current-context": "local",

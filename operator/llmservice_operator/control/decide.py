@@ -159,12 +159,13 @@ def _applies(service: LLMService, observed: Observed, children: list[Wanted]) ->
 
 def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
     """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
-    if live.foreign:
-        return f"others added {', '.join(sorted(live.foreign))}"
-    if record is not None and (record.input_hash, record.managed_hash) == (child.input_hash, live.managed_hash):
+    is_recorded = record is not None and record == AppliedRecord(child.input_hash, live.managed_hash)
+    if is_recorded and not live.foreign:
         return None
     found = difference(child.manifest, live)
-    return None if found is None else f"{found} is not as asked for"
+    if found is not None:
+        return f"{found} is not as asked for"
+    return f"others added {', '.join(sorted(live.foreign))}" if live.foreign else None
 
 
 def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -22,24 +23,36 @@ _FREE = (("f:template", "f:metadata"),)
 def foreign_paths(managed_fields: Iterable[Json]) -> frozenset[str]:
     """Paths below spec that others own and we do not."""
     ours, theirs = _split(managed_fields)
-    return frozenset("/".join(path) for other in theirs for path in _only_theirs(other, ours, ()))
+    return frozenset(_readable(path) for other in theirs for path in _only_theirs(other, ours, ()))
 
 
 def removal_patch(obj: Json) -> list[dict[str, Any]]:
-    """The JSON patch that takes others' additions out of this live object; empty when there are none."""
+    """The JSON patch that takes others' additions out of this live object; empty when there are none.
+
+    It first tests that list items still are where they were. The resourceVersion would be the simpler test, but a
+    controller that writes the status every other moment would fail it.
+    """
     ours, theirs = _split(obj["metadata"].get("managedFields") or ())
-    pointers = {
-        pointer
-        for other in theirs
-        for path in _only_theirs(other, ours, ())
-        if (pointer := _pointer(obj["spec"], path)) is not None
-    }
-    if not pointers:
-        return []
+    paths = {path for other in theirs for path in _only_theirs(other, ours, ())}
+    places = {place.pointer: place for path in paths if (place := _place(obj["spec"], path)) is not None}
     # Later list items first: removing one shifts those behind it.
-    ordered = sorted(pointers, reverse=True)
-    version = {"op": "test", "path": "/metadata/resourceVersion", "value": obj["metadata"]["resourceVersion"]}
-    return [version] + [{"op": "remove", "path": "/spec" + _join(pointer)} for pointer in ordered]
+    ordered = [places[pointer] for pointer in sorted(places, reverse=True)]
+    tests = {path: value for place in ordered for path, value in place.tests}
+    return [{"op": "test", "path": path, "value": value} for path, value in sorted(tests.items())] + [
+        {"op": "remove", "path": _join(place.pointer)} for place in ordered
+    ]
+
+
+def _readable(path: tuple[str, ...]) -> str:
+    """`spec.template.spec.containers[server].env[FOO]`, as people write it."""
+    text = "spec"
+    for step in path:
+        kind, _, rest = step.partition(":")
+        if kind == "k":
+            text += f"[{'/'.join(str(value) for value in json.loads(rest).values())}]"
+        else:
+            text += f".{rest}" if kind == "f" else f"[{rest}]"
+    return text
 
 
 def _split(managed_fields: Iterable[Json]) -> tuple[Json, list[Json]]:
@@ -73,20 +86,31 @@ _Pointer = tuple[tuple[int, str], ...]
 """Tokens as (list index or -1, key), so that sorting puts a later list item after an earlier one."""
 
 
-def _pointer(live: Any, path: tuple[str, ...]) -> _Pointer | None:
-    tokens: list[tuple[int, str]] = []
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a field path leads in a live object, and what must be true for it to lead there still."""
+
+    pointer: _Pointer
+    tests: tuple[tuple[str, Any], ...]
+
+
+def _place(live: Any, path: tuple[str, ...]) -> _Place | None:
+    pointer: _Pointer = ()
+    tests: list[tuple[str, Any]] = []
     for step in path:
         kind, _, rest = step.partition(":")
         if kind == "f" and isinstance(live, Mapping) and rest in live:
-            live = live[rest]
-            tokens.append((-1, rest))
+            live, pointer = live[rest], (*pointer, (-1, rest))
             continue
         index = _index(live, kind, rest) if isinstance(live, list) else None
         if index is None:
             return None
-        live = live[index]
-        tokens.append((index, ""))
-    return tuple(tokens)
+        live, pointer = live[index], (*pointer, (index, ""))
+        if kind == "k":
+            tests += [(_join((*pointer, (-1, key))), value) for key, value in json.loads(rest).items()]
+        else:
+            tests.append((_join(pointer), live))
+    return _Place(pointer, tuple(tests))
 
 
 def _index(items: list[Any], kind: str, rest: str) -> int | None:
@@ -102,5 +126,6 @@ def _index(items: list[Any], kind: str, rest: str) -> int | None:
 
 
 def _join(pointer: _Pointer) -> str:
+    """As a JSON pointer from the object's root."""
     tokens = (str(index) if index >= 0 else key.replace("~", "~0").replace("/", "~1") for index, key in pointer)
-    return "".join("/" + token for token in tokens)
+    return "/spec" + "".join("/" + token for token in tokens)

@@ -6,13 +6,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from localcluster.errors import ClusterError
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, Target, install, local_target
-from localcluster.paths import ClusterPaths
+from localcluster.paths import ClusterPaths, cache_root
 from localcluster.progress import Progress, Step
 from localcluster.tinymodel.pairs import PAIRS
 
@@ -163,9 +164,10 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
             )
         target = Target(paths, environment, options.context)
     else:
-        from localcluster.bringup import bring_up
+        from localcluster.bringup import bring_up  # only here: a cluster of the user's own needs no images
+        from localcluster.cluster import Host
 
-        bring_up(paths, environment, progress)
+        bring_up(paths, Host(environment, cache_root(environment, Path.home()), progress))
         target = local_target(paths, environment)
     demo(target, progress, operator_image=options.operator_image, cpu_image=options.cpu_image)
     return 0

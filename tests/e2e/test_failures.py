@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localcluster.paths import ClusterPaths
+from localcluster.tinymodel.cache import cached_model
 from tests.e2e.conftest import make_namespace
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import llmservice
@@ -70,9 +69,8 @@ def failures(cluster: Cluster) -> Iterator[str]:
 def unreadable(cluster: Cluster, failures: str) -> Iterator[None]:
     """A claim whose weights file only root may read, as save_pretrained leaves it."""
     folder = ClusterPaths.of_this_clone().models / "unreadable"
-    source = Path(os.environ.get("TINY_MODEL", "")) if "TINY_MODEL" in os.environ else tiny_model()
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(source, folder / "tiny")
+    shutil.copytree(cached_model(print), folder / "tiny")
     (folder / "tiny" / "model.safetensors").chmod(0o600)
     capacity = {"storage": "1Gi"}
     volume = {
@@ -104,12 +102,6 @@ def unreadable(cluster: Cluster, failures: str) -> Iterator[None]:
     yield
     cluster.kubectl("delete", "pvc", "unreadable", "-n", failures, "--wait=false")
     cluster.kubectl("delete", "pv", "unreadable", "--wait=false")
-
-
-def tiny_model() -> Path:
-    from localcluster.tinymodel.cache import cached_model
-
-    return cached_model()
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -52,8 +52,8 @@ def test_a_restart_with_nothing_to_do_writes_nothing(cluster: Cluster, busy: str
     for number in range(5):
         cluster.apply(idle(f"quiet-{number}"), busy)
     for number in range(5):
-        cluster.wait_condition(busy, f"quiet-{number}", "Ready", "False", timeout=30)
-        eventually("the Service", lambda number=number: cluster.get("services", busy, f"quiet-{number}"), 10)
+        cluster.wait_condition(busy, f"quiet-{number}", "Accepted", "True", timeout=30)
+    eventually("five Services", lambda: len(cluster.list("services", busy)) >= 5, 10)
     settled(cluster, busy)
     with scale_operator(cluster, 0):
         moment = time.time()

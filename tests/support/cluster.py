@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -64,10 +65,13 @@ class Cluster:
         config = yaml.safe_load(paths.kubeconfig.read_text())
         cluster = config["clusters"][0]["cluster"]
         user = config["users"][0]["user"]
-        context = ssl.create_default_context(cafile=str(_beside(paths, cluster["certificate-authority"])))
-        context.load_cert_chain(
-            str(_beside(paths, user["client-certificate"])), str(_beside(paths, user["client-key"]))
-        )
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        context = ssl.create_default_context(cadata=authority)
+        with tempfile.NamedTemporaryFile() as pair:  # the ssl module reads certificates from files only
+            pair.write(base64.b64decode(user["client-certificate-data"]) + b"\n")
+            pair.write(base64.b64decode(user["client-key-data"]))
+            pair.flush()
+            context.load_cert_chain(pair.name)
         client = httpx.Client(base_url=cluster["server"], verify=context, timeout=30, trust_env=False)
         return cls(paths, client)
 
@@ -148,10 +152,6 @@ class Cluster:
         except AssertionError as slow:
             status_now = self.must_get("llmservices", namespace, name).get("status")
             raise AssertionError(f"{slow}\nstatus: {yaml.safe_dump(status_now)}") from slow
-
-
-def _beside(paths: ClusterPaths, name: str) -> Path:
-    return (paths.kubeconfig.parent / name).resolve()
 
 
 def _body(response: httpx.Response) -> JSON:

@@ -24,7 +24,7 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit
 _NOISE = re.compile(
     r"^\S+: error: |\s*\[type=\w+, input_value=.*$|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception): |^\s*Value error, "
 )
-_SOURCE = re.compile(r"^\s+(?:File \"|raise |\^)|^Traceback ")
+_SOURCE = re.compile(r"^(?:    |  File \"|  warnings\.warn)|^Traceback |^non-default args|Warning: ")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MAXIMUM = 16 * 1024 * 1024
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -60,9 +58,9 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
         if headers.get("transfer-encoding", "").lower() == "chunked":
             body = await _read_chunks(reader)
         elif "content-length" in headers:
-            body = await reader.readexactly(min(int(headers["content-length"]), MAXIMUM))
+            body = await reader.readexactly(int(headers["content-length"]))
         else:
-            body = await reader.read(MAXIMUM)
+            body = await reader.read()
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError) as error:
         raise OSError(f"not an HTTP answer: {error}") from error
     return Answer(status, body.decode(errors="replace"))

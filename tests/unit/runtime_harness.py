@@ -1,0 +1,164 @@
+"""A real supervisor process around the fake engine, for the tests of its behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from llmservice_runtime.contract import Failure, State
+from llmservice_runtime.loopback import Answer, ask
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.surroundings import Pace, Surroundings
+
+from tests.unit.fake_engine import Behaviour
+
+ENGINE = Path(__file__).with_name("fake_engine.py")
+QUICK = Pace(
+    poll_seconds=0.02,
+    watch_seconds=0.1,
+    in_flight_seconds=0.01,
+    stop_loading_seconds=0.5,
+    stop_serving_seconds=1.0,
+    preflight_seconds=20,
+)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Server:
+    """A running supervisor."""
+
+    process: asyncio.subprocess.Process
+    options: ServeOptions
+    port: int
+    log: list[str] = field(default_factory=list)
+
+    async def probe(self, path: str) -> int:
+        """The status of a path of the state's port; 0 when nobody answers."""
+        try:
+            return (await ask(self.options.state_port, path, timeout=2)).status
+        except OSError:
+            return 0
+
+    async def state(self) -> State | None:
+        """GET /state, or None when nobody answers."""
+        try:
+            answer = await ask(self.options.state_port, "/state", timeout=2)
+        except OSError:
+            return None
+        return State.from_json(answer.body)
+
+    async def until(self, condition: Callable[[State], bool], seconds: float = 10) -> State:
+        """The first state that fulfils a condition."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            state = await self.state()
+            if state is not None and condition(state):
+                return state
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"last state: {await self.state()}; log:\n" + "".join(self.log))
+
+    async def ready(self) -> State:
+        """Wait for readiness."""
+        return await self.until(lambda state: state.ready)
+
+    async def complete(self, **fields: object) -> Answer:
+        """POST /v1/completions."""
+        body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 4, **fields})
+        return await ask(self.port, "/v1/completions", method="POST", body=body, timeout=20)
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """To the supervisor."""
+        self.process.send_signal(number)
+
+    async def ended(self, seconds: float = 10) -> int:
+        """Its exit code."""
+        return await asyncio.wait_for(self.process.wait(), seconds)
+
+    def failure(self) -> Failure | None:
+        """What the termination log holds."""
+        path = Path(self.options.termination_log)
+        return Failure.from_json(path.read_text()) if path.exists() else None
+
+
+@asynccontextmanager
+async def supervised(
+    folder: Path, behaviour: Behaviour | None = None, *, pace: Pace = QUICK, check: bool = False, **changed: object
+) -> AsyncIterator[Server]:
+    """Start a supervisor; whatever happens, nothing of it is left."""
+    options = ServeOptions(
+        **{  # type: ignore[arg-type]
+            "accelerator": "cpu",
+            "state_port": free_port(),
+            "drain_file": str(folder / "board"),
+            "termination_log": str(folder / "termination-log"),
+            "propagation_seconds": 0.2,
+            "drain_seconds": 5,
+            "start_seconds": 20,
+            **changed,
+        }
+    )
+    port = free_port()
+    setup = {"pace": asdict(pace), "check": check, "options": options.to_args(), "flags": _flags(port)}
+    environment = {**os.environ, "FAKE_ENGINE": json.dumps(asdict(behaviour or Behaviour()))}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        __file__,
+        json.dumps(setup),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment,
+    )
+    server = Server(process, options, port)
+    assert process.stdout is not None
+    reading = asyncio.create_task(_collect(process.stdout, server.log))
+    try:
+        yield server
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await reading
+
+
+def _flags(port: int) -> tuple[str, ...]:
+    return ("--model", "m", "--port", str(port))
+
+
+async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:
+    while line := await stream.readline():
+        log.append(line.decode())
+
+
+def main() -> int:
+    """The supervisor's process."""
+    from llmservice_runtime.options import parse_options
+    from llmservice_runtime.supervisor import run
+
+    setup = json.loads(sys.argv[1])
+    around = Surroundings(
+        command=(sys.executable, "-u", str(ENGINE)),
+        preflight=Surroundings().preflight if setup["check"] else ("true",),
+        pace=Pace(**setup["pace"]),
+    )
+    return run(parse_options(setup["options"]), setup["flags"], around)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""SIGTERM in every phase: whole streams, no newcomer answered wrongly, and an end in time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.contract import Phase
+from llmservice_runtime.loopback import Answer
+
+from tests.unit.fake_engine import Behaviour
+from tests.unit.runtime_harness import Server, supervised
+
+
+async def test_a_stream_in_flight_is_delivered_whole(tmp_path: Path) -> None:
+    async with supervised(tmp_path) as server:
+        await server.ready()
+        stream = await _streaming(server, tokens=20)
+        server.signal()
+        draining = await server.until(lambda state: state.phase is Phase.DRAINING)
+        assert not draining.ready
+        assert draining.started
+        answer = await stream
+        assert answer.body.count("data: ") == 21
+        assert answer.body.endswith("data: [DONE]\n\n")
+        assert await server.ended() == 0
+        assert server.failure() is None
+
+
+async def test_newcomers_are_served_first_and_refused_later(tmp_path: Path) -> None:
+    async with supervised(tmp_path, propagation_seconds=0.5) as server:
+        await server.ready()
+        stream = await _streaming(server, tokens=30)
+        server.signal()
+        await server.until(lambda state: not state.ready)
+        assert (await server.complete()).status == 200
+        await server.until(lambda state: state.progress == "waiting for the requests in flight")
+        late = await server.complete()
+        assert late.status == 503
+        assert "try again" in late.body
+        assert await server.probe("/livez") == 200
+        assert (await stream).body.endswith("data: [DONE]\n\n")
+        assert await server.ended() == 0
+
+
+async def test_pooled_connections_are_closed_while_draining(tmp_path: Path) -> None:
+    async with supervised(tmp_path, propagation_seconds=1) as server:
+        await server.ready()
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            assert b"connection: close" not in await asyncio.to_thread(_request, connection)
+            server.signal()
+            await server.until(lambda state: state.phase is Phase.DRAINING)
+            assert b"connection: close" in await asyncio.to_thread(_request, connection)
+            assert await asyncio.to_thread(connection.recv, 1) == b""
+
+
+async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) -> None:
+    async with supervised(tmp_path, drain_seconds=0.3) as server:
+        await server.ready()
+        stream = await _streaming(server, tokens=1000)
+        began = time.monotonic()
+        server.signal()
+        assert (await stream).body.endswith("data: abort\n\n")
+        assert await server.ended() == 0
+        assert time.monotonic() - began < 3
+        assert "streams that took too long and are ended: 1" in "".join(server.log)
+
+
+async def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
+    async with supervised(tmp_path, propagation_seconds=30, drain_seconds=30) as server:
+        await server.ready()
+        stream = await _streaming(server, tokens=1000)
+        server.signal()
+        await server.until(lambda state: state.phase is Phase.DRAINING)
+        server.signal()
+        assert await server.ended(5) == 0
+        await stream
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        pytest.param(Behaviour(load_seconds=60), id="at once"),
+        pytest.param(Behaviour(load_seconds=60, swallowed_terms=1), id="first SIGTERM swallowed"),
+        pytest.param(Behaviour(load_seconds=60, deaf=True), id="deaf to every SIGTERM"),
+    ],
+)
+async def test_sigterm_while_loading(tmp_path: Path, behaviour: Behaviour) -> None:
+    async with supervised(tmp_path, behaviour) as server:
+        await server.until(lambda state: state.phase is Phase.LOADING)
+        await asyncio.sleep(0.3)  # the fake engine's Python has to come up: nothing of it can be awaited before
+        server.signal()
+        assert await server.ended(5) == 0
+        assert server.failure() is None
+
+
+async def test_sigterm_during_the_first_request(tmp_path: Path) -> None:
+    behaviour = Behaviour(first_request="answer", frozen=True)
+    async with supervised(tmp_path, behaviour) as server:
+        await server.until(lambda state: state.phase in (Phase.SMOKE, Phase.SERVING))
+        server.signal(signal.SIGINT)
+        assert await server.ended(5) == 0
+
+
+async def test_a_server_deaf_to_sigterm_is_killed_in_time(tmp_path: Path) -> None:
+    async with supervised(tmp_path, Behaviour(deaf=True)) as server:
+        await server.ready()
+        server.signal()
+        assert await server.ended(6) == 0
+        assert "was killed" in "".join(server.log)
+
+
+async def test_without_the_middleware_vllms_own_drain_is_waited_for(tmp_path: Path) -> None:
+    behaviour = Behaviour(middleware=False, stop_seconds=2.5)
+    async with supervised(tmp_path, behaviour) as server:
+        await server.ready()
+        server.signal()
+        assert await server.ended(8) == 0
+        assert "was killed" not in "".join(server.log)
+
+
+async def _streaming(server: Server, tokens: int) -> asyncio.Task[Answer]:
+    """A stream whose request has arrived."""
+    before = await server.complete()
+    assert before.status == 200
+    task = asyncio.create_task(server.complete(stream=True, max_tokens=tokens))
+    await asyncio.sleep(0.1)  # arrived, and some tokens under way
+    assert not task.done()
+    return task
+
+
+def _request(connection: socket.socket) -> bytes:
+    body = b'{"model":"m","prompt":"a"}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    connection.sendall(head + body)
+    received = b""
+    while b"choices" not in received:
+        received += connection.recv(4096)
+    return received

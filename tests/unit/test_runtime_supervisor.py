@@ -1,0 +1,133 @@
+"""The supervisor's life with a server that is well, and with one that ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.contract import FailureReason, Phase
+from llmservice_runtime.loopback import ask
+
+from tests.unit.fake_engine import Behaviour
+from tests.unit.runtime_harness import supervised
+
+LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
+
+
+async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
+    behaviour = Behaviour(log=str(LOGS / "start.log"), load_seconds=0.5)
+    async with supervised(tmp_path, behaviour) as server:
+        loading = await server.until(lambda state: state.phase is Phase.LOADING)
+        assert not loading.started
+        assert await server.probe("/startupz") == 503
+        assert await server.probe("/livez") == 200
+        state = await server.ready()
+        assert state.phase is Phase.SERVING
+        assert state.model_names == ("m",)
+        assert state.measured.vllm_version == "0.32.0"
+        assert state.measured.kv_cache_tokens == 524_288
+        assert state.measured.max_concurrency == 256.0
+        assert state.measured.start_seconds is not None
+        assert [await server.probe(path) for path in ("/startupz", "/readyz", "/livez", "/other")] == [
+            200,
+            200,
+            200,
+            404,
+        ]
+        assert (await server.complete()).status == 200
+
+
+async def test_passes_the_log_through(tmp_path: Path) -> None:
+    async with supervised(tmp_path, Behaviour(log=str(LOGS / "start.log"))) as server:
+        await server.ready()
+        assert (LOGS / "start.log").read_text() in "".join(server.log)
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "reason", "exit_code"),
+    [
+        pytest.param("bad_flag", 2, FailureReason.INVALID_FLAG, 2, id="bad flag"),
+        pytest.param("max_model_len", 1, FailureReason.MAX_MODEL_LEN_TOO_LARGE, 1, id="too long"),
+        pytest.param("start", 0, FailureReason.STARTUP_FAILED, 1, id="exit 0 is no success"),
+    ],
+)
+async def test_end_while_loading(tmp_path: Path, log: str, code: int, reason: FailureReason, exit_code: int) -> None:
+    behaviour = Behaviour(log=str(LOGS / f"{log}.log"), exit_loading=code)
+    async with supervised(tmp_path, behaviour) as server:
+        assert await server.ended() == exit_code
+        failure = server.failure()
+        assert failure is not None
+        assert (failure.reason, failure.phase, failure.exit_code) == (reason, Phase.LOADING, code)
+
+
+async def test_a_server_that_dies_while_serving_is_a_failure_even_with_exit_code_0(tmp_path: Path) -> None:
+    async with supervised(tmp_path) as server:
+        await server.ready()
+        with pytest.raises(OSError):
+            await ask(server.port, "/exit", method="POST", body="0", timeout=5)
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert (failure.reason, failure.phase) == (FailureReason.ENGINE_DIED, Phase.SERVING)
+
+
+@pytest.mark.parametrize(
+    ("first_request", "reason", "words"),
+    [
+        pytest.param("error", FailureReason.SMOKE_REQUEST_FAILED, "the engine is unwell", id="answers 500"),
+        pytest.param("die", FailureReason.COMPILATION_FAILED, "no g++", id="dies of it"),
+    ],
+)
+async def test_a_first_request_that_fails_is_never_ready(
+    tmp_path: Path, first_request: str, reason: FailureReason, words: str
+) -> None:
+    async with supervised(tmp_path, Behaviour(first_request=first_request)) as server:
+        seen = []
+        while server.process.returncode is None:
+            seen.append(await server.probe("/readyz"))
+            await asyncio.sleep(0.02)
+        assert 200 not in seen
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is reason
+        assert words in failure.message
+        assert failure.phase is Phase.SMOKE
+
+
+async def test_gives_up_when_the_start_takes_too_long(tmp_path: Path) -> None:
+    async with supervised(tmp_path, Behaviour(load_seconds=60), start_seconds=0.5) as server:
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.START_TIMEOUT
+
+
+async def test_leaves_no_orphans(tmp_path: Path) -> None:
+    async with supervised(tmp_path, Behaviour(orphan=str(tmp_path / "pid"))) as server:
+        await server.ready()
+        orphan = int((tmp_path / "pid").read_text())
+        assert _lives(orphan)
+        with pytest.raises(OSError):
+            await ask(server.port, "/exit", method="POST", body="3", timeout=5)
+        assert await server.ended() == 3
+        assert not _lives(orphan)
+
+
+async def test_the_preflight_ends_it_before_vllm_starts(tmp_path: Path) -> None:
+    async with supervised(tmp_path, check=True, expected_version="0.1.0") as server:
+        assert await server.ended(30) == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.phase is Phase.PREFLIGHT
+        assert failure.reason in (FailureReason.VERSION_MISMATCH, FailureReason.ENGINE_MISSING)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    os.kill(pid, 0)
+    return stat.rpartition(")")[2].split()[0] != "Z"

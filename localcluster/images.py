@@ -1,0 +1,245 @@
+"""The images of the local cluster, built from the project's own Dockerfiles straight into the cluster's store."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from localcluster.buildkit import Builder, Recipe, running_builder
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths, cache_root
+from localcluster.progress import Progress
+from localcluster.rootfs import base_key, base_layout
+from localcluster.tinymodel.cache import model_folder
+
+INPUTS_LABEL = "llmservice.dev/inputs"
+GIGABYTE = 10**9
+# What building the vLLM image takes on the way: packages, build snapshot, layer and unpacked image, with some air.
+VLLM_NEEDS_FREE = 30 * GIGABYTE
+OPERATOR_CACHE_MEGABYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image: its name in the store, its Dockerfile, and the files below the repository that it is made of."""
+
+    name: str
+    reference: str
+    dockerfile: str
+    inputs: tuple[str, ...]
+    on_base: bool = True
+    has_model: bool = False
+
+
+PAUSE = Image(
+    "pause", "registry.local/pause:1", "localcluster/pause/Dockerfile", ("localcluster/pause",), on_base=False
+)
+VLLM = Image(
+    "vllm",
+    "registry.local/vllm-cpu:v0.32.0",
+    "runtime/Dockerfile.cpu",
+    ("runtime/requirements-cpu.txt",),
+    has_model=True,
+)
+OPERATOR = Image(
+    "operator",
+    "registry.local/llmservice-operator:dev",
+    "operator/Dockerfile",
+    (
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "uv.lock",
+        "operator/llmservice_operator",
+        "runtime/llmservice_runtime",
+    ),
+)
+# The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
+IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR)
+
+
+def inputs_hash(root: Path, image: Image, more: Iterable[str] = ()) -> str:
+    """Names the content of an image's inputs: equal means that a build would make the same."""
+    digest = hashlib.sha256()
+    for name in sorted({image.dockerfile, ".dockerignore", *image.inputs}):
+        for file in _files(root / name):
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(root)}\0{len(content)}\0".encode() + content)
+    for word in more:
+        digest.update(f"\0{word}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The cluster's image store."""
+
+    paths: ClusterPaths
+
+    def built_from(self, reference: str) -> str | None:
+        """The inputs that the image in the store was built from; None where it is not there."""
+        for line in self._ctr("images", "ls", f"name=={reference}").splitlines()[1:]:
+            labels = dict(pair.partition("=")[::2] for pair in line.split()[-1].split(","))
+            return labels.get(INPUTS_LABEL)
+        return None
+
+    def record(self, reference: str, inputs: str) -> None:
+        """The label lives and dies with the image, so it cannot speak of one that is gone."""
+        self._ctr("images", "label", reference, f"{INPUTS_LABEL}={inputs}")
+
+    def forget(self, reference: str) -> None:
+        """An interrupted build must not leave the old label on a new image."""
+        if self.built_from(reference):
+            self._ctr("images", "label", reference, f"{INPUTS_LABEL}=")
+
+    def _ctr(self, *words: str) -> str:
+        command = (str(self.paths.bin / "ctr"), "-a", str(self.paths.containerd_socket))
+        done = subprocess.run(
+            (*command, "-n", self.paths.containerd_namespace, *words), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise ClusterError(
+                f"the image store does not answer: {done.stderr.strip()}",
+                "Start it: python -m localcluster up --only containerd",
+            )
+        return done.stdout
+
+
+def needs_teaching() -> bool:
+    """Whether the tiny model must be made first, which takes PyTorch."""
+    return not model_folder().is_dir()
+
+
+def build_all(
+    paths: ClusterPaths,
+    progress: Progress,
+    environment: Mapping[str, str] = os.environ,
+    only: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Build what is not in the store as it should be; the names of the images that were built."""
+    store, cache = Store(paths), cache_root(environment, Path.home())
+    with _lock(paths):
+        wanted = [(image, _expected(paths.root, image)) for image in IMAGES if not only or image.name in only]
+        stale = [(image, inputs) for image, inputs in wanted if store.built_from(image.reference) != inputs]
+        for image, _ in wanted:
+            if image not in [one for one, _ in stale]:
+                progress.line(f"image {image.reference} is up to date")
+        if not stale:
+            return ()
+        if any(image is VLLM for image, _ in stale):
+            check_disk(paths.state, VLLM_NEEDS_FREE, lambda path: shutil.disk_usage(path).free)
+        with running_builder(paths, environment) as builder:
+            for image, inputs in stale:
+                store.forget(image.reference)
+                _build(image, builder, cache, progress)
+                store.record(image.reference, inputs)
+                builder.prune(0 if image is VLLM else OPERATOR_CACHE_MEGABYTES)
+    return tuple(image.name for image, _ in stale)
+
+
+def check_disk(path: Path, needed: int, free: Callable[[Path], int]) -> None:
+    """Fail early: a full disk in the middle of a build leaves a cluster that evicts its pods."""
+    left = free(path)
+    if left < needed:
+        raise ClusterError(
+            f"{left / GIGABYTE:.0f} GB are free at {path}, and the vLLM image takes {needed / GIGABYTE:.0f} GB",
+            "Free some space; `python -m localcluster down --purge` of other clones gives theirs back.",
+        )
+
+
+def _expected(root: Path, image: Image) -> str:
+    more = ([base_key()] if image.on_base else []) + ([model_folder().name] if image.has_model else [])
+    return inputs_hash(root, image, more)
+
+
+def _build(image: Image, builder: Builder, cache: Path, progress: Progress) -> None:
+    root = builder.paths.root
+    log = builder.paths.logs / f"image-{image.name}.log"
+    with tempfile.TemporaryDirectory(prefix="llmservice-image-") as scratch, ThreadPoolExecutor(1) as beside:
+        taught = beside.submit(_taught_model, progress) if image.has_model else None
+        base = base_layout(cache, progress) if image.on_base else None
+        context = _pause_context(root, Path(scratch)) if image is PAUSE else root
+        recipe = Recipe(image.reference, root / image.dockerfile, context, base=base)
+        with progress.step(f"image {image.reference}") as step:
+            if taught is not None:
+                _build_engine(builder, recipe, log, step.title, progress)
+                recipe = Recipe(image.reference, root / image.dockerfile, context, {"models": taught.result()}, base)
+            builder.build(recipe, log, step)
+
+
+def _build_engine(builder: Builder, recipe: Recipe, log: Path, title: str, progress: Progress) -> None:
+    """All but the model's layer: it downloads while the model is taught."""
+    engine = Recipe(recipe.reference, recipe.dockerfile, recipe.context, base=recipe.base, target="engine")
+    with progress.step(f"{title}, packages") as step:
+        builder.build(engine, log.with_suffix(".engine.log"), step, keep=False)
+
+
+def _taught_model(progress: Progress) -> Path:
+    """Taught in a process of its own: PyTorch's memory is given back when it ends."""
+    if needs_teaching():
+        with progress.step("teaching the tiny model") as step, tempfile.TemporaryDirectory() as scratch:
+            command = (sys.executable, "-m", "localcluster.tinymodel", f"{scratch}/model")
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+                assert child.stderr is not None
+                lines = []
+                for line in child.stderr:
+                    lines.append(line.strip())
+                    step.detail = line.strip()
+        if child.returncode != 0:
+            raise ClusterError("the tiny model was not taught", "\n    ".join(lines[-8:]))
+    return model_folder()
+
+
+def _pause_context(root: Path, scratch: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise ClusterError("a C compiler is missing", "Install one (Debian: apt-get install gcc libc6-dev).")
+    source = root / "localcluster" / "pause" / "pause.c"
+    done = subprocess.run(
+        (compiler, "-static", "-Os", "-s", "-o", str(scratch / "pause"), str(source)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ClusterError("the pause program does not compile", done.stderr.strip())
+    return scratch
+
+
+@contextmanager
+def _lock(paths: ClusterPaths) -> Iterator[None]:
+    """One build at a time for each clone: the second waits, and then finds the first one's images."""
+    paths.state.mkdir(parents=True, exist_ok=True)
+    with (paths.state / "images.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
+    """`python -m localcluster images`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m localcluster images",
+        description="Build the images into the cluster's store; what is there and unchanged is left alone.",
+        epilog="example: python -m localcluster images --only operator",
+    )
+    names = [image.name for image in IMAGES]
+    parser.add_argument("--only", action="append", choices=names, default=[], help="this image; may be repeated")
+    build_all(paths, progress, environment, parser.parse_args(argv).only)
+    return 0

@@ -1,0 +1,95 @@
+"""What the machine lacks is said before anything is made, with what to do about it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localcluster import lock, preflight
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths
+from localcluster.preflight import GIB, Listener
+
+
+@pytest.mark.parametrize(
+    ("check", "problem", "remedy"),
+    [
+        pytest.param(lambda: preflight.require_root(1000), "needs root", "sudo", id="not root"),
+        pytest.param(
+            lambda: preflight.require_disk(Path("/x"), 3 * GIB, 12 * GIB, "building the programs"),
+            "/x has 3.0 GiB free, and building the programs needs 12 GiB",
+            "free 9.0 GiB there",
+            id="disk",
+        ),
+    ],
+)
+def test_refused(check: Callable[[], None], problem: str, remedy: str) -> None:
+    with pytest.raises(ClusterError) as refused:
+        check()
+    assert problem in refused.value.problem
+    assert remedy in refused.value.remedy
+
+
+def test_enough_is_enough() -> None:
+    preflight.require_root(0)
+    preflight.require_disk(Path("/x"), 12 * GIB, 12 * GIB, "building")
+
+
+def test_missing_tools_are_named_by_their_packages() -> None:
+    present = {"iptables", "ip"}
+    packages = preflight.missing_packages(
+        {"iptables": "iptables", "ip": "iproute2", "socat": "socat", "conntrack": "conntrack"},
+        lambda tool: tool if tool in present else None,
+    )
+    assert packages == ("conntrack", "socat")
+
+
+def test_listening_sockets_of_the_kernels_table() -> None:
+    table = (
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n"
+        "   1: 0100007F:192B 0100007F:8000 01 00000000:00000000 00:00000000 00000000     0        0 4712 1\n"
+    )
+    assert preflight.listeners(table) == (Listener(6443, 4711),)
+
+
+def test_the_holder_of_a_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (taken,) = preflight.taken_ports(frozenset(), {port: "kube-apiserver"})
+        assert (taken.port, taken.pid) == (port, os.getpid())
+        assert f"port {port} (for kube-apiserver) is held by process {os.getpid()} (" in str(taken)
+        assert preflight.taken_ports(frozenset({os.getpid()}), {port: "kube-apiserver"}) == ()
+    assert preflight.taken_ports(frozenset(), {port: "kube-apiserver"}) == ()
+
+
+def test_another_clone_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "machine.json"
+    mine, other = ClusterPaths(tmp_path / "mine"), ClusterPaths(tmp_path / "other")
+    assert lock.other_clone(mine, place) is None
+    lock.claim(other, place)
+    assert lock.other_clone(mine, place) == other.root
+    assert lock.other_clone(other, place) is None
+    lock.release(mine, place)
+    assert lock.other_clone(mine, place) == other.root, "a clone gives back only what is its own"
+    lock.release(other, place)
+    assert lock.other_clone(mine, place) is None
+    assert str(other.root) in str(lock.conflict(other.root))
+
+
+def test_a_half_written_lock_is_no_lock(tmp_path: Path) -> None:
+    place = tmp_path / "machine.json"
+    place.write_text('{"clone": ')
+    assert lock.other_clone(ClusterPaths(tmp_path), place) is None
+
+
+def test_one_up_or_down_at_a_time(tmp_path: Path) -> None:
+    place = tmp_path / "machine.json"
+    with lock.exclusive(place), pytest.raises(ClusterError, match="at work"), lock.exclusive(place):
+        raise AssertionError("two at a time")
+    with lock.exclusive(place):
+        pass

@@ -152,20 +152,22 @@ def _applies(service: LLMService, observed: Observed, children: list[Wanted]) ->
                 child.manifest,
                 reason,
                 known_uid=live.uid if whose is Ownership.OURS else None,
-                expel=bool(live.foreign),
+                expel=bool(live.foreign) or not live.is_applied,
                 input_hash=child.input_hash,
             )
 
 
 def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
     """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
-    is_recorded = record is not None and record == AppliedRecord(child.input_hash, live.managed_hash)
-    if is_recorded and not live.foreign:
+    # What is left of others' fields after a removal (defaults that they own) is not worth another try.
+    if record == AppliedRecord(child.input_hash, live.managed_hash):
         return None
     found = difference(child.manifest, live)
     if found is not None:
         return f"{found} is not as asked for"
-    return f"others added {', '.join(sorted(live.foreign))}" if live.foreign else None
+    if live.foreign:
+        return f"others added {', '.join(sorted(live.foreign))}"
+    return None if live.is_applied else "the record of its field owners was reset"
 
 
 def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:

@@ -91,7 +91,7 @@ def _why_not_ready(verdict: Verdict, progress: Progress, trouble: Trouble | None
     if verdict.obstacle is not None:
         return verdict.obstacle.reason, verdict.obstacle.message
     if trouble is not None:
-        return trouble.reason, f"{trouble.message} {trouble.remedy}".strip()
+        return trouble.reason, trouble.sentence()
     if progress.is_overdue:
         return Reason.PROGRESS_DEADLINE_EXCEEDED, REASONS[Reason.PROGRESS_DEADLINE_EXCEEDED].summary
     return progress.reason, progress.message

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from llmservice_operator.observe import still
-from llmservice_operator.observe.foreign import foreign_paths
+from llmservice_operator.observe.foreign import foreign_paths, is_applied
 from llmservice_operator.observe.pods import PodFacts
 
 __all__ = [
@@ -63,6 +63,8 @@ class ChildFacts:
     managed_by: str | None
     foreign: frozenset[str]
     """Field paths in what we manage that only others own: what they added."""
+    is_applied: bool
+    """Our own apply is on record as owner of fields."""
     managed_hash: str
     """Hash of the live content; with the same hash and the same wish, nothing needs a closer look."""
     body: bytes = field(compare=False, repr=False)
@@ -197,6 +199,7 @@ def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
         "service": labels.get(SERVICE_LABEL),
         "managed_by": labels.get(MANAGED_BY_LABEL),
         "foreign": foreign_paths(metadata.get("managedFields") or ()),
+        "is_applied": is_applied(metadata.get("managedFields") or ()),
         "managed_hash": hashlib.sha256(text).hexdigest()[:16],
         "body": zlib.compress(text, 1),
     }

@@ -74,6 +74,11 @@ class Trouble:
         """Without somebody's help it will not go away."""
         return self.reason not in _MAY_PASS or (self.restarts >= _PATIENCE and self.reason is not Reason.UNSCHEDULABLE)
 
+    def sentence(self) -> str:
+        """What happened and what to do about it, in one line."""
+        end = "" if self.message.rstrip().endswith((".", "!", "?")) else "."
+        return f"{self.message.rstrip()}{end} {self.remedy}".strip()
+
     def to_object(self) -> dict[str, Any]:
         message, remedy = self.message[:_TEXT_LIMIT], self.remedy[:_TEXT_LIMIT]
         told: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}

@@ -26,6 +26,11 @@ def foreign_paths(managed_fields: Iterable[Json]) -> frozenset[str]:
     return frozenset(_readable(path) for other in theirs for path in _only_theirs(other, ours, ()))
 
 
+def is_applied(managed_fields: Iterable[Json]) -> bool:
+    """Whether our apply is on record. Where somebody reset the owners, nothing else tells what was added."""
+    return any((e.get("manager"), e.get("operation")) == (MANAGER, "Apply") for e in managed_fields)
+
+
 def removal_patch(obj: Json) -> list[dict[str, Any]]:
     """The JSON patch that takes others' additions out of this live object; empty when there are none.
 

@@ -1,0 +1,166 @@
+"""What the API server makes of the CRD: examples, defaults, /scale, printer columns, server-side apply, explain."""
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from llmservice_operator.api.service import LLMService, parse_spec
+
+from tests.contract.api import API_VERSION, NAMESPACE, RESOURCE, SERVICES, Api
+from tests.contract.bad_manifests import manifest
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+SMALLEST = manifest("five-lines", {})
+
+
+def example(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_an_example_is_taken_whole(api: Api, path: Path) -> None:
+    written = example(path)
+    answer = api.try_create(written)
+    assert answer.status_code == 201, answer.text
+    stored = answer.json()["spec"]
+    assert without_scaling(stored) == without_scaling(written["spec"])
+    assert parse_spec(stored) == parse_spec(written["spec"])
+
+
+def without_scaling(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key != "scaling"}
+
+
+def test_there_are_examples_and_one_is_the_demos() -> None:
+    assert {"tiny-chat", "smallest"} <= {path.stem for path in EXAMPLES}
+    assert len(example(Path(EXAMPLES[0].parent, "smallest.yaml"))["spec"]["model"]) == 1
+
+
+def test_only_replicas_are_written_into_the_spec(api: Api) -> None:
+    stored = api.try_create(SMALLEST).json()
+    assert stored["spec"] == {**SMALLEST["spec"], "scaling": {"replicas": 1}}
+    assert stored["status"] == {"observedGeneration": -1}
+
+
+def test_scale_answers_and_scales(api: Api) -> None:
+    with api.existing(SMALLEST):
+        scale = api.http.get(f"{SERVICES}/five-lines/scale")
+        assert scale.status_code == 200, scale.text
+        assert scale.json()["spec"] == {"replicas": 1}
+        scaled = api.http.put(f"{SERVICES}/five-lines/scale", json={**scale.json(), "spec": {"replicas": 3}})
+        assert scaled.status_code == 200, scaled.text
+        assert api.get("five-lines")["spec"]["scaling"] == {"replicas": 3}
+        too_many = api.http.put(f"{SERVICES}/five-lines/scale", json={**scaled.json(), "spec": {"replicas": 1001}})
+        assert too_many.status_code == 422, too_many.text
+
+
+def test_an_autoscaler_finds_pods_and_replicas(api: Api) -> None:
+    with api.existing(SMALLEST) as current:
+        status = {"replicas": 2, "selector": "llmservice.dev/service=five-lines"}
+        api.http.put(f"{SERVICES}/five-lines/status", json={**current, "status": status}).raise_for_status()
+        scale = api.http.get(f"{SERVICES}/five-lines/scale").json()
+        assert scale["status"] == status
+
+
+def test_a_horizontal_pod_autoscaler_may_name_it(api: Api) -> None:
+    target = {"apiVersion": API_VERSION, "kind": "LLMService", "name": "five-lines"}
+    waiting = {"metric": {"name": "waiting"}, "target": {"type": "AverageValue", "averageValue": "5"}}
+    answer = api.http.post(
+        f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers",
+        json={
+            "metadata": {"name": "five-lines"},
+            "spec": {
+                "scaleTargetRef": target,
+                "minReplicas": 1,
+                "maxReplicas": 4,
+                "metrics": [{"type": "Pods", "pods": waiting}],
+            },
+        },
+        params={"dryRun": "All", "fieldValidation": "Strict"},
+    )
+    assert answer.status_code == 201, answer.text
+
+
+def test_status_is_written_through_its_subresource_only(api: Api) -> None:
+    with api.existing(SMALLEST) as current:
+        answer = api.http.put(f"{SERVICES}/five-lines", json={**current, "status": {"replicas": 7}})
+        assert answer.status_code == 200
+        assert api.get("five-lines")["status"] == {"observedGeneration": -1}
+
+
+def test_one_manager_adds_to_anothers_lists(api: Api) -> None:
+    def apply(manager: str, spec: Mapping[str, Any]) -> httpx.Response:
+        body = {"apiVersion": API_VERSION, "kind": "LLMService", "metadata": {"name": "five-lines"}, "spec": spec}
+        return api.http.patch(
+            f"{SERVICES}/five-lines",
+            content=yaml.safe_dump(body),
+            headers={"content-type": "application/apply-patch+yaml"},
+            params={"fieldManager": manager},
+        )
+
+    with api.existing(SMALLEST):
+        for manager, letter in (("one", "A"), ("two", "B")):
+            answer = apply(manager, {"model": SMALLEST["spec"]["model"], "runtime": {"env": [env(letter)]}})
+            assert answer.status_code == 200, answer.text
+        assert api.get("five-lines")["spec"]["runtime"]["env"] == [env("A"), env("B")]
+
+
+def env(name: str) -> dict[str, str]:
+    return {"name": name, "value": "x"}
+
+
+def test_what_is_stored_can_be_parsed(api: Api) -> None:
+    with api.existing(SMALLEST) as stored:
+        service = LLMService.from_object(stored)
+    assert service.name == "five-lines"
+    assert service.spec.scaling.replicas == 1
+    assert service.status == {"observedGeneration": -1}
+
+
+def kubectl(kubeconfig: Path, *arguments: str) -> str:
+    command = ["kubectl", f"--kubeconfig={kubeconfig}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_columns(api: Api, kubeconfig: Path) -> None:
+    with api.existing(SMALLEST) as current:
+        ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": ""}
+        status = {
+            "ready": "1/1",
+            "gpus": 2,
+            "endpoint": {"url": "http://five-lines.default.svc/v1"},
+            "conditions": [{**ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            "effective": {"precision": {"weights": "fp8"}, "parallelism": {"tensorParallelSize": 2}},
+            "measured": {"kvCacheTokens": 4096},
+            "rollout": {"revision": "0123456789"},
+        }
+        api.http.put(f"{SERVICES}/five-lines/status", json={**current, "status": status}).raise_for_status()
+        head, row = kubectl(kubeconfig, "get", RESOURCE, "five-lines", "-n", NAMESPACE).splitlines()
+        wide = kubectl(kubeconfig, "get", RESOURCE, "five-lines", "-n", NAMESPACE, "-o", "wide").splitlines()
+    assert head.split() == ["NAME", "MODEL", "GPUS", "READY", "URL", "REASON", "AGE"]
+    values = [
+        "five-lines",
+        "hf://Qwen/Qwen2.5-7B-Instruct",
+        "2",
+        "1/1",
+        "http://five-lines.default.svc/v1",
+        "RolledOut",
+    ]
+    assert row.split()[:-1] == values
+    assert wide[0].split()[7:] == ["PRECISION", "TP", "KV", "TOKENS", "REVISION"]
+    assert wide[1].split()[7:] == ["fp8", "2", "4096", "0123456789"]
+
+
+def test_explain_reads_like_documentation(api: Api, kubeconfig: Path) -> None:
+    text = kubectl(kubeconfig, "explain", "llmservices.spec.batching", "--api-version", API_VERSION)
+    words = " ".join(text.split())
+    assert "Continuous batching and PagedAttention" in words
+    assert "Most sequences that are worked on in one step (--max-num-seqs)." in words
+    assert words.count("Default:") >= 7

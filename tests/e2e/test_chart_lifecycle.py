@@ -18,22 +18,33 @@ from tests.support.cluster import Cluster, eventually
 BLUE, GREEN = "chart-blue", "chart-green"
 
 
-@pytest.fixture
-def charts(cluster: Cluster, tmp_path: Path) -> Iterator[StandIn]:
-    """Chart copies of any version; two namespaces to install them in; nothing left afterwards."""
-    stand_in = StandIn(tmp_path, "chart-lifecycle.example")
-    _clear(cluster, stand_in)
+@pytest.fixture(scope="module")
+def namespaces(cluster: Cluster) -> Iterator[None]:
+    """Two namespaces to install into, empty also after an interrupted run."""
+    _delete_namespaces(cluster)
     for name in (BLUE, GREEN):
         cluster.kubectl("create", "namespace", name)
+    yield
+    _delete_namespaces(cluster)
+
+
+@pytest.fixture
+def charts(cluster: Cluster, namespaces: None, tmp_path: Path) -> Iterator[StandIn]:
+    """Chart copies of any version; no release and no CRD of theirs before and after."""
+    stand_in = StandIn(tmp_path, "chart-lifecycle.example")
+    _clear(cluster, stand_in)
     yield stand_in
     _clear(cluster, stand_in)
 
 
-def _clear(cluster: Cluster, charts: StandIn) -> None:
-    for namespace in (BLUE, GREEN):
-        for release in json.loads(cluster.helm("list", "-n", namespace, "-o", "json")):
-            cluster.helm("uninstall", release["name"], "-n", namespace)
+def _delete_namespaces(cluster: Cluster) -> None:
     cluster.kubectl("delete", "namespace", BLUE, GREEN, "--ignore-not-found", "--timeout=120s")
+
+
+def _clear(cluster: Cluster, charts: StandIn) -> None:
+    for release in json.loads(cluster.helm("list", "--all-namespaces", "-o", "json")):
+        if release["namespace"] in (BLUE, GREEN):
+            cluster.helm("uninstall", release["name"], "-n", release["namespace"])
     cluster.kubectl("delete", "crd", charts.crd_name, "--ignore-not-found", "--timeout=60s")
 
 

@@ -132,6 +132,8 @@ class Operator:
         watching = asyncio.create_task(
             kopf.operator(
                 registry=handlers.registry(self._transport.credentials),
+                # Else kopf asks the system for the user's name, and a UID need not have one.
+                identity=self._options.identity,  # type: ignore[arg-type]  # a NewType that kopf keeps private
                 settings=handlers.settings(),
                 standalone=True,
                 clusterwide=not self._options.namespaces,

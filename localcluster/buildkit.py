@@ -18,7 +18,7 @@ from localcluster.rootfs import OciLayout
 
 DAEMON = "buildkitd"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_STEP = re.compile(r"#\d+ \[(?P<where>[^]]*)\] (?P<what>.*)")
+_STEP = re.compile(r"#\d+ (\[[^]]*\] .*|exporting layers|unpacking to \S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ class Builder:
             assert child.stderr is not None
             for line in child.stderr:
                 written.write(line)
-                if found := _STEP.match(line):
-                    step.detail = f"{found['where']}: {found['what'][:90]}"
+                step.detail = what_it_does(line) or step.detail
         if child.returncode != 0:
             tail = "\n    ".join(log.read_text().splitlines()[-15:])
             raise ClusterError(f"building {recipe.reference} failed", f"end of {log}:\n    {tail}")
@@ -108,6 +107,12 @@ def daemon_command(paths: ClusterPaths) -> tuple[str, ...]:
         "--containerd-worker-gc=false",
         "--allow-insecure-entitlement", "network.host",
     )  # fmt: skip
+
+
+def what_it_does(line: str) -> str | None:
+    """The build step that a line of BuildKit's plain progress begins; None for a step's own output."""
+    found = _STEP.match(line)
+    return re.sub(r"--mount=\S+\s+", "", found[1])[:90] if found else None
 
 
 def build_words(recipe: Recipe, files: Mapping[str, Path], arguments: Mapping[str, str]) -> tuple[str, ...]:

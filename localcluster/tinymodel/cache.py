@@ -16,6 +16,9 @@ from localcluster.tinymodel.pairs import PAIRS
 
 Progress = Callable[[str], None]
 
+# The files that decide about the weights; the others only carry them around.
+TAUGHT_BY = ("config.py", "pairs.py", "teach.py", "tokenizer.py")
+
 
 def model_key(config: TinyConfig, versions: Mapping[str, str], sources: Mapping[str, bytes]) -> str:
     """A name for the model that changes with its sizes, its sources and the libraries that teach it."""
@@ -70,4 +73,4 @@ def _library_versions(lock: Path) -> dict[str, str]:
 
 
 def _own_sources() -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in Path(__file__).parent.glob("*.py")}
+    return {name: (Path(__file__).parent / name).read_bytes() for name in TAUGHT_BY}

@@ -45,7 +45,7 @@ def difference(manifest: Json, facts: ChildFacts) -> str | None:
 
 
 def _first(wanted: Any, live: Any, path: str, name: str = "") -> str | None:
-    if wanted == live or (live is None and wanted in _UNSET):
+    if wanted == live or (live in _UNSET and wanted in _UNSET):
         return None
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         return _first_in_map(wanted, live, path, name)

@@ -1,0 +1,212 @@
+"""A stand-in for the cluster around one LLMService: decisions go in, objects as the API server shows them come out."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.decide import decide
+from llmservice_operator.control.decision import Decision
+from llmservice_operator.observe.facts import (
+    BudgetFacts,
+    ChildFacts,
+    ClaimFacts,
+    DeploymentFacts,
+    PodFacts,
+    RevisionFacts,
+    ServiceFacts,
+)
+from llmservice_operator.observe.observed import Observed, Refusal
+
+Json = dict[str, Any]
+
+UID = "11111111-1111-4111-8111-111111111111"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SETTINGS = Settings(operator_image="llmservice-operator:1")
+FIVE_LINES: Json = {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"}, "scaling": {"replicas": 1}}
+FIXTURES = Path(__file__).parent / "fixtures"
+
+FACTS: Mapping[str, type[ChildFacts]] = {
+    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, BudgetFacts, ClaimFacts, RevisionFacts)
+}
+
+
+def spec(**changes: Any) -> Json:
+    """The five-line spec with whole sections replaced."""
+    return copy.deepcopy(FIVE_LINES) | changes
+
+
+def an_llmservice(spec: Json | None = None, **metadata: Any) -> Json:
+    """A stored LLMService."""
+    return {
+        "apiVersion": "llmservice.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": "x", "namespace": "team-a", "uid": UID, "generation": 1, "resourceVersion": "1"}
+        | metadata,
+        "spec": copy.deepcopy(FIVE_LINES) if spec is None else spec,
+    }
+
+
+@dataclass
+class World:
+    """One LLMService, its children and its pods."""
+
+    obj: Json = field(default_factory=an_llmservice)
+    children: dict[tuple[str, str], Json] = field(default_factory=dict)
+    pods: dict[str, Json] = field(default_factory=dict)
+    refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+    settings: Settings = SETTINGS
+    now: datetime = NOW
+    status_writes: int = 0
+    _serial: int = 0
+
+    def service(self) -> LLMService:
+        return LLMService.from_object(self.obj)
+
+    def observed(self) -> Observed:
+        by_kind: dict[str, list[Any]] = {kind: [] for kind in FACTS}
+        for (kind, _), child in self.children.items():
+            by_kind[kind].append(FACTS[kind].from_object(child))
+        only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
+        return Observed(
+            deployment=only["Deployment"],
+            service=only["Service"],
+            budget=only["PodDisruptionBudget"],
+            claim=only["PersistentVolumeClaim"],
+            revisions=tuple(by_kind["ControllerRevision"]),
+            pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),
+            refused=dict(self.refused),
+        )
+
+    def decide(self) -> Decision:
+        return decide(self.service(), self.observed(), self.settings, self.now)
+
+    def step(self) -> Decision:
+        """Decide once and carry it out."""
+        decision = self.decide()
+        for apply in decision.apply:
+            self._apply(apply.manifest)
+        for prune in decision.prune:
+            assert self.children[prune.kind, prune.name]["metadata"]["uid"] == prune.uid
+            del self.children[prune.kind, prune.name]
+        if decision.status is not None:
+            self.obj["status"] = json.loads(json.dumps(decision.status))
+            self.status_writes += 1
+        return decision
+
+    def settle(self) -> None:
+        """Until there is nothing left to do; a decision that never ends fails the test."""
+        for _ in range(5):
+            if self.step().is_steady:
+                return
+        raise AssertionError(f"never steady: {self.decide()}")
+
+    def edit(self, **changes: Any) -> None:
+        """Replace sections of the spec, as a user would."""
+        self.obj["spec"] |= changes
+        self.obj["metadata"]["generation"] += 1
+
+    def _apply(self, manifest: Mapping[str, Any]) -> None:
+        """Close enough to server-side apply where nobody else writes: what is asked for replaces what was."""
+        applied = json.loads(json.dumps(manifest))
+        where = (applied["kind"], applied["metadata"]["name"])
+        old = self.children.get(where)
+        self._serial += 1
+        meta = applied["metadata"]
+        meta["resourceVersion"] = str(self._serial)
+        meta["managedFields"] = [{"manager": "llmservice-operator", "operation": "Apply", "fieldsV1": {}}]
+        meta["uid"] = old["metadata"]["uid"] if old else f"uid-{self._serial}"
+        if old is not None and applied["kind"] == "ControllerRevision":
+            assert applied["data"] == old["data"], "the data of a ControllerRevision cannot be changed"
+        generation = old["metadata"]["generation"] if old else 0
+        is_changed = old is None or old.get("spec") != applied.get("spec")
+        meta["generation"] = generation + (1 if is_changed else 0)
+        if old is not None and "status" in old:
+            applied["status"] = old["status"]
+        self.children[where] = applied
+
+    @property
+    def deployment(self) -> Json:
+        return self.children["Deployment", "x"]
+
+    def revision(self) -> str:
+        label: str = self.deployment["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
+        return label
+
+    def roll_out(self, **counts: int) -> None:
+        """What the Deployment controller reports; by default everything is rolled out."""
+        wanted = self.deployment["spec"]["replicas"]
+        names = {
+            "replicas": "replicas",
+            "updated": "updatedReplicas",
+            "ready": "readyReplicas",
+            "available": "availableReplicas",
+        }
+        status = {json_name: counts.get(name, wanted) for name, json_name in names.items()}
+        self.deployment["status"] = status | {"observedGeneration": self.deployment["metadata"]["generation"]}
+        if not counts:
+            self.pods = {f"x-{n}": a_pod(f"x-{n}", self.revision(), ready=True) for n in range(wanted)}
+
+    def conditions(self) -> dict[str, Json]:
+        return {c["type"]: c for c in self.obj["status"]["conditions"]}
+
+
+def a_pod(
+    name: str,
+    revision: str,
+    *,
+    ready: bool = False,
+    scheduled: bool = True,
+    unschedulable: str | None = None,
+    state: Json | None = None,
+    last: Json | None = None,
+    restarts: int = 0,
+    init: Json | None = None,
+    deleting: bool = False,
+) -> Json:
+    """A pod as the kubelet and the scheduler report it."""
+    scheduling: Json = {"type": "PodScheduled", "status": "True"}
+    if unschedulable is not None:
+        scheduling = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": unschedulable,
+        }
+    conditions = [scheduling] if scheduled or unschedulable is not None else []
+    conditions.append({"type": "Ready", "status": "True" if ready else "False"})
+    server: Json = {
+        "name": "server",
+        "ready": ready,
+        "started": ready,
+        "restartCount": restarts,
+        "state": state if state is not None else {"running": {"startedAt": "2026-01-02T03:00:00Z"}},
+    }
+    if last is not None:
+        server["lastState"] = {"terminated": last}
+    is_placed = scheduled and unschedulable is None
+    metadata: Json = {
+        "name": name,
+        "namespace": "team-a",
+        "uid": f"uid-{name}",
+        "labels": {"llmservice.dev/service": "x", "llmservice.dev/revision": revision},
+    }
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-02T03:04:00Z"
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "node-a"} if is_placed else {},
+        "status": {
+            "phase": "Running" if is_placed else "Pending",
+            "conditions": conditions,
+            "containerStatuses": [server] if is_placed else [],
+            "initContainerStatuses": [init] if init is not None else [],
+        },
+    }

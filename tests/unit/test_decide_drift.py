@@ -1,0 +1,164 @@
+"""Drift, on live objects recorded from a real API server: each child as it was, and as others left it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llmservice_operator.build.meta import APPLIED_HASH
+from llmservice_operator.control.choose import choose
+from llmservice_operator.control.decide import decide
+from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.wanted import wanted
+from llmservice_operator.observe.facts import BudgetFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.observe.foreign import removal_patch
+from llmservice_operator.observe.observed import AppliedRecord, Observed
+
+from tests.unit.decide_world import FACTS, FIXTURES, NOW, SETTINGS, World, an_llmservice
+
+SPEC = {
+    "model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"},
+    "scaling": {"replicas": 2},
+    "parallelism": {"tensorParallelSize": 2},
+    "runtime": {
+        "resources": {"limits": {"memory": "16384Mi"}, "requests": {"cpu": "1000m"}},
+        "env": [{"name": "EMPTY", "value": ""}],
+    },
+}
+FILES = ("service", "deployment", "budget", "revision")
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """One live object. Its hash of what was asked for is replaced by today's, which other names went into."""
+    obj: dict[str, Any] = json.loads((FIXTURES / "drift" / f"{name}.json").read_text())
+    service = World(an_llmservice(SPEC)).service()
+    revision = json.loads((FIXTURES / "drift" / "revision.json").read_text())
+    children = wanted(service, choose(service, [RevisionFacts.from_object(revision)], SETTINGS))
+    hashes = {child.id[0]: child.input_hash for child in children}
+    obj["metadata"]["annotations"][APPLIED_HASH] = hashes[obj["kind"]]
+    return obj
+
+
+def look(*, without: str = "", records: dict[tuple[str, str], AppliedRecord] | None = None, **changed: str) -> Decision:
+    """Decide about the recorded children, some of them replaced by what somebody made of them."""
+    live = {name: recorded(changed.get(name, name)) for name in FILES if name != without}
+    observed = Observed(
+        service=ServiceFacts.from_object(live["service"]) if "service" in live else None,
+        deployment=DeploymentFacts.from_object(live["deployment"]) if "deployment" in live else None,
+        budget=BudgetFacts.from_object(live["budget"]) if "budget" in live else None,
+        revisions=(RevisionFacts.from_object(live["revision"]),) if "revision" in live else (),
+        applied=records or {},
+    )
+    return decide(World(an_llmservice(SPEC)).service(), observed, SETTINGS, NOW)
+
+
+def test_children_with_all_their_defaults_are_as_asked_for() -> None:
+    """The first look of a freshly started operator: no record of what was applied, and yet no write."""
+    assert look().apply == ()
+
+
+DRIFTS = [
+    pytest.param("deployment", "image", "containers[server].image", True, id="image"),
+    pytest.param("deployment", "args", "containers[server].args", True, id="args"),
+    pytest.param("deployment", "env-added", "containers[server].env[FOO]", True, id="added env variable"),
+    pytest.param("deployment", "env-changed", "containers[server].env[HOME].value", True, id="changed env variable"),
+    pytest.param("deployment", "env-removed", "containers[server].env[HOME]", False, id="removed env variable"),
+    pytest.param("deployment", "replicas", "spec.replicas", True, id="replicas"),
+    pytest.param("service", "selector-added", "spec.selector", True, id="key added to the selector"),
+    pytest.param("service", "selector-changed", "spec.selector", True, id="changed selector"),
+    pytest.param("deployment", "probe-changed", "readinessProbe.periodSeconds", True, id="changed probe"),
+    pytest.param("deployment", "probe-removed", "livenessProbe", False, id="removed probe"),
+    pytest.param("deployment", "sidecar", "containers[side]", True, id="added container, volume and hostNetwork"),
+    pytest.param("deployment", "paused", "spec.paused", True, id="rollout paused"),
+    pytest.param("deployment", "owners-reset", "field owners", True, id="managedFields reset"),
+]
+
+
+@pytest.mark.parametrize(("child", "fixture", "reason", "expel"), DRIFTS)
+def test_a_drift_is_put_right(child: str, fixture: str, reason: str, expel: bool) -> None:
+    (apply,) = look(**{child: fixture}).apply
+    assert apply.kind == recorded(child)["kind"]
+    assert reason in apply.reason
+    assert apply.expel is expel
+    assert apply.known_uid == recorded(child)["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("child", FILES)
+def test_a_deleted_child_is_made_again(child: str) -> None:
+    (apply,) = look(without=child).apply
+    assert apply.kind == recorded(child)["kind"]
+    assert apply.known_uid is None
+
+
+def test_what_others_write_into_metadata_stays() -> None:
+    """An annotation, a label, and `kubectl rollout restart`."""
+    live = recorded("metadata-of-others")
+    assert "kubectl.kubernetes.io/restartedAt" in live["spec"]["template"]["metadata"]["annotations"]
+    assert live["metadata"]["labels"]["cost"] == "1"
+    assert look(deployment="metadata-of-others").apply == ()
+
+
+def test_what_was_tried_once_is_not_tried_again() -> None:
+    """A webhook that rewrites our images must not make the two of us write for ever."""
+    live = recorded("image")
+    (apply,) = look(deployment="image").apply
+    record = AppliedRecord(apply.input_hash, FACTS["Deployment"].from_object(live).managed_hash)
+    assert look(deployment="image", records={("Deployment", "x"): record}).apply == ()
+    assert look(deployment="args", records={("Deployment", "x"): record}).apply != ()
+
+
+def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:
+    """Nothing of the manifest is missing in the live object then; only the hash tells."""
+    live = recorded("deployment")
+    live["metadata"]["annotations"][APPLIED_HASH] = "of another wish"
+    observed = Observed(
+        service=ServiceFacts.from_object(recorded("service")),
+        deployment=DeploymentFacts.from_object(live),
+        budget=BudgetFacts.from_object(recorded("budget")),
+        revisions=(RevisionFacts.from_object(recorded("revision")),),
+    )
+    (apply,) = decide(World(an_llmservice(SPEC)).service(), observed, SETTINGS, NOW).apply
+    assert apply.kind == "Deployment"
+
+
+@pytest.mark.parametrize(
+    ("fixture", "removed"),
+    [
+        pytest.param(
+            "env-added",
+            ["/spec/template/spec/initContainers/0/env", "/spec/template/spec/containers/0/env/16"],
+            id="env",
+        ),
+        pytest.param(
+            "sidecar",
+            ["/spec/template/spec/volumes/0", "/spec/template/spec/hostNetwork", "/spec/template/spec/containers/0"],
+            id="container",
+        ),
+        pytest.param("paused", ["/spec/paused"], id="paused"),
+        pytest.param("metadata-of-others", [], id="metadata stays"),
+        pytest.param("deployment", [], id="nothing"),
+    ],
+)
+def test_only_what_others_added_is_taken_out(fixture: str, removed: list[str]) -> None:
+    live = recorded(fixture)
+    operations = removal_patch(live)
+    assert sorted(o["path"] for o in operations if o["op"] == "remove") == sorted(removed)
+    for operation in operations:
+        if operation["op"] == "test":
+            assert _at(live, operation["path"]) == operation["value"]
+
+
+def test_every_list_item_on_the_way_is_tested_before_anything_is_removed() -> None:
+    operations = removal_patch(recorded("env-added"))
+    kinds = [operation["op"] for operation in operations]
+    assert kinds == sorted(kinds, reverse=True)
+    tests = {o["path"]: o["value"] for o in operations if o["op"] == "test"}
+    assert tests["/spec/template/spec/containers/0/name"] == "server"
+    assert tests["/spec/template/spec/containers/0/env/16/name"] == "FOO"
+
+
+def _at(obj: Any, pointer: str) -> Any:
+    for token in pointer.split("/")[1:]:
+        obj = obj[int(token)] if isinstance(obj, list) else obj[token]
+    return obj

@@ -40,9 +40,11 @@ def recorded(name: str) -> dict[str, Any]:
     return obj
 
 
-def look(*, without: str = "", records: dict[tuple[str, str], AppliedRecord] | None = None, **changed: str) -> Decision:
-    """Decide about the recorded children, some of them replaced by what somebody made of them."""
-    live = {name: recorded(changed.get(name, name)) for name in FILES if name != without}
+def look(
+    child: str = "", fixture: str = "", without: str = "", records: dict[tuple[str, str], AppliedRecord] | None = None
+) -> Decision:
+    """Decide about the recorded children, one of them replaced by what somebody made of it."""
+    live = {name: recorded(fixture if name == child else name) for name in FILES if name != without}
     observed = Observed(
         service=ServiceFacts.from_object(live["service"]) if "service" in live else None,
         deployment=DeploymentFacts.from_object(live["deployment"]) if "deployment" in live else None,
@@ -77,7 +79,7 @@ DRIFTS = [
 
 @pytest.mark.parametrize(("child", "fixture", "reason", "expel"), DRIFTS)
 def test_a_drift_is_put_right(child: str, fixture: str, reason: str, expel: bool) -> None:
-    (apply,) = look(**{child: fixture}).apply
+    (apply,) = look(child, fixture).apply
     assert apply.kind == recorded(child)["kind"]
     assert reason in apply.reason
     assert apply.expel is expel
@@ -96,16 +98,16 @@ def test_what_others_write_into_metadata_stays() -> None:
     live = recorded("metadata-of-others")
     assert "kubectl.kubernetes.io/restartedAt" in live["spec"]["template"]["metadata"]["annotations"]
     assert live["metadata"]["labels"]["cost"] == "1"
-    assert look(deployment="metadata-of-others").apply == ()
+    assert look("deployment", "metadata-of-others").apply == ()
 
 
 def test_what_was_tried_once_is_not_tried_again() -> None:
     """A webhook that rewrites our images must not make the two of us write for ever."""
     live = recorded("image")
-    (apply,) = look(deployment="image").apply
+    (apply,) = look("deployment", "image").apply
     record = AppliedRecord(apply.input_hash, FACTS["Deployment"].from_object(live).managed_hash)
-    assert look(deployment="image", records={("Deployment", "x"): record}).apply == ()
-    assert look(deployment="args", records={("Deployment", "x"): record}).apply != ()
+    assert look("deployment", "image", records={("Deployment", "x"): record}).apply == ()
+    assert look("deployment", "args", records={("Deployment", "x"): record}).apply != ()
 
 
 def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:

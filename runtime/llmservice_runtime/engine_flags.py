@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, HTTP_PORT
 
-# What `weights` adds where no quantization method is named. vLLM 0.32's `fp8` only reads checkpoints that are fp8
-# already; converting at load has names of its own, and of those fp8_per_tensor is the one that also runs (weight-only)
-# on GPUs without fp8 arithmetic. There is no such method for int4, and the one for int8 leaves all but MoE layers as
-# they are: with `int8` and `int4` the checkpoint must be quantized already, and vLLM finds its method by itself.
-ONLINE_METHODS: Mapping[str, str] = MappingProxyType({"fp8": "fp8_per_tensor"})
+# What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
+# one that is not quantized (vLLM 0.32 then takes it for fp8_per_tensor, and says so in a warning). There is no method
+# that makes int4 weights at load, and the one for int8 leaves all but MoE layers as they are: with `int8` and `int4`
+# the checkpoint must be quantized already, and vLLM finds its method by itself.
+LOAD_METHODS: Mapping[str, str] = MappingProxyType({"fp8": "fp8"})
 FLOAT_WEIGHTS = frozenset({"float32", "bfloat16", "float16"})
 
 
@@ -55,7 +55,7 @@ def compute_dtype(options: EngineOptions) -> str:
 
 def quantization_method(options: EngineOptions) -> str | None:
     """The method that was named, else the one that converts to the asked weights at load."""
-    return options.quantization or ONLINE_METHODS.get(options.weights)
+    return options.quantization or LOAD_METHODS.get(options.weights)
 
 
 @dataclass(frozen=True)

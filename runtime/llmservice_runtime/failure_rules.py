@@ -32,7 +32,9 @@ _LESS_MEMORY = (
     "(spec.precision), or give the model more or larger GPUs (spec.accelerator, "
     "spec.parallelism.tensorParallelSize)."
 )
-_MODEL_URI = "Check spec.model.uri. A private or gated model also needs spec.model.tokenSecretRef, with a token that may read it."
+_MODEL_URI = (
+    "Check spec.model.uri. A private or gated model also needs spec.model.tokenSecretRef, a token that may read it."
+)
 
 RULES: tuple[Rule, ...] = (
     # The command line. argparse ends with 2.
@@ -180,7 +182,7 @@ RULES: tuple[Rule, ...] = (
         r"(CUDA error: (?!out of memory).*|an illegal memory access was encountered|uncorrectable ECC error|"
         r"NCCL error.*|ncclInternalError|ncclSystemError|HIP error: .*|Fatal Python error: Segmentation fault)",
         "Look at the node (dmesg, Xid messages) and drain it if the GPU is at fault; with tensor parallelism check the "
-        "interconnect. If it repeats elsewhere, try another vLLM version.",
+        "interconnect. If it repeats elsewhere, try another vLLM in spec.runtime.image.",
     ),
     _rule(
         R.COMPILATION_FAILED,

@@ -69,12 +69,7 @@ def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[F
         elif isinstance(resolution, Unknown):
             yield _unknown(resolution, version)
         elif isinstance(resolution, Ambiguous):
-            yield FlagProblem(
-                argument,
-                f"{argument} could be any of {', '.join(resolution.candidates)}.",
-                "Write the flag out.",
-                certain=False,
-            )
+            yield _ambiguous(resolution, version)
         else:
             yield from _about_match(argument, resolution, values)
 
@@ -119,16 +114,24 @@ def _stray(argument: str) -> FlagProblem:
     )
 
 
-def _unknown(resolution: Unknown, version: str) -> FlagProblem:
-    name = resolution.token.partition("=")[0]
+def _removed(token: str, version: str) -> FlagProblem | None:
+    name = token.partition("=")[0]
     replaced = REMOVED.get(name.replace("_", "-"))
-    message = f"vLLM {version} has no flag {name}."
-    if replaced:
-        return FlagProblem(resolution.token, message, replaced, certain=False)
-    nearest = f"Did you mean {resolution.nearest[0]}?" if resolution.nearest else "Remove it"
-    versions = "spec.runtime.version says whose flags apply."
-    remedy = f"{nearest} {versions}" if resolution.nearest else f"{nearest}; {versions}"
-    return FlagProblem(resolution.token, message, remedy, certain=False)
+    return FlagProblem(token, f"vLLM {version} has no flag {name}.", replaced, certain=False) if replaced else None
+
+
+def _unknown(unknown: Unknown, version: str) -> FlagProblem:
+    name = unknown.token.partition("=")[0]
+    what = f"Did you mean {unknown.nearest[0]}?" if unknown.nearest else "Remove it."
+    remedy = f"{what} spec.runtime.version says which vLLM's flags apply."
+    problem = FlagProblem(unknown.token, f"vLLM {version} has no flag {name}.", remedy, certain=False)
+    return _removed(unknown.token, version) or problem
+
+
+def _ambiguous(ambiguous: Ambiguous, version: str) -> FlagProblem:
+    message = f"{ambiguous.token} could be any of {', '.join(ambiguous.candidates)}."
+    problem = FlagProblem(ambiguous.token, message, "Write the flag out.", certain=False)
+    return _removed(ambiguous.token, version) or problem
 
 
 def _about_match(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[FlagProblem]:

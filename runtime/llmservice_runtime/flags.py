@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmservice_runtime.engine_flags import (
     FLOAT_WEIGHTS,
-    ONLINE_METHODS,
+    LOAD_METHODS,
     OPERATOR_OWNED,
     TYPED,
     EngineOptions,
@@ -27,7 +27,7 @@ from llmservice_runtime.flag_table import (
 
 __all__ = [
     "FLOAT_WEIGHTS",
-    "ONLINE_METHODS",
+    "LOAD_METHODS",
     "OPERATOR_OWNED",
     "TYPED",
     "Ambiguous",

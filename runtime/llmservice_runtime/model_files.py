@@ -15,6 +15,8 @@ from llmservice_runtime.engine import Flags
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 ONLINE_SHORTHANDS = frozenset({"online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "nvfp4_per_token"})
+# Methods of checkpoints that `fp8` does not read.
+OTHER_CHECKPOINTS = frozenset({"compressed-tensors", "gptq", "awq", "bitsandbytes", "modelopt", "mxfp4", "quark"})
 _LFS = b"version https://git-lfs"
 Config = Mapping[str, Any]
 
@@ -100,7 +102,8 @@ def _is_stretched(rope: object) -> bool:
 
 def _check_quantization(quantized: object, flags: Flags, weights: str) -> Iterator[Failure]:
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    if method and flags.quantization in ONLINE_SHORTHANDS:
+    converts = flags.quantization in ONLINE_SHORTHANDS
+    if method and (converts or (flags.quantization == "fp8" and method in OTHER_CHECKPOINTS)):
         yield Failure(
             FailureReason.QUANTIZATION_MISMATCH,
             f"Quantization method specified in the model config ({method}) does not match the quantization method "

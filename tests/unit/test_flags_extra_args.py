@@ -1,0 +1,109 @@
+"""What users may not write into extraArgs, in every spelling, and what they are told."""
+
+from __future__ import annotations
+
+import pytest
+from llmservice_runtime.flag_checks import REMOVED
+from llmservice_runtime.flags import Match, UnknownVersion, check_extra_args, flag_table
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(["--enforce-eager"], id="switch"),
+        pytest.param(["--no-enforce-eager"], id="negated switch"),
+        pytest.param(["--enforce_eager"], id="underscores"),
+        pytest.param(["--seed", "3"], id="value"),
+        pytest.param(["--seed=3"], id="equals"),
+        pytest.param(["--seed", "-3"], id="negative value"),
+        pytest.param(["--runner", "pooling"], id="choice"),
+        pytest.param(["--lora-modules", "a=b", "c=d", "--seed", "1"], id="several values"),
+        pytest.param(["--compilation-config", '{"mode": 3}'], id="JSON"),
+        pytest.param(["--compilation-config.mode", "3"], id="dotted"),
+        pytest.param(["-cc.mode=3"], id="dotted short"),
+        pytest.param(["-O3"], id="-O"),
+        pytest.param(["-sc", "{}"], id="short"),
+        pytest.param(["--chat-template", "a b"], id="value with a space"),
+    ],
+)
+def test_fine(args: list[str]) -> None:
+    assert check_extra_args(args, "0.32.0") == ()
+
+
+@pytest.mark.parametrize(
+    ("args", "message", "remedy"),
+    [
+        (["--max-num-seqs", "4"], "--max-num-seqs has a field", "spec.batching.maxNumSeqs"),
+        (["--max_num_seqs=4"], "--max-num-seqs has a field", "spec.batching.maxNumSeqs"),
+        (["--max-num-se", "4"], "--max-num-seqs has a field", "spec.batching.maxNumSeqs"),
+        (["-tp", "2"], "--tensor-parallel-size has a field", "spec.parallelism.tensorParallelSize"),
+        (["-tp=2"], "--tensor-parallel-size has a field", "spec.parallelism.tensorParallelSize"),
+        (["-q", "awq"], "--quantization has a field", "spec.precision.quantization"),
+        (["-qawq"], "--quantization has a field", "spec.precision.quantization"),
+        (["--no-enable-prefix"], "--enable-prefix-caching has a field", "spec.batching.prefixCaching"),
+        (["-ep"], "--enable-expert-parallel has a field", "spec.parallelism.enableExpertParallel"),
+        (["--device-memory-utilization", "0.5"], "has a field", "spec.accelerator.gpuMemoryUtilization"),
+        (["--api-key", "a"], "--api-key has a field", "spec.endpoint.apiKeySecretRef"),
+        (["--hf-token"], "--hf-token has a field", "spec.model.tokenSecretRef"),
+        (["--port", "1"], "--port belongs to the operator", "Remove it."),
+        (["--middle=a.b"], "--middleware belongs to the operator", "Remove it."),
+        (["--config", "x.yaml"], "--config belongs to the operator", "Remove it."),
+        (["-h"], "--help belongs to the operator", "Remove it."),
+        (["--enforce-eagr"], "has no flag --enforce-eagr", "--enforce-eager"),
+        (["--zzz", "1"], "has no flag --zzz", "Remove it"),
+        (["--max-lora", "3"], "could be any of --max-lora-cls-labels, --max-lora-rank, --max-loras", "Write the flag"),
+        (["--seed", "x"], "--seed needs a whole number, not 'x'", "Correct"),
+        (["--seed"], "--seed needs a value", "next item"),
+        (["--seed", "--enforce-eager"], "--seed needs a value", "next item"),
+        (["--runner", "x"], "--runner does not take 'x'", "auto, draft, generate, pooling"),
+        (["--enforce-eager=1"], "--enforce-eager takes no value", "Remove the value"),
+        (["model"], "vLLM would take it for the model", "behind its flag"),
+        (["--seed", "1", "2"], "'2' is the value of no flag", "behind its flag"),
+        (["--enforce-eager", "true"], "'true' is the value of no flag", "behind its flag"),
+        (["--", "x"], "-- ends the flags", "Remove it"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_problem(args: list[str], message: str, remedy: str) -> None:
+    problem = check_extra_args(args, "0.32.0")[0]
+    assert message in problem.message
+    assert remedy in problem.remedy
+    assert problem.argument in args
+
+
+def test_every_problem_is_told() -> None:
+    assert len(check_extra_args(["--port", "1", "--zzz", "1", "--seed", "x"], "v0.32.1")) == 3
+
+
+@pytest.mark.parametrize("flag", sorted(REMOVED))
+def test_a_removed_flag_says_what_replaced_it(flag: str) -> None:
+    (problem,) = check_extra_args([flag, "1"], "0.32.0")
+    assert problem.remedy == REMOVED[flag]
+
+
+@pytest.mark.parametrize("flag", sorted({word.rstrip(",.;") for text in REMOVED.values() for word in text.split()
+                                         if word.startswith("--")}))  # fmt: skip
+def test_what_replaced_it_exists(flag: str) -> None:
+    assert isinstance(flag_table("0.32.0").resolve(flag), Match)
+
+
+def test_an_unknown_version_is_only_asked_what_holds_for_all() -> None:
+    assert check_extra_args(["--new-flag", "1", "--seed", "x"], "0.99.0") == ()
+    assert len(check_extra_args(["--port", "1", "--max-num-seqs", "1"], "0.99.0")) == 2
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "v0.32.0", "0.32.1", "0.32", "0.32.0+cpu", "v0.32.0-cu130"])
+def test_table_of(version: str) -> None:
+    assert flag_table(version).version == "0.32.0"
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.320.0", "0.31.0", "latest", ""])
+def test_no_table_of(version: str) -> None:
+    with pytest.raises(UnknownVersion):
+        flag_table(version)
+
+
+def test_abbreviations() -> None:
+    table = flag_table("0.32.0")
+    assert table.abbreviations("--max-num-seqs") == ("--max-num-se", "--max-num-seq")
+    assert "--no-enable-prefix-c" in table.abbreviations("--enable-prefix-caching")

@@ -1,0 +1,178 @@
+"""Our knowledge of vLLM's flags against the parser of the vLLM that is installed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llmservice_runtime import flag_table_0_32
+from llmservice_runtime.flags import (
+    Ambiguous,
+    EngineOptions,
+    Match,
+    Unknown,
+    check_extra_args,
+    flag_table,
+    quantization_method,
+    render,
+)
+
+# vLLM and torch warn while they are imported; that is theirs.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+GENERATOR = Path(__file__).parents[2] / "scripts" / "generate_flag_table.py"
+TABLE = flag_table("0.32.0")
+
+
+@pytest.fixture(scope="module")
+def generator() -> Any:
+    pytest.importorskip("vllm", reason="needs the vllm dependency group")
+    spec = importlib.util.spec_from_file_location("generate_flag_table", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def parser(generator: Any) -> argparse.ArgumentParser:
+    """vLLM's parser, which fails by an exception instead of ending the process."""
+    made: argparse.ArgumentParser = generator.vllm_parser()
+
+    def error(message: str) -> None:
+        raise ValueError(message)
+
+    made.error = error  # type: ignore[method-assign, assignment]
+    return made
+
+
+def test_the_table_is_what_the_parser_says(generator: Any) -> None:
+    assert generator.table() == Path(flag_table_0_32.__file__).read_text()
+
+
+TEXT = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_./ "), min_size=1).filter(
+    lambda text: not text.startswith("-")
+)
+COUNT = st.integers(1, 1 << 20)
+MAYBE = st.none() | st.booleans()
+OPTIONS = st.builds(
+    EngineOptions,
+    model=TEXT,
+    served_names=st.lists(TEXT, max_size=3).map(tuple),
+    revision=st.none() | TEXT,
+    trust_remote_code=st.booleans(),
+    weights=st.sampled_from(["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]),
+    dtype=st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
+    quantization=st.none() | st.sampled_from(["awq", "gptq", "fp8", "compressed-tensors", "mxfp4"]),
+    kv_cache=st.sampled_from(["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4"]),
+    tensor_parallel_size=COUNT,
+    pipeline_parallel_size=COUNT,
+    data_parallel_size=COUNT,
+    enable_expert_parallel=st.booleans(),
+    max_num_seqs=st.none() | COUNT,
+    max_num_batched_tokens=st.none() | COUNT,
+    max_model_len=st.none() | st.just("auto") | COUNT,
+    max_num_queued_requests=st.none() | st.integers(0, 100),
+    chunked_prefill=MAYBE,
+    prefix_caching=MAYBE,
+    scheduling_policy=st.none() | st.sampled_from(["fcfs", "priority"]),
+    block_size=st.none() | COUNT,
+    gpu_memory_utilization=st.none() | st.floats(0.01, 1.0),
+    extra_args=st.sampled_from([(), ("--enforce-eager",), ("--seed", "1"), ("--lora-modules", "a=b", "c=d")]),
+)
+
+
+@given(options=OPTIONS)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_vllm_accepts_and_understands_all_that_is_rendered(
+    parser: argparse.ArgumentParser, options: EngineOptions
+) -> None:
+    parsed = parser.parse_args(list(render(options)))
+    assert parsed.model == options.model
+    assert (parsed.served_model_name or []) == list(options.served_names)
+    assert parsed.revision == options.revision
+    assert parsed.tensor_parallel_size == options.tensor_parallel_size
+    assert parsed.max_num_queued_reqs == options.max_num_queued_requests
+    assert parsed.enable_chunked_prefill in (None, options.chunked_prefill) or options.chunked_prefill is None
+    assert parsed.quantization == quantization_method(options)
+    if options.max_model_len is not None:
+        assert parsed.max_model_len == (-1 if options.max_model_len == "auto" else options.max_model_len)
+    if options.gpu_memory_utilization is not None:
+        assert parsed.gpu_memory_utilization == options.gpu_memory_utilization
+
+
+def _underscored(text: str) -> str:
+    return "--" + text[2:].replace("-", "_") if text.startswith("--") else text
+
+
+SPELLINGS: list[Callable[[str], str]] = [str, _underscored]
+SPELLED = st.sampled_from(sorted(TABLE.by_spelling))
+
+
+@st.composite
+def tokens(draw: st.DrawFn) -> str:
+    """A flag of vLLM's, perhaps shortened, spelled otherwise, or with its value glued on."""
+    spelling = draw(SPELLED)
+    end = draw(st.integers(2, len(spelling)))
+    token = draw(st.sampled_from(SPELLINGS))(spelling[:end])
+    return token + draw(st.sampled_from(["", "=1", "x", "=a.b"]))
+
+
+@given(token=tokens())
+@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tokens_resolve_as_argparse_resolves_them(parser: argparse.ArgumentParser, token: str) -> None:
+    ours = TABLE.resolve(token)
+    normal = token if not token.startswith("--") else token.partition("=")[0].replace("_", "-") + token[
+        len(token.partition("=")[0]) :
+    ]  # fmt: skip
+    if token.startswith("-O"):
+        return  # rewritten before argparse sees it; tested by its effect
+    found = parser._option_string_actions.get(normal)
+    if found is None and "=" in normal:
+        found = parser._option_string_actions.get(normal.partition("=")[0])
+    if found is not None:
+        assert isinstance(ours, Match)
+        assert set(ours.flag.spellings) == set(found.option_strings)
+        return
+    tuples = parser._get_option_tuples(normal)
+    if len(tuples) == 1:
+        assert isinstance(ours, Match)
+        assert set(ours.flag.spellings) == set(tuples[0][0].option_strings)
+    elif len(tuples) > 1:
+        assert isinstance(ours, Ambiguous)
+        assert set(ours.candidates) == {found[1] for found in tuples}
+    else:
+        assert isinstance(ours, Unknown)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--max-num-se", "4"], ["--max_num_seqs=4"], ["-tp=2"], ["-O3"], ["-O", "2"], ["-cc.mode=3"], ["-qawq"],
+        ["--compilation_config.mode", "3"], ["--seed", "-3"], ["--no-enforce-eager"], ["--lora-modules", "a=b", "c=d"],
+        ["--enforce-eagr"], ["--max-lora", "3"], ["--seed", "x"], ["--seed"], ["--runner", "x"], ["--enforce-eager=1"],
+        ["--swap-space", "4"], ["--device", "cpu"], ["--seed", "--enforce-eager"], ["--max-lora-rank", "7"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_the_parser_refuses_is_a_problem_and_nothing_else(
+    parser: argparse.ArgumentParser, args: list[str]
+) -> None:
+    try:
+        parser.parse_args(args)
+        refused = False
+    except ValueError:
+        refused = True
+    problems = [p for p in check_extra_args(args, "0.32.0") if "has a field" not in p.message]
+    assert bool(problems) == refused
+
+
+def test_no_vllm_in_the_runtime() -> None:
+    assert not any(name.startswith("llmservice_runtime") and "torch" in vars(sys.modules[name]) for name in sys.modules)

@@ -1,0 +1,45 @@
+"""The settings file of whoever installs the operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_operator.build.settings import CABundle, InvalidSettings, Settings
+
+
+def test_camel_case_keys_and_defaults() -> None:
+    settings = Settings.from_mapping(
+        {
+            "operatorImage": "op:2",
+            "defaultCpuImage": "cpu:1",
+            "runAsUser": 1000,
+            "httpProxy": "",
+            "hfEndpoint": None,
+            "caBundle": {"configMap": "ca", "key": "bundle.pem"},
+            "imagePullSecrets": ["a"],
+        }
+    )
+    assert (settings.operator_image, settings.default_cpu_image, settings.run_as_user) == ("op:2", "cpu:1", 1000)
+    assert settings.default_gpu_image == Settings().default_gpu_image
+    assert (settings.http_proxy, settings.hf_endpoint) == (None, None)
+    assert settings.ca_bundle == CABundle("ca", "bundle.pem")
+    assert settings.image_pull_secrets == ("a",)
+
+
+def test_a_null_user_leaves_it_to_the_platform() -> None:
+    assert Settings.from_mapping({"runAsUser": None}).run_as_user is None
+    assert Settings.from_mapping({}).run_as_user == 2000
+
+
+@pytest.mark.parametrize(
+    ("mapping", "named"),
+    [
+        pytest.param({"operatorimage": "x"}, "operatorimage", id="unknown key"),
+        pytest.param({"runAsUser": "2000"}, "runAsUser", id="wrong type"),
+        pytest.param({"caBundle": {"secret": "x"}}, "caBundle", id="wrong source"),
+    ],
+)
+def test_a_mistake_is_named(mapping: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidSettings, match=named):
+        Settings.from_mapping(mapping)

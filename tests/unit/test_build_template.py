@@ -1,0 +1,325 @@
+"""The pod template: what `restricted` asks for, and what each part of the spec becomes in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.deployment import START_CEILING_SECONDS, deployment, progress_deadline_seconds
+from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.build.template import pod_template
+from llmservice_operator.planner.quantity import amount
+
+from tests.unit.decide_world import an_llmservice, spec
+
+Json = dict[str, Any]
+SETTINGS = Settings(operator_image="llmservice-operator:1", default_cpu_image="vllm-cpu:v0.32.0")
+CPU = {"accelerator": {"type": "cpu"}}
+
+
+def render(settings: Settings = SETTINGS, **sections: object) -> Json:
+    return pod_template(LLMService.from_object(an_llmservice(spec(**sections))), settings)
+
+
+def server(template: Json) -> Json:
+    (container,) = template["spec"]["containers"]
+    return dict(container)
+
+
+def env(template: Json) -> Json:
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in server(template)["env"]}
+
+
+def mounts(template: Json) -> Json:
+    return {m["name"]: m for m in server(template)["volumeMounts"]}
+
+
+def volumes(template: Json) -> Json:
+    return {v["name"]: v for v in template["spec"]["volumes"]}
+
+
+WIDE = {
+    "parallelism": {"tensorParallelSize": 2},
+    "podTemplate": {"spec": {"initContainers": [{"name": "warm", "image": "busybox"}]}},
+}
+
+
+@pytest.mark.parametrize("sections", [{}, CPU, WIDE], ids=["gpu", "cpu", "with a container of the user's"])
+def test_every_container_meets_the_restricted_standard_and_asks_for_cpu_and_memory(sections: Json) -> None:
+    template = render(**sections)
+    pod = template["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    for container in pod["containers"] + pod["initContainers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert amount(container["resources"]["requests"]["cpu"]) > 0
+        assert amount(container["resources"]["requests"]["memory"]) > 0
+    assert server(template)["securityContext"]["readOnlyRootFilesystem"] is True
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+
+
+def test_everything_that_is_written_has_a_volume() -> None:
+    template = render()
+    writable = [m["mountPath"] for m in mounts(template).values() if not m.get("readOnly")]
+    for name in ("HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "HF_HOME"):
+        assert any(env(template)[name].startswith(path) for path in writable), name
+    assert "/tmp" in writable
+    assert set(mounts(template)) == set(volumes(template))
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "expected"),
+    [
+        pytest.param(SETTINGS, {}, {"runAsUser": 2000, "fsGroup": 2000}, id="default"),
+        pytest.param(replace(SETTINGS, run_as_user=None), {}, {}, id="platform assigns"),
+        pytest.param(SETTINGS, {"runAsUser": 7, "fsGroup": 8}, {"runAsUser": 7, "fsGroup": 8}, id="user's own"),
+    ],
+)
+def test_the_user_id_can_be_changed_and_left_to_the_platform(settings: Settings, given: Json, expected: Json) -> None:
+    security = render(settings, podTemplate={"spec": {"securityContext": given}})["spec"]["securityContext"]
+    assert {key: security[key] for key in ("runAsUser", "fsGroup") if key in security} == expected
+    assert security["runAsNonRoot"] is True
+
+
+def test_the_command_is_the_supervisor_then_the_flags() -> None:
+    template = render(batching={"maxNumSeqs": 9}, drain={"timeoutSeconds": 30}, runtime={"extraArgs": ["--seed=7"]})
+    assert server(template)["command"] == ["python3", "-m", "llmservice_runtime", "serve"]
+    args = server(template)["args"]
+    own, flags = args[: args.index("--")], args[args.index("--") + 1 :]
+    assert own == ["--expected-version=0.32.0", "--drain-seconds=30"]
+    assert flags[flags.index("--max-num-seqs") + 1] == "9"
+    assert flags[-1] == "--seed=7"
+
+
+def test_the_grace_period_leaves_time_for_everything() -> None:
+    assert render(drain={"timeoutSeconds": 100})["spec"]["terminationGracePeriodSeconds"] == 130
+
+
+def test_probes_ask_the_supervisor_and_a_slow_start_is_no_failure() -> None:
+    container = server(render())
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": 8000, "state": 8081}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] == "state"
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == START_CEILING_SECONDS
+    service = LLMService.from_object(an_llmservice())
+    assert progress_deadline_seconds(service) > START_CEILING_SECONDS
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+SOURCES = [
+    pytest.param("hf://Qwen/Qwen2.5-7B@abc", ["Qwen/Qwen2.5-7B", "abc"], "models", False, id="hub"),
+    pytest.param("pvc://claim/dir/model", ["/llmservice/source/dir/model"], "source", True, id="claim"),
+    pytest.param("pvc://claim", ["/llmservice/source"], "source", True, id="whole claim"),
+    pytest.param("file:///models/m", ["/models/m"], None, True, id="in the image"),
+]
+
+
+@pytest.mark.parametrize(("uri", "told", "volume", "offline"), SOURCES)
+def test_where_the_model_comes_from(uri: str, told: list[str], volume: str | None, offline: bool) -> None:
+    template = render(model={"uri": uri})
+    args = server(template)["args"]
+    assert args[args.index("--model") + 1] == told[0]
+    assert ("--revision" in args) is (len(told) == 2)
+    assert ("HF_HUB_OFFLINE" in env(template)) is offline
+    assert {"models", "source"} & set(volumes(template)) == ({volume} if volume else set())
+    if volume == "source":
+        assert volumes(template)["source"]["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": True}
+        assert mounts(template)["source"]["readOnly"] is True
+
+
+@pytest.mark.parametrize(
+    ("cache", "claim"),
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({"size": "10Gi"}, "x-cache", id="ours"),
+        pytest.param({"claimName": "shared"}, "shared", id="the user's"),
+    ],
+)
+def test_the_model_cache(cache: Json, claim: str | None) -> None:
+    models = volumes(render(model={"uri": "hf://a/b", "cache": cache}))["models"]
+    expected = {"emptyDir": {}} if claim is None else {"persistentVolumeClaim": {"claimName": claim}}
+    assert models == {"name": "models"} | expected
+
+
+RESOURCES = [
+    pytest.param({}, {"cpu": "2", "memory": "8Gi"}, {"nvidia.com/gpu": "1"}, id="default"),
+    pytest.param(
+        {"parallelism": {"tensorParallelSize": 2, "pipelineParallelSize": 2}},
+        {"cpu": "8", "memory": "32Gi"},
+        {"nvidia.com/gpu": "4"},
+        id="four GPUs",
+    ),
+    pytest.param(
+        {"parallelism": {"dataParallelSize": 2}, "accelerator": {"resourceName": "nvidia.com/mig-1g.5gb"}},
+        {"cpu": "4", "memory": "16Gi"},
+        {"nvidia.com/mig-1g.5gb": "2"},
+        id="slices",
+    ),
+    pytest.param({"accelerator": {"type": "amd"}}, {"cpu": "2", "memory": "8Gi"}, {"amd.com/gpu": "1"}, id="amd"),
+    pytest.param(CPU, {"cpu": "500m", "memory": "3Gi"}, {}, id="cpu"),
+    pytest.param(
+        {"runtime": {"resources": {"limits": {"memory": "20Gi"}}}},
+        {"cpu": "2", "memory": "20Gi"},
+        {"memory": "20Gi", "nvidia.com/gpu": "1"},
+        id="only a limit",
+    ),
+    pytest.param(
+        {
+            "parallelism": {"tensorParallelSize": 2},
+            "runtime": {"resources": {"limits": {"memory": "20Gi"}, "requests": {"memory": "10Gi"}}},
+        },
+        {"cpu": "4", "memory": "10Gi"},
+        {"memory": "22Gi", "nvidia.com/gpu": "2"},
+        id="shared memory on top of the limit",
+    ),
+    pytest.param(
+        {
+            "parallelism": {"tensorParallelSize": 2},
+            "runtime": {
+                "resources": {
+                    "limits": {"cpu": "4", "memory": "20Gi"},
+                    "requests": {"cpu": "4", "memory": "20480Mi"},
+                }
+            },
+        },
+        {"cpu": "4", "memory": "22Gi"},
+        {"cpu": "4", "memory": "22Gi", "nvidia.com/gpu": "2"},
+        id="guaranteed stays guaranteed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sections", "requests", "limits"), RESOURCES)
+def test_resources(sections: Json, requests: Json, limits: Json) -> None:
+    resources = server(render(**sections))["resources"]
+    assert resources["requests"] == requests
+    assert resources.get("limits", {}) == limits
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "is_there"),
+    [({}, False), ({"tensorParallelSize": 2}, True), ({"pipelineParallelSize": 2}, True)],
+    ids=["one", "tensor", "pipeline"],
+)
+def test_shared_memory_for_more_than_one_rank(parallelism: Json, is_there: bool) -> None:
+    template = render(parallelism=parallelism)
+    assert ("dshm" in volumes(template)) is is_there
+    if is_there:
+        assert volumes(template)["dshm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+        assert mounts(template)["dshm"]["mountPath"] == "/dev/shm"
+
+
+def test_the_cpu_engine_gets_its_variables() -> None:
+    one = env(render(accelerator={"type": "cpu", "memory": "4Gi"}))
+    assert one["VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in one
+    two = env(render(**CPU, parallelism={"tensorParallelSize": 2}))
+    assert (two["VLLM_CPU_OMP_THREADS_BIND"], two["TORCHDYNAMO_DISABLE"]) == ("nobind", "1")
+    given = env(render(**CPU, runtime={"env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "9"}]}))
+    assert given["VLLM_CPU_KVCACHE_SPACE"] == "9"
+
+
+def test_secrets_are_references() -> None:
+    reference = {"name": "s", "key": "k"}
+    variables = env(
+        render(model={"uri": "hf://a/b", "tokenSecretRef": reference}, endpoint={"apiKeySecretRef": reference})
+    )
+    assert variables["HF_TOKEN"] == {"secretKeyRef": reference}
+    assert variables["VLLM_API_KEY"] == {"secretKeyRef": reference}
+
+
+def test_the_network_around_comes_from_the_settings() -> None:
+    settings = replace(
+        SETTINGS,
+        https_proxy="http://proxy:3128",
+        no_proxy=".svc",
+        hf_endpoint="https://hub.example",
+        ca_bundle=CABundle("company-ca"),
+        image_pull_secrets=("login",),
+    )
+    template = render(settings)
+    variables = env(template)
+    assert variables["HTTPS_PROXY"] == variables["https_proxy"] == "http://proxy:3128"
+    assert variables["NO_PROXY"] == variables["no_proxy"] == ".svc,localhost,127.0.0.1"
+    assert variables["HF_ENDPOINT"] == "https://hub.example"
+    assert variables["SSL_CERT_FILE"] == variables["REQUESTS_CA_BUNDLE"] == "/llmservice/ca/ca.crt"
+    assert volumes(template)["ca-bundle"]["configMap"] == {"name": "company-ca"}
+    assert template["spec"]["imagePullSecrets"] == [{"name": "login"}]
+    assert not {"HTTPS_PROXY", "HF_ENDPOINT", "SSL_CERT_FILE"} & set(env(render()))
+
+
+def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_order() -> None:
+    label = "nvidia.com/gpu.product"
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    given = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": []}]
+            }
+        },
+        "podAntiAffinity": {"x": "y"},
+    }
+    template = render(accelerator={"product": ["A", "B", "C"]}, podTemplate={"spec": {"affinity": given}})
+    affinity = template["spec"]["affinity"]
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    products = {"key": label, "operator": "In", "values": ["A", "B", "C"]}
+    assert [term["matchExpressions"] for term in required] == [[zone, products], [products]]
+    preferred = affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [p["preference"]["matchExpressions"][0]["values"] for p in preferred] == [["A"], ["B"]]
+    assert preferred[0]["weight"] > preferred[1]["weight"] > 0
+    assert affinity["podAntiAffinity"] == {"x": "y"}
+    assert "affinity" not in render()["spec"]
+
+
+def test_the_users_pod_template_is_handed_on() -> None:
+    given = {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {
+            "nodeSelector": {"pool": "gpu"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "priorityClassName": "high",
+            "schedulerName": "other",
+            "runtimeClassName": "nvidia",
+            "serviceAccountName": "llm",
+            "topologySpreadConstraints": [{"maxSkew": 1}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "volumeMounts": [{"name": "v", "mountPath": "/mnt/v"}],
+            "initContainers": [{"name": "warm", "image": "busybox", "resources": {"limits": {"cpu": "3"}}}],
+        },
+    }
+    template = render(podTemplate=given)
+    pod = template["spec"]
+    for field in ("nodeSelector", "priorityClassName", "schedulerName", "runtimeClassName", "serviceAccountName"):
+        assert pod[field] == given["spec"][field]
+    assert pod["topologySpreadConstraints"] == [{"maxSkew": 1}]
+    assert {"key": "dedicated", "operator": "Exists"} in pod["tolerations"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["annotations"] == {"note": "b"}
+    assert volumes(template)["v"] == {"name": "v", "emptyDir": {}}
+    assert mounts(template)["v"]["mountPath"] == "/mnt/v"
+    assert [c["name"] for c in pod["initContainers"]] == ["runtime", "warm"]
+    assert pod["initContainers"][1]["resources"]["requests"]["cpu"] == "3"
+
+
+STRATEGIES = [
+    ("Surge", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}),
+    ("Replace", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}),
+    ("Recreate", {"type": "Recreate"}),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[s[0] for s in STRATEGIES])
+def test_the_rollout_strategy(name: str, strategy: Json) -> None:
+    service = LLMService.from_object(an_llmservice(spec(rollout={"strategy": name, "progressDeadlineSeconds": 99})))
+    manifest = deployment(service, {})
+    assert manifest["spec"]["strategy"] == strategy
+    assert manifest["spec"]["progressDeadlineSeconds"] == 99

@@ -1,0 +1,52 @@
+"""Messages of the cluster lose what moves, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from llmservice_operator.observe import still
+
+
+@pytest.mark.parametrize(
+    ("message", "causes"),
+    [
+        (
+            "0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are "
+            "available: 3 No preemption victims found for incoming pod.",
+            ("Insufficient cpu", "Insufficient nvidia.com/gpu"),
+        ),
+        (
+            "0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: present, x}.",
+            ("node(s) had untolerated taint {nvidia.com/gpu: present, x}",),
+        ),
+        ('persistentvolumeclaim "x" not found', ('persistentvolumeclaim "x" not found',)),
+        (
+            "0/12 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found",
+            ("pod has unbound immediate PersistentVolumeClaims. not found",),
+        ),
+        ("", ()),
+    ],
+    ids=["resources", "taint", "claim", "unbound", "nothing"],
+)
+def test_unschedulable_causes(message: str, causes: tuple[str, ...]) -> None:
+    assert still.unschedulable_causes(message) == causes
+
+
+def test_quota() -> None:
+    message = (
+        'pods "x-74d-abc" is forbidden: exceeded quota: team-a, requested: limits.memory=4Gi,requests.cpu=2, '
+        "used: limits.memory=3Gi,requests.cpu=1, limited: limits.memory=6Gi,requests.cpu=2"
+    )
+    assert still.replica_failure(message) == (
+        "quota team-a is used up: limits.memory=4Gi,requests.cpu=2 requested, "
+        "limits.memory=6Gi,requests.cpu=2 allowed in all"
+    )
+
+
+def test_pod_names() -> None:
+    message = 'pods "x-74d-abc" is forbidden: violates PodSecurity "restricted:latest"'
+    assert still.replica_failure(message) == 'pods is forbidden: violates PodSecurity "restricted:latest"'
+
+
+def test_back_off() -> None:
+    message = "back-off 1m20s restarting failed container=server pod=x-74d-abc_ns(uid)"
+    assert still.waiting(message) == "container server keeps ending and is restarted with growing pauses"

@@ -1,0 +1,123 @@
+"""What the schema cannot know is refused with a reason and a remedy, before any pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.planner.checks import check
+from llmservice_operator.planner.gpus import CATALOGUE, find
+
+from tests.unit.decide_world import an_llmservice, spec
+
+Json = dict[str, Any]
+HF = "hf://Qwen/Qwen2.5-7B-Instruct"
+
+
+def problems(image: str | None = "vllm:v0.32.0", version: str = "0.32.0", **sections: object) -> list[tuple[str, str]]:
+    parsed = LLMService.from_object(an_llmservice(spec(**sections))).spec
+    found = check(parsed, image=image, vllm_version=version)
+    assert all(problem.remedy for problem in found)
+    return [(problem.field, str(problem.reason)) for problem in found]
+
+
+FINE: list[Json] = [
+    {},
+    {"precision": {"dtype": "bfloat16"}},
+    {"precision": {"dtype": "bfloat16"}, "accelerator": {"product": ["NVIDIA-A10G", "NVIDIA-H200"]}},
+    {"precision": {"dtype": "bfloat16"}, "accelerator": {"product": ["Some-Unknown-GPU"]}},
+    {"precision": {"weights": "fp8"}, "accelerator": {"product": ["Tesla-T4"]}},
+    {"precision": {"dtype": "float16"}, "accelerator": {"product": ["Tesla-V100-SXM2-16GB"]}},
+    {"model": {"uri": HF, "architecture": {"numAttentionHeads": 28, "numKeyValueHeads": 4}}}
+    | {"parallelism": {"tensorParallelSize": 4}},
+    {"model": {"uri": HF, "architecture": {"numAttentionHeads": 32, "numKeyValueHeads": 8}}}
+    | {"parallelism": {"tensorParallelSize": 16}},
+    {"runtime": {"extraArgs": ["--enforce-eager", "--seed", "7"]}},
+]
+
+
+@pytest.mark.parametrize("sections", FINE, ids=str)
+def test_nothing_speaks_against(sections: Json) -> None:
+    assert problems(**sections) == []
+
+
+def _on(product: str, **precision: str) -> Json:
+    return {"precision": precision, "accelerator": {"product": [product]}}
+
+
+def _heads(size: int, **architecture: int) -> Json:
+    return {"model": {"uri": HF, "architecture": architecture}, "parallelism": {"tensorParallelSize": size}}
+
+
+PRECISION, FLAG = "PrecisionUnsupported", "UnknownFlag"
+REFUSED = [
+    pytest.param(_on("Tesla-T4", dtype="bfloat16"), "spec.precision.dtype", PRECISION, id="bfloat16 on Turing"),
+    pytest.param(_on("Tesla-T4", weights="bfloat16"), "spec.precision.weights", PRECISION, id="bfloat16 weights"),
+    pytest.param(_on("Tesla-T4-SHARED", dtype="bfloat16"), "spec.precision.dtype", PRECISION, id="a shared GPU"),
+    pytest.param(
+        {"precision": {"dtype": "bfloat16"}, "accelerator": {"product": ["NVIDIA-L4", "Tesla-T4"]}},
+        "spec.precision.dtype",
+        PRECISION,
+        id="one product of two",
+    ),
+    pytest.param(_on("Tesla-V100-SXM2-16GB", weights="fp8"), "spec.precision.weights", PRECISION, id="fp8 on Volta"),
+    pytest.param(_on("Tesla-T4", quantization="mxfp4"), "spec.precision.quantization", PRECISION, id="mxfp4"),
+    pytest.param(_on("Tesla-V100-SXM2-16GB", quantization="awq"), "spec.precision.quantization", PRECISION, id="awq"),
+    pytest.param(
+        {"precision": {"quantization": "fp8", "dtype": "float32"}}, "spec.precision.dtype", PRECISION, id="fp8 computes"
+    ),
+    pytest.param(
+        _heads(3, numAttentionHeads=32), "spec.parallelism.tensorParallelSize", "TensorParallelSizeInvalid", id="heads"
+    ),
+    pytest.param(
+        _heads(4, numAttentionHeads=12, numKeyValueHeads=6),
+        "spec.parallelism.tensorParallelSize",
+        "TensorParallelSizeInvalid",
+        id="key/value heads",
+    ),
+    pytest.param(
+        {
+            "model": {"uri": HF, "architecture": {"numHiddenLayers": 2}},
+            "parallelism": {"pipelineParallelSize": 3},
+        },
+        "spec.parallelism.pipelineParallelSize",
+        "InvalidSpec",
+        id="more stages than layers",
+    ),
+    pytest.param({"runtime": {"extraArgs": ["--no-such"]}}, "spec.runtime.extraArgs", FLAG, id="unknown flag"),
+    pytest.param({"runtime": {"extraArgs": ["--swap-space=4"]}}, "spec.runtime.extraArgs", FLAG, id="removed flag"),
+    pytest.param({"runtime": {"extraArgs": ["--max-num"]}}, "spec.runtime.extraArgs", FLAG, id="ambiguous"),
+    pytest.param({"runtime": {"extraArgs": ["--seed=x"]}}, "spec.runtime.extraArgs", "InvalidFlag", id="value"),
+    pytest.param({"runtime": {"extraArgs": ["--port=1"]}}, "spec.runtime.extraArgs", "InvalidSpec", id="owned flag"),
+]
+
+
+@pytest.mark.parametrize(("sections", "field", "reason"), REFUSED)
+def test_refused(sections: Json, field: str, reason: str) -> None:
+    assert problems(**sections) == [(field, reason)]
+
+
+def test_a_version_without_flags_is_refused() -> None:
+    assert problems(version="0.19.1") == [("spec.runtime.version", "UnknownVersion")]
+
+
+def test_no_image_is_refused() -> None:
+    assert problems(image=None, accelerator={"type": "cpu"}) == [("spec.runtime.image", "InvalidSpec")]
+
+
+def test_divisors_are_named() -> None:
+    parsed = LLMService.from_object(an_llmservice(spec(**_heads(5, numAttentionHeads=28, numKeyValueHeads=4)))).spec
+    (problem,) = check(parsed, image="i", vllm_version="0.32.0")
+    assert problem.remedy == "Use one of 1, 2, 4, 28."
+
+
+def test_the_catalogue() -> None:
+    assert {product: gpu.product for product, gpu in CATALOGUE.items()} == {p: p for p in CATALOGUE}
+    h100, sliced = find("NVIDIA-H100-80GB-HBM3"), find("NVIDIA-H100-80GB-HBM3-MIG-3g.40gb")
+    assert h100 is not None
+    assert (h100.capability, h100.memory_gib) == ((9, 0), 80)
+    assert sliced is not None
+    assert (sliced.capability, sliced.memory_gib) == ((9, 0), 40)
+    assert find("AMD_Instinct_MI300X_OAM") is not None
+    assert find("NVIDIA-Something") is None

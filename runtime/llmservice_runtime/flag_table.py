@@ -74,24 +74,26 @@ class FlagTable:
         """What vLLM's parser takes a token for; None is a value, not a flag."""
         if not token.startswith("-") or token == "-" or _NEGATIVE_NUMBER.match(token):
             return None
-        spelled, value = _split(_normal(token))
-        if spelled in self.by_spelling:
-            return Match(self.by_spelling[spelled], spelled, value)
-        candidates = sorted(set(self._candidates(spelled, value)), key=lambda match: match.spelling)
+        written = _split(_normal(token))
+        if written.name in self.by_spelling:
+            return Match(self.by_spelling[written.name], written.name, written.value)
+        candidates = sorted(set(self._candidates(written)), key=lambda match: match.spelling)
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
             return Ambiguous(token, tuple(match.spelling for match in candidates))
-        return None if " " in token else Unknown(token, self._nearest(spelled))
+        return None if " " in token else Unknown(token, self._nearest(written.name))
 
-    def _candidates(self, spelled: str, value: str | None) -> Iterator[Match]:
-        """argparse's rules: a prefix of any spelling; after one dash also a letter with its value glued on."""
+    def _candidates(self, written: _Written) -> Iterator[Match]:
+        """argparse's rules: a prefix of a long spelling, with or without `=`; after one dash the whole token must be
+        the prefix, or a letter with its value glued on.
+        """
+        prefix = written.name if written.name.startswith("--") else written.argparse_token
         for spelling, flag in self.by_spelling.items():
-            if not spelled.startswith("--") and spelling == spelled[:2]:
-                glued = spelled[2:] + ("" if value is None else f"={value}")
-                yield Match(flag, spelling, glued.removeprefix("="))
-            elif spelling.startswith(spelled):
-                yield Match(flag, spelling, value)
+            if not written.name.startswith("--") and spelling == written.name[:2]:
+                yield Match(flag, spelling, written.argparse_token[2:].removeprefix("="))
+            elif spelling.startswith(prefix):
+                yield Match(flag, spelling, written.value)
 
     def _nearest(self, spelled: str) -> tuple[str, ...]:
         return tuple(get_close_matches(spelled, self.by_spelling, n=3, cutoff=0.6))
@@ -109,7 +111,9 @@ _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 
 def _normal(token: str) -> str:
     """The token as vLLM rewrites it before argparse sees it."""
-    if token.startswith("-O") and token != "-O":
+    if token == "-O":
+        return "--optimization-level"
+    if token.startswith("-O"):
         return f"--optimization-level={token[2:].removeprefix('=')}"
     if token.startswith("--help="):
         return "--help"
@@ -120,13 +124,22 @@ def _normal(token: str) -> str:
     return name.replace("_", "-") + dot + keys + equals + value
 
 
-def _split(token: str) -> tuple[str, str | None]:
-    """Name and value; `--flag.key=value` is a value of `--flag`, and what stands before the dot is the name."""
+@dataclass(frozen=True)
+class _Written:
+    """A token taken apart: the name before `=` or a dot, the value, and what argparse gets to see."""
+
+    name: str
+    value: str | None
+    argparse_token: str
+
+
+def _split(token: str) -> _Written:
+    """`--flag.key value` and `--flag.key=value` come to argparse as `--flag JSON`."""
     head, equals, value = token.partition("=")
     name, dot, _ = head.partition(".")
     if dot:
-        return name, value if equals else None
-    return head, value if equals else None
+        return _Written(name, value if equals else None, name)
+    return _Written(head, value if equals else None, token)
 
 
 def _make(version: str, rows: tuple[tuple[tuple[str, ...], int | str, str, tuple[str, ...]], ...]) -> FlagTable:

@@ -83,6 +83,14 @@ class Server:
         body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 4, **fields})
         return await ask(self.port, "/v1/completions", method="POST", body=body, timeout=20)
 
+    def hold(self) -> asyncio.Task[Answer]:
+        """A request that waits for its answer."""
+        return asyncio.create_task(self.complete())
+
+    async def passed(self, seconds: float) -> None:
+        """Where the passing of time is the very matter."""
+        await asyncio.sleep(seconds)
+
     def signal(self, number: int = signal.SIGTERM) -> None:
         """To the supervisor."""
         self.process.send_signal(number)

@@ -22,11 +22,13 @@ QUOTA = {
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
+def cluster() -> Iterator[Cluster]:
     paths = ClusterPaths.of_this_clone()
     if not paths.kubeconfig.exists():
         pytest.fail("no cluster is running: make cluster")
-    return Cluster.connect(paths)
+    connected = Cluster.connect(paths)
+    with connected.api:
+        yield connected
 
 
 def make_namespace(cluster: Cluster, name: str) -> None:

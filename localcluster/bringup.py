@@ -1,0 +1,37 @@
+"""The cluster and its images, from nothing: what waits for the network goes on beside what waits for the processor."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+from localcluster import cluster, images
+from localcluster.cluster import Host, Options
+from localcluster.errors import ClusterError
+from localcluster.paths import ClusterPaths
+
+
+def bring_up(paths: ClusterPaths, host: Host) -> None:
+    """A running cluster with every image in its store; the images build while Kubernetes compiles."""
+    cluster.up_containerd(paths, host)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        building = beside.submit(_images, paths, host)
+        cluster.up(paths, Options(), host)
+        building.result()
+
+
+def _images(paths: ClusterPaths, host: Host) -> None:
+    ensure_engine_packages(paths, host)
+    images.build_all(paths, host.progress)
+
+
+def ensure_engine_packages(paths: ClusterPaths, host: Host) -> None:
+    """PyTorch in the virtual environment, to teach the tiny model with; six gigabytes, so only when it is needed."""
+    if not images.needs_teaching():
+        return
+    with host.progress.step("installing PyTorch and vLLM into .venv"):
+        done = subprocess.run(
+            ("make", "--silent", "engine"), cwd=paths.root, capture_output=True, text=True, check=False
+        )
+    if done.returncode != 0:
+        raise ClusterError(f"uv sync failed: {done.stderr.strip()}", "See above; `make engine` runs it by itself.")

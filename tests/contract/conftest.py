@@ -1,22 +1,28 @@
 """The local cluster's API server, with the CRD that the models make now."""
 
 import os
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from localcluster.builds import GO_FOLDER
+from localcluster.paths import ClusterPaths, cache_root
+from localcluster.programs import BUILD_FLAGS
+from localcluster.progress import Progress
+from localcluster.toolchain import go_command
 from tests.contract.api import CRDS, RESOURCE, SERVICES, Api, connect, contract_crd
 
-ROOT = Path(__file__).parents[2]
+Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
 def kubeconfig() -> Path:
     """The cluster that KUBECONFIG names, else this clone's own."""
-    path = Path(os.environ.get("KUBECONFIG") or ROOT / ".cluster" / "admin.kubeconfig")
+    path = Path(os.environ.get("KUBECONFIG") or ClusterPaths.of_this_clone().kubeconfig)
     if not path.is_file():
         pytest.fail(f"no cluster: {path} does not exist; start one with `make cluster`")
     return path
@@ -29,6 +35,19 @@ def http(kubeconfig: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
+def kubectl(kubeconfig: Path) -> Kubectl:
+    """The cluster's kubectl, else the machine's; its output is kept and its status is the test's affair."""
+    built = ClusterPaths.of_this_clone().bin / "kubectl"
+    program = str(built) if built.exists() else "kubectl"
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [program, f"--kubeconfig={kubeconfig}", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def api(http: httpx.Client) -> Iterator[Api]:
     """LLMServices under a group of the tests' own."""
     remove_crd(http)
@@ -36,6 +55,17 @@ def api(http: httpx.Client) -> Iterator[Api]:
     wait_until_served(http)
     yield Api(http)
     remove_crd(http)
+
+
+@pytest.fixture(scope="session")
+def celcost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that asks the API server's own code what a rule costs; the Go cache of the cluster makes it quick."""
+    program = tmp_path_factory.mktemp("celcost") / "celcost"
+    go = go_command(cache_root(os.environ, Path.home()), Progress())
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
+    build = [go, "build", *BUILD_FLAGS, "-o", str(program), "./cmd/celcost"]
+    subprocess.run(build, cwd=GO_FOLDER, env=environment, check=True)
+    return program
 
 
 def wait_until_served(http: httpx.Client) -> None:

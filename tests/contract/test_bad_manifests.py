@@ -1,6 +1,5 @@
 """Every bad manifest is refused by the API server itself, at the right field, in words that help."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import yaml
 
 from tests.contract.api import API_VERSION, DRY_RUN, Api, Refusal
 from tests.contract.bad_manifests import BAD, Bad, manifest
+from tests.contract.conftest import Kubectl
 
 pytestmark = pytest.mark.cluster
 
@@ -52,12 +52,11 @@ def test_change_refused(api: Api, bad: Bad) -> None:
     assert same.status_code == 200, same.text
 
 
-def test_kubectl_shows_it(api: Api, kubeconfig: Path, tmp_path: Path) -> None:
+def test_kubectl_shows_it(api: Api, kubectl: Kubectl, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     bad = manifest("good", {"batching": {"maxNumSeqs": 256, "maxNumBatchedTokens": 128}})
     file.write_text(yaml.safe_dump({**bad, "apiVersion": API_VERSION, "kind": "LLMService"}))
-    command = ["kubectl", f"--kubeconfig={kubeconfig}", "apply", "--dry-run=server", "-f", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = kubectl("apply", "--dry-run=server", "-f", str(file))
     assert done.returncode == 1
     assert "spec.batching.maxNumBatchedTokens" in done.stderr
     assert "raise maxNumBatchedTokens or lower maxNumSeqs" in done.stderr

@@ -1,6 +1,5 @@
 """What the API server makes of the CRD: examples, defaults, /scale, printer columns, server-side apply, explain."""
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from llmservice_operator.api.service import LLMService, parse_spec
 
 from tests.contract.api import API_VERSION, NAMESPACE, RESOURCE, SERVICES, Api
 from tests.contract.bad_manifests import manifest
+from tests.contract.conftest import Kubectl
 
 pytestmark = pytest.mark.cluster
 
@@ -124,12 +124,7 @@ def test_what_is_stored_can_be_parsed(api: Api) -> None:
     assert service.status == {"observedGeneration": -1}
 
 
-def kubectl(kubeconfig: Path, *arguments: str) -> str:
-    command = ["kubectl", f"--kubeconfig={kubeconfig}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def test_columns(api: Api, kubeconfig: Path) -> None:
+def test_columns(api: Api, kubectl: Kubectl) -> None:
     with api.existing(SMALLEST) as current:
         ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": ""}
         status = {
@@ -142,8 +137,8 @@ def test_columns(api: Api, kubeconfig: Path) -> None:
             "rollout": {"revision": "0123456789"},
         }
         api.http.put(f"{SERVICES}/five-lines/status", json={**current, "status": status}).raise_for_status()
-        head, row = kubectl(kubeconfig, "get", RESOURCE, "five-lines", "-n", NAMESPACE).splitlines()
-        wide = kubectl(kubeconfig, "get", RESOURCE, "five-lines", "-n", NAMESPACE, "-o", "wide").splitlines()
+        head, row = kubectl("get", RESOURCE, "five-lines", "-n", NAMESPACE).stdout.splitlines()
+        wide = kubectl("get", RESOURCE, "five-lines", "-n", NAMESPACE, "-o", "wide").stdout.splitlines()
     assert head.split() == ["NAME", "MODEL", "GPUS", "READY", "URL", "REASON", "AGE"]
     values = [
         "five-lines",
@@ -158,9 +153,9 @@ def test_columns(api: Api, kubeconfig: Path) -> None:
     assert wide[1].split()[7:] == ["fp8", "2", "4096", "0123456789"]
 
 
-def test_explain_reads_like_documentation(api: Api, kubeconfig: Path) -> None:
-    text = kubectl(kubeconfig, "explain", "llmservices.spec.batching", "--api-version", API_VERSION)
-    words = " ".join(text.split())
+def test_explain_reads_like_documentation(api: Api, kubectl: Kubectl) -> None:
+    text = kubectl("explain", "llmservices.spec.batching", "--api-version", API_VERSION)
+    words = " ".join(text.stdout.split())
     assert "Continuous batching and PagedAttention" in words
     assert "Most sequences that are worked on in one step (--max-num-seqs)." in words
     assert words.count("Default:") >= 7

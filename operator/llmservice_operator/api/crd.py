@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,11 @@ def generated() -> dict[str, str]:
     }
 
 
-def stale(root: Path) -> list[str]:
-    """Generated files that are not what the models say."""
+def stale(root: Path, files: Mapping[str, str]) -> list[str]:
+    """Those of the generated files that are not what the models say."""
     return [
         name
-        for name, text in generated().items()
+        for name, text in files.items()
         if not (root / name).is_file() or (root / name).read_text(encoding="utf-8") != text
     ]
 
@@ -140,7 +141,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("root", nargs="?", type=Path, default=Path(), help="the repository's root (default: here)")
     parser.add_argument("--check", action="store_true", help="change nothing; fail when a file is stale")
     options = parser.parse_args(arguments)
-    old = stale(options.root)
+    files = generated()
+    old = stale(options.root, files)
     if options.check:
         for name in old:
             sys.stderr.write(f"{name} is stale: run `make crds`\n")
@@ -148,7 +150,7 @@ def main(arguments: list[str]) -> int:
     for name in old:
         path = options.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(generated()[name], encoding="utf-8")
+        path.write_text(files[name], encoding="utf-8")
         sys.stdout.write(f"wrote {name}\n")
     return 0
 

@@ -1,6 +1,6 @@
 """An LLMService as the operator works with it: parsed once, never changed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,6 +11,9 @@ from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.spec import LLMServiceSpec
 
 _REMEDY = "Correct it and apply the LLMService again; `kubectl explain llms.spec --recursive` lists the fields."
+
+# What pydantic adds to the location of a value that may be of several types.
+_TYPE_TAGS = frozenset({"constrained-int", "literal['auto']"})
 
 
 class Key(NamedTuple):
@@ -68,13 +71,29 @@ def parse_spec(raw: object) -> LLMServiceSpec:
     try:
         spec = LLMServiceSpec.model_validate({} if raw is None else raw, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidSpec(_problem(item["loc"], item["msg"]) for item in error.errors()) from None
+        raise InvalidSpec(_problems(error)) from None
     _ = spec.model.source
     return spec
 
 
-def _problem(location: tuple[int | str, ...], message: str) -> Problem:
+def _problems(error: ValidationError) -> Iterator[Problem]:
+    """One problem a field: a field of several types is reported once for each of them."""
+    messages: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        messages.setdefault(_path(item["loc"]), []).append(item["msg"])
+    for path, some in messages.items():
+        # A list of which an item is wrong is also reported as too short: that item was not counted.
+        if any(other.startswith(f"{path}[") for other in messages):
+            continue
+        yield Problem(path, f"{', or '.join(dict.fromkeys(some))}.", _REMEDY)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """As the API server writes it. What is no name in JSON tells the types of one field apart and is left out."""
     path = "spec"
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return Problem(path, f"{message}.", _REMEDY)
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in _TYPE_TAGS:
+            path += f".{part}"
+    return path

@@ -1,0 +1,48 @@
+"""The spellings that CEL refuses are exactly those that vLLM's parser takes for a typed or operator-owned flag."""
+
+import re
+
+import pytest
+from llmservice_operator.api.flag_rules import argument_rules
+from llmservice_runtime.flags import OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
+
+from tests.contract.bad_manifests import SPELLINGS
+
+TABLE: FlagTable = flag_table(known_versions()[0])
+REFUSED = {**TYPED, **OPERATOR_OWNED}
+LISTED = {name for rule in argument_rules() for name in re.findall(r"'(-[^' ]*)'", rule.rule.partition(" in ")[2])}
+PREFIXES = {spelling[:end] for spelling in TABLE.by_spelling for end in range(2, len(spelling) + 1)} - {"--"}
+
+
+def flag_of(token: str) -> str | None:
+    match = TABLE.resolve(token)
+    return match.flag.name if isinstance(match, Match) else None
+
+
+FLAGS = {token: flag_of(token) for token in PREFIXES}
+
+
+@pytest.mark.parametrize("flag", sorted(REFUSED))
+def test_all_spellings_of_a_flag_are_listed(flag: str) -> None:
+    taken = {token for token, name in FLAGS.items() if name == TABLE.by_spelling[flag].name}
+    assert flag in taken
+    assert taken <= LISTED
+
+
+def test_nothing_else_is_listed() -> None:
+    names = {TABLE.by_spelling[flag].name for flag in REFUSED}
+    assert [token for token in sorted(LISTED) if flag_of(token) not in names] == []
+
+
+@pytest.mark.parametrize(("args", "words"), SPELLINGS, ids=[" ".join(args) for args, _ in SPELLINGS])
+def test_the_contract_table_holds_what_the_parser_takes(args: list[str], words: str) -> None:
+    flag = flag_of(args[0])
+    assert flag is not None
+    assert words == TYPED.get(flag, words)
+    assert flag in REFUSED
+
+
+def test_each_refusal_names_the_field_or_the_owner() -> None:
+    messages = " ".join(rule.message for rule in argument_rules())
+    assert [field for field in TYPED.values() if f"set {field} instead" not in messages] == []
+    assert [flag for flag in OPERATOR_OWNED if flag not in messages] == []

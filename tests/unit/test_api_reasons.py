@@ -1,0 +1,36 @@
+"""Every reason is explained once, agrees with the supervisor, and its remedy names fields that exist."""
+
+import re
+
+import pytest
+from llmservice_operator.api.crd import schema
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.rules import RULES
+from llmservice_operator.api.schema import at
+from llmservice_runtime.contract import FailureReason
+
+ROOT = schema()
+FIELD = re.compile(r"(?:spec|status)(?:\.[a-z][A-Za-z]*)+")
+
+
+@pytest.mark.parametrize("reason", list(Reason), ids=str)
+def test_explained(reason: Reason) -> None:
+    doc = REASONS[reason]
+    assert doc.summary.endswith(".")
+    assert doc.remedy.endswith((".", '".', "`."))
+    for path in FIELD.findall(f"{doc.summary} {doc.remedy}"):
+        assert at(ROOT, path), path
+
+
+def test_a_reason_is_a_word_that_a_condition_may_carry() -> None:
+    assert [reason for reason in Reason if not re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", reason)] == []
+
+
+def test_what_the_supervisor_finds_has_a_reason() -> None:
+    assert {str(reason) for reason in FailureReason} <= {str(reason) for reason in Reason}
+
+
+def test_the_messages_of_rules_name_fields_that_exist() -> None:
+    found = [path for rules in RULES.values() for rule in rules for path in FIELD.findall(rule.message)]
+    assert len(found) > 20
+    assert [path for path in found if not at(ROOT, path)] == []

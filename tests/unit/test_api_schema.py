@@ -1,0 +1,130 @@
+"""The schema keeps what the API promises: maxima, documentation, examples, merge keys, no defaults but two."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llmservice_operator.api.crd import crd, schema
+from llmservice_operator.api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUMES
+from llmservice_operator.api.rules import RULES
+from llmservice_operator.api.schema import at, attach
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.build.volumes import volumes
+from llmservice_runtime import contract
+
+ROOT = schema()
+SHAPES = (
+    *("affinity", "securityContext", "resources", "env", "imagePullSecrets", "tolerations"),
+    *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers"),
+)
+
+
+def walk(part: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, part
+    for name, child in part.get("properties", {}).items():
+        yield from walk(child, f"{path}.{name}")
+    if "items" in part:
+        yield from walk(part["items"], f"{path}[]")
+    if isinstance(part.get("additionalProperties"), dict):
+        yield from walk(part["additionalProperties"], f"{path}{{}}")
+
+
+PARTS = dict(walk(ROOT["properties"]["spec"], "spec")) | dict(walk(ROOT["properties"]["status"], "status"))
+OURS = {path: part for path, part in PARTS.items() if not re.search(rf"\.({'|'.join(SHAPES)})[.\[{{]", path)}
+
+
+def test_the_walk_sees_the_whole_schema() -> None:
+    assert len(PARTS) > 400
+    assert {"spec.batching.maxModelLen", "spec.runtime.extraArgs[]", "status.conditions[].type"} <= set(PARTS)
+
+
+def test_every_string_list_and_map_has_a_maximum() -> None:
+    def is_bounded(part: dict[str, Any]) -> bool:
+        if part.get("type") == "array":
+            return "maxItems" in part
+        if "additionalProperties" in part:
+            return "maxProperties" in part
+        if part.get("type") == "string" or part.get("x-kubernetes-int-or-string"):
+            return "maxLength" in part or "enum" in part
+        return True
+
+    assert [path for path, part in PARTS.items() if not is_bounded(part)] == []
+
+
+def test_every_number_of_the_spec_has_both_bounds() -> None:
+    numbers = {p: s for p, s in OURS.items() if p.startswith("spec") and s.get("type") in ("integer", "number")}
+    assert len(numbers) >= 15
+    assert [p for p, s in numbers.items() if "enum" not in s and not {"minimum", "maximum"} <= set(s)] == []
+
+
+def test_every_field_says_what_it_does() -> None:
+    fields = [path for path in OURS if not path.endswith(("[]", "{}"))]
+    assert [path for path in fields if len(OURS[path].get("description", "")) < 8] == []
+
+
+def test_every_field_of_the_spec_has_an_example() -> None:
+    ours = [path for path in OURS if path.startswith("spec.") and not path.endswith(("[]", "{}"))]
+    leaves = [path for path in ours if "properties" not in OURS[path] or path.rsplit(".", 1)[-1] in SHAPES]
+    assert len(leaves) > 60
+    assert [path for path in leaves if "example" not in OURS[path]] == []
+
+
+def test_every_list_says_how_it_merges() -> None:
+    lists = {path: part for path, part in PARTS.items() if part.get("type") == "array"}
+    assert [path for path, part in lists.items() if "x-kubernetes-list-type" not in part] == []
+    keys = {path: part.get("x-kubernetes-list-map-keys") for path, part in lists.items()}
+    pod = "spec.podTemplate.spec"
+    assert keys["spec.runtime.env"] == ["name"]
+    assert keys["spec.runtime.imagePullSecrets"] == ["name"]
+    assert keys[f"{pod}.volumes"] == ["name"]
+    assert keys[f"{pod}.volumeMounts"] == ["mountPath"]
+    assert keys[f"{pod}.initContainers"] == ["name"]
+    assert keys["status.conditions"] == ["type"]
+    assert lists["spec.model.servedNames"]["x-kubernetes-list-type"] == "set"
+
+
+def test_defaults_are_the_two_that_the_api_server_needs() -> None:
+    defaults = {path: part["default"] for path, part in PARTS.items() if "default" in part}
+    # The protocol of a port is a key of its list, which must have one.
+    ours = {path: value for path, value in defaults.items() if not path.endswith(".protocol")}
+    assert ours == {"spec.scaling": {}, "spec.scaling.replicas": 1, "status": {"observedGeneration": -1}}
+
+
+def test_nothing_is_kept_unseen() -> None:
+    assert "x-kubernetes-preserve-unknown-fields" not in json.dumps(crd())
+
+
+def test_it_fits_into_the_annotation_that_kubectl_apply_writes() -> None:
+    assert len(json.dumps(crd(), separators=(",", ":"))) < 256 * 1024 * 0.8
+
+
+RULE_ROWS = [(path, rule) for path, rules in RULES.items() for rule in rules]
+
+
+@pytest.mark.parametrize(("path", "rule"), RULE_ROWS, ids=[f"{p or 'root'}-{i}" for i, (p, _) in enumerate(RULE_ROWS)])
+def test_a_rule_names_a_field_that_is_there(path: str, rule: Any) -> None:
+    place = at(ROOT, path)
+    assert rule.to_object() in place["x-kubernetes-validations"]
+    assert len(rule.message) > 20
+    assert "\n" not in rule.message
+    if rule.field:
+        assert at(place, rule.field.removeprefix("."))
+
+
+def test_a_rule_for_a_place_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        attach(schema(), {"spec.nowhere": RULES["spec.batching"]})
+
+
+@pytest.mark.parametrize("uri", ["hf://a/b", "pvc://a/b", "file:///a"])
+def test_the_pods_own_names_and_paths_are_refused_to_users(uri: str) -> None:
+    raw = {"model": {"uri": uri}, "parallelism": {"tensorParallelSize": 2}}
+    service = LLMService.from_object({"metadata": {"name": "a", "namespace": "b"}, "spec": raw})
+    settings = Settings(operator_image="a", ca_bundle=CABundle(config_map="a", key="b"))
+    mounted = volumes(service, settings)
+    assert {volume.name for volume in mounted} <= set(OWN_VOLUMES)
+    assert [v.path for v in mounted if v.path not in OWN_PATHS and not v.path.startswith("/llmservice/")] == []
+    assert set(OWN_CONTAINERS) == {contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER}

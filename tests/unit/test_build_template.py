@@ -16,10 +16,10 @@ from tests.unit.decide_world import an_llmservice, spec
 
 Json = dict[str, Any]
 SETTINGS = Settings(operator_image="llmservice-operator:1", default_cpu_image="vllm-cpu:v0.32.0")
-CPU = {"accelerator": {"type": "cpu"}}
+CPU: Json = {"accelerator": {"type": "cpu"}}
 
 
-def render(settings: Settings = SETTINGS, **sections: object) -> Json:
+def render(settings: Settings = SETTINGS, **sections: Any) -> Json:
     return pod_template(LLMService.from_object(an_llmservice(spec(**sections))), settings)
 
 
@@ -166,6 +166,12 @@ RESOURCES = [
     pytest.param({"accelerator": {"type": "amd"}}, {"cpu": "2", "memory": "8Gi"}, {"amd.com/gpu": "1"}, id="amd"),
     pytest.param(CPU, {"cpu": "500m", "memory": "3Gi"}, {}, id="cpu"),
     pytest.param(
+        {**CPU, "runtime": {"resources": {"limits": {"memory": "5Gi"}}}},
+        {"cpu": "500m", "memory": "6Gi"},
+        {"memory": "6Gi"},
+        id="cpu with a limit",
+    ),
+    pytest.param(
         {"runtime": {"resources": {"limits": {"memory": "20Gi"}}}},
         {"cpu": "2", "memory": "20Gi"},
         {"memory": "20Gi", "nvidia.com/gpu": "1"},
@@ -205,15 +211,20 @@ def test_resources(sections: Json, requests: Json, limits: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parallelism", "is_there"),
-    [({}, False), ({"tensorParallelSize": 2}, True), ({"pipelineParallelSize": 2}, True)],
-    ids=["one", "tensor", "pipeline"],
+    ("sections", "size"),
+    [
+        pytest.param({}, None, id="one GPU"),
+        pytest.param({"parallelism": {"tensorParallelSize": 2}}, "2Gi", id="tensor parallel"),
+        pytest.param({"parallelism": {"pipelineParallelSize": 2}}, "2Gi", id="pipeline parallel"),
+        pytest.param(CPU, "1Gi", id="cpu"),
+    ],
 )
-def test_shared_memory_for_more_than_one_rank(parallelism: Json, is_there: bool) -> None:
-    template = render(parallelism=parallelism)
-    assert ("dshm" in volumes(template)) is is_there
-    if is_there:
-        assert volumes(template)["dshm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+def test_shared_memory_where_processes_exchange_tensors(sections: Json, size: str | None) -> None:
+    template = render(**sections)
+    if size is None:
+        assert "dshm" not in volumes(template)
+    else:
+        assert volumes(template)["dshm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
         assert mounts(template)["dshm"]["mountPath"] == "/dev/shm"
 
 
@@ -280,7 +291,7 @@ def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_
 
 
 def test_the_users_pod_template_is_handed_on() -> None:
-    given = {
+    given: Json = {
         "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
         "spec": {
             "nodeSelector": {"pool": "gpu"},

@@ -52,7 +52,7 @@ def with_pod(**pod: Any) -> World:
 
 
 SITUATIONS = [
-    pytest.param({"scheduled": False}, "Scheduling", "Reconciling", None, id="not yet scheduled"),
+    pytest.param({"scheduled": False}, "Progressing", "Reconciling", None, id="not yet scheduled"),
     pytest.param(
         {"unschedulable": NO_GPU.format(nodes=3, a=2, b=1)},
         "Unschedulable",

@@ -23,9 +23,15 @@ def accelerator_resource(llm: LLMService) -> str | None:
     return accelerator.resource_name or _RESOURCE_NAMES.get(accelerator.type)
 
 
-def needs_shared_memory(llm: LLMService) -> bool:
-    """Ranks of one model exchange tensors through /dev/shm, of which a container has 64 MiB by default."""
-    return llm.spec.parallelism.accelerators > 1
+def shared_memory_gib(llm: LLMService, settings: Settings) -> int:
+    """Size of /dev/shm, of which a container has 64 MiB by default; 0 where that will do.
+
+    Ranks of one model exchange tensors through it. On CPUs vLLM's engine always has a worker process of its own,
+    which asks for 160 MiB at least.
+    """
+    if llm.spec.parallelism.accelerators > 1:
+        return settings.shared_memory_gib
+    return 1 if llm.spec.accelerator.type == "cpu" else 0
 
 
 def server_resources(llm: LLMService, settings: Settings) -> Resources:
@@ -36,8 +42,7 @@ def server_resources(llm: LLMService, settings: Settings) -> Resources:
     defaults = _default_requests(llm, settings)
     for name, default in defaults.items():
         requests.setdefault(name, limits.get(name) or default)
-    if needs_shared_memory(llm):
-        _add_shared_memory(requests, limits, settings.shared_memory_gib)
+    _add_shared_memory(requests, limits, shared_memory_gib(llm, settings))
     resource = accelerator_resource(llm)
     if resource is not None:
         limits[resource] = str(llm.spec.parallelism.accelerators)
@@ -55,7 +60,7 @@ def _default_requests(llm: LLMService, settings: Settings) -> dict[str, str]:
 def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: int) -> None:
     """A page in a memory volume counts against the container's limit. Guaranteed pods stay Guaranteed."""
     limit = limits.get("memory")
-    if limit is None:
+    if limit is None or gib == 0:
         return
     if same_amount(limit, requests["memory"]):
         requests["memory"] = add_memory(limit, gib)

@@ -11,7 +11,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.uri import ClaimSource, HubSource
 from llmservice_operator.build.environment import CA_DIR
 from llmservice_operator.build.meta import cache_claim_name
-from llmservice_operator.build.resources import needs_shared_memory
+from llmservice_operator.build.resources import shared_memory_gib
 from llmservice_operator.build.settings import Settings
 
 RUNTIME_VOLUME = "runtime"
@@ -71,10 +71,10 @@ def _model_cache(llm: LLMService) -> dict[str, Any]:
 
 
 def _shared_memory(llm: LLMService, settings: Settings) -> list[Mounted]:
-    if not needs_shared_memory(llm):
+    size = shared_memory_gib(llm, settings)
+    if size == 0:
         return []
-    source = {"emptyDir": {"medium": "Memory", "sizeLimit": f"{settings.shared_memory_gib}Gi"}}
-    return [Mounted("dshm", source, contract.SHM_DIR)]
+    return [Mounted("dshm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Gi"}}, contract.SHM_DIR)]
 
 
 def _ca_bundle(settings: Settings) -> list[Mounted]:

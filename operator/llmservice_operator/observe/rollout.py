@@ -28,7 +28,7 @@ class Progress:
 def progress(deployment: DeploymentFacts | None, pods: tuple[PodFacts, ...], revision: str, wanted: int) -> Progress:
     """Pods that are going away do not count: they are out of the Service already."""
     if deployment is None:
-        reason, message = Reason.PROGRESSING, "The children are being made."
+        reason, message = Reason.PROGRESSING, "Pods of this revision are being made."
         return Progress(wanted, 0, 0, 0, 0, False, False, reason, message)
     is_current = deployment.revision == revision and deployment.observed_generation >= deployment.generation
     old = [pod for pod in pods if not pod.deleting and pod.phase != "Failed" and pod.revision != revision]
@@ -61,14 +61,15 @@ def _stage(
 ) -> tuple[Reason, str]:
     """The step that the least advanced replica of the wanted revision is at."""
     new = [pod for pod in pods if pod.revision == revision and not pod.deleting and not pod.ready]
-    if not is_current:
-        return Reason.PROGRESSING, "The rollout of this generation is about to start."
-    if any(not pod.scheduled for pod in new):
-        return Reason.SCHEDULING, "Pods wait for a node."
+    # A pod that the scheduler has not looked at yet is about to be placed, or unschedulable: no step of its own.
+    if (
+        not is_current
+        or any(not pod.scheduled for pod in new)
+        or (not new and deployment.updated < deployment.spec_replicas)
+    ):
+        return Reason.PROGRESSING, "Pods of this revision are being made."
     if any(not pod.running for pod in new):
         return Reason.PROGRESSING, "Pods are on a node; images are pulled and containers set up."
     if new:
         return Reason.STARTING, "The model is being fetched or loaded."
-    if deployment.replicas > deployment.updated:
-        return Reason.PROGRESSING, "Replicas of the earlier revision are being replaced."
-    return Reason.PROGRESSING, "Replicas are being added or removed."
+    return Reason.PROGRESSING, "Pods that are no longer wanted are going away."

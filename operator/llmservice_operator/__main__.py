@@ -66,7 +66,6 @@ class Operator:
         self._stop = asyncio.Event()
         self._stop_watching = asyncio.Event()
         self._leading = asyncio.Event()
-        self._warm = asyncio.Event()
         self._watching = asyncio.Event()
         self._acting = False
 
@@ -126,7 +125,10 @@ class Operator:
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         intake = handlers.Intake(
-            self._ctx.cache, changed=self._changed, relisted=self._resync.relisted, warm=self._warm.set
+            self._ctx.cache,
+            changed=self._changed,
+            relisted=self._resync.relisted,
+            arrived=self._resync.arrived,
         )
         ready = asyncio.Event()
         watching = asyncio.create_task(
@@ -162,7 +164,7 @@ class Operator:
 
     async def _act(self) -> None:
         await self._leading.wait()
-        await self._warm.wait()
+        await self._resync.warm.wait()
         self._acting = True
         self._ctx.queue.add_all(self._ctx.cache.all_keys())
         await self._workers.run()
@@ -245,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     opts = options.load(sys.argv[1:] if argv is None else argv)
     log.setup(opts.log_format, opts.log_level)
-    disable_created_metrics()  # a second series for each, which nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
     try:
         return asyncio.run(serve(opts))
     except ConfigError as error:

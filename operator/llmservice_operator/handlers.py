@@ -1,13 +1,12 @@
 """kopf registrations: an event becomes a projection in the cache and, where that changed, a key. Nothing else.
 
-Only indexing and `on.event` handlers are used: they add no finalizer and no annotation to anybody's object, and kopf
-never patches what it watches. The index holds nothing itself; it is there because kopf runs its handlers before all
-others and lets those wait until every kind has been listed once.
+Only `on.event` handlers are used: they add no finalizer and no annotation to anybody's object, and kopf never patches
+what it watches. kopf's own indices are not: while it lists, every object's handler waits for all others' (work that
+grows with the square of their number), and what they tell, that everything was listed, `Resync.warm` finds out itself.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -20,9 +19,6 @@ from llmservice_operator.control.kinds import WATCHED, selector
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.resources import Resource
 
-FIRST_LISTING = 30.0
-"""After the caches are warm, listed objects that still come in for so long belong to the first listing."""
-
 
 class Intake:
     """kopf's memo: where events go."""
@@ -33,38 +29,56 @@ class Intake:
         *,
         changed: Callable[[Key], None],
         relisted: Callable[[str], None],
-        warm: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        arrived: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._changed = changed
         self._relisted = relisted
-        self._warm = warm
-        self._clock = clock
-        self._warm_since: float | None = None
+        self._arrived = arrived
 
     def __copy__(self) -> Self:
         """kopf copies the memo for each object; there is but one."""
         return self
 
-    def present(self, resource: Resource, raw: dict[str, Any]) -> None:
-        """An object was listed, added or changed."""
-        self._enqueue(self._cache.update(resource.kind, raw))
-
     def event(self, resource: Resource, kind: str | None, raw: dict[str, Any]) -> None:
-        """After the indexing of every event; None: the object was listed."""
-        if self._warm_since is None:
-            self._warm_since = self._clock()
-            self._warm()
+        """An object was listed (None), added, changed or deleted."""
         if kind == "DELETED":
             metadata = raw["metadata"]
-            self._enqueue(self._cache.remove(resource.kind, metadata["namespace"], metadata["name"], metadata["uid"]))
-        elif kind is None and self._clock() - self._warm_since > FIRST_LISTING:
+            keys = self._cache.remove(resource.kind, metadata["namespace"], metadata["name"], metadata["uid"])
+        else:
+            keys = self._cache.update(resource.kind, raw)
+        self._enqueue(keys)
+        if kind is None:
             self._relisted(resource.kind)
+        self._arrived()
 
     def _enqueue(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._changed(key)
+
+
+class Forgetful(kopf.DiffBaseStorage, kopf.ProgressStorage):
+    """kopf keeps nothing of what it saw: nobody asks for differences, and copies of all bodies were half its work."""
+
+    def build(self, **_: Any) -> Any:
+        """No essence."""
+        return {}
+
+    def clear(self, *, essence: Any) -> Any:
+        """Nothing in it."""
+        return essence
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was stored."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing to."""
+
+    def touch(self, **_: Any) -> None:
+        """Never: it would patch the object."""
 
 
 def registry(credentials: Credentials) -> kopf.OperatorRegistry:
@@ -93,10 +107,6 @@ def registry(credentials: Credentials) -> kopf.OperatorRegistry:
 def _register(made: kopf.OperatorRegistry, resource: Resource) -> None:
     where = (resource.group, resource.version, resource.plural)
 
-    @kopf.index(*where, id=f"index-{resource.plural}", registry=made)
-    async def index(body: kopf.Body, memo: Intake, **_: Any) -> None:
-        memo.present(resource, dict(body))
-
     @kopf.on.event(*where, id=f"event-{resource.plural}", registry=made)
     async def event(event: kopf.RawEvent, memo: Intake, **_: Any) -> None:
         memo.event(resource, event["type"], dict(event["object"]))
@@ -110,6 +120,8 @@ def settings() -> kopf.OperatorSettings:
     made.persistence.finalizer = f"{GROUP}/never-set"
     # Without it kopf lists and watches CRDs and namespaces, for which we ask no right.
     made.scanning.disabled = True
+    made.persistence.diffbase_storage = Forgetful()
+    made.persistence.progress_storage = Forgetful()
     made.watching.server_timeout = 600
     made.watching.connect_timeout = 5.0
     made.watching.chunk_size = 500

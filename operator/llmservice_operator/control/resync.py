@@ -2,12 +2,13 @@
 
 A watch that lost its place lists again, and objects that vanished meanwhile send no event (kopf 1.45 keeps no list to
 compare with). So after such a relist, and every ten minutes whatever happens, one list a kind is compared with the
-cache. Nothing is asked about single objects.
+cache. Nothing is asked about single objects. The same comparison tells at the start when the cache is complete.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
@@ -76,19 +77,47 @@ class Resync:
         self._sleep = sleep
         self._asked: set[str] = set()
         self._wake = asyncio.Event()
+        self._arrived = asyncio.Event()
+        self.warm = asyncio.Event()
+        """Set as soon as the cache holds everything that there was at the start."""
+
+    def arrived(self) -> None:
+        """The watches brought something."""
+        self._arrived.set()
 
     def relisted(self, kind: str) -> None:
-        """A watch of this kind lost its place."""
-        self._asked.add(kind)
-        self._wake.set()
+        """A watch of this kind listed: at the start, or since because it lost its place."""
+        if self.warm.is_set():
+            self._asked.add(kind)
+            self._wake.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Wait for the cache to be complete, then compare for ever."""
+        for resource in WATCHED:
+            for namespace in self._namespaces:
+                await self._wait_for(resource, namespace)
+        self.warm.set()
         while True:
             kinds = await self._due()
             for resource in WATCHED:
                 if resource.kind in kinds:
                     await self._check_all(resource)
+
+    async def _wait_for(self, resource: Resource, namespace: str | None) -> None:
+        """Until everything that one list shows is in the cache; a new list when that takes long."""
+        while True:
+            try:
+                listed, version = await self._list(resource, namespace)
+            except KubeError as error:
+                logger.warning("cannot list %s: %s", resource.plural, error)
+                await self._sleep(GRACE)
+                continue
+            with contextlib.suppress(TimeoutError):
+                while compare(self._cache.seen(resource.kind, namespace), listed, version).missed:
+                    self._arrived.clear()
+                    async with asyncio.timeout(GRACE):
+                        await self._arrived.wait()
+                return
 
     async def _due(self) -> set[str]:
         """Kinds to check: all of them when the interval is over, else those that were relisted."""

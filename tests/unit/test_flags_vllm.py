@@ -90,7 +90,7 @@ OPTIONS = st.builds(
 
 
 @given(options=OPTIONS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_vllm_accepts_and_understands_all_that_is_rendered(
     parser: argparse.ArgumentParser, options: EngineOptions
 ) -> None:
@@ -126,7 +126,7 @@ def tokens(draw: st.DrawFn) -> str:
 
 
 @given(token=tokens())
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=700, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tokens_resolve_as_argparse_resolves_them(parser: argparse.ArgumentParser, token: str) -> None:
     ours = TABLE.resolve(token)
     normal = token if not token.startswith("--") else token.partition("=")[0].replace("_", "-") + token[

@@ -89,8 +89,8 @@ def test_vllms_page_holds_what_is_looked_for() -> None:
 
 
 async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
-    limits = {"hang_unready_seconds": 0.5, "hang_restart_seconds": 1.0}
-    async with supervised(tmp_path, Behaviour(frozen=True), **limits) as server:
+    frozen = Behaviour(frozen=True)
+    async with supervised(tmp_path, frozen, hang_unready_seconds=0.5, hang_restart_seconds=1.0) as server:
         await server.ready()
         waiting = server.hold()
         await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
@@ -102,8 +102,8 @@ async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
 
 
 async def test_a_long_prefill_is_no_hang(tmp_path: Path) -> None:
-    limits = {"hang_unready_seconds": 0.4, "hang_restart_seconds": 0.4}
-    async with supervised(tmp_path, Behaviour(prefilling=True), **limits) as server:
+    prefilling = Behaviour(prefilling=True)
+    async with supervised(tmp_path, prefilling, hang_unready_seconds=0.4, hang_restart_seconds=0.4) as server:
         await server.ready()
         waiting = server.hold()
         for _ in range(15):

@@ -1,0 +1,60 @@
+"""The init container's copy: whole, readable for any user, and able to run where it lies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.install import PACKAGE, install
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+def test_copies_everything_readable(tmp_path: Path) -> None:
+    target = install(tmp_path)
+    assert target == tmp_path / "llmservice_runtime"
+    assert files(target) == files(PACKAGE)
+    assert {path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()} == {0o644}
+    assert [path.name for path in tmp_path.iterdir()] == ["llmservice_runtime"]
+
+
+def test_replaces_an_older_copy_whole(tmp_path: Path) -> None:
+    old = tmp_path / "llmservice_runtime"
+    old.mkdir()
+    (old / "gone.py").write_text("")
+    assert "gone.py" not in files(install(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["llmservice_runtime"]
+
+
+def test_a_failure_leaves_the_older_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("shutil.copytree", fail)
+    with pytest.raises(OSError, match="disk full"):
+        install(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["llmservice_runtime"]
+
+
+def test_the_copy_runs_without_anything_else(tmp_path: Path) -> None:
+    install(tmp_path)
+    # -S: no site-packages, as in an image that knows nothing of us.
+    command = [sys.executable, "-S", "-W", "error", "-m", "llmservice_runtime", "--help"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert "python3 -m llmservice_runtime serve --accelerator=cpu -- --model" in done.stdout
+
+
+def test_nothing_but_the_standard_library_is_imported(tmp_path: Path) -> None:
+    install(tmp_path)
+    code = (
+        "import importlib, pkgutil, llmservice_runtime as r\n"
+        "for m in pkgutil.iter_modules(r.__path__):\n"
+        "    m.name == '__main__' or importlib.import_module('llmservice_runtime.' + m.name)\n"
+    )
+    subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(tmp_path)}, check=True)

@@ -1,0 +1,165 @@
+"""The middleware in vLLM's process: nothing until the server drains, and then exactly what is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_runtime import board
+from llmservice_runtime.contract import DRAIN_FILE_ENV
+from llmservice_runtime.middleware import DrainMiddleware
+
+REMOTE = ("10.244.0.7", 40000)
+
+
+@pytest.fixture
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[memoryview]:
+    """The supervisor's side of the board."""
+    path = str(tmp_path / "board")
+    monkeypatch.setenv(DRAIN_FILE_ENV, path)
+    made = board.create(path)
+    yield made.slots
+    made.close()
+
+
+class App:
+    """Reads its request and answers in two parts; notes what the board says meanwhile."""
+
+    def __init__(self, slots: memoryview | None = None, fails: bool = False) -> None:
+        self.slots, self.fails, self.calls = slots, fails, 0
+        self.seen: list[tuple[int, int]] = []
+
+    def note(self) -> None:
+        if self.slots is not None:
+            self.seen.append((self.slots[board.IN_FLIGHT], self.slots[board.AWAITING]))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.calls += 1
+        self.note()
+        if scope["type"] == "http":
+            while (await receive()).get("more_body"):
+                self.note()
+            self.note()
+        if self.fails:
+            raise RuntimeError("handler")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
+        self.note()
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        self.note()
+        await send({"type": "http.response.body", "body": b"b"})
+
+
+def ask(app: Any, path: str, client: tuple[str, int] | None = REMOTE, kind: str = "http") -> list[dict[str, Any]]:
+    """The messages of one request."""
+    sent: list[dict[str, Any]] = []
+    incoming = iter(
+        [
+            {"type": "http.request", "body": b"1", "more_body": True},
+            {"type": "http.request", "body": b"2", "more_body": False},
+        ]
+    )
+
+    async def receive() -> dict[str, Any]:
+        return next(incoming)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app({"type": kind, "path": path, "client": client}, receive, send))
+    return sent
+
+
+def headers(sent: list[dict[str, Any]]) -> dict[bytes, bytes]:
+    return dict(sent[0]["headers"])
+
+
+def test_open_it_changes_nothing(slots: memoryview) -> None:
+    app = App(slots)
+    sent = ask(DrainMiddleware(app), "/v1/completions")
+    assert headers(sent) == {b"x": b"y"}
+    assert [message.get("body") for message in sent] == [None, b"a", b"b"]
+    assert list(slots) == [board.OPEN, 1, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:
+    app = App(slots)
+    ask(DrainMiddleware(app), "/v1/completions")
+    arrived, half, whole, started, answering = app.seen
+    assert (arrived, half) == ((1, 0), (1, 0))
+    assert (whole, started) == ((1, 1), (1, 1))
+    assert answering == (1, 0)
+
+
+def test_a_handler_that_fails_is_not_counted_for_ever(slots: memoryview) -> None:
+    with pytest.raises(RuntimeError, match="handler"):
+        ask(DrainMiddleware(App(slots, fails=True)), "/v1/completions")
+    assert (slots[board.IN_FLIGHT], slots[board.AWAITING]) == (0, 0)
+
+
+@pytest.mark.parametrize("level", [board.CLOSING, board.REFUSING])
+def test_answers_of_a_draining_server_close_the_connection(slots: memoryview, level: int) -> None:
+    app = App(slots)
+    middleware = DrainMiddleware(app)
+    slots[board.LEVEL] = level
+    sent = ask(middleware, "/v1/completions")
+    assert headers(sent)[b"connection"] == b"close"
+    assert sent[0]["status"] == (200 if level == board.CLOSING else 503)
+
+
+def test_newcomers_are_refused_in_openais_shape(slots: memoryview) -> None:
+    app = App(slots)
+    middleware = DrainMiddleware(app)
+    slots[board.LEVEL] = board.REFUSING
+    sent = ask(middleware, "/v1/chat/completions")
+    assert app.calls == 0
+    assert headers(sent)[b"retry-after"] == b"1"
+    assert sent[1]["body"].startswith(b'{"error":{"message":')
+    assert headers(sent)[b"content-length"] == str(len(sent[1]["body"])).encode()
+    assert slots[board.REFUSED] == 1
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/ping", "/version", "/load"])
+def test_probes_and_scrapes_are_exempt(slots: memoryview, path: str) -> None:
+    app = App(slots)
+    middleware = DrainMiddleware(app)
+    slots[board.LEVEL] = board.REFUSING
+    assert ask(middleware, path)[0]["status"] == 200
+    assert app.seen[0] == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
+def test_other_kinds_pass(slots: memoryview, kind: str) -> None:
+    app = App(slots)
+    ask(DrainMiddleware(app), "/v1/realtime", kind=kind)
+    assert app.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "client", "status"),
+    [
+        pytest.param("/v1/load_lora_adapter", REMOTE, 403, id="load"),
+        pytest.param("/v1/unload_lora_adapter", REMOTE, 403, id="unload"),
+        pytest.param("/adapters", REMOTE, 403, id="by another name"),
+        pytest.param("/adapters/x", REMOTE, 403, id="by another name, with a path"),
+        pytest.param("/v1/load_lora_adapter", None, 403, id="nobody knows who"),
+        pytest.param("/v1/load_lora_adapter", ("127.0.0.1", 1), 200, id="the supervisor"),
+        pytest.param("/v1/load_lora_adapter", ("::1", 1), 200, id="the supervisor, IPv6"),
+        pytest.param("/v1/models", REMOTE, 200, id="another path"),
+    ],
+)
+def test_adapter_endpoints(slots: memoryview, path: str, client: tuple[str, int] | None, status: int) -> None:
+    assert ask(DrainMiddleware(App(slots)), path, client)[0]["status"] == status
+
+
+def test_without_a_supervisor_it_only_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DRAIN_FILE_ENV, raising=False)
+    assert ask(DrainMiddleware(App()), "/v1/completions")[0]["status"] == 200
+
+
+def test_a_board_that_is_named_but_missing_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(DRAIN_FILE_ENV, str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError):
+        DrainMiddleware(App())

@@ -1,0 +1,69 @@
+"""Options go to the pod as text and come back the same; vLLM's flags are read as vLLM reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_runtime.engine import Flags, environment, read_flags
+from llmservice_runtime.options import ServeOptions, parse_options
+
+
+@pytest.mark.parametrize(
+    ("options", "args"),
+    [
+        (ServeOptions(), ()),
+        (ServeOptions(drain_seconds=60), ("--drain-seconds=60",)),
+        (
+            ServeOptions(accelerator="cpu", hang_unready_seconds=0.5),
+            ("--accelerator=cpu", "--hang-unready-seconds=0.5"),
+        ),
+        (ServeOptions(expected_version="0.32.0", weights="fp8"), ("--expected-version=0.32.0", "--weights=fp8")),
+        (ServeOptions(start_seconds=1234567), ("--start-seconds=1234567",)),
+    ],
+)
+def test_round_trip(options: ServeOptions, args: tuple[str, ...]) -> None:
+    assert options.to_args() == args
+    assert parse_options(args) == options
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ("--model m", {"model": "m"}),
+        ("--model=m --served-model-name a b --port 1", {"model": "m", "served_names": ("a", "b"), "port": 1}),
+        ("--served_model_name a", {"served_names": ("a",)}),
+        ("-tp 2 -pp=3", {"tensor_parallel_size": 2, "pipeline_parallel_size": 3}),
+        ("--data-parallel-size 2", {"data_parallel_size": 2}),
+        ("--port 1 --port 2", {"port": 2}),
+        ("--max-model-len auto", {"max_model_len": None}),
+        ("--max-model-len -1", {"max_model_len": None}),
+        ("--max-model-len 32k", {"max_model_len": None}),
+        ("--max-model-len 4096", {"max_model_len": 4096}),
+        ("--api-key a b", {"api_key": "b"}),
+        ("--hf-overrides.a 1", {"overrides_config": True}),
+        ("--gpu-memory-utilization 0.5", {"gpu_memory_utilization": 0.5}),
+        ("--gpu-memory-utilization much", {"gpu_memory_utilization": 0.92}),
+        ("--kv-cache-memory-bytes 8G", {"kv_cache_memory_fixed": True}),
+        ("--unknown 3 --port 2", {"port": 2}),
+    ],
+)  # fmt: skip
+def test_flags(args: str, expected: dict[str, Any]) -> None:
+    assert read_flags(args.split()) == Flags(**expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [(Flags("m"), ("m",)), (Flags("m", ("a", "b")), ("a", "b")), (Flags(), ())],
+    ids=["the model's", "served names", "none"],
+)
+def test_model_names(flags: Flags, names: tuple[str, ...]) -> None:
+    assert flags.model_names == names
+
+
+def test_the_users_environment_wins_but_for_the_board() -> None:
+    mine = {"VLLM_ENGINE_READY_TIMEOUT_S": "5", "LLMSERVICE_DRAIN_FILE": "/elsewhere"}
+    made = environment(ServeOptions(drain_file="/board"), mine)
+    assert made["VLLM_ENGINE_READY_TIMEOUT_S"] == "5"
+    assert made["LLMSERVICE_DRAIN_FILE"] == "/board"
+    assert made["PYTHONFAULTHANDLER"] == "1"

@@ -1,0 +1,121 @@
+"""The state's port: versioned JSON that comes back the same, and a server that nothing upsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase, State, grace_period_seconds
+from llmservice_runtime.loopback import ask
+from llmservice_runtime.state_server import Reply, serve
+
+from tests.unit.runtime_harness import free_port
+
+STATE = State(
+    Phase.SERVING,
+    started=True,
+    ready=True,
+    progress="p",
+    phase_seconds=1.5,
+    model_names=("a", "b"),
+    measured=Measured(kv_cache_tokens=7, start_seconds=3.5),
+    failure=Failure(FailureReason.ENGINE_DIED, "m", "r", ("e",), Phase.LOADING, 1),
+)
+
+
+@pytest.mark.parametrize("state", [STATE, State(Phase.PREFLIGHT)], ids=["full", "first"])
+def test_round_trip(state: State) -> None:
+    assert State.from_json(state.to_json()) == state
+
+
+def test_shape() -> None:
+    document = json.loads(STATE.to_json())
+    assert document["version"] == 1
+    assert document["measured"] == {"kvCacheTokens": 7, "startSeconds": 3.5}
+    assert document["failure"]["reason"] == "EngineDied"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version":2,"phase":"Serving"}', '{"version":1,"phase":"New"}'])
+def test_another_versions_state_is_unknown(text: str) -> None:
+    assert State.from_json(text) is None
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    document = json.loads(STATE.to_json())
+    document["more"] = 1
+    document["measured"]["more"] = 1
+    assert State.from_json(json.dumps(document)) == STATE
+
+
+def test_grace_period() -> None:
+    assert grace_period_seconds(120) == 150
+    assert grace_period_seconds(0, propagation_seconds=1) == 21
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[int]:
+    port = free_port()
+    server = await serve(port, lambda path: Reply(200, f"path {path}"))
+    try:
+        yield port
+    finally:
+        server.close()
+
+
+async def test_answers_get() -> None:
+    async with listening() as port:
+        answer = await ask(port, "/a?b=c", timeout=2)
+        assert (answer.status, answer.body) == (200, "path /a")
+        assert (await ask(port, "/a", method="POST", body="x", timeout=2)).status == 405
+
+
+@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"\r\n\r\n", b"GET", b"x" * 100_000], ids=range(4))
+async def test_survives(sent: bytes) -> None:
+    async with listening() as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        writer.close()
+        assert (await ask(port, "/a", timeout=2)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("reply", "body"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", "ab", id="length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\nab", "ab", id="until the end"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n", "ab", id="chunks"
+        ),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", None, id="cut"),
+        pytest.param(b"nonsense\r\n\r\n", None, id="no HTTP"),
+        pytest.param(b"", None, id="nothing"),
+    ],
+)
+async def test_reads(reply: bytes, body: str | None) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        if body is None:
+            with pytest.raises(OSError):
+                await ask(port, "/", timeout=2)
+        else:
+            assert (await ask(port, "/", timeout=2)).body == body
+
+
+async def test_a_silent_server_is_no_answer() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(OSError, match="no answer to GET /"):
+            await ask(server.sockets[0].getsockname()[1], "/", timeout=0.1)

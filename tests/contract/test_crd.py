@@ -1,5 +1,6 @@
 """What the API server makes of the CRD: examples, defaults, /scale, printer columns, server-side apply, explain."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_one_manager_adds_to_anothers_lists(api: Api) -> None:
         body = {"apiVersion": API_VERSION, "kind": "LLMService", "metadata": {"name": "five-lines"}, "spec": spec}
         return api.http.patch(
             f"{SERVICES}/five-lines",
-            content=yaml.safe_dump(body),
+            content=json.dumps(body),
             headers={"content-type": "application/apply-patch+yaml"},
             params={"fieldManager": manager},
         )

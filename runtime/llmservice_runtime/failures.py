@@ -71,14 +71,14 @@ def _killed(end: End, lines: Sequence[Line]) -> Failure:
             message,
             "Raise the memory limit in spec.runtime.resources, or use a smaller model, cache or context.",
             end,
-            _last(lines),
+            _evidence(lines),
         )
     return _failure(
         FailureReason.ENGINE_DIED,
         "vLLM was killed with SIGKILL, and not for the container's memory limit.",
         "Something outside the container killed it: look at the node's log (out of memory, an administrator).",
         end,
-        _last(lines),
+        _evidence(lines),
     )
 
 
@@ -93,7 +93,7 @@ def _signalled(end: End, lines: Sequence[Line]) -> Failure:
     assert end.signal is not None
     reason = _SIGNAL_REASONS.get(signal.Signals(end.signal), FailureReason.ENGINE_DIED)
     remedy = next((rule.remedy for rule in RULES if rule.reason is reason), _LOOK_AT_LOG)
-    return _failure(reason, f"vLLM ended with {signal.Signals(end.signal).name}.", remedy, end, _last(lines))
+    return _failure(reason, f"vLLM ended with {signal.Signals(end.signal).name}.", remedy, end, _evidence(lines))
 
 
 _LOOK_AT_LOG = (
@@ -109,7 +109,7 @@ def _unknown(end: End, lines: Sequence[Line]) -> Failure:
     serving = end.phase in (Phase.SERVING, Phase.SMOKE, Phase.DRAINING)
     reason = FailureReason.ENGINE_DIED if serving else FailureReason.STARTUP_FAILED
     if index is None:
-        return _failure(reason, f"{how} and did not say why.", _LOOK_AT_LOG, end, _last(lines))
+        return _failure(reason, f"{how} and did not say why.", _LOOK_AT_LOG, end, _evidence(lines))
     return _failure(reason, clean(lines[index].text), _LOOK_AT_LOG, end, _around(lines, index))
 
 
@@ -127,8 +127,9 @@ def _around(lines: Sequence[Line], index: int) -> tuple[str, ...]:
     return _evidence(lines[max(0, index - 30) : index + 1])
 
 
-def _last(lines: Sequence[Line]) -> tuple[str, ...]:
-    return _evidence(lines)
+def last_words(tail: Sequence[str]) -> tuple[str, ...]:
+    """The last lines of a log that say something: evidence for what the supervisor itself found."""
+    return _evidence(messages(list(tail)))
 
 
 def _evidence(lines: Iterable[Line]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from llmservice_runtime.contract import (
     Phase,
     State,
 )
-from llmservice_runtime.failures import End, classify
+from llmservice_runtime.failures import End, classify, last_words
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Ended, Reaper
@@ -175,7 +175,7 @@ class Supervisor:
         thresholds = hang.Thresholds(self._options.hang_unready_seconds, self._options.hang_restart_seconds)
         watch = hang.Watch(self._clock())
         while True:
-            self._state = replace(self._state, ready=not self._hung)
+            self._state = replace(self._state, ready=not self._hung and not self._terminate.is_set())
             try:
                 await self._beside(child, asyncio.sleep(self._pace.watch_seconds))
                 seen = await self._beside(child, self._sample())
@@ -266,7 +266,7 @@ class Supervisor:
         self._say(f"{failure.reason}: {failure.message}")
         await engine.stop(child, patience=self._pace.stop_loading_seconds)
         self._finish_log()
-        return _Failed(replace(failure, evidence=failure.evidence or tuple(self._tail()[-5:])))
+        return _Failed(replace(failure, evidence=failure.evidence or last_words(self._tail())))
 
     def _classified(self, ended: Ended) -> Failure:
         kills = engine.memory_kills() - self._memory_kills

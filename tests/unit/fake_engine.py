@@ -91,6 +91,8 @@ class Engine:
             print("(EngineCore pid=7) ERROR 11-21 02:37:37 [core.py:1] torch._inductor.exc.InductorError: no g++")
             sys.stdout.flush()
             os._exit(0)
+        if first and self.behaviour.first_request == "hang":
+            await asyncio.Event().wait()
         if not first and (self.behaviour.frozen or self.behaviour.prefilling):
             self.running += 1
             await asyncio.Event().wait()

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -107,7 +107,13 @@ class Server:
 
 @asynccontextmanager
 async def supervised(
-    folder: Path, behaviour: Behaviour | None = None, *, pace: Pace = QUICK, check: bool = False, **changed: object
+    folder: Path,
+    behaviour: Behaviour | None = None,
+    *,
+    pace: Pace = QUICK,
+    preflight: Sequence[str] = ("true",),
+    command: Sequence[str] = (),
+    **changed: object,
 ) -> AsyncIterator[Server]:
     """Start a supervisor; whatever happens, nothing of it is left."""
     options = ServeOptions(
@@ -123,7 +129,13 @@ async def supervised(
         }
     )
     port = free_port()
-    setup = {"pace": asdict(pace), "check": check, "options": options.to_args(), "flags": _flags(port)}
+    setup = {
+        "pace": asdict(pace),
+        "preflight": preflight,
+        "command": command,
+        "options": options.to_args(),
+        "flags": _flags(port),
+    }
     environment = {**os.environ, "FAKE_ENGINE": json.dumps(asdict(behaviour or Behaviour()))}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -161,8 +173,8 @@ def main() -> int:
 
     setup = json.loads(sys.argv[1])
     around = Surroundings(
-        command=(sys.executable, "-u", str(ENGINE)),
-        preflight=Surroundings().preflight if setup["check"] else ("true",),
+        command=setup["command"],
+        preflight=setup["preflight"],
         pace=Pace(**setup["pace"]),
     )
     return run(parse_options(setup["options"]), setup["flags"], around)

@@ -98,10 +98,16 @@ async def test_sigterm_while_loading(tmp_path: Path, behaviour: Behaviour) -> No
         assert server.failure() is None
 
 
+async def test_sigterm_during_the_preflight(tmp_path: Path) -> None:
+    async with supervised(tmp_path, preflight=("sleep", "60")) as server:
+        await server.until(lambda state: state.phase is Phase.PREFLIGHT)
+        server.signal()
+        assert await server.ended(5) == 0
+
+
 async def test_sigterm_during_the_first_request(tmp_path: Path) -> None:
-    behaviour = Behaviour(first_request="answer", frozen=True)
-    async with supervised(tmp_path, behaviour) as server:
-        await server.until(lambda state: state.phase in (Phase.SMOKE, Phase.SERVING))
+    async with supervised(tmp_path, Behaviour(first_request="hang")) as server:
+        await server.until(lambda state: state.phase is Phase.SMOKE)
         server.signal(signal.SIGINT)
         assert await server.ended(5) == 0
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
+from llmservice_runtime.engine import memory_kills
 from llmservice_runtime.loopback import ask
+from llmservice_runtime.surroundings import Surroundings
 
 from tests.unit.fake_engine import Behaviour
 from tests.unit.runtime_harness import supervised
@@ -116,12 +118,35 @@ async def test_leaves_no_orphans(tmp_path: Path) -> None:
 
 
 async def test_the_preflight_ends_it_before_vllm_starts(tmp_path: Path) -> None:
-    async with supervised(tmp_path, check=True, expected_version="0.1.0") as server:
+    async with supervised(tmp_path, preflight=Surroundings().preflight, expected_version="0.1.0") as server:
         assert await server.ended(30) == 1
         failure = server.failure()
         assert failure is not None
         assert failure.phase is Phase.PREFLIGHT
         assert failure.reason in (FailureReason.VERSION_MISMATCH, FailureReason.ENGINE_MISSING)
+
+
+@pytest.mark.parametrize(
+    "preflight", [pytest.param(("false",), id="fails"), pytest.param(("echo", "no JSON"), id="talks nonsense")]
+)
+async def test_a_broken_preflight_keeps_no_server_from_starting(tmp_path: Path, preflight: tuple[str, ...]) -> None:
+    async with supervised(tmp_path, preflight=preflight) as server:
+        await server.ready()
+
+
+async def test_a_missing_engine_is_a_failure(tmp_path: Path) -> None:
+    async with supervised(tmp_path, command=("/no/such/python",)) as server:
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.ENGINE_MISSING
+
+
+def test_memory_kills_are_read_from_the_containers_cgroup(tmp_path: Path) -> None:
+    events = tmp_path / "memory.events"
+    assert memory_kills(str(events)) == 0
+    events.write_text("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills(str(events)) == 2
 
 
 def _lives(pid: int) -> bool:

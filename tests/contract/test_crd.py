@@ -160,3 +160,4 @@ def test_explain_reads_like_documentation(api: Api, kubectl: Kubectl) -> None:
     assert "Continuous batching and PagedAttention" in words
     assert "Most sequences that are worked on in one step (--max-num-seqs)." in words
     assert words.count("Default:") >= 7
+    assert words.count("Example:") >= 7

@@ -1,6 +1,5 @@
 """Reference pages, made from the same models as the CRD."""
 
-import json
 from collections.abc import Iterator
 
 from llmservice_operator.api.kubernetes import Schema
@@ -50,8 +49,6 @@ def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
 
 def _row(path: str, schema: Schema, required: bool) -> str:
     text = schema.get("description", "").replace("|", "\\|").replace("\n", " ")
-    if "example" in schema:
-        text += f" Example: `{json.dumps(schema['example']).replace('|', chr(92) + '|')}`."
     needed = " **Required.**" if required else ""
     return f"| `{path}` | {_type(schema)} | {text}{needed} |"
 

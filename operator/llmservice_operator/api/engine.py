@@ -87,7 +87,7 @@ class Precision(ApiModel):
     weights: Weights = knob(
         "auto",
         description="What the weights are held in. auto takes the checkpoint as it is, quantized or not. fp8 "
-        "halves the memory of a 16-bit checkpoint while it is loaded; int8 and int4 need a checkpoint that is "
+        "converts a 16-bit checkpoint while it is loaded, to half its memory; int8 and int4 need a checkpoint that is "
         "quantized so already. float32 doubles the memory and is for CPUs and comparisons.",
         examples=["fp8"],
     )

@@ -1,5 +1,6 @@
 """From a pydantic model to a structural schema, as a CRD wants it."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,11 +34,25 @@ def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
         result["additionalProperties"] = _convert(schema["additionalProperties"], definitions)
     if schema.get("examples"):
         result["example"] = schema["examples"][0]
+        result["description"] = _documented(schema)
     if result.get("type") == "integer" and "enum" not in result:
         result["format"] = "int64"
     if result.get("type") == "number":
         result["format"] = "double"
     return result
+
+
+def _documented(schema: Mapping[str, Any]) -> str:
+    """`kubectl explain` shows the description and nothing else, so default and example are told there."""
+    text: str = schema["description"]
+    default = schema.get("default")
+    if isinstance(default, str | int | float) and "Default: " not in text:
+        text += f" Default: {_word(default)}."
+    return f"{text} Example: {_word(schema['examples'][0])}"
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

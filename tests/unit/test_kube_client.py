@@ -66,7 +66,7 @@ class Harness:
 
 @pytest.fixture
 async def kube() -> AsyncIterator[Harness]:
-    api, sleeps, observed = Api(), [], []  # type: ignore[var-annotated]
+    api, sleeps, observed = Api(), [], []
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
 

@@ -72,7 +72,7 @@ class Cache:
             return ()
         return self._drop(kind, namespace, name)
 
-    def get(self, kind: str, namespace: str, name: str) -> Any | None:
+    def get(self, kind: str, namespace: str, name: str) -> Any:
         """The projection of one object."""
         entry = self._entries[kind].get((namespace, name))
         return None if entry is None else entry.facts

@@ -9,7 +9,7 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Apply, Decision, Prune
 from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.facts import ChildFacts
 from llmservice_operator.observe.foreign import removal_patch
@@ -18,36 +18,37 @@ from llmservice_operator.observe.observed import AppliedRecord, Refusal
 MANAGER = "llmservice-operator"
 
 
-async def carry_out(
-    decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
-) -> str | None:
-    """Applies in their order, then prunes; the first refusal ends the round and is returned as the failure."""
+class Changed(KubeError):
+    """A child is not what the decision took it for; what it really is is in the cache now."""
+
+
+async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """Applies in their order, then prunes. False: one was refused, which ends the round and is remembered."""
     for apply in decision.apply:
-        failure = await _apply(apply, parent, ctx, memory, log)
-        if failure is not None:
-            return failure
+        if not await _apply(apply, parent, ctx, memory, log):
+            return False
     for prune in decision.prune:
         await _prune(prune, parent, ctx, memory, log)
-    return None
+    return True
 
 
-async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> str | None:
-    child = (apply.kind, apply.name)
+async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     try:
         raw = await _send(apply, apply.known_uid, ctx)
     except Conflict as conflict:
         live = await _look(apply, parent, ctx)
         if apply.known_uid is not None:
-            memory.applied.pop(child, None)
-            return f"{apply.kind} {apply.name} changed under our hands: {conflict.message}"
+            memory.applied.pop((apply.kind, apply.name), None)
+            raise Changed(f"{apply.kind} {apply.name} changed under our hands: {conflict.message}") from conflict
         if live is None or live.owner_uid != parent.uid:
-            return _refused(apply, _owned_by(live, conflict), memory, log)
+            return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
         raw = await _send(apply, live.uid, ctx)
     except (Invalid, Forbidden) as error:
-        return _refused(apply, Refusal(error.code, str(error)), memory, log)
+        return _refused(apply, Refusal(error.code, str(error)), ctx, memory, log)
     ctx.metrics.writes.labels(apply.kind, "apply").inc()
     log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
-    return await _keep(apply, raw, parent, ctx, memory)
+    await _keep(apply, raw, parent, ctx, memory)
+    return True
 
 
 async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
@@ -58,7 +59,7 @@ async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
     return await ctx.kube.apply(manifest, manager=MANAGER, force=uid is not None)
 
 
-async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> str | None:
+async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
     """Take the answer into the cache at once, so that its watch event is no news."""
     operations = removal_patch(raw) if apply.expel else []
     if operations:
@@ -67,23 +68,21 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
                 BY_KIND[apply.kind], parent.namespace, apply.name, operations, manager=MANAGER
             )
         except (Conflict, Invalid, NotFound) as error:
-            return f"{apply.kind} {apply.name} changed while a foreign field was taken out: {error.message}"
+            # What was applied stands; the watch shows the rest.
+            ctx.cache.update(apply.kind, raw)
+            raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
         ctx.metrics.writes.labels(apply.kind, "patch").inc()
     ctx.cache.update(apply.kind, raw)
     facts = PROJECTIONS[apply.kind](raw)
     assert isinstance(facts, ChildFacts)
-    child = (apply.kind, apply.name)
-    memory.applied[child] = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
-    memory.refused.pop(child, None)
-    return None
+    record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
+    memory.accepted((apply.kind, apply.name), record)
 
 
-def _refused(apply: Apply, refusal: Refusal, memory: Memory, log: ObjectLogger) -> str:
-    child = (apply.kind, apply.name)
-    if memory.refused.get(child) != refusal:
-        log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
-    memory.refused[child] = refusal
-    return refusal.message
+def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
+    memory.refuse((apply.kind, apply.name), refusal, ctx.clock())
+    return False
 
 
 async def _look(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:

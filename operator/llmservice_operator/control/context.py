@@ -35,6 +35,10 @@ class DecideInvalid(Protocol):
     ) -> Decision: ...
 
 
+FIRST_RETRY = 1.0
+LONGEST_RETRY = 60.0
+
+
 @dataclass(slots=True)
 class Memory:
     """What we did to one service; a restart does without it."""
@@ -42,8 +46,34 @@ class Memory:
     uid: str
     applied: dict[ChildId, AppliedRecord] = field(default_factory=dict)
     refused: dict[ChildId, Refusal] = field(default_factory=dict)
+    """What the API server did not take. While something is in here, no child is applied."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
+    _tries: int = 0
+    _try_again_at: float = 0.0
+    _generation: object = None
+
+    def refuse(self, child: ChildId, refusal: Refusal, now: float) -> None:
+        """Remember it, and when to try again: nobody tells us when a name or a quota becomes free."""
+        self.refused[child] = refusal
+        self._tries += 1
+        self._try_again_at = now + min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(self._tries - 1, 10))
+
+    def accepted(self, child: ChildId, record: AppliedRecord) -> None:
+        """The API server took it."""
+        self.applied[child] = record
+        self.refused.pop(child, None)
+        self._tries = 0
+
+    def forgive(self, generation: object, now: float) -> None:
+        """Forget refusals when their time is over or the spec changed, so that the next decision tries again."""
+        if generation != self._generation or now >= self._try_again_at:
+            self.refused.clear()
+        self._generation = generation
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until what was refused is to be tried again."""
+        return max(0.0, self._try_again_at - now) if self.refused else None
 
 
 @dataclass(slots=True)
@@ -60,6 +90,7 @@ class Context:
     now: Callable[[], datetime.datetime]
     identity: str
     """Of this process, as in the Lease."""
+    clock: Callable[[], float] = time.monotonic
     unique: Callable[[], int] = time.time_ns
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
-from llmservice_operator.control.context import Context
+from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
@@ -40,31 +40,43 @@ async def reconcile(key: Key, ctx: Context) -> Next:
     parent = known(key, ctx)
     if parent is None:
         return NOTHING
+    memory = ctx.memory(key, parent.uid)
+    memory.forgive(parent.content["generation"], ctx.clock())
     decision = consider(parent, ctx)
-    if decision.is_steady:
+    if is_quiet(decision, memory):
         tell_steady(parent, ctx)
-        return Next(decision.requeue_after)
-    parent = await fresh(parent, ctx)
-    if parent is None:
+        return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
+    live = await fresh(parent, ctx)
+    if live is None:
         return NOTHING
-    return await act(parent, ctx, object_logger(logger, key))
+    if live is not parent:
+        decision = consider(live, ctx)
+    return await act(decision, live, ctx, object_logger(logger, key))
 
 
-async def act(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> Next:
+async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> Next:
     """Children first, then the status of what became of them: one status write at most."""
     memory = ctx.memory(key_of(parent), parent.uid)
-    failure: str | None = None
-    decision = consider(parent, ctx)
     for _ in range(MAX_ROUNDS):
-        if failure or not (decision.apply or decision.prune):
+        if memory.refused or not (decision.apply or decision.prune):
             break
-        failure = await carry_out(decision, parent, ctx, memory, log)
+        await carry_out(decision, parent, ctx, memory, log)
         decision = consider(parent, ctx)
-    if not failure and (decision.apply or decision.prune):
+    failure = None
+    if not memory.refused and (decision.apply or decision.prune):
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
-        log.warning(failure)
     await report(decision, parent, ctx, memory, log)
-    return Next(decision.requeue_after, failure)
+    return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())), failure)
+
+
+def is_quiet(decision: Decision, memory: Memory) -> bool:
+    """Nothing to be written now; what was refused waits for its time."""
+    return decision.status is None and (bool(memory.refused) or decision.is_steady)
+
+
+def soonest(*times: float | None) -> float | None:
+    """The earliest of those that are set."""
+    return min((time for time in times if time is not None), default=None)
 
 
 def known(key: Key, ctx: Context) -> ParentFacts | None:

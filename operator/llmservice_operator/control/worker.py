@@ -52,9 +52,12 @@ class Workers:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({getting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if self._stopping.is_set():
-                return None
-            return getting.result()
+            if not self._stopping.is_set():
+                return getting.result()
+            if getting.done():  # too late for this one: the next leader looks at every key anyway
+                self._ctx.queue.done(getting.result())
+                self._ctx.queue.add(getting.result())
+            return None
         finally:
             stopping.cancel()
             if not getting.done():

@@ -1,0 +1,410 @@
+"""One look at one service: what is sent to the API server, in which order, and what is not."""
+
+import asyncio
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.context import Context
+from llmservice_operator.control.decision import Apply, Decision, Event, Prune
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.reconcile import Next, reconcile
+from llmservice_operator.control.worker import Workers
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Conflict, FieldConflict, Forbidden, KubeError, Refused, Unreachable
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.observe.observed import Observed
+
+KEY = Key("ns", "chat")
+LABELS = {"llmservice.dev/service": "chat"}
+OWNER = [{"apiVersion": "llmservice.dev/v1alpha1", "kind": PARENT, "name": "chat", "uid": "u-1", "controller": True}]
+
+
+def parent(version: int = 1, *, uid: str = "u-1", generation: int = 1, uri: str = "hf://a/b", **more: Any) -> Any:
+    metadata = {
+        "namespace": "ns",
+        "name": "chat",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "generation": generation,
+        **more,
+    }
+    return {"metadata": metadata, "spec": {"model": {"uri": uri}}, "status": {}}
+
+
+def service(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "ns", "name": "chat", "labels": LABELS, "ownerReferences": OWNER},
+        "spec": {"port": 80, **spec},
+    }
+
+
+class Api(KubeClient):
+    """The API server as a dictionary, and a list of what was asked of it."""
+
+    def __init__(self, *objects: Any) -> None:
+        self.version = 100
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.fails: dict[str, list[KubeError]] = {}
+        for obj in objects:
+            self.objects[obj.get("kind", PARENT), obj["metadata"]["name"]] = obj
+
+    def _called(self, what: str) -> None:
+        self.calls.append(what)
+        if self.fails.get(what):
+            raise self.fails[what].pop(0)
+
+    def _store(self, obj: Mapping[str, Any], uid: str) -> dict[str, Any]:
+        self.version += 1
+        metadata = {**obj["metadata"], "uid": uid, "resourceVersion": str(self.version)}
+        stored = {**obj, "metadata": metadata}
+        self.objects[obj["kind"], metadata["name"]] = stored
+        return stored
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        self._called(f"get {resource.kind}")
+        return self.objects.get((resource.kind, name))
+
+    async def apply(self, manifest: Mapping[str, Any], *, manager: str, force: bool = False) -> dict[str, Any]:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        self._called(f"apply {kind}{' by force' if force else ''}")
+        assert manager == "llmservice-operator"
+        live = self.objects.get((kind, metadata["name"]))
+        if "uid" in metadata and (live is None or live["metadata"]["uid"] != metadata["uid"]):
+            raise Conflict("uid mismatch", code=409)
+        assert force == ("uid" in metadata), "force needs the uid, and the uid allows force"
+        if live is not None and not force:
+            raise FieldConflict('conflict with "helm"', code=409)
+        return self._store(manifest, live["metadata"]["uid"] if live else f"u-{kind}")
+
+    async def apply_status(self, manifest: Mapping[str, Any], *, manager: str) -> dict[str, Any]:
+        self._called("status")
+        assert manager == "llmservice-operator-status"
+        live = self.objects[PARENT, manifest["metadata"]["name"]]
+        self.version += 1
+        live = {**live, "status": manifest["status"]}
+        live["metadata"] = {**live["metadata"], "resourceVersion": str(self.version)}
+        self.objects[PARENT, "chat"] = live
+        return live
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
+    ) -> dict[str, Any] | None:
+        self._called(f"delete {resource.kind} {uid}")
+        live = self.objects.pop((resource.kind, name), None)
+        if live is not None and live["metadata"].get("finalizers"):
+            return {**live, "metadata": {**live["metadata"], "deletionTimestamp": "now"}}
+        return None
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
+    ) -> dict[str, Any]:
+        self._called(f"patch {resource.kind}")
+        return self._store(self.objects[resource.kind, name], self.objects[resource.kind, name]["metadata"]["uid"])
+
+    async def create_event(self, event: Mapping[str, Any]) -> None:
+        self._called(f"event {event['reason']}")
+
+
+class Deciding:
+    """Wants one Service, and a status that tells whether it is there."""
+
+    def __init__(self, wanted: dict[str, Any] | None = None) -> None:
+        self.wanted = wanted or service()
+        self.prune = False
+        self.never_content = False
+
+    def __call__(self, svc: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
+        live = observed.service
+        apply: tuple[Apply, ...] = ()
+        if self.never_content or live is None or live.live()["spec"] != self.wanted["spec"]:
+            known = live.uid if live is not None and live.owner_uid == svc.uid else None
+            apply = (Apply(self.wanted, "it is not as asked for", known_uid=known, input_hash="h"),)
+        prune = (Prune("Service", "chat", live.uid, "not wanted"),) if self.prune and live is not None else ()
+        refused = [refusal.message for refusal in observed.refused.values()]
+        status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation}
+        if status == dict(svc.status):
+            return Decision(apply=() if self.prune else apply, prune=prune)
+        return Decision(
+            apply=() if self.prune else apply, prune=prune, status=status, events=(Event("Normal", "Told", "x"),)
+        )
+
+
+def decide_invalid(
+    obj: Mapping[str, Any], problems: tuple[Problem, ...], observed: Observed, now: datetime.datetime
+) -> Decision:
+    status = {"problems": [problem.field for problem in problems]}
+    return Decision(status=None if status == obj["status"] else status)
+
+
+class World:
+    def __init__(self, *objects: Any, cached: bool = True) -> None:
+        self.api = Api(*objects)
+        self.now = 1000.0
+        self.deciding = Deciding()
+        self.ctx = Context(
+            kube=self.api,
+            cache=Cache(PROJECTIONS),
+            queue=WorkQueue(clock=lambda: self.now, rng=lambda: 1.0),
+            settings=Settings(),
+            metrics=Metrics(),
+            decide=lambda *a: self.deciding(*a),
+            decide_invalid=decide_invalid,
+            now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+            identity="me",
+            clock=lambda: self.now,
+        )
+        for obj in objects if cached else ():
+            self.ctx.cache.update(obj.get("kind", PARENT), obj)
+
+    async def look(self) -> Next:
+        self.api.calls.clear()
+        return await reconcile(KEY, self.ctx)
+
+
+async def test_create_then_nothing() -> None:
+    world = World(parent())
+    assert await world.look() == Next()
+    assert world.api.calls == ["get LLMService", "apply Service", "status", "event Told"]
+    for _ in range(3):
+        await world.look()
+        assert world.api.calls == []
+
+
+async def test_drift_after_our_own_status_write_needs_no_read() -> None:
+    world = World(parent())
+    await world.look()
+    drifted = world.api._store(service(port=81), "u-Service")
+    world.ctx.cache.update("Service", drifted)
+    await world.look()
+    assert world.api.calls == ["apply Service by force"]
+
+
+async def test_the_watch_events_of_our_own_writes_are_no_news() -> None:
+    world = World(parent())
+    await world.look()
+    for kind, name in (("Service", "chat"), (PARENT, "chat")):
+        assert world.ctx.cache.update(kind, world.api.objects[kind, name]) == ()
+
+
+@pytest.mark.parametrize(
+    ("stored", "calls"),
+    [
+        pytest.param(None, ["get LLMService"], id="gone"),
+        pytest.param(parent(9, deletionTimestamp="now"), ["get LLMService"], id="deleting"),
+    ],
+)
+async def test_a_stale_cache_does_not_revive_what_is_gone(stored: Any, calls: list[str]) -> None:
+    world = World(parent())
+    world.api.objects.clear()
+    if stored:
+        world.api.objects[PARENT, "chat"] = stored
+    assert await world.look() == Next()
+    assert world.api.calls == calls
+    await world.look()
+    assert world.api.calls == []
+
+
+async def test_a_newer_spec_is_what_is_carried_out() -> None:
+    world = World(parent(1))
+    world.api.objects[PARENT, "chat"] = parent(9, generation=2)
+    await world.look()
+    assert world.api.objects[PARENT, "chat"]["status"]["observedGeneration"] == 2
+
+
+async def test_an_invalid_spec_is_told_once_and_nothing_else_is_done() -> None:
+    world = World(parent(uri="hf://"))
+    await world.look()
+    assert world.api.calls == ["get LLMService", "status"]
+    await world.look()
+    assert world.api.calls == []
+
+
+async def test_a_foreign_service_is_not_taken_over() -> None:
+    foreign = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
+    world = World(parent())
+    world.api.objects["Service", "chat"] = foreign
+    then = await world.look()
+    assert world.api.calls == ["get LLMService", "apply Service", "get Service", "status", "event Told"]
+    assert world.api.objects["Service", "chat"] is foreign
+    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == ['conflict with "helm"']
+    assert then.after is not None
+
+
+async def test_a_refusal_is_tried_again_later_and_later_without_a_status_write() -> None:
+    world = World(parent())
+    foreign = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
+    world.api.objects["Service", "chat"] = foreign
+    waits = [(await world.look()).after]
+    for _ in range(7):
+        # In between, events about it ask for nothing.
+        assert (await world.look()).after == waits[-1]
+        assert world.api.calls == []
+        world.now += waits[-1] or 0
+        waits.append((await world.look()).after)
+        assert world.api.calls == ["apply Service", "get Service"]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_once_the_name_is_free_it_is_taken() -> None:
+    world = World(parent())
+    foreign = {**service(), "metadata": {"namespace": "ns", "name": "chat", "uid": "f", "resourceVersion": "3"}}
+    world.api.objects["Service", "chat"] = foreign
+    await world.look()
+    del world.api.objects["Service", "chat"]
+    world.now += 1
+    assert await world.look() == Next()
+    assert world.api.calls == ["apply Service", "status", "event Told"]
+    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == []
+
+
+async def test_an_edited_spec_tries_at_once_what_was_refused() -> None:
+    world = World(parent())
+    world.api.fails["apply Service"] = [Refused("exceeded quota", code=403)]
+    await world.look()
+    edited = {**world.api.objects[PARENT, "chat"]}
+    edited["metadata"] = {**edited["metadata"], "generation": 2, "resourceVersion": "500"}
+    world.api.objects[PARENT, "chat"] = edited
+    world.ctx.cache.update(PARENT, edited)
+    await world.look()
+    assert "apply Service" in world.api.calls
+    assert ("Service", "chat") in world.api.objects
+
+
+async def test_our_own_child_that_lost_its_label_is_taken_back() -> None:
+    """The watch asks for the label, so the child looks gone; it still carries our controller reference."""
+    world = World(parent())
+    await world.look()
+    mine = world.api.objects["Service", "chat"]
+    unlabelled = {**mine, "metadata": {**mine["metadata"], "labels": {}, "resourceVersion": "900"}}
+    world.api.objects["Service", "chat"] = unlabelled
+    world.ctx.cache.remove("Service", "ns", "chat", mine["metadata"]["uid"])
+    await world.look()
+    assert world.api.calls == ["apply Service", "get Service", "apply Service by force"]
+    assert world.api.objects["Service", "chat"]["metadata"]["labels"] == LABELS
+
+
+async def test_a_child_that_vanished_unseen_is_made_anew_after_the_conflict() -> None:
+    world = World(parent())
+    await world.look()
+    world.deciding.wanted = service(port=90)
+    del world.api.objects["Service", "chat"]
+    with pytest.raises(KubeError, match="changed under our hands"):
+        await world.look()
+    assert world.api.calls == ["apply Service by force", "get Service"]
+    await world.look()
+    assert world.api.calls == ["apply Service"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(Forbidden("no", right="patch services", code=403), id="a right is missing"),
+        pytest.param(Refused("exceeded quota", code=403), id="a quota"),
+    ],
+)
+async def test_a_refusal_is_told_in_the_status(error: KubeError) -> None:
+    world = World(parent())
+    world.api.fails["apply Service"] = [error]
+    then = await world.look()
+    assert then.after == 1
+    assert world.api.calls == ["get LLMService", "apply Service", "status", "event Told"]
+    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == [str(error)]
+
+
+async def test_pruning_asks_for_the_very_object() -> None:
+    world = World(parent())
+    await world.look()
+    world.deciding.prune = True
+    await world.look()
+    assert world.api.calls == ["delete Service u-Service", "status", "event Told"]
+    await world.look()
+    assert world.api.calls == []
+
+
+async def test_a_builder_at_war_with_a_webhook_gives_up_and_says_so() -> None:
+    world = World(parent())
+    world.deciding.never_content = True
+    then = await world.look()
+    assert then.failure is not None
+    assert "do not become what was applied" in then.failure
+    assert len([call for call in world.api.calls if call.startswith("apply")]) == 4
+    assert world.api.calls.count("status") == 1
+
+
+async def test_an_event_that_cannot_be_made_stops_nothing() -> None:
+    world = World(parent())
+    world.api.fails["event Told"] = [Forbidden("no", right="create events", code=403)]
+    assert await world.look() == Next()
+
+
+async def test_a_new_object_of_the_same_name_starts_afresh() -> None:
+    world = World(parent())
+    await world.look()
+    world.ctx.cache.remove(PARENT, "ns", "chat", "u-1")
+    await world.look()
+    assert world.ctx.memories == {}
+    again = parent(300, uid="u-2")
+    world.api.objects[PARENT, "chat"] = again
+    world.ctx.cache.update(PARENT, again)
+    await world.look()
+    assert world.api.calls[0] == "get LLMService"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param(Unreachable("no answer"), id="an API error"), pytest.param(ZeroDivisionError(), id="a bug of ours")],
+)
+async def test_a_failed_look_is_tried_again_and_stops_no_other_key(error: Exception) -> None:
+    world = World()
+    seen: list[Key] = []
+    both = asyncio.Event()
+
+    async def failing(key: Key, _: Context) -> Next:
+        seen.append(key)
+        if key.name == "bad":
+            raise error
+        both.set()
+        return Next()
+
+    world.ctx.queue.add(Key("ns", "bad"))
+    world.ctx.queue.add(Key("ns", "good"))
+    workers = Workers(world.ctx, reconcile=failing, count=1)
+    task = asyncio.create_task(workers.run())
+    await asyncio.wait_for(both.wait(), 2)
+    workers.stop()
+    await task
+    assert seen == [Key("ns", "bad"), Key("ns", "good")]
+    assert world.ctx.queue.delayed == 1
+
+
+async def test_stopping_finishes_what_is_in_work() -> None:
+    world = World()
+    started, go_on, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(key: Key, _: Context) -> Next:
+        started.set()
+        await go_on.wait()
+        finished.set()
+        return Next()
+
+    workers = Workers(world.ctx, reconcile=slow, count=2)
+    task = asyncio.create_task(workers.run())
+    world.ctx.queue.add(KEY)
+    await started.wait()
+    workers.stop()
+    world.ctx.queue.add(Key("ns", "later"))
+    go_on.set()
+    await asyncio.wait_for(task, 1)
+    assert finished.is_set()
+    assert world.ctx.queue.depth == 1

@@ -307,19 +307,23 @@ async def test_a_child_that_vanished_unseen_is_made_anew_after_the_conflict() ->
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "told"),
     [
-        pytest.param(Forbidden("no", right="patch services", code=403), id="a right is missing"),
-        pytest.param(Refused("exceeded quota", code=403), id="a quota"),
+        pytest.param(
+            Forbidden("no", right="patch services", code=403),
+            "no; grant it: patch services (the chart's role has every right that is needed)",
+            id="a right is missing",
+        ),
+        pytest.param(Refused("exceeded quota", code=403), "exceeded quota", id="a quota"),
     ],
 )
-async def test_a_refusal_is_told_in_the_status(error: KubeError) -> None:
+async def test_a_refusal_is_told_in_the_status(error: KubeError, told: str) -> None:
     world = World(parent())
     world.api.fails["apply Service"] = [error]
     then = await world.look()
     assert then.after == 1
     assert world.api.calls == ["get LLMService", "apply Service", "status", "event Told"]
-    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == [str(error)]
+    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == [told]
 
 
 async def test_pruning_asks_for_the_very_object() -> None:

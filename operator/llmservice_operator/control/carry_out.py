@@ -9,7 +9,7 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Apply, Decision, Prune
 from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
+from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.facts import ChildFacts
 from llmservice_operator.observe.foreign import removal_patch
@@ -44,7 +44,9 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
             return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
         raw = await _send(apply, live.uid, ctx)
     except (Invalid, Forbidden) as error:
-        return _refused(apply, Refusal(error.code, str(error)), ctx, memory, log)
+        # A missing right is ours to name; what admission says speaks for itself, and the decision adds the remedy.
+        message = error.message if isinstance(error, Invalid | Refused) else str(error)
+        return _refused(apply, Refusal(error.code, message), ctx, memory, log)
     ctx.metrics.writes.labels(apply.kind, "apply").inc()
     log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
     await _keep(apply, raw, parent, ctx, memory)

@@ -349,6 +349,12 @@ def engine() -> Iterator[Bad]:
             ("device plugin's resource", "nvidia.com/gpu"),
         )
     yield Bad(
+        "amd-quantization",
+        {"accelerator.type": "amd", "precision.quantization": "gptq_marlin"},
+        quantization,
+        ("not serve this method on AMD GPUs", "choose fp8_per_tensor"),
+    )
+    yield Bad(
         "cpu-kv-cache",
         {"accelerator.type": "cpu", "precision.kvCache": "nvfp4"},
         "spec.precision.kvCache",

@@ -41,6 +41,8 @@ GOOD: tuple[Good, ...] = (
     Good("mxfp4-in-bfloat16", {"precision": {"quantization": "mxfp4", "dtype": "bfloat16"}}),
     Good("experts-by-data", {"parallelism": {"enableExpertParallel": True, "dataParallelSize": 2}}),
     Good("no-experts-on-one", {"parallelism.enableExpertParallel": False}),
+    Good("amd-fp8", {"accelerator.type": "amd", "precision.quantization": "fp8_per_tensor"}),
+    Good("nvidia-marlin", {"precision.quantization": "gptq_marlin"}),
     Good("cpu-fp8-cache", {"accelerator.type": "cpu", "precision.kvCache": "fp8"}),
     Good("utilization-whole", {"accelerator.gpuMemoryUtilization": 1}),
     Good("replicas-none", {"scaling.replicas": 0}),

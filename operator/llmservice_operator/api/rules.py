@@ -34,6 +34,13 @@ _INT4 = cel_list(
 _FLOAT32_METHODS = cel_list(["torchao", "compressed-tensors"])
 _BFLOAT16_METHODS = cel_list(["mxfp4", "gpt_oss_mxfp4"])
 
+# What vLLM's ROCm platform takes; its CPU platform leaves it to each method.
+AMD_METHODS = (
+    *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "fp8", "deepseek_v4_fp8", "compressed-tensors", "inc"),
+    *("quark", "mxfp4", "mxfp8", "torchao", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"),
+    *("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "online", "gpt_oss_mxfp4"),
+)
+
 _IS_CPU = "has(self.type) && self.type == 'cpu'"
 
 _NAME = "metadata.name must be a DNS label of at most 50 characters, because the Service has this name"
@@ -272,6 +279,14 @@ ACCELERATOR = (
 )
 
 SPEC = (
+    Rule(
+        "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'amd' || "
+        "!has(self.precision) || !has(self.precision.quantization) || "
+        f"self.precision.quantization in {cel_list(AMD_METHODS)}",
+        "vLLM does not serve this method on AMD GPUs: choose fp8_per_tensor, awq, gptq or compressed-tensors, or "
+        "another kind of GPU in spec.accelerator.type",
+        ".precision.quantization",
+    ),
     Rule(
         "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'cpu' || "
         "!has(self.precision) || !has(self.precision.kvCache) || "

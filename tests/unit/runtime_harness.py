@@ -112,7 +112,7 @@ async def supervised(
     *,
     pace: Pace = QUICK,
     preflight: Sequence[str] = ("true",),
-    command: Sequence[str] = (),
+    command: Sequence[str] = (sys.executable, "-u", str(ENGINE)),
     **changed: object,
 ) -> AsyncIterator[Server]:
     """Start a supervisor; whatever happens, nothing of it is left."""

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from tests.contract.api import API_VERSION, DRY_RUN, Api, Refusal
-from tests.contract.bad_manifests import BAD, Bad, manifest
+from tests.contract.bad_manifests import BAD
 from tests.contract.conftest import Kubectl
+from tests.contract.manifests import Bad, manifest
 
 pytestmark = pytest.mark.cluster
 

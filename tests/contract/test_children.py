@@ -15,8 +15,8 @@ from llmservice_operator.control.decision import Decision
 from llmservice_operator.observe.observed import Observed
 
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
-from tests.contract.bad_manifests import manifest
 from tests.contract.good_manifests import GOOD
+from tests.contract.manifests import manifest
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,8 @@ import yaml
 from llmservice_operator.api.service import LLMService, parse_spec
 
 from tests.contract.api import API_VERSION, NAMESPACE, RESOURCE, SERVICES, Api
-from tests.contract.bad_manifests import manifest
 from tests.contract.conftest import Kubectl
+from tests.contract.manifests import manifest
 
 pytestmark = pytest.mark.cluster
 

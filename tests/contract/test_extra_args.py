@@ -8,7 +8,7 @@ import pytest
 from llmservice_runtime.flags import OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
 
 from tests.contract.api import Api, Refusal
-from tests.contract.bad_manifests import manifest
+from tests.contract.manifests import manifest
 
 pytestmark = pytest.mark.cluster
 

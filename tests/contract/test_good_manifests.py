@@ -4,8 +4,8 @@ import pytest
 from llmservice_operator.api.service import parse_spec
 
 from tests.contract.api import Api
-from tests.contract.bad_manifests import manifest
 from tests.contract.good_manifests import GOOD, Good
+from tests.contract.manifests import manifest
 
 pytestmark = pytest.mark.cluster
 

@@ -6,7 +6,7 @@ import pytest
 from llmservice_operator.api.flag_rules import argument_rules
 from llmservice_runtime.flags import OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
 
-from tests.contract.bad_manifests import SPELLINGS
+from tests.contract.bad_pods import SPELLINGS
 
 TABLE: FlagTable = flag_table(known_versions()[0])
 REFUSED = {**TYPED, **OPERATOR_OWNED}

@@ -14,7 +14,9 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key, LLMService, parse_spec
 from llmservice_operator.api.uri import ClaimSource, FileSource, HubSource, ModelSource, parse
 
-from tests.contract.bad_manifests import Bad, manifest, model, structural
+from tests.contract.bad_models import model
+from tests.contract.bad_structure import structural
+from tests.contract.manifests import Bad, manifest
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 # Leaves in Kubernetes' own shape are handed on as they are, and Kubernetes judges them.

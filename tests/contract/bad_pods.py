@@ -1,0 +1,148 @@
+"""Wrong flags, containers and pods, refused by CEL."""
+
+from collections.abc import Iterator
+
+from tests.contract.manifests import Bad
+
+# Each spelling is one that vLLM's own parser takes (tests/unit/test_api_flag_rules.py holds them against it).
+SPELLINGS = (
+    (["--max-num-seqs", "4"], "spec.batching.maxNumSeqs"),
+    (["--max-num-seqs=4"], "spec.batching.maxNumSeqs"),
+    (["--max_num_seqs", "4"], "spec.batching.maxNumSeqs"),
+    (["--max-num-se", "4"], "spec.batching.maxNumSeqs"),
+    (["--max_num_se=4"], "spec.batching.maxNumSeqs"),
+    (["--max-m=auto"], "spec.batching.maxModelLen"),
+    (["-tp", "2"], "spec.parallelism.tensorParallelSize"),
+    (["-tp=2"], "spec.parallelism.tensorParallelSize"),
+    (["-t", "2"], "spec.parallelism.tensorParallelSize"),
+    (["-pp", "2"], "spec.parallelism.pipelineParallelSize"),
+    (["-dp", "2"], "spec.parallelism.dataParallelSize"),
+    (["-ep"], "spec.parallelism.enableExpertParallel"),
+    (["--no-enable-expert-par"], "spec.parallelism.enableExpertParallel"),
+    (["-q", "awq"], "spec.precision.quantization"),
+    (["-qawq"], "spec.precision.quantization"),
+    (["--dt=half"], "spec.precision.dtype"),
+    (["--kv-cache-dtype", "fp8"], "spec.precision.kvCache"),
+    (["--no-enable-prefix-caching"], "spec.batching.prefixCaching"),
+    (["--enable-ch"], "spec.batching.chunkedPrefill"),
+    (["--device-memory-utilization=0.5"], "spec.accelerator.gpuMemoryUtilization"),
+    (["--trust-remote-code"], "spec.model.trustRemoteCode"),
+    (["--served-model-name", "a"], "spec.model.servedNames"),
+    (["--model", "a/b"], "spec.model.uri"),
+    (["--rev=main"], "spec.model.uri"),
+    (["--api-key", "secret"], "spec.endpoint.apiKeySecretRef"),
+    (["--hf_token=secret"], "spec.model.tokenSecretRef"),
+    (["--block-size.x=16"], "spec.batching.blockSize"),
+    (["--host", "::"], "belongs to the operator"),
+    (["--por=9000"], "belongs to the operator"),
+    (["--config", "a.yaml"], "belongs to the operator"),
+    (["--middleware=a.b"], "belongs to the operator"),
+    (["--shutdown_timeout", "1"], "spec.drain.timeoutSeconds"),
+    (["--ssl-keyf", "a"], "belongs to the operator"),
+    (["-n2"], "belongs to the operator"),
+    (["-r", "1"], "belongs to the operator"),
+    (["--headless"], "belongs to the operator"),
+    (["--data-parallel-external-lb"], "belongs to the operator"),
+    (["-dpl", "1"], "belongs to the operator"),
+    (["--help"], "belongs to the operator"),
+    (["-h"], "belongs to the operator"),
+)
+
+
+def arguments() -> Iterator[Bad]:
+    at = "spec.runtime.extraArgs"
+    for args, words in SPELLINGS:
+        yield Bad(f"args {' '.join(args)}", {"runtime.extraArgs": args}, f"{at}[0]", (words,))
+    yield Bad("args-second", {"runtime.extraArgs": ["--seed=1", "--port=1"]}, f"{at}[1]", ("belongs to the operator",))
+    yield Bad(
+        "args-positional", {"runtime.extraArgs": ["a/b"]}, at, ("the first item must be a flag", "spec.model.uri")
+    )
+    yield Bad("args-end", {"runtime.extraArgs": ["--seed=1", "--"]}, f"{at}[1]", ("remove it",))
+    yield Bad("args-joined", {"runtime.extraArgs": ["--seed 1"]}, f"{at}[0]", ("are two items", "--flag=value"))
+
+
+def pods() -> Iterator[Bad]:
+    env = "spec.runtime.env[0]"
+    for name, words in (
+        ("VLLM_API_KEY", "set spec.endpoint.apiKeySecretRef"),
+        ("HF_TOKEN", "set spec.model.tokenSecretRef"),
+        ("HOME", "remove it"),
+        ("PYTHONPATH", "remove it"),
+        ("LLMSERVICE_DRAIN_FILE", "remove it"),
+        ("1A", "begin with a letter"),
+    ):
+        yield Bad(f"env-{name}", {"runtime.env": [{"name": name, "value": "x"}]}, f"{env}.name", (words,))
+    yield Bad(
+        "env-both",
+        {"runtime.env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]},
+        f"{env}.valueFrom",
+        ("remove one of the two",),
+    )
+    yield Bad(
+        "resources-gpu",
+        {"runtime.resources.limits": {"nvidia.com/gpu": "1"}},
+        "spec.runtime.resources.limits",
+        ("GPUs follow from spec.parallelism",),
+    )
+    yield Bad(
+        "request-over-limit",
+        {"runtime.resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}},
+        "spec.runtime.resources.requests",
+        ("lower the request or raise the limit",),
+    )
+    meta, spec = "podTemplate.metadata", "podTemplate.spec"
+    yield Bad(
+        "label-domain", {f"{meta}.labels": {"app.kubernetes.io/name": "x"}}, f"spec.{meta}.labels", ("belong to",)
+    )
+    yield Bad(
+        "annotation-domain", {f"{meta}.annotations": {"llmservice.dev/x": "x"}}, f"spec.{meta}.annotations", ("of",)
+    )
+    yield Bad("label-key", {f"{meta}.labels": {"-a": "x"}}, f"spec.{meta}.labels", ("NAME or DOMAIN/NAME",))
+    for words, toleration, at in (
+        ("remove it", {"key": "a", "operator": "Exists", "value": "b"}, "value"),
+        ("add a key", {"value": "b"}, "operator"),
+        ("NoExecute", {"key": "a", "value": "b", "tolerationSeconds": 5}, "tolerationSeconds"),
+    ):
+        yield Bad(
+            f"toleration-{at}", {f"{spec}.tolerations": [toleration]}, f"spec.{spec}.tolerations[0].{at}", (words,)
+        )
+    spread = {"maxSkew": 0, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    at = f"spec.{spec}.topologySpreadConstraints[0].maxSkew"
+    yield Bad("spread-skew", {f"{spec}.topologySpreadConstraints": [spread]}, at, ("at least 1",))
+    yield Bad(
+        "volume-name",
+        {f"{spec}.volumes": [{"name": "models", "emptyDir": {}}]},
+        f"spec.{spec}.volumes[0].name",
+        ("choose another name",),
+    )
+    at = f"spec.{spec}.volumes[0]"
+    yield Bad("volume-empty", {f"{spec}.volumes": [{"name": "a"}]}, at, ("exactly one source",))
+    two = {"name": "a", "emptyDir": {}, "configMap": {"name": "b"}}
+    yield Bad("volume-two-sources", {f"{spec}.volumes": [two]}, at, ("exactly one source",))
+    for path, words in (
+        ("/tmp", "would hide"),
+        ("/llmservice/run", "would hide"),
+        ("/home/llmservice/", "would hide"),
+        ("relative", "absolute path"),
+        ("/mnt/../etc", "absolute path"),
+    ):
+        yield Bad(
+            f"mount-{path}",
+            {
+                f"{spec}.volumes": [{"name": "a", "emptyDir": {}}],
+                f"{spec}.volumeMounts": [{"name": "a", "mountPath": path}],
+            },
+            f"spec.{spec}.volumeMounts[0].mountPath",
+            (words,),
+        )
+    yield Bad(
+        "mount-undeclared",
+        {f"{spec}.volumeMounts": [{"name": "a", "mountPath": "/mnt/a"}]},
+        f"spec.{spec}.volumeMounts",
+        ("declared in volumes",),
+    )
+    at = f"spec.{spec}.initContainers[0]"
+    yield Bad(
+        "init-name", {f"{spec}.initContainers": [{"name": "server", "image": "a"}]}, f"{at}.name", ("another name",)
+    )
+    yield Bad("init-image", {f"{spec}.initContainers": [{"name": "a"}]}, at, ("set image",))

@@ -1,0 +1,141 @@
+"""Probes, metrics and log lines, as the kubelet, Prometheus and people see them."""
+
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.log import ConsoleFormatter, JsonFormatter, object_logger
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.health import HealthServer
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one port", "two ports"])
+async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -> None:
+    wrong: dict[str, str | None] = {"alive": None, "ready": "not watching yet"}
+    metrics = Metrics()
+    health_port = free_port()
+    metrics_port = health_port if shared else free_port()
+    server = HealthServer(
+        alive=lambda: wrong["alive"],
+        ready=lambda: wrong["ready"],
+        metrics=metrics.exposition,
+        health_port=health_port,
+        metrics_port=metrics_port,
+    )
+    await server.start("127.0.0.1")
+    try:
+
+        async def ask(port: int, path: str) -> tuple[int, str]:
+            async with client.get(f"http://127.0.0.1:{port}{path}") as response:
+                return response.status, await response.text()
+
+        assert await ask(health_port, "/healthz") == (200, "ok\n")
+        assert await ask(health_port, "/readyz") == (503, "not watching yet\n")
+        wrong |= {"alive": "a key has waited 90 s for a worker", "ready": None}
+        assert await ask(health_port, "/healthz") == (503, "a key has waited 90 s for a worker\n")
+        assert await ask(health_port, "/readyz") == (200, "ok\n")
+        metrics.status_writes.inc()
+        status, text = await ask(metrics_port, "/metrics")
+        assert status == 200
+        assert "llmservice_status_writes_total 1.0" in text
+        if not shared:
+            assert (await ask(health_port, "/metrics"))[0] == 404
+    finally:
+        await server.stop()
+
+
+def services(metrics: Metrics) -> dict[str, float]:
+    found = {}
+    for line in metrics.exposition().decode().splitlines():
+        if line.startswith("llmservice_services{"):
+            name, value = line.rsplit(" ", 1)
+            found[name.split('"')[1]] = float(value)
+    return found
+
+
+def test_services_are_counted_by_the_reason_of_their_ready_condition() -> None:
+    metrics = Metrics()
+
+    def tell(name: str, reason: str) -> None:
+        metrics.set_status(Key("ns", name), {"conditions": [{"type": "Ready", "reason": reason}]})
+
+    tell("a", "Starting")
+    tell("b", "Starting")
+    tell("b", "RolledOut")
+    tell("b", "RolledOut")
+    assert services(metrics) == {"Starting": 1, "RolledOut": 1}
+    metrics.forget(Key("ns", "a"))
+    metrics.forget(Key("ns", "never-seen"))
+    assert services(metrics) == {"Starting": 0, "RolledOut": 1}
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+    assert page.read_text() == Metrics().reference(), "run python -m llmservice_operator.control.metrics"
+
+
+class Capture(logging.Handler):
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+def capture(formatter: logging.Formatter) -> tuple[logging.Logger, Capture]:
+    handler = Capture(formatter)
+    logger = logging.Logger("test", logging.DEBUG)
+    logger.addHandler(handler)
+    return logger, handler
+
+
+def test_a_json_line_names_its_object() -> None:
+    logger, handler = capture(JsonFormatter())
+    object_logger(logger, Key("ns", "chat")).info("applied %s", "Service")
+    line = json.loads(handler.lines[0])
+    assert (line["namespace"], line["name"]) == ("ns", "chat")
+    assert (line["message"], line["level"]) == ("applied Service", "info")
+
+
+def test_a_json_line_holds_a_traceback_in_one_line() -> None:
+    logger, handler = capture(JsonFormatter())
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        logger.exception("failed")
+    assert "\n" not in handler.lines[0]
+    assert "ZeroDivisionError" in json.loads(handler.lines[0])["exception"]
+
+
+def test_a_console_line_names_its_object() -> None:
+    logger, handler = capture(ConsoleFormatter())
+    object_logger(logger, Key("ns", "chat")).warning("x")
+    logger.info("y")
+    assert handler.lines[0].endswith("WARNING [ns/chat] x")
+    assert handler.lines[1].endswith("INFO    y")
+
+
+def test_lines_of_the_watching_library_name_theirs() -> None:
+    logger, handler = capture(JsonFormatter())
+    logger.info("seen", extra={"k8s_ref": {"namespace": "ns", "name": "chat"}})
+    assert json.loads(handler.lines[0])["name"] == "chat"

@@ -1,0 +1,122 @@
+"""How the operator is started: arguments, environment and settings file, and what they refuse."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_operator.options import load
+
+
+def file(folder: Path, text: str) -> str:
+    path = folder / "settings.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+EVERYTHING = """\
+namespaces: [team-a, team-b]
+leaderElection: {enabled: false, leaseName: mine, leaseNamespace: system}
+health: {port: 9001}
+metrics: {port: 9002}
+logging: {format: console, level: debug}
+services: {operatorImage: "op:1", defaultCpuImage: "cpu:1", runAsUser: 4000}
+"""
+
+
+def test_defaults() -> None:
+    options = load([], {"POD_NAMESPACE": "system", "POD_NAME": "op-1"})
+    assert (options.namespaces, options.leader_elect, options.lease_name) == ((), True, "llmservice-operator")
+    assert (options.health_port, options.metrics_port, options.log_format) == (8081, 8080, "json")
+    assert options.lease_namespace == "system"
+    assert options.identity.startswith("op-1_")
+
+
+def test_a_restarted_container_is_not_taken_for_its_former_process() -> None:
+    assert load([], {"POD_NAME": "op-1"}).identity != load([], {"POD_NAME": "op-1"}).identity
+
+
+def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
+    options = load(["--settings", file(tmp_path, EVERYTHING)], {})
+    assert options.namespaces == ("team-a", "team-b")
+    assert (options.leader_elect, options.lease_name, options.lease_namespace) == (False, "mine", "system")
+    assert (options.health_port, options.metrics_port) == (9001, 9002)
+    assert (options.log_format, options.log_level) == ("console", "debug")
+    assert (options.services.operator_image, options.services.run_as_user) == ("op:1", 4000)
+
+
+def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = file(tmp_path, EVERYTHING)
+    environ = {
+        "LLMSERVICE_SETTINGS": path,
+        "LLMSERVICE_HEALTH_PORT": "9101",
+        "LLMSERVICE_METRICS_PORT": "9102",
+        "LLMSERVICE_LEADER_ELECT": "true",
+        "LLMSERVICE_NAMESPACE": "from, environment",
+        "LLMSERVICE_DEFAULT_CPU_IMAGE": "cpu:2",
+    }
+    options = load(["--health-port", "9201", "--run-as-user", "5000"], environ)
+    assert (options.health_port, options.metrics_port, options.leader_elect) == (9201, 9102, True)
+    assert options.namespaces == ("from", "environment")
+    assert options.services.operator_image == "op:1"
+    assert (options.services.default_cpu_image, options.services.run_as_user) == ("cpu:2", 5000)
+
+
+def test_namespaces_may_be_repeated() -> None:
+    assert load(["--namespace", "a", "--namespace", "b", "--namespace", "a"], {}).namespaces == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("nonsense: 1", ["unknown nonsense", "leaderElection"], id="unknown key"),
+        pytest.param("health: {prot: 1}", ["health.prot is unknown", "port"], id="unknown key in a section"),
+        pytest.param("health: {port: high}", ["health.port", "'high'", "wrong type"], id="wrong type"),
+        pytest.param("health: {port: true}", ["health.port", "wrong type"], id="a boolean is no port"),
+        pytest.param("logging: {format: xml}", ["'xml'", "json, console"], id="no such format"),
+        pytest.param("services: {image: x}", ["unknown settings: image", "operatorImage"], id="unknown for services"),
+        pytest.param("- a\n- b", ["not a mapping"], id="a list"),
+        pytest.param("{", ["expected"], id="no YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(
+    tmp_path: Path, text: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        load(["--settings", file(tmp_path, text)], {})
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    for word in words:
+        assert word in told
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"LLMSERVICE_HEALTH_PORT": "http"}, ["LLMSERVICE_HEALTH_PORT", "not a whole number"]),
+        ({"LLMSERVICE_LEADER_ELECT": "perhaps"}, ["LLMSERVICE_LEADER_ELECT", "neither true nor false"]),
+        ({"LLMSERVICE_LOG_LEVEL": "loud"}, ["LLMSERVICE_LOG_LEVEL", "debug, info"]),
+        ({"LLMSERVICE_SETTINGS": "/nowhere"}, ["/nowhere"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_environment_is_refused_by_name(
+    environ: dict[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        load([], environ)
+    told = capsys.readouterr().err
+    for word in words:
+        assert word in told
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(["--help"], {})
+    told = capsys.readouterr().out
+    for word in ("examples:", "--no-leader-elect", "LLMSERVICE_LOG_LEVEL"):
+        assert word in told
+
+
+def test_an_empty_value_counts_as_not_given() -> None:
+    options: Any = load([], {"LLMSERVICE_NAMESPACE": "", "LLMSERVICE_HF_ENDPOINT": ""})
+    assert (options.namespaces, options.services.hf_endpoint) == ((), None)

@@ -106,6 +106,16 @@ def test_an_update_can_be_asked_for_again_and_again() -> None:
         assert init["image"] == f"new:{number}"
 
 
+def test_an_update_that_was_asked_for_before_is_taken_from_the_record() -> None:
+    world = serving()
+    labels = []
+    for value in ("a", "b", "a"):
+        world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
+        world.settle()
+        labels.append(world.revision())
+    assert labels[0] == labels[2] != labels[1]
+
+
 def test_going_back_takes_the_recorded_template_of_then() -> None:
     world = serving()
     first = world.deployment["spec"]["template"]
@@ -115,6 +125,8 @@ def test_going_back_takes_the_recorded_template_of_then() -> None:
     world.edit(batching={})
     world.settle()
     assert world.deployment["spec"]["template"] == first
+    numbers = {name: obj["revision"] for (kind, name), obj in world.children.items() if kind == "ControllerRevision"}
+    assert numbers[f"x-{world.revision()}"] == max(numbers.values()) == 3
 
 
 def test_five_revisions_are_kept_and_the_running_one_always() -> None:

@@ -371,3 +371,10 @@ def test_what_others_add_to_the_status_does_not_make_it_written_again() -> None:
     status = json.loads(json.dumps(world.obj["status"]))
     world.obj["status"]["conditions"][0]["status"] = "Unknown"
     assert not is_told(status, world.obj["status"])
+
+
+def test_a_condition_that_is_over_is_news() -> None:
+    world = served()
+    status = json.loads(json.dumps(world.obj["status"]))
+    world.obj["status"]["conditions"].append({"type": "Stalled", "status": "True"})
+    assert not is_told(status, world.obj["status"])

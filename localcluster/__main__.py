@@ -41,6 +41,13 @@ DELEGATED = {
 }
 
 
+def count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python3 -m localcluster",
@@ -53,12 +60,12 @@ def parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, epilog=EXAMPLES[name], formatter_class=form)
 
     start = command("up", "Build what is missing and start the cluster, or what of it is not running.")
-    start.add_argument("--gpus", type=int, metavar="N", help="the real node advertises nvidia.com/gpu: N")
-    start.add_argument("--kwok-nodes", type=int, metavar="N", help="N simulated GPU nodes (builds kwok, 1 min)")
+    start.add_argument("--gpus", type=count, metavar="N", help="the real node advertises nvidia.com/gpu: N")
+    start.add_argument("--kwok-nodes", type=count, metavar="N", help="N simulated GPU nodes (builds kwok, 1 min)")
     start.add_argument("--only", choices=["containerd"], help="start no more than this")
+    start.add_argument("--images", action="store_true", help="build the images too, beside the programs")
     stop = command("down", "Stop the cluster and take back everything that it did to the host.")
     stop.add_argument("--purge", action="store_true", help="remove its state and images too")
-    start.add_argument("--images", action="store_true", help="build the images too, beside the programs")
     command("status", "Show the components.")
     command("env", "Print shell lines that set KUBECONFIG and PATH.")
     make = command("binaries", "Build the programs, start nothing.")
@@ -77,9 +84,10 @@ def _status(paths: ClusterPaths) -> int:
     rows = cluster.status(paths)
     for row in rows:
         print(f"{row.name:<26}{row.state:<10}{row.pid or ''}")
-    if not rows:
-        print("no cluster here; start one with: python3 -m localcluster up")
-    return 0 if rows and all(row.state == "running" for row in rows) else 1
+    missing = [row.name for row in rows if row.is_needed and row.pid is None]
+    if missing:
+        print("start what is stopped with: python3 -m localcluster up")
+    return 1 if missing else 0
 
 
 def run(arguments: argparse.Namespace, paths: ClusterPaths) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ BUILD_DISK = 12 * preflight.GIB
 RUN_DISK = 2 * preflight.GIB
 CONTROL_PLANE = ("kube-controller-manager", "kube-scheduler")
 NODE_COMPONENTS = ("kwok", "kubelet", "kube-proxy", "coredns", "buildkitd", "containerd")
+NEEDED = ("etcd", "kube-apiserver", *CONTROL_PLANE, "containerd", "kubelet", "kube-proxy", "coredns")
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,12 @@ def _our_pids(paths: ClusterPaths) -> frozenset[int]:
 
 
 def _require_machine(paths: ClusterPaths, host: Host) -> None:
-    """No other clone has it; what another left behind when it crashed is taken away first."""
+    """No other clone has it; what another left behind when it crashed or was deleted is taken away first."""
     other = lock.other_clone(paths)
     if other is None:
         return
     theirs = ClusterPaths(other)
-    if identity.ours(theirs):
+    if other.exists() and identity.ours(theirs):
         raise lock.conflict(other)
     with host.progress.step(f"removing what the cluster of {other} left behind"):
         _remove_traces(theirs)
@@ -231,6 +233,9 @@ def _remove_traces(paths: ClusterPaths) -> None:
     for record in processes.records(paths):
         processes.stop(paths, record.name)
     shutil.rmtree(paths.runtime, ignore_errors=True)
+    # The folder of all clones: another's may still be there.
+    with contextlib.suppress(OSError):
+        paths.runtime.parent.rmdir()
     lock.release(paths)
 
 
@@ -257,15 +262,21 @@ class Status:
     """One component's row."""
 
     name: str
-    state: str
-    pid: int | None = None
+    pid: int | None
+    is_needed: bool
+
+    @property
+    def state(self) -> str:
+        return "stopped" if self.pid is None else "running"
 
 
 def status(paths: ClusterPaths) -> tuple[Status, ...]:
+    """The components that a cluster is made of, and whatever else was started beside them."""
+    beside = tuple(record.name for record in processes.records(paths) if record.name not in NEEDED)
     rows = []
-    for record in processes.records(paths):
-        alive = identity.is_alive(record.identity)
-        rows.append(Status(record.name, "running" if alive else "dead", record.identity.pid if alive else None))
+    for name in (*NEEDED, *beside):
+        record = processes.running(paths, name)
+        rows.append(Status(name, None if record is None else record.identity.pid, name in NEEDED))
     return tuple(rows)
 
 

@@ -31,6 +31,9 @@ SETTINGS = (
     "kernel/panic",
     "kernel/panic_on_oops",
 )
+# Answers of one pod to another stay on the bridge; without this they keep the pod's address where the asker
+# expects the Service's, and are dropped.
+_BRIDGE_CALLS = "net/bridge/bridge-nf-call-iptables"
 _OUR_CHAIN = re.compile(r"^(KUBE-|CNI-)")
 
 
@@ -105,7 +108,8 @@ def remember_host(paths: ClusterPaths) -> None:
     """Once: an `up` after a crash must not take our own leftovers for the host's."""
     if _before_file(paths).exists():
         return
-    settings = {name: (Path("/proc/sys") / name).read_text().strip() for name in SETTINGS}
+    present = (name for name in (*SETTINGS, _BRIDGE_CALLS) if (Path("/proc/sys") / name).exists())
+    settings = {name: (Path("/proc/sys") / name).read_text().strip() for name in present}
     chains = frozenset().union(*(chains_of(_saved(family)) for family in _families()))
     write_atomically(_before_file(paths), HostBefore(settings, chains).to_json())
 
@@ -123,6 +127,18 @@ def interfaces() -> dict[str, str]:
     return found
 
 
+def _filter_bridged() -> None:
+    setting = Path("/proc/sys") / _BRIDGE_CALLS
+    if not setting.exists() and shutil.which("modprobe") is not None:
+        subprocess.run(["modprobe", "br_netfilter"], capture_output=True, check=False)
+    if not setting.exists():
+        raise ClusterError(
+            "this kernel has no br_netfilter, without which Services do not work between pods",
+            "load it on the host (modprobe br_netfilter); a container cannot do that by itself",
+        )
+    setting.write_text("1")
+
+
 def ensure_bridge() -> None:
     """The node's address must be there before the kubelet starts, else its node has no InternalIP."""
     if BRIDGE not in interfaces():
@@ -130,6 +146,7 @@ def ensure_bridge() -> None:
     _run("ip", "addr", "replace", f"{GATEWAY}/24", "dev", BRIDGE)
     _run("ip", "link", "set", BRIDGE, "up")
     (Path("/proc/sys") / "net/ipv4/ip_forward").write_text("1")
+    _filter_bridged()
 
 
 def _delete_interfaces() -> None:
@@ -152,11 +169,15 @@ def _delete_chains(keep: frozenset[str]) -> None:
 def restore_host(paths: ClusterPaths) -> None:
     """Takes out what the cluster left on the host. Does nothing when there was no cluster."""
     record = _before_file(paths)
-    if not record.exists():
+    if record.exists():
+        before = HostBefore.from_json(record.read_text())
+    elif not paths.root.exists():
+        # The clone was deleted while its cluster ran, and what it knew about the host with it.
+        before = HostBefore({}, frozenset())
+    else:
         return
-    before = HostBefore.from_json(record.read_text())
     _delete_chains(before.chains)
     _delete_interfaces()
     for name, value in before.settings.items():
         (Path("/proc/sys") / name).write_text(value)
-    record.unlink()
+    record.unlink(missing_ok=True)

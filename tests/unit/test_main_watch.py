@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -47,10 +48,13 @@ class Api:
         self.objects: dict[Resource, list[dict[str, Any]]] = {resource: [] for resource in WATCHED}
         self.streams: dict[Resource, asyncio.Queue[dict[str, Any] | None]] = {r: asyncio.Queue() for r in WATCHED}
         self.watching = {resource: asyncio.Event() for resource in WATCHED}
+        self.token = "t"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = "/" + request.match_info["path"]
         self.requests.append((request.method, path, dict(request.query)))
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
         if path in PATHS:
             resource = PATHS[path]
             return await (self._watch(request, resource) if "watch" in request.query else self._list(resource))
@@ -121,7 +125,7 @@ async def api() -> Api:
 
 
 @contextlib.asynccontextmanager
-async def watching(api: Api) -> AsyncIterator[Watching]:
+async def watching(api: Api, token: TokenSource | None = None) -> AsyncIterator[Watching]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
     async with TestServer(app) as server:
@@ -130,7 +134,9 @@ async def watching(api: Api) -> AsyncIterator[Watching]:
             seen.cache, changed=seen.keys.append, relisted=seen.relisted.append, arrived=seen.changed.set
         )
         credentials = Credentials(
-            server=str(server.make_url("")).rstrip("/"), namespace="ns", token=TokenSource("t", None, lambda: 0.0)
+            server=str(server.make_url("")).rstrip("/"),
+            namespace="ns",
+            token=token or TokenSource("t", None, lambda: 0.0),
         )
         stop = asyncio.Event()
         running = asyncio.create_task(
@@ -213,3 +219,18 @@ async def test_a_watch_that_lost_its_place_asks_for_a_comparison(api: Api) -> No
         # kopf itself says nothing about the one that vanished.
         assert len(seen.keys) == 2
         assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is not None
+
+
+async def test_watches_go_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("t")
+    async with watching(api, TokenSource(None, path, lambda: 0.0)) as seen:
+        path.write_text("renewed")
+        api.token = "renewed"
+        for resource in WATCHED:
+            api.watching[resource].clear()
+            await api.streams[resource].put(None)  # as the server does every ten minutes
+        for resource in WATCHED:
+            await asyncio.wait_for(api.watching[resource].wait(), 10)
+        await api.streams[LLMSERVICE].put({"type": "ADDED", "object": service("one", 60)})
+        await seen.until(lambda: seen.keys == [Key("ns", "one")])

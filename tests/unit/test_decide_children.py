@@ -148,9 +148,37 @@ def test_paused_repairs_nothing_and_says_so() -> None:
     decision = world.step()
     assert decision.apply == ()
     assert world.conditions()["Accepted"]["reason"] == "Paused"
-    assert world.conditions()["Ready"]["status"] == "True"
+    assert (world.conditions()["Ready"]["status"], world.conditions()["Ready"]["reason"]) == ("False", "Paused")
     world.edit(paused=False)
     assert [apply.kind for apply in world.step().apply] == ["Service"]
+
+
+def test_paused_with_nothing_to_do_stays_ready() -> None:
+    world = serving()
+    world.edit(paused=True)
+    world.step()
+    assert world.conditions()["Ready"]["status"] == "True"
+
+
+def test_an_edit_that_the_api_server_refuses_is_not_ready() -> None:
+    """Every pod is as it should be; the port is not."""
+    world = serving()
+    world.refused = {("Service", "x"): Refusal(422, "no such port")}
+    world.edit(endpoint={"port": 8080})
+    decision = world.decide()
+    assert decision.status is not None
+    conditions = {c["type"]: c for c in decision.status["conditions"]}
+    assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("False", "AdmissionRefused")
+    assert conditions["Stalled"]["status"] == "True"
+
+
+def test_a_missing_child_is_not_ready() -> None:
+    world = serving()
+    del world.children["Service", "x"]
+    decision = world.decide()
+    assert decision.status is not None
+    conditions = {c["type"]: c for c in decision.status["conditions"]}
+    assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("False", "Progressing")
 
 
 def test_paused_does_not_roll_out_an_edit() -> None:

@@ -44,10 +44,10 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
-    verdict = _verdict(service, observed, settings, choice, children)
+    apply = tuple(_applies(service, observed, children))
+    verdict = _verdict(service, settings, choice, _obstacle(service, observed, children), is_pending=bool(apply))
     if service.spec.paused:
         return _report(_subject(service), observed, verdict, now, notes=(REASONS[Reason.PAUSED].summary,))
-    apply = tuple(_applies(service, observed, children))
     prune = tuple(_prunes(service, observed, choice))
     return _report(_subject(service), observed, verdict, now, apply=apply, prune=prune)
 
@@ -103,10 +103,11 @@ def _own_revisions(service: LLMService, observed: Observed) -> list[RevisionFact
 
 
 def _verdict(
-    service: LLMService, observed: Observed, settings: Settings, choice: Choice, children: list[Wanted]
+    service: LLMService, settings: Settings, choice: Choice, obstacle: Obstacle | None, *, is_pending: bool
 ) -> Verdict:
     return Verdict(
-        obstacle=_obstacle(service, observed, children),
+        obstacle=obstacle,
+        is_pending=is_pending,
         paused=service.spec.paused,
         replicas=service.spec.scaling.replicas,
         revision=choice.label,

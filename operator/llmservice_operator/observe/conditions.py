@@ -82,14 +82,15 @@ def _why_not_ready(verdict: Verdict, progress: Progress, trouble: Trouble | None
     """The first thing that stands in the way, from the spec down to the pods."""
     if verdict.problems:
         return verdict.problems[0].reason, str(verdict.problems[0])
-    if progress.is_rolled_out and not progress.wanted:
-        return Reason.SCALED_TO_ZERO, REASONS[Reason.SCALED_TO_ZERO].summary
-    if progress.is_rolled_out:
-        return Reason.ROLLED_OUT, REASONS[Reason.ROLLED_OUT].summary
+    if verdict.obstacle is not None and not verdict.paused:
+        return verdict.obstacle.reason, verdict.obstacle.message
+    if progress.is_rolled_out and not verdict.is_pending:
+        reason = Reason.ROLLED_OUT if progress.wanted else Reason.SCALED_TO_ZERO
+        return reason, REASONS[reason].summary
     if verdict.paused:
         return Reason.PAUSED, REASONS[Reason.PAUSED].summary
-    if verdict.obstacle is not None:
-        return verdict.obstacle.reason, verdict.obstacle.message
+    if progress.is_rolled_out:
+        return Reason.PROGRESSING, "Children are being brought to what the spec asks for."
     if trouble is not None:
         return trouble.reason, trouble.sentence()
     if progress.is_overdue:

@@ -43,6 +43,8 @@ class Verdict:
     """Why the spec is not accepted."""
     obstacle: Obstacle | None = None
     paused: bool = False
+    is_pending: bool = False
+    """A child is not what it should be: nothing counts as rolled out then, whatever the pods say."""
     replicas: int = 0
     revision: str = ""
     strategy: str = ""

@@ -102,7 +102,7 @@ class Supervisor:
             await self._while_serving(child)
             return await self._drain(child)
         except _Terminated:
-            await engine.stop(child, patience=self._pace.stop_loading_seconds)
+            await self._stop(child, self._pace.stop_loading_seconds)
             raise
         finally:
             child.kill_group()
@@ -220,10 +220,7 @@ class Supervisor:
         self._say(f"stopping vLLM; streams that took too long and are ended: {cut}" if cut else "idle; stopping vLLM")
         # Without the middleware nobody has waited for the streams: vLLM's own --shutdown-timeout does.
         extra = 0 if slots[board.ATTACHED] or self._hurry.is_set() else self._options.drain_seconds
-        polite = await engine.stop(child, patience=self._pace.stop_serving_seconds + extra)
-        self._finish_log()
-        if not polite:
-            self._say("vLLM did not end by itself and was killed")
+        await self._stop(child, self._pace.stop_serving_seconds + extra)
         return 0
 
     async def _until_idle(self) -> None:
@@ -264,9 +261,13 @@ class Supervisor:
     async def _give_up(self, child: Child, failure: Failure) -> _Failed:
         """End vLLM because of a failure that the supervisor found."""
         self._say(f"{failure.reason}: {failure.message}")
-        await engine.stop(child, patience=self._pace.stop_loading_seconds)
-        self._finish_log()
+        await self._stop(child, self._pace.stop_loading_seconds)
         return _Failed(replace(failure, evidence=failure.evidence or last_words(self._tail())))
+
+    async def _stop(self, child: Child, patience: float) -> None:
+        if not await engine.stop(child, patience=patience):
+            self._say("vLLM did not end by itself and was killed")
+        self._finish_log()
 
     def _classified(self, ended: Ended) -> Failure:
         kills = engine.memory_kills() - self._memory_kills

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from llmservice_runtime.loopback import Answer
 
 from tests.unit.fake_engine import Behaviour
 from tests.unit.runtime_harness import Server, supervised
+
+LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 
 
 async def test_a_stream_in_flight_is_delivered_whole(tmp_path: Path) -> None:
@@ -82,20 +85,20 @@ async def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "behaviour",
+    ("behaviour", "killed"),
     [
-        pytest.param(Behaviour(load_seconds=60), id="at once"),
-        pytest.param(Behaviour(load_seconds=60, swallowed_terms=1), id="first SIGTERM swallowed"),
-        pytest.param(Behaviour(load_seconds=60, deaf=True), id="deaf to every SIGTERM"),
+        pytest.param(Behaviour(load_seconds=60), False, id="at once"),
+        pytest.param(Behaviour(load_seconds=60, swallowed_terms=1), False, id="first SIGTERM swallowed"),
+        pytest.param(Behaviour(load_seconds=60, deaf=True), True, id="deaf to every SIGTERM"),
     ],
 )
-async def test_sigterm_while_loading(tmp_path: Path, behaviour: Behaviour) -> None:
-    async with supervised(tmp_path, behaviour) as server:
-        await server.until(lambda state: state.phase is Phase.LOADING)
-        await asyncio.sleep(0.3)  # the fake engine's Python has to come up: nothing of it can be awaited before
+async def test_sigterm_while_loading(tmp_path: Path, behaviour: Behaviour, killed: bool) -> None:
+    async with supervised(tmp_path, replace(behaviour, log=str(LOGS / "start.log"))) as server:
+        await server.until(lambda state: state.measured.vllm_version is not None)
         server.signal()
         assert await server.ended(5) == 0
         assert server.failure() is None
+        assert ("was killed" in "".join(server.log)) is killed
 
 
 async def test_sigterm_during_the_preflight(tmp_path: Path) -> None:

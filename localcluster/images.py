@@ -18,6 +18,7 @@ from pathlib import Path
 
 from localcluster.buildkit import Builder, Recipe, running_builder
 from localcluster.errors import ClusterError
+from localcluster.imagecache import keep, restore
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.progress import Progress
 from localcluster.rootfs import base_key, base_layout
@@ -25,8 +26,8 @@ from localcluster.tinymodel.cache import model_folder
 
 INPUTS_LABEL = "llmservice.dev/inputs"
 GIGABYTE = 10**9
-# What building the vLLM image takes on the way: packages, build snapshot, layer and unpacked image, with some air.
-VLLM_NEEDS_FREE = 30 * GIGABYTE
+# What the vLLM image takes on the way: packages, layer and unpacked image, 15 GB when measured, with some air.
+VLLM_NEEDS_FREE = 20 * GIGABYTE
 OPERATOR_CACHE_MEGABYTES = 2000
 
 
@@ -40,6 +41,7 @@ class Image:
     inputs: tuple[str, ...]
     on_base: bool = True
     has_model: bool = False
+    kept: bool = False
 
 
 PAUSE = Image(
@@ -51,6 +53,7 @@ VLLM = Image(
     "runtime/Dockerfile.cpu",
     ("runtime/requirements-cpu.txt",),
     has_model=True,
+    kept=True,
 )
 OPERATOR = Image(
     "operator",
@@ -100,6 +103,14 @@ class Store:
             return labels.get(INPUTS_LABEL)
         return None
 
+    def digest(self, reference: str) -> str:
+        """The digest of an image's manifest."""
+        return self._ctr("images", "ls", f"name=={reference}").splitlines()[1].split()[2]
+
+    def take(self, folder: Path) -> None:
+        """Import a kept image. Its layers can be had again, so they are dropped once they are unpacked."""
+        restore(folder, self._command("images", "import", "--local", "--discard-unpacked-layers", "-"))
+
     def record(self, reference: str, inputs: str) -> None:
         """The label lives and dies with the image, so it cannot speak of one that is gone."""
         self._ctr("images", "label", reference, f"{INPUTS_LABEL}={inputs}")
@@ -110,16 +121,17 @@ class Store:
             self._ctr("images", "label", reference, f"{INPUTS_LABEL}=")
 
     def _ctr(self, *words: str) -> str:
-        command = (str(self.paths.bin / "ctr"), "-a", str(self.paths.containerd_socket))
-        done = subprocess.run(
-            (*command, "-n", self.paths.containerd_namespace, *words), capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(self._command(*words), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ClusterError(
                 f"the image store does not answer: {done.stderr.strip()}",
                 "Start it: python -m localcluster up --only containerd",
             )
         return done.stdout
+
+    def _command(self, *words: str) -> tuple[str, ...]:
+        program, socket = str(self.paths.bin / "ctr"), str(self.paths.containerd_socket)
+        return (program, "-a", socket, "-n", self.paths.containerd_namespace, *words)
 
 
 def needs_teaching() -> bool:
@@ -138,20 +150,41 @@ def build_all(
     with _lock(paths):
         wanted = [(image, _expected(paths.root, image)) for image in IMAGES if not only or image.name in only]
         stale = [(image, inputs) for image, inputs in wanted if store.built_from(image.reference) != inputs]
-        for image, _ in wanted:
-            if image not in [one for one, _ in stale]:
+        for image, inputs in wanted:
+            if (image, inputs) not in stale:
                 progress.line(f"image {image.reference} is up to date")
-        if not stale:
-            return ()
         if any(image is VLLM for image, _ in stale):
             check_disk(paths.state, VLLM_NEEDS_FREE, lambda path: shutil.disk_usage(path).free)
-        with running_builder(paths, environment) as builder:
-            for image, inputs in stale:
-                store.forget(image.reference)
-                _build(image, builder, cache, progress)
-                store.record(image.reference, inputs)
-                builder.prune(0 if image is VLLM else OPERATOR_CACHE_MEGABYTES)
+        unbuilt = [(image, inputs) for image, inputs in stale if not _taken(image, inputs, store, cache, progress)]
+        if unbuilt:
+            with running_builder(paths, environment) as builder:
+                for image, inputs in unbuilt:
+                    store.forget(image.reference)
+                    _build(image, builder, cache, progress)
+                    store.record(image.reference, inputs)
+                    _keep(image, inputs, store, cache, progress)
+                    builder.prune(0 if image.kept else OPERATOR_CACHE_MEGABYTES)
     return tuple(image.name for image, _ in stale)
+
+
+def _taken(image: Image, inputs: str, store: Store, cache: Path, progress: Progress) -> bool:
+    """Whether another clone built it before, and it came from there."""
+    folder = cache / "images" / image.name / inputs
+    if not image.kept or not folder.is_dir():
+        return False
+    with progress.step(f"image {image.reference} from the cache"):
+        store.forget(image.reference)
+        store.take(folder)
+        store.record(image.reference, inputs)
+    return True
+
+
+def _keep(image: Image, inputs: str, store: Store, cache: Path, progress: Progress) -> None:
+    if not image.kept:
+        return
+    folder = cache / "images" / image.name / inputs
+    if not keep(store.paths.containerd_root, image.reference, store.digest(image.reference), folder):
+        progress.line(f"{image.reference} is not kept for other clones: {cache} is on another file system")
 
 
 def check_disk(path: Path, needed: int, free: Callable[[Path], int]) -> None:

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -152,9 +152,18 @@ async def supervised(
         yield server
     finally:
         if process.returncode is None:
-            process.kill()
+            _kill_with_children(process.pid)
             await process.wait()
         await reading
+
+
+def _kill_with_children(pid: int) -> None:
+    """In a pod the end of process 1 is the end of all; here its children lead groups of their own."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(pid, signal.SIGKILL)
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.killpg(int(child), signal.SIGKILL)
 
 
 def _flags(port: int) -> tuple[str, ...]:

@@ -171,17 +171,21 @@ class Operator:
 
     async def _wait_for_crd(self) -> bool:
         """Whether LLMServices can be listed; says what is missing and tries again until it is there."""
+        told = ""
         while not self._stop.is_set():
             try:
                 path = LLMSERVICE.path(self._namespaces[0])
                 await self._transport.request("list", LLMSERVICE, path, params={"limit": "1"})
                 return True
             except NotFound:
-                logger.warning("the CRD llmservices.llmservice.dev is not installed; waiting for it")
+                missing = "the CRD llmservices.llmservice.dev is not installed; waiting for it"
             except Forbidden as error:
-                logger.warning("waiting for a right: %s", error)
+                missing = f"waiting for a right: {error}"
             except KubeError as error:
-                logger.warning("cannot reach the API server: %s", error)
+                missing = f"cannot reach the API server: {error}"
+            if missing != told:
+                logger.warning("%s", missing)
+                told = missing
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CRD_RETRY):
                     await self._stop.wait()

@@ -31,8 +31,10 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(folder: Path) -> tuple[Any, Any]:
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    torch.set_num_threads(1)  # a second one waits at barriers, for milliseconds when others use its core
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
 

@@ -135,3 +135,7 @@ def simulate_nodes(kubectl: Kubectl, count: int) -> None:
                 for part in ("capacity", "allocatable")
             ]
             kubectl.patch_node_status(node["metadata"]["name"], operations)
+
+
+def simulated_are_ready(kubectl: Kubectl) -> bool:
+    return kubectl.succeeds("wait", "--for=condition=Ready", "node", "-l", "type=kwok", "--timeout=5s")

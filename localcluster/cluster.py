@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from localcluster.progress import Progress
 # What Go's module and build caches take, and the programs themselves.
 BUILD_DISK = 12 * preflight.GIB
 RUN_DISK = 2 * preflight.GIB
+# Seconds for the containers to end after their pods were deleted; then they are killed.
+POD_GRACE = 30
 CONTROL_PLANE = ("kube-controller-manager", "kube-scheduler")
 NODE_COMPONENTS = ("kwok", "kubelet", "kube-proxy", "coredns", "buildkitd", "containerd")
 NEEDED = ("etcd", "kube-apiserver", *CONTROL_PLANE, "containerd", "kubelet", "kube-proxy", "coredns")
@@ -126,15 +129,21 @@ def _prepare(paths: ClusterPaths) -> None:
         paths.config / "kubelet.json": configs.kubelet(paths),
         paths.config / "kube-proxy.json": configs.kube_proxy(paths),
         paths.config / "audit.json": configs.audit_policy(),
+        paths.config / "kwok.yaml": configs.simulation(),
         paths.config / "Corefile": configs.corefile(paths, servers),
     }
     for path, text in files.items():
         write_atomically(path, text)
 
 
+def _ctr(paths: ClusterPaths, *words: str) -> tuple[str, ...]:
+    where = ("--address", str(paths.containerd_socket), "--namespace", paths.containerd_namespace)
+    return (f"{paths.bin}/ctr", *where, *words)
+
+
 def _start_containerd(paths: ClusterPaths, host: Host) -> None:
     _start(paths, host, components.containerd(paths))
-    command = (f"{paths.bin}/ctr", "--address", str(paths.containerd_socket), "version")
+    command = _ctr(paths, "version")
     processes.wait_until("containerd answers", lambda: processes.succeeds(command), paths, "containerd", timeout=60)
 
 
@@ -176,7 +185,10 @@ def _accelerators(paths: ClusterPaths, host: Host, options: Options) -> None:
                 builds.ensure(host.store, Group.SIMULATION, paths, host.environment, host.progress)
                 _start(paths, host, components.kwok(paths))
             addons.simulate_nodes(kubectl, options.kwok_nodes)
-            if not options.kwok_nodes:
+            if options.kwok_nodes:
+                shown = "the simulated nodes are Ready"
+                processes.wait_until(shown, lambda: addons.simulated_are_ready(kubectl), paths, "kwok", timeout=120)
+            else:
                 processes.stop(paths, "kwok")
 
 
@@ -212,13 +224,18 @@ def up(paths: ClusterPaths, options: Options, host: Host) -> None:
         write_atomically(_options_file(paths), json.dumps(vars(wanted)))
 
 
-def _delete_pods(paths: ClusterPaths) -> bool:
+def _delete_pods(paths: ClusterPaths) -> None:
     """The orderly way: the kubelet ends the containers and undoes their mounts and networks."""
     kubectl = Kubectl(paths)
     alive = all(processes.running(paths, name) for name in ("etcd", "kube-apiserver", "kubelet", "containerd"))
     if not alive or not kubectl.is_ready():
-        return False
-    return kubectl.succeeds("delete", "pods", "-A", "--all", "--grace-period=1", "--timeout=60s", timeout=90)
+        return
+    here = f"--field-selector=spec.nodeName={network.NODE}"
+    kubectl.run("delete", "pods", "-A", here, "--grace-period=1", "--wait=false")
+    # Not for the objects: a pod of a Job keeps a finalizer, and who would remove that is stopped already.
+    deadline = time.monotonic() + POD_GRACE
+    while processes.output(_ctr(paths, "tasks", "list", "--quiet")) and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def _remove_traces(paths: ClusterPaths) -> None:

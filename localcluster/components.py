@@ -123,10 +123,12 @@ def kwok(paths: ClusterPaths) -> Component:
         "kwok",
         (
             f"{paths.bin}/kwok",
+            f"--config={paths.config}/kwok.yaml",
             f"--kubeconfig={paths.kubeconfig}",
             "--manage-all-nodes=false",
             "--manage-nodes-with-label-selector=type=kwok",
             "--node-lease-duration-seconds=40",
             "--server-address=127.0.0.1:10247",
         ),
+        (paths.config / "kwok.yaml",),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from localcluster.network import BRIDGE, DNS_SERVICE, GATEWAY, NODE, PODS
@@ -118,6 +119,10 @@ def kube_proxy(paths: ClusterPaths) -> str:
             "iptables": {"minSyncPeriod": "0s"},
         }
     )
+
+
+def simulation() -> str:
+    return (Path(__file__).resolve().parent / "kwok-stages.yaml").read_text()
 
 
 def audit_policy() -> str:

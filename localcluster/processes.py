@@ -186,3 +186,9 @@ def answers(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def output(command: Sequence[str]) -> str:
+    """What it prints; nothing when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -5,6 +5,7 @@ The layers are hard links to those in the cluster's image store: a second name f
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -31,11 +32,14 @@ def keep(containerd_root: Path, reference: str, digest: str, folder: Path) -> bo
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".keeping-") as scratch:
         blobs = Path(scratch) / "image" / _BLOBS
         blobs.mkdir(parents=True)
-        for blob in (digest, manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])):
+        # A set, since steps that change no file make equal layers.
+        for blob in {digest, manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])}:
             try:
                 os.link(store / _hex(blob), blobs / _hex(blob))
-            except OSError:
-                return False  # the cache is on another disk, where a copy would cost gigabytes
+            except OSError as refused:
+                if refused.errno not in (errno.EXDEV, errno.EPERM):
+                    raise
+                return False  # another disk, or one without links: a copy would cost gigabytes
         _describe(blobs.parent.parent, reference, manifest["mediaType"], digest, manifest_file.stat().st_size)
         for older in folder.parent.glob("[!.]*"):
             shutil.rmtree(older)

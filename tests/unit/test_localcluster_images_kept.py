@@ -1,5 +1,6 @@
 """Images that another clone takes instead of building them."""
 
+import errno
 import hashlib
 import json
 import tarfile
@@ -14,18 +15,19 @@ REFERENCE = "registry.local/x:1"
 
 
 class FakeStore:
-    """containerd's folder, with one image of one layer in it."""
+    """containerd's folder, with one image in it; two of its steps changed no file, so it names a layer twice."""
 
     def __init__(self, root: Path, layer: bytes = b"the layer") -> None:
         self.root = root
         self.blobs = root / "io.containerd.content.v1.content" / "blobs" / "sha256"
         self.blobs.mkdir(parents=True, exist_ok=True)
         self.layer = self.add(layer)
+        self.empty = self.add(b"")
         self.config = self.add(b'{"os": "linux"}')
         manifest = {
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": {"digest": self.config},
-            "layers": [{"digest": self.layer}],
+            "layers": [{"digest": self.empty}, {"digest": self.layer}, {"digest": self.empty}],
         }
         self.manifest = self.add(json.dumps(manifest).encode())
 
@@ -33,6 +35,9 @@ class FakeStore:
         digest = hashlib.sha256(content).hexdigest()
         (self.blobs / digest).write_bytes(content)
         return f"sha256:{digest}"
+
+    def every_digest(self) -> tuple[str, ...]:
+        return self.manifest, self.config, self.layer, self.empty
 
     def blob(self, digest: str) -> Path:
         return self.blobs / digest.removeprefix("sha256:")
@@ -63,7 +68,7 @@ def test_only_the_newest_image_is_kept(store: FakeStore, folder: Path) -> None:
 
 def test_a_cache_on_another_disk_keeps_nothing(store: FakeStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: Path, target: Path) -> None:
-        raise OSError(18, "Invalid cross-device link")
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
     assert not imagecache.keep(store.root, REFERENCE, store.manifest, folder)
@@ -79,7 +84,7 @@ def test_what_is_sent_is_an_oci_archive_of_that_name(store: FakeStore, folder: P
         names = set(archive.getnames())
     assert index["manifests"][0]["annotations"] == {"io.containerd.image.name": REFERENCE}
     assert index["manifests"][0]["digest"] == store.manifest
-    blobs = {f"blobs/sha256/{d.removeprefix('sha256:')}" for d in (store.manifest, store.config, store.layer)}
+    blobs = {f"blobs/sha256/{d.removeprefix('sha256:')}" for d in store.every_digest()}
     assert names == {"oci-layout", "index.json", *blobs}
 
 

@@ -67,7 +67,7 @@ def restore(folder: Path, import_command: Sequence[str]) -> None:
 def _send(folder: Path, pipe: IO[bytes]) -> str:
     """What went wrong on the way; the importer's own words, which it says when it ends early, are better."""
     try:
-        with pipe, tarfile.open(fileobj=pipe, mode="w|", bufsize=1 << 20, copybufsize=1 << 20) as archive:
+        with pipe, tarfile.open(fileobj=pipe, mode="w|", bufsize=1 << 20) as archive:
             for file in sorted(path for path in folder.rglob("*") if path.is_file()):
                 archive.add(file, arcname=str(file.relative_to(folder)))
     except BrokenPipeError as broken:

@@ -45,7 +45,7 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:50].strip("-")
     make_namespace(cluster, name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,7 @@ def shared_namespace(cluster: Cluster) -> Iterator[str]:
     """The namespace of the services that several tests share."""
     make_namespace(cluster, "e2e-shared")
     yield "e2e-shared"
-    cluster.kubectl("delete", "namespace", "e2e-shared", "--wait=true", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", "e2e-shared", "--wait=false")
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ def service(cluster: Cluster) -> Iterator[str]:
     cluster.wait_condition(NAMESPACE, "drifting", "Accepted", "True", timeout=20)
     eventually("the Deployment", lambda: cluster.get("deployments", NAMESPACE, "drifting"), 10)
     yield "drifting"
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 @pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS.keys())

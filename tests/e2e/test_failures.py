@@ -62,7 +62,7 @@ BROKEN = {
 def failures(cluster: Cluster) -> Iterator[str]:
     make_namespace(cluster, NAMESPACE)
     yield NAMESPACE
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ TAKEOVER_WITHIN = 15.0
 def busy(cluster: Cluster) -> Iterator[str]:
     make_namespace(cluster, NAMESPACE)
     yield NAMESPACE
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def wanted_revision(cluster: Cluster, namespace: str, name: str) -> str | None:

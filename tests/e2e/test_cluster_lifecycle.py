@@ -160,9 +160,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     clone.boot()
     yield clone
     clone.lose_host()
-    eventually(
-        "its control groups are empty", lambda: all([is_removed(GROUPS / name / clone.group) for name in CONTROLLERS])
-    )
+    groups = [GROUPS / name / clone.group for name in CONTROLLERS]
+    eventually("its control groups are empty", lambda: all(is_removed(group) for group in groups))
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def engine_phase(target: Target, name: str) -> str:
 
 def ask(target: Target, name: str, image: str) -> str:
     """The answer to one chat completion, asked by a pod through the Service's DNS name."""
-    body = {"model": name, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 120}
+    body = {"model": name, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 200}
     url = f"http://{name}.{NAMESPACE}.svc/v1/chat/completions"
     container = {
         "name": "client",

@@ -35,7 +35,8 @@ class End:
     signal: int | None
     phase: Phase
     memory_kills: int = 0
-    model: str = ""
+    arguments: tuple[str, ...] = ()
+    """vLLM's command line: a value that it refuses in a program's words is told from any other end by its name."""
 
 
 def classify(end: End, tail: Sequence[str]) -> Failure:
@@ -110,7 +111,21 @@ def _unknown(end: End, lines: Sequence[Line]) -> Failure:
     reason = FailureReason.ENGINE_DIED if serving else FailureReason.STARTUP_FAILED
     if index is None:
         return _failure(reason, f"{how} and did not say why.", _LOOK_AT_LOG, end, _evidence(lines))
+    flag = None if serving else _named_flag(lines[index].text, end.arguments)
+    if flag is not None:
+        remedy = f"Correct the value of {flag}: in spec.runtime.extraArgs, or in the field that it comes from."
+        return _failure(FailureReason.INVALID_FLAG, clean(lines[index].text), remedy, end, _around(lines, index))
     return _failure(reason, clean(lines[index].text), _LOOK_AT_LOG, end, _around(lines, index))
+
+
+def _named_flag(text: str, arguments: Sequence[str]) -> str | None:
+    """The flag of the command line whose attribute (`tokenizer_mode`) the text names; one-word names are everywhere."""
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        attribute = flag.lstrip("-").replace("-", "_")
+        if flag.startswith("--") and "_" in attribute and re.search(rf"\b{re.escape(attribute)}\b", text):
+            return flag
+    return None
 
 
 def _is_said(line: Line) -> bool:

@@ -271,7 +271,7 @@ class Supervisor:
 
     def _classified(self, ended: Ended) -> Failure:
         kills = engine.memory_kills() - self._memory_kills
-        end = End(ended.code, ended.signal, self._state.phase, memory_kills=kills, model=self._flags.model)
+        end = End(ended.code, ended.signal, self._state.phase, memory_kills=kills, arguments=self._args)
         return classify(end, self._tail())
 
     def _report(self, failure: Failure) -> int:

@@ -71,6 +71,7 @@ def test_kubectl_get_tells_the_story_in_one_line(cluster: Cluster, shared_namesp
 
 
 def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:
+    """And the operator that began the rollout is killed in the middle of it."""
     before = serving_pods(cluster, shared_namespace, tiny_chat)[0]["metadata"]["name"]
     cluster.kubectl(
         "patch",

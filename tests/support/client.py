@@ -104,7 +104,7 @@ class ClientPod:
             "model": service,
             "messages": [{"role": "user", "content": question}],
             "temperature": 0,
-            "max_tokens": 120,
+            "max_tokens": 200,
             "stream": stream,
         }
         host = f"{service}.{namespace or self.namespace}.svc"

@@ -99,6 +99,24 @@ def test_line(line: str, reason: R) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "phase", "reason", "remedy"),
+    [
+        pytest.param(("--tokenizer-mode=banana",), Phase.LOADING, R.INVALID_FLAG, "--tokenizer-mode", id="joined"),
+        pytest.param(("--tokenizer_mode", "banana"), Phase.LOADING, R.INVALID_FLAG, "--tokenizer_mode", id="apart"),
+        pytest.param(("--seed=1",), Phase.LOADING, R.STARTUP_FAILED, "log", id="another flag"),
+        pytest.param(("--tokenizer-mode=slow",), Phase.SERVING, R.ENGINE_DIED, "log", id="it served before"),
+    ],
+)
+def test_a_flag_that_a_program_refuses_by_name(
+    arguments: tuple[str, ...], phase: Phase, reason: R, remedy: str
+) -> None:
+    tail = [ERROR + "ValueError: No tokenizer registered for tokenizer_mode='banana'."]
+    failure = classify(End(1, None, phase, arguments=arguments), tail)
+    assert (failure.reason, failure.message) == (reason, "No tokenizer registered for tokenizer_mode='banana'.")
+    assert remedy in failure.remedy
+
+
+@pytest.mark.parametrize(
     ("end", "reason"),
     [
         pytest.param(End(None, 9, Phase.SERVING, memory_kills=1), R.MEMORY_LIMIT_EXCEEDED, id="killed for memory"),

@@ -13,16 +13,13 @@ from localcluster.paths import ClusterPaths
 
 def bring_up(paths: ClusterPaths, host: Host) -> None:
     """A running cluster with every image in its store; the images build while Kubernetes compiles."""
-    cluster.up_containerd(paths, host)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        building = beside.submit(_images, paths, host)
+    with ThreadPoolExecutor(max_workers=2) as beside:
+        packages = beside.submit(ensure_engine_packages, paths, host)
+        cluster.up_containerd(paths, host)
+        packages.result()
+        building = beside.submit(images.build_all, paths, host.progress)
         cluster.up(paths, Options(), host)
         building.result()
-
-
-def _images(paths: ClusterPaths, host: Host) -> None:
-    ensure_engine_packages(paths, host)
-    images.build_all(paths, host.progress)
 
 
 def ensure_engine_packages(paths: ClusterPaths, host: Host) -> None:

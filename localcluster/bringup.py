@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from localcluster import cluster, images
 from localcluster.cluster import Host, Options
@@ -16,10 +16,14 @@ def bring_up(paths: ClusterPaths, host: Host) -> None:
     with ThreadPoolExecutor(max_workers=2) as beside:
         packages = beside.submit(ensure_engine_packages, paths, host)
         cluster.up_containerd(paths, host)
-        packages.result()
-        building = beside.submit(images.build_all, paths, host.progress)
+        building = beside.submit(_images, packages, paths, host)
         cluster.up(paths, Options(), host)
         building.result()
+
+
+def _images(packages: Future[None], paths: ClusterPaths, host: Host) -> None:
+    packages.result()
+    images.build_all(paths, host.progress)
 
 
 def ensure_engine_packages(paths: ClusterPaths, host: Host) -> None:

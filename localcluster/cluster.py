@@ -81,7 +81,7 @@ def _require_machine(paths: ClusterPaths, host: Host) -> None:
     if other is None:
         return
     theirs = ClusterPaths(other)
-    if other.exists() and identity.ours(theirs):
+    if not theirs.is_deleted and identity.ours(theirs):
         raise lock.conflict(other)
     with host.progress.step(f"removing what the cluster of {other} left behind"):
         _remove_traces(theirs)

@@ -171,7 +171,7 @@ def restore_host(paths: ClusterPaths) -> None:
     record = _before_file(paths)
     if record.exists():
         before = HostBefore.from_json(record.read_text())
-    elif not paths.root.exists():
+    elif paths.is_deleted:
         # The clone was deleted while its cluster ran, and what it knew about the host with it.
         before = HostBefore({}, frozenset())
     else:

@@ -1,4 +1,4 @@
-"""Where everything of one clone's cluster lies. Pure: nothing here touches the disk."""
+"""Where everything of one clone's cluster lies."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ class ClusterPaths:
     @classmethod
     def of_this_clone(cls) -> ClusterPaths:
         return cls(REPOSITORY)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the clone itself is gone; a running cluster keeps writing below it, so the folder may be there."""
+        return not (self.root / "localcluster").is_dir()
 
     @property
     def state(self) -> Path:

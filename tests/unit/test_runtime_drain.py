@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import socket
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -55,6 +55,7 @@ format: $(SYNCED) ## format the code
 
 crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 	@$(PYTHON) -m llmservice_operator.api.crd
+	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 
 engine: $(ENGINE) ## the Python packages with vLLM and PyTorch in .venv, for the tests and the tiny model
 

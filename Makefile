@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 ENGINE := .venv/.synced-vllm
 KUBECONTEXT ?=
 
-.PHONY: help demo test cluster cluster-down cluster-env unit contract e2e lint format crds operator engine clean
+.PHONY: help demo test cluster cluster-down cluster-env unit contract e2e bench lint format crds operator engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ contract: $(SYNCED) ## manifests against the running cluster's API server
 
 e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 	@.venv/bin/pytest tests/e2e
+
+bench: $(SYNCED) ## apply to first token beside a bare vLLM, in the running cluster (make cluster)
+	@$(PYTHON) -m benchmarks.first_answer
 
 lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@.venv/bin/ruff check .

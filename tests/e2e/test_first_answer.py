@@ -89,6 +89,7 @@ def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace
     )  # fmt: skip
     (pod,) = serving_pods(cluster, shared_namespace, tiny_chat)
     assert pod["metadata"]["name"] != before
+    assert pod["spec"]["securityContext"]["runAsUser"] == 54321
     flags = engine_flags(cluster, shared_namespace, pod["metadata"]["name"])
     assert flags[flags.index("--max-num-seqs") + 1] == "7"
 

@@ -82,6 +82,20 @@ def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster
     assert json.loads(cluster.kubectl("get", "deploy", "-n", OPERATOR_NAMESPACE, "-o", "json"))["items"]
 
 
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_the_cache_goes_or_stays_as_its_policy_says(cluster: Cluster, namespace: str, policy: str) -> None:
+    cached = {"model": {"uri": "hf://example/model", "cache": {"size": "1Gi", "retentionPolicy": policy}}}
+    cluster.apply(merge(idle("cached"), {"spec": cached}), namespace)
+    eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "cached-cache"), 15)
+    eventually("the Deployment", lambda: cluster.get("deployments", namespace, "cached"), 15)
+    cluster.kubectl("delete", "llms", "cached", "-n", namespace, "--timeout=20s")
+    eventually("no Deployment", lambda: not cluster.list("deployments", namespace), 30)
+    if policy == "Retain":
+        assert cluster.get("persistentvolumeclaims", namespace, "cached-cache") is not None
+    else:
+        eventually("no claim", lambda: not cluster.list("persistentvolumeclaims", namespace), 30)
+
+
 def test_the_object_carries_nothing_of_ours(cluster: Cluster, namespace: str) -> None:
     """GitOps tools see no change that nobody made: applied twice, no difference, no annotation, no finalizer."""
     manifest = json.dumps(idle("clean"))

@@ -144,6 +144,41 @@ def first_end(cluster: Cluster, namespace: str, service: str) -> dt.datetime | N
     return None
 
 
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a-precision-that-the-gpu-cannot-do": (
+        {"accelerator": {"type": "nvidia", "product": ["Tesla-T4"]}, "precision": {"dtype": "bfloat16"}},
+        "PrecisionUnsupported",
+        "spec.precision.dtype",
+    ),
+    "heads-that-cannot-be-divided": (
+        {
+            "accelerator": {"type": "nvidia"},
+            "parallelism": {"tensorParallelSize": 3},
+            "model": {"architecture": {"numAttentionHeads": 8}},
+        },
+        "TensorParallelSizeInvalid",
+        "spec.parallelism.tensorParallelSize",
+    ),
+    "a-flag-that-this-vllm-does-not-know": (
+        {"runtime": {"extraArgs": ["--enforce-eager", "--no-such-flag"]}},
+        "UnknownFlag",
+        "spec.runtime.extraArgs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_schema_cannot_know_is_refused_before_any_pod(cluster: Cluster, failures: str, case: str) -> None:
+    spec, reason, named = REFUSED[case]
+    cluster.apply(llmservice(case, **spec), failures)
+    refused = cluster.wait_condition(failures, case, "Accepted", "False", reason=reason, timeout=15)
+    assert named in refused["message"]
+    ready = cluster.condition(failures, case, "Ready")
+    assert ready is not None
+    assert ready["status"] == "False"
+    assert cluster.get("deployments", failures, case) is None
+
+
 def test_a_service_that_no_node_can_take_says_what_it_waits_for(cluster: Cluster, namespace: str) -> None:
     spec = {"accelerator": {"type": "nvidia"}, "parallelism": {"tensorParallelSize": 8}}
     cluster.apply(llmservice("too-big", **spec), namespace)

@@ -1,7 +1,10 @@
 """Every reason is explained once, agrees with the supervisor, and its remedy names fields that exist."""
 
 import re
+from pathlib import Path
 
+import llmservice_operator
+import llmservice_runtime
 import pytest
 from llmservice_operator.api.crd import schema
 from llmservice_operator.api.reasons import REASONS, Reason
@@ -34,3 +37,11 @@ def test_the_messages_of_rules_name_fields_that_exist() -> None:
     found = [path for rules in RULES.values() for rule in rules for path in FIELD.findall(rule.message)]
     assert len(found) > 20
     assert [path for path in found if not at(ROOT, path)] == []
+
+
+def test_every_reason_can_be_told() -> None:
+    """A reason that nothing gives would be a line in the docs about what never happens."""
+    packages = (Path(llmservice_operator.__file__).parent, Path(llmservice_runtime.__file__).parent)
+    files = [file for package in packages for file in package.rglob("*.py") if file.name != "reasons.py"]
+    code = "\n".join(file.read_text() for file in files)
+    assert [reason.name for reason in Reason if f".{reason.name}" not in code] == []

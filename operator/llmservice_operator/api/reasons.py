@@ -17,12 +17,10 @@ class Reason(StrEnum):
     TENSOR_PARALLEL_SIZE_INVALID = "TensorParallelSizeInvalid"
     UNKNOWN_FLAG = "UnknownFlag"
     UNKNOWN_VERSION = "UnknownVersion"
-    NOT_EVALUATED = "NotEvaluated"
     # the rollout
     ROLLED_OUT = "RolledOut"
     PAUSED = "Paused"
     PROGRESSING = "Progressing"
-    SCHEDULING = "Scheduling"
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
@@ -33,7 +31,6 @@ class Reason(StrEnum):
     NO_REPLICA_READY = "NoReplicaReady"
     QUOTA_EXCEEDED = "QuotaExceeded"
     ADMISSION_REFUSED = "AdmissionRefused"
-    UPDATE_PENDING = "UpdatePending"
     DELETING = "Deleting"
     # what the supervisor found; the same words as llmservice_runtime.contract.FailureReason
     INVALID_FLAG = "InvalidFlag"
@@ -104,10 +101,6 @@ _DOCS = {
         "The operator has no table of flags for the vLLM version that spec.runtime names.",
         "Use a version that the message lists, or set spec.runtime.version to the one that the image is built from.",
     ),
-    Reason.NOT_EVALUATED: ReasonDoc(
-        "The operator has not worked out whether the model fits.",
-        "Nothing to do: the model's own start decides.",
-    ),
     Reason.ROLLED_OUT: ReasonDoc(
         "Every replica runs the current generation and answers.",
         "Nothing to do.",
@@ -119,10 +112,6 @@ _DOCS = {
     Reason.PROGRESSING: ReasonDoc(
         "A rollout is under way and its pods are being made or replaced.",
         "Wait; the message says which step it is at.",
-    ),
-    Reason.SCHEDULING: ReasonDoc(
-        "Pods wait for a node.",
-        "Wait; it becomes Unschedulable when the scheduler finds no node.",
     ),
     Reason.UNSCHEDULABLE: ReasonDoc(
         "The scheduler finds no node with room for a pod; the message quotes it.",
@@ -164,11 +153,6 @@ _DOCS = {
     Reason.ADMISSION_REFUSED: ReasonDoc(
         "The API server or an admission webhook refuses an object that the service needs; the message quotes it.",
         "Change the field or the policy that the message names.",
-    ),
-    Reason.UPDATE_PENDING: ReasonDoc(
-        "A change of the operator waits for the next rollout; what runs is not touched.",
-        "To have it now, annotate the LLMService: `kubectl annotate llms/NAME --overwrite "
-        'llmservice.dev/update-requested="$(date)"`.',
     ),
     Reason.DELETING: ReasonDoc(
         "The LLMService is being deleted.",

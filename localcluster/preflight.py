@@ -24,8 +24,10 @@ TOOLS: Mapping[str, str] = {
     "ethtool": "ethtool",
     "openssl": "openssl",
     "mount": "mount",
+    "debootstrap": "debootstrap",
 }
-BUILD_TOOLS: Mapping[str, str] = {"gcc": "gcc", "pkg-config": "pkg-config", "git": "git"}
+# gcc alone comes without the C library's headers, which runc and the pause image are compiled with.
+BUILD_TOOLS: Mapping[str, str] = {"gcc": "build-essential", "pkg-config": "pkg-config", "git": "git"}
 SECCOMP_PACKAGE = "libseccomp-dev"
 
 # Whom we would collide with, and what listens there in our cluster.

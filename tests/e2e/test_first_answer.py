@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import yaml
 
@@ -9,6 +12,7 @@ from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.pairs import PAIRS
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.operator import host_process, operator_pods
 from tests.support.services import llmservice
 
 READY_WITHIN = 420
@@ -73,16 +77,12 @@ def test_kubectl_get_tells_the_story_in_one_line(cluster: Cluster, shared_namesp
 def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:
     """And the operator that began the rollout is killed in the middle of it."""
     before = serving_pods(cluster, shared_namespace, tiny_chat)[0]["metadata"]["name"]
-    cluster.kubectl(
-        "patch",
-        "llms",
-        tiny_chat,
-        "-n",
-        shared_namespace,
-        "--type=merge",
-        "-p",
-        '{"spec":{"batching":{"maxNumSeqs":7}}}',
-    )
+    # A UID that the image's passwd does not know comes with the same rollout: it has to serve too.
+    edit = {"batching": {"maxNumSeqs": 7}, "podTemplate": {"spec": {"securityContext": {"runAsUser": 54321}}}}
+    cluster.patch("llmservices", shared_namespace, tiny_chat, {"spec": edit})
+    eventually("the new pod", lambda: len(serving_pods(cluster, shared_namespace, tiny_chat)) == 2, 30)
+    (operator,) = operator_pods(cluster)
+    os.kill(host_process(cluster, operator), signal.SIGKILL)
     cluster.kubectl(
         "wait", "-n", shared_namespace, "--for=condition=Ready", f"llms/{tiny_chat}", f"--timeout={READY_WITHIN}s",
         timeout=READY_WITHIN + 10,

@@ -80,6 +80,8 @@ def engine_phase(target: Target, name: str) -> str:
     selector = f"llmservice.dev/service={name}"
     pods = json.loads(target.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json"))["items"]
     for pod in pods:
+        if "deletionTimestamp" in pod["metadata"]:
+            continue
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:8081/proxy/state"
         try:
             state = json.loads(target.kubectl("get", "--raw", path, timeout=10))

@@ -31,6 +31,7 @@ STARTUP_PATH = "/startupz"
 READY_PATH = "/readyz"
 LIVE_PATH = "/livez"
 STATE_PATH = "/state"
+METRICS_PATH = "/metrics"
 
 # Where things lie in the server's file system.
 RUNTIME_DIR = "/llmservice/runtime"
@@ -41,6 +42,19 @@ TMP_DIR = "/tmp"
 CACHE_DIR = "/llmservice/cache"
 MODELS_DIR = "/llmservice/models"
 SOURCE_DIR = "/llmservice/source"
+# Links to what was fetched, one for each artifact: the flags can name them before anybody knows the revision.
+ARTIFACTS_DIR = f"{RUN_DIR}/artifacts"
+MODEL_ARTIFACT = "model"
+DRAFT_ARTIFACT = "draft"
+# Claims and images of the draft model and of adapters.
+DRAFT_DIR = "/llmservice/draft"
+ADAPTER_SOURCES_DIR = "/llmservice/adapter-sources"
+# The mounted ConfigMap that says which adapters are to be served.
+ADAPTERS_DIR = "/llmservice/adapters"
+ADAPTERS_KEY = "adapters.json"
+CHAT_TEMPLATE_DIR = "/llmservice/chat-template"
+# Python packages that the fetching process needs beside the standard library and the image's own.
+PACKAGES_DIR = f"{RUNTIME_DIR}/packages"
 SHM_DIR = "/dev/shm"
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -94,7 +108,10 @@ class FailureReason(StrEnum):
     INVALID_CONFIGURATION = "InvalidConfiguration"
     MODEL_NOT_FOUND = "ModelNotFound"
     MODEL_ACCESS_DENIED = "ModelAccessDenied"
+    MODEL_REVISION_NOT_FOUND = "ModelRevisionNotFound"
+    MODEL_TOKEN_REFUSED = "ModelTokenRefused"
     MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
+    MODEL_CORRUPT = "ModelCorrupt"
     WEIGHTS_UNREADABLE = "WeightsUnreadable"
     UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
     REMOTE_CODE_REFUSED = "RemoteCodeRefused"
@@ -107,6 +124,8 @@ class FailureReason(StrEnum):
     PRECISION_UNSUPPORTED = "PrecisionUnsupported"
     QUANTIZATION_MISMATCH = "QuantizationMismatch"
     PARALLELISM_MISMATCH = "ParallelismMismatch"
+    CONTEXT_EXTENSION_INVALID = "ContextExtensionInvalid"
+    DRAFT_MODEL_MISMATCH = "DraftModelMismatch"
     COMPILATION_FAILED = "CompilationFailed"
     ILLEGAL_INSTRUCTION = "IllegalInstruction"
     MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
@@ -233,6 +252,80 @@ _MEASURED_NAMES: Mapping[str, str] = {
 }
 
 
+class TransferStep(StrEnum):
+    """What a fetch is doing."""
+
+    LISTING = "Listing"
+    WAITING = "Waiting"
+    DOWNLOADING = "Downloading"
+    VERIFYING = "Verifying"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A fetch under way: whose, and how far it is. Bytes; None where they are not known (yet)."""
+
+    artifact: str
+    step: TransferStep
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    bytes_per_second: float | None = None
+
+    @property
+    def percent(self) -> int | None:
+        """Whole percent, rounded down; 100 only when all is there."""
+        return None if not self.bytes_total else min(100, self.bytes_done * 100 // self.bytes_total)
+
+    @property
+    def eta_seconds(self) -> int | None:
+        """At the present pace; None while there is none."""
+        if self.step is not TransferStep.DOWNLOADING or not self.bytes_total or not self.bytes_per_second:
+            return None
+        return round(max(0, self.bytes_total - self.bytes_done) / self.bytes_per_second)
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, with what follows from it."""
+        document: dict[str, Any] = {
+            "artifact": self.artifact,
+            "step": str(self.step),
+            "bytesDone": self.bytes_done,
+            "bytesTotal": self.bytes_total,
+            "bytesPerSecond": None if self.bytes_per_second is None else round(self.bytes_per_second),
+            "percent": self.percent,
+            "etaSeconds": self.eta_seconds,
+        }
+        return {key: value for key, value in document.items() if value is not None}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Transfer:
+        """The reverse."""
+        return cls(
+            artifact=str(document["artifact"]),
+            step=TransferStep(document["step"]),
+            bytes_done=int(document.get("bytesDone", 0)),
+            bytes_total=document.get("bytesTotal"),
+            bytes_per_second=document.get("bytesPerSecond"),
+        )
+
+
+@dataclass(frozen=True)
+class AdapterState:
+    """One adapter of the mounted list: served, or why not (yet)."""
+
+    name: str
+    loaded: bool
+    message: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"name": self.name, "loaded": self.loaded} | ({"message": self.message} if self.message else {})
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> AdapterState:
+        """The reverse."""
+        return cls(str(document["name"]), bool(document["loaded"]), str(document.get("message", "")))
+
+
 @dataclass(frozen=True)
 class State:
     """The body of GET /state."""
@@ -244,6 +337,10 @@ class State:
     phase_seconds: float = 0.0
     model_names: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
+    transfer: Transfer | None = None
+    adapters: tuple[AdapterState, ...] = ()
+    adapters_hash: str = ""
+    """Of the mounted list that `adapters` is about; empty where there is none."""
     failure: Failure | None = None
 
     def to_json(self) -> str:
@@ -258,6 +355,11 @@ class State:
             "modelNames": list(self.model_names),
             "measured": self.measured.to_document(),
         }
+        if self.transfer is not None:
+            document["transfer"] = self.transfer.to_document()
+        if self.adapters_hash:
+            document["adapters"] = [adapter.to_document() for adapter in self.adapters]
+            document["adaptersHash"] = self.adapters_hash
         if self.failure is not None:
             document["failure"] = self.failure._document()
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
@@ -269,7 +371,7 @@ class State:
             document = json.loads(text)
             if document["version"] != VERSION:
                 return None
-            failure = document.get("failure")
+            failure, transfer = document.get("failure"), document.get("transfer")
             return cls(
                 phase=Phase(document["phase"]),
                 started=bool(document["started"]),
@@ -278,6 +380,9 @@ class State:
                 phase_seconds=float(document["phaseSeconds"]),
                 model_names=tuple(document["modelNames"]),
                 measured=Measured.from_document(document["measured"]),
+                transfer=Transfer.from_document(transfer) if transfer else None,
+                adapters=tuple(AdapterState.from_document(item) for item in document.get("adapters", ())),
+                adapters_hash=str(document.get("adaptersHash", "")),
                 failure=Failure.from_document(failure) if failure else None,
             )
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     PRECISION_UNSUPPORTED = "PrecisionUnsupported"
     TENSOR_PARALLEL_SIZE_INVALID = "TensorParallelSizeInvalid"
+    UNSUPPORTED_COMBINATION = "UnsupportedCombination"
     UNKNOWN_FLAG = "UnknownFlag"
     UNKNOWN_VERSION = "UnknownVersion"
     # the rollout
@@ -37,7 +38,10 @@ class Reason(StrEnum):
     INVALID_CONFIGURATION = "InvalidConfiguration"
     MODEL_NOT_FOUND = "ModelNotFound"
     MODEL_ACCESS_DENIED = "ModelAccessDenied"
+    MODEL_REVISION_NOT_FOUND = "ModelRevisionNotFound"
+    MODEL_TOKEN_REFUSED = "ModelTokenRefused"
     MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
+    MODEL_CORRUPT = "ModelCorrupt"
     WEIGHTS_UNREADABLE = "WeightsUnreadable"
     UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
     REMOTE_CODE_REFUSED = "RemoteCodeRefused"
@@ -49,6 +53,8 @@ class Reason(StrEnum):
     ACCELERATOR_FAULT = "AcceleratorFault"
     QUANTIZATION_MISMATCH = "QuantizationMismatch"
     PARALLELISM_MISMATCH = "ParallelismMismatch"
+    CONTEXT_EXTENSION_INVALID = "ContextExtensionInvalid"
+    DRAFT_MODEL_MISMATCH = "DraftModelMismatch"
     COMPILATION_FAILED = "CompilationFailed"
     ILLEGAL_INSTRUCTION = "IllegalInstruction"
     MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
@@ -92,6 +98,10 @@ _DOCS = {
     Reason.TENSOR_PARALLEL_SIZE_INVALID: ReasonDoc(
         "The tensor-parallel size does not divide the model's attention heads.",
         "Set spec.parallelism.tensorParallelSize to a divisor; the message lists those that work.",
+    ),
+    Reason.UNSUPPORTED_COMBINATION: ReasonDoc(
+        "Two things that the spec asks for do not go together in vLLM, or not on this accelerator.",
+        "Change one of the fields that the message names; docs/reference/compatibility.md lists every such pair.",
     ),
     Reason.UNKNOWN_FLAG: ReasonDoc(
         "spec.runtime.extraArgs holds a flag that this version of vLLM does not have, or an ambiguous abbreviation.",
@@ -174,6 +184,20 @@ _DOCS = {
         "The model hub gives this repository only to accounts that were granted access.",
         "Ask for access on the model's page, and give that account's token in spec.model.tokenSecretRef.",
     ),
+    Reason.MODEL_REVISION_NOT_FOUND: ReasonDoc(
+        "The repository exists, but not the revision that spec.model.uri names behind the @.",
+        "Correct the branch, tag or commit behind the @, or leave it out for the default branch.",
+    ),
+    Reason.MODEL_TOKEN_REFUSED: ReasonDoc(
+        "The hub or the S3 server does not know the credentials that it was given.",
+        "Put a valid token into the Secret that spec.model.tokenSecretRef names, or valid keys into the one of "
+        "spec.model.s3.credentialsSecretRef; the next start reads them.",
+    ),
+    Reason.MODEL_CORRUPT: ReasonDoc(
+        "A file of the model is not what its source says it is: cut short, or with other content.",
+        "Remove the file that the message names from the cache or the claim, or upload it again; what was fetched is "
+        "checked and fetched anew at the next start.",
+    ),
     Reason.MODEL_DOWNLOAD_FAILED: ReasonDoc(
         "The model could not be fetched: the hub was not reached, or the transfer broke off.",
         "Check the network, the proxy settings and HF_ENDPOINT in the operator's chart values; the pod tries again.",
@@ -223,6 +247,16 @@ _DOCS = {
     Reason.PARALLELISM_MISMATCH: ReasonDoc(
         "The model cannot be split as spec.parallelism says; the message quotes vLLM.",
         "Choose sizes that divide the model's heads and layers; the message names the numbers.",
+    ),
+    Reason.CONTEXT_EXTENSION_INVALID: ReasonDoc(
+        "The model's context cannot be extended as spec.contextExtension asks.",
+        "Remove spec.contextExtension for a model without rotary positions, or choose a factor that reaches "
+        "spec.batching.maxModelLen; the message says which.",
+    ),
+    Reason.DRAFT_MODEL_MISMATCH: ReasonDoc(
+        "The draft model does not speak the model's tokens: its tokenizer or vocabulary is another one.",
+        "Choose a draft model of the same family in spec.speculativeDecoding.model.uri, or remove "
+        "spec.speculativeDecoding.",
     ),
     Reason.COMPILATION_FAILED: ReasonDoc(
         "Compiling the model's kernels failed.",

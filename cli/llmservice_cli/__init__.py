@@ -1,0 +1,1 @@
+"""The command line for LLMServices: `llmservice`, and as a plugin `kubectl llmservice`."""

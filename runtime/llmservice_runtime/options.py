@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from llmservice_runtime import contract
@@ -26,15 +26,25 @@ class ServeOptions:
     state_port: int = contract.STATE_PORT
     drain_file: str = contract.DRAIN_FILE
     termination_log: str = contract.TERMINATION_LOG
+    fetch: tuple[str, ...] = ()
+    """What to fetch before vLLM starts, each as NAME=URI; vLLM finds it as NAME in contract.ARTIFACTS_DIR."""
+    context_extension: str | None = None
+    """METHOD:FACTOR[:ORIGINAL]; what vLLM needs for it follows from the model's config.json."""
+    adapters_file: str | None = None
+    """The mounted list of LoRA adapters; None while LoRA is off."""
 
     def to_args(self) -> tuple[str, ...]:
         """The options that differ from their defaults, in a fixed order."""
         changed = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
-        return tuple(f"--{name.replace('_', '-')}={_text(value)}" for name, value in changed)
+        return tuple(f"--{name.replace('_', '-')}={text}" for name, value in changed for text in _texts(value))
 
 
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _texts(value: object) -> Iterator[str]:
+    """One text for each time that the option is given."""
+    if isinstance(value, tuple):
+        yield from value
+    else:
+        yield f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +76,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state-port", type=int, default=default.state_port)
     parser.add_argument("--drain-file", default=default.drain_file)
     parser.add_argument("--termination-log", default=default.termination_log)
+    parser.add_argument(
+        "--fetch", action="append", default=[], metavar="NAME=URI", help="fetch this before vLLM starts; repeatable"
+    )
+    parser.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="stretch the model's context")
+    parser.add_argument("--adapters-file", help="the list of LoRA adapters to keep loaded")
 
 
 def parse_options(args: Sequence[str]) -> ServeOptions:
@@ -77,4 +92,5 @@ def parse_options(args: Sequence[str]) -> ServeOptions:
 
 def from_namespace(namespace: argparse.Namespace) -> ServeOptions:
     """The options among whatever else was parsed."""
-    return ServeOptions(**{f.name: getattr(namespace, f.name) for f in fields(ServeOptions)})
+    values = {f.name: getattr(namespace, f.name) for f in fields(ServeOptions)}
+    return ServeOptions(**values | {"fetch": tuple(namespace.fetch)})

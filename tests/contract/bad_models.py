@@ -16,9 +16,13 @@ def names() -> Iterator[Bad]:
 
 def model() -> Iterator[Bad]:
     at = "spec.model.uri"
-    supported = "hf://ORG/NAME[@REVISION], pvc://CLAIM/PATH or file:///PATH"
-    yield Bad("uri-s3", {"model.uri": "s3://bucket/x"}, at, ("not served by this version", supported))
-    yield Bad("uri-image", {"model.uri": "image://a/b:1"}, at, ("not served by this version", supported))
+    supported = "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH] or file:"
+    yield Bad("s3-bucket", {"model.uri": "s3://My_Bucket/x"}, at, ("must be s3://BUCKET/PREFIX",))
+    yield Bad("s3-short", {"model.uri": "s3://ab"}, at, ("must be s3://BUCKET/PREFIX",))
+    yield Bad("s3-key", {"model.uri": "s3://bucket/a?b"}, at, ("must be s3://BUCKET/PREFIX",))
+    yield Bad("image-capital", {"model.uri": "image://a/B:1"}, at, ("must be image://REFERENCE",))
+    yield Bad("image-empty", {"model.uri": "image://#a"}, at, ("must be image://REFERENCE",))
+    yield Bad("image-two-paths", {"model.uri": "image://a/b:1#c#d"}, at, ("image://REFERENCE#PATH",))
     yield Bad("uri-plain", {"model.uri": "Qwen/Qwen2.5-7B"}, at, ("must begin with a scheme", supported))
     yield Bad("uri-https", {"model.uri": "https://huggingface.co/a/b"}, at, ("must begin with a scheme",))
     yield Bad("hf-without-org", {"model.uri": "hf://gpt2"}, at, ("must be hf://ORG/NAME",))

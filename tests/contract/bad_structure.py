@@ -15,7 +15,7 @@ def structural() -> Iterator[Bad]:
     yield Bad("unknown-field", {"modle": {}}, "", ('unknown field "spec.modle"',))
     yield Bad("unknown-deep-field", {"batching.maxSeqs": 4}, "", ('unknown field "spec.batching.maxSeqs"',))
     yield Bad("snake-case", {"batching.max_num_seqs": 4}, "", ('unknown field "spec.batching.max_num_seqs"',))
-    yield Bad("out-of-scope", {"adapters": []}, "", ('unknown field "spec.adapters"',))
+    yield Bad("out-of-scope", {"routing": {}}, "", ('unknown field "spec.routing"',))
     yield Bad("unknown-pod-field", {"podTemplate.spec.hostNetwork": True}, "", ('"spec.podTemplate.spec.hostNetwork"',))
     yield Bad("paused-string", {"paused": "yes"}, "spec.paused", ("must be of type boolean",))
     yield Bad("no-served-name", {"model.servedNames": []}, "spec.model.servedNames", ("at least 1 items",))

@@ -12,7 +12,16 @@ from llmservice_operator.api.crd import schema
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key, LLMService, parse_spec
-from llmservice_operator.api.uri import ClaimSource, FileSource, HubSource, ModelSource, parse
+from llmservice_operator.api.uri import (
+    BucketSource,
+    ClaimSource,
+    FileSource,
+    HubSource,
+    ImageSource,
+    Source,
+    is_fetched,
+    parse,
+)
 
 from tests.contract.bad_models import model
 from tests.contract.bad_structure import structural
@@ -65,6 +74,11 @@ def test_uris_that_cel_refuses_are_invalid(bad: Bad) -> None:
     [
         ("hf://a/b", HubSource("a/b")),
         ("hf://Qwen/Qwen2.5-7B-Instruct@refs/pr/1", HubSource("Qwen/Qwen2.5-7B-Instruct", "refs/pr/1")),
+        ("s3://models", BucketSource("models")),
+        ("s3://team.models/a/b-c/", BucketSource("team.models", "a/b-c")),
+        ("image://registry.example:5000/a/b:v1", ImageSource("registry.example:5000/a/b:v1")),
+        ("image://a#m", ImageSource("a", "m")),
+        (f"image://a/b@sha256:{'0' * 64}#/m/n/", ImageSource(f"a/b@sha256:{'0' * 64}", "m/n")),
         ("pvc://models", ClaimSource("models")),
         ("pvc://models/", ClaimSource("models")),
         ("pvc://team.models/a b/".replace(" ", "_"), ClaimSource("team.models", "a_b")),
@@ -73,8 +87,9 @@ def test_uris_that_cel_refuses_are_invalid(bad: Bad) -> None:
         ("file:///models/", FileSource("/models")),
     ],
 )
-def test_good_uris(uri: str, source: ModelSource) -> None:
+def test_good_uris(uri: str, source: Source) -> None:
     assert parse(uri) == source
+    assert is_fetched(source) is uri.startswith(("hf://", "s3://"))
 
 
 @pytest.mark.parametrize("raw", [None, [], "x", 7, {"model": None}, {"model": []}, {"model": {"uri": None}}])
@@ -148,8 +163,8 @@ def objects_of(part: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def field_of(name: str, part: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Kubernetes-shaped leaves are not looked into, so one value of each will do."""
-    return st.just(part["example"]) if name in SHAPED_NAMES else strategy(part)
+    """Kubernetes-shaped leaves are not looked into, so one value of each will do; what a uri may be says CEL."""
+    return st.just(part["example"]) if name in SHAPED_NAMES or name == "uri" else strategy(part)
 
 
 SPECS = objects_of(schema()["properties"]["spec"])
@@ -158,8 +173,7 @@ SPECS = objects_of(schema()["properties"]["spec"])
 @settings(max_examples=150, deadline=None)
 @given(SPECS)
 def test_what_the_schema_takes_can_be_parsed(spec: dict[str, Any]) -> None:
-    spec["model"]["uri"] = "hf://a/b"
     parsed = parse_spec(spec)
-    assert parsed.model.uri == "hf://a/b"
+    assert parsed.model.uri == spec["model"]["uri"]
     written = json.loads(parsed.model_dump_json(by_alias=True, exclude_unset=True))
     assert written == json.loads(json.dumps(spec))

@@ -20,6 +20,12 @@ from llmservice_runtime.options import ServeOptions, parse_options
         ),
         (ServeOptions(expected_version="0.32.0", weights="fp8"), ("--expected-version=0.32.0", "--weights=fp8")),
         (ServeOptions(start_seconds=1234567), ("--start-seconds=1234567",)),
+        (
+            ServeOptions(fetch=("model=hf://a/b@main", "draft=s3://bucket/a=b")),
+            ("--fetch=model=hf://a/b@main", "--fetch=draft=s3://bucket/a=b"),
+        ),
+        (ServeOptions(context_extension="yarn:4:32768"), ("--context-extension=yarn:4:32768",)),
+        (ServeOptions(adapters_file="/adapters.json"), ("--adapters-file=/adapters.json",)),
     ],
 )
 def test_round_trip(options: ServeOptions, args: tuple[str, ...]) -> None:

@@ -16,6 +16,9 @@ Many = Annotated[tuple[T, ...], Strict(False)]
 SET = {"x-kubernetes-list-type": "set"}
 """Server-side apply merges such a list by its items; other lists have one owner."""
 
+BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+"""Server-side apply merges such a list by the names of its items, which must differ."""
+
 
 class ApiModel(BaseModel):
     """A part of the spec: immutable, camelCase in JSON, strict about types as the API server is."""

@@ -181,6 +181,13 @@ class Batching(ApiModel):
         ge=1,
         le=1_000_000,
     )
+    max_num_queued_tokens: int | None = knob(
+        description="Most prompt tokens that may wait for their turn, of all requests together "
+        "(--max-num-queued-tokens); a request beyond that is answered 503 at once. Default: no limit.",
+        examples=[131072],
+        ge=1,
+        le=1_000_000_000,
+    )
     chunked_prefill: bool | None = knob(
         description="Work long prompts off in pieces between the steps of other requests (--enable-chunked-prefill). "
         "Default: on where the model supports it. Turning it off asks for maxNumBatchedTokens of at least maxModelLen.",
@@ -192,6 +199,19 @@ class Batching(ApiModel):
         "between tenants must not show what others asked.",
         examples=[True],
     )
+    prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] | None = knob(
+        description="Hash that cached blocks are found by (--prefix-caching-hash-algo). The _cbor ones are the same "
+        "in every process and version of Python, for caches that are shared; xxhash is faster, and an attacker could "
+        "make prompts collide: only where all clients trust each other. Default: sha256.",
+        examples=["sha256_cbor"],
+    )
+    long_prefill_token_threshold: int | None = knob(
+        description="Prompts longer than this count as long, and one step takes at most so many of their tokens "
+        "(--long-prefill-token-threshold): short requests then wait less behind long ones. 0 is off. Default: 0.",
+        examples=[2048],
+        ge=0,
+        le=MAX_TOKENS,
+    )
     scheduling_policy: Literal["fcfs", "priority"] | None = knob(
         description="Which waiting request comes next (--scheduling-policy): fcfs, first come first served (vLLM's "
         "default), or priority, by the `priority` in each request.",
@@ -201,6 +221,17 @@ class Batching(ApiModel):
         description="Tokens in one block of the paged KV cache (--block-size). Leave it out unless an attention "
         "backend asks for one. Default: vLLM's, by the backend (16; 128 on CPUs).",
         examples=[16],
+    )
+    kv_offloading_size: Quantity | None = knob(
+        description="Memory of the node to keep KV cache in that the GPU has no room for (--kv-offloading-size): "
+        "prefixes come back from there instead of being computed again. All ranks of a replica share it, and the "
+        "container's memory must have room for it. Default: none.",
+        examples=["64Gi"],
+    )
+    kv_offloading_backend: Literal["native", "lmcache"] | None = knob(
+        description="Who moves it (--kv-offloading-backend): vLLM itself, or LMCache, which the image must have. Only "
+        "with kvOffloadingSize. Default: native.",
+        examples=["lmcache"],
     )
 
 

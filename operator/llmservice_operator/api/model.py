@@ -1,13 +1,27 @@
 """spec.model: which model, where from, and what clients call it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import SET, ApiModel, Many, knob, section
-from llmservice_operator.api.scalars import ClaimName, ObjectName, Quantity, SecretKeyRef, ServedName
-from llmservice_operator.api.uri import ModelSource, parse
+from llmservice_operator.api.scalars import (
+    ClaimName,
+    ConfigMapKeyRef,
+    ObjectName,
+    Quantity,
+    SecretKeyRef,
+    SecretRef,
+    ServedName,
+    Uri,
+)
+from llmservice_operator.api.uri import Source, parse
 
+HttpUrl = Annotated[
+    str,
+    StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[A-Za-z0-9]([A-Za-z0-9.:/_-]*[A-Za-z0-9/])?$"),
+]
+Region = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
@@ -51,6 +65,40 @@ class Architecture(ApiModel):
         examples=[131072],
         ge=1,
         le=134_217_728,
+    )
+    positions: Literal["rope", "alibi"] | None = knob(
+        description="How the model knows where a token stands: rope (rope_theta or rope_parameters in config.json), or "
+        "alibi (BLOOM, MPT and some Falcon models). With alibi the operator refuses contextExtension, and attention "
+        "backends that have no ALiBi, before any pod is made.",
+        examples=["rope"],
+    )
+
+
+class S3(ApiModel):
+    """How s3:// buckets are reached."""
+
+    endpoint: HttpUrl | None = knob(
+        description="Address of the S3 API, for stores other than AWS. Default: AWS's own for the region.",
+        examples=["https://minio.storage.svc:9000"],
+    )
+    region: Region | None = knob(
+        description="Region of the bucket. Default: what the environment says, or us-east-1.",
+        examples=["eu-central-1"],
+    )
+    credentials_secret_ref: SecretRef | None = knob(
+        description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and, for temporary credentials, "
+        "AWS_SESSION_TOKEN. The kubelet hands them to the pod; the operator never reads them. Without it the pod's own "
+        "identity is used (a service account that the cloud knows), and then none, for public buckets.",
+        examples=[{"name": "bucket-keys"}],
+    )
+
+
+class ChatTemplate(ApiModel):
+    """A chat template that replaces the model's own."""
+
+    config_map_key_ref: ConfigMapKeyRef = Field(
+        description="ConfigMap key with the Jinja template. A changed text is read by the next pod that starts.",
+        examples=[{"name": "chat-templates", "key": "chat.jinja"}],
     )
 
 
@@ -101,13 +149,12 @@ class Cache(ApiModel):
 class Model(ApiModel):
     """The model and where it comes from."""
 
-    uri: str = Field(
+    uri: Uri = Field(
         description="Where the model comes from: hf://ORG/NAME[@REVISION] is fetched from the Hugging Face hub (or "
-        "what HF_ENDPOINT names), pvc://CLAIM/PATH is a folder in a PersistentVolumeClaim of the same namespace, "
-        "file:///PATH is a folder in the runtime image. The only field that must be given.",
+        "what HF_ENDPOINT names), s3://BUCKET/PREFIX from a bucket (see s3), pvc://CLAIM/PATH is a folder in a "
+        "PersistentVolumeClaim of the same namespace, image://REFERENCE[#PATH] a folder in an OCI image, which is "
+        "mounted as a volume, and file:///PATH a folder in the runtime image. The only field that must be given.",
         examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
-        min_length=1,
-        max_length=1024,
     )
     served_names: Many[ServedName] | None = knob(
         description="Names that clients may give as `model` in a request; the first one labels the metrics. "
@@ -118,15 +165,34 @@ class Model(ApiModel):
         json_schema_extra=SET,
     )
     token_secret_ref: SecretKeyRef | None = knob(
-        description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://. The "
-        "kubelet hands it to the pod; the operator never reads it.",
+        description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://, of "
+        "the model, the draft model or an adapter. The kubelet hands it to the pod; the operator never reads it.",
         examples=[{"name": "hugging-face", "key": "token"}],
+    )
+    s3: S3 = section(S3, "How s3:// buckets are reached: those of the model, the draft model and the adapters.")
+    runner: Literal["auto", "generate", "pooling"] = knob(
+        "auto",
+        description="What the model is used for (--runner): generate text, or pooling: one vector, score or class for "
+        "a whole text, as embedding and reranking models do. auto follows the model's architecture. Set pooling to "
+        "make vectors with a model that was made to generate.",
+        examples=["pooling"],
+    )
+    convert: Literal["auto", "classify", "embed", "none"] = knob(
+        "auto",
+        description="What a generating model is made into for the pooling runner (--convert): embed for vectors, "
+        "classify for classes and scores. auto follows the model's architecture.",
+        examples=["embed"],
     )
     trust_remote_code: bool = knob(
         False,
         description="Run Python code that the model's repository brings along. Set it only for models that need it "
         "and that you trust: their code then runs in the pod. Pin a revision in the uri with it.",
         examples=[True],
+    )
+    chat_template: ChatTemplate | None = knob(
+        description="A chat template from a ConfigMap (--chat-template), for models that bring none or a wrong one. "
+        "Default: the model's own.",
+        examples=[{"configMapKeyRef": {"name": "chat-templates", "key": "chat.jinja"}}],
     )
     architecture: Architecture = section(
         Architecture,
@@ -135,11 +201,11 @@ class Model(ApiModel):
     )
     cache: Cache = section(
         Cache,
-        "Keep a downloaded model in a volume, so that further pods do not fetch it again. Only with hf://. Without it "
-        "every pod downloads the model into its own scratch space.",
+        "Keep a downloaded model in a volume, so that further pods do not fetch it again. Only with hf:// and s3://. "
+        "Without it every pod downloads the model into its own scratch space.",
     )
 
     @property
-    def source(self) -> ModelSource:
+    def source(self) -> Source:
         """The uri, taken apart; InvalidSpec where it cannot be."""
         return parse(self.uri)

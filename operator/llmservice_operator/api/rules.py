@@ -6,10 +6,10 @@ The API server evaluates them; they are skipped while a structural error stands.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from llmservice_operator.api import uri
 from llmservice_operator.api.flag_rules import ARGUMENTS, argument_rules
 from llmservice_operator.api.pod_rules import POD_RULES
 from llmservice_operator.api.rule import Rule, cel_list
+from llmservice_operator.api.uri_rules import uri_rules
 
 _FLOATS = cel_list(["float32", "bfloat16", "float16"])
 _FP8 = cel_list(
@@ -70,53 +70,10 @@ ROOT = (
 )
 
 MODEL = (
+    *uri_rules(),
     Rule(
-        "!self.uri.matches('^(s3|image)://')",
-        f"s3:// and image:// are not served by this version; use {uri.FORMS}",
-        ".uri",
-    ),
-    Rule(
-        "self.uri.matches('^(s3|image|hf|pvc|file)://')",
-        f"must begin with a scheme that is served: {uri.FORMS}",
-        ".uri",
-    ),
-    Rule(
-        "!self.uri.startsWith('hf://') || self.uri.matches("
-        "'^hf://[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}(@.*)?$')",
-        "must be hf://ORG/NAME or hf://ORG/NAME@REVISION, for example hf://Qwen/Qwen2.5-7B-Instruct",
-        ".uri",
-    ),
-    Rule(
-        "!self.uri.startsWith('hf://') || !self.uri.contains('@') || "
-        "self.uri.matches('^[^@]*@[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$')",
-        "what follows @ must be one branch, tag or commit of at most 128 letters, digits and . _ / -, for example "
-        "hf://ORG/NAME@main; without a revision leave the @ out",
-        ".uri",
-    ),
-    Rule(
-        "!self.uri.startsWith('pvc://') || self.uri.matches("
-        "'^pvc://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(/([^ @:?#\\\\\\\\/]+/?)*)?$')",
-        "must be pvc://CLAIM/PATH: the name of a PersistentVolumeClaim of this namespace and a path in it",
-        ".uri",
-    ),
-    Rule(
-        "!self.uri.startsWith('file://') || self.uri.matches('^file:///([^ @:?#\\\\\\\\/]+/?)+$')",
-        "must be file:///PATH: three slashes and a path in the runtime image",
-        ".uri",
-    ),
-    Rule(
-        "!self.uri.contains('..') && !self.uri.matches('://.*//') && !self.uri.matches('[[:space:][:cntrl:]]')",
-        "must hold no '..', no '//' and no white space; write the plain path of the model",
-        ".uri",
-    ),
-    Rule(
-        "!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
-        "only for models from the Hugging Face hub: remove it, or set spec.model.uri to hf://ORG/NAME",
-        ".tokenSecretRef",
-    ),
-    Rule(
-        "!has(self.cache) || self.uri.startsWith('hf://')",
-        "only for models that are downloaded: remove it, or set spec.model.uri to hf://ORG/NAME",
+        "!has(self.cache) || self.uri.matches('^(hf|s3)://')",
+        "only for models that are fetched: remove it, or set spec.model.uri to hf://ORG/NAME or s3://BUCKET/PREFIX",
         ".cache",
     ),
 )
@@ -278,7 +235,24 @@ ACCELERATOR = (
     ),
 )
 
+_DRAFT_URI = (
+    "(has(self.speculativeDecoding) && has(self.speculativeDecoding.model) && "
+    "self.speculativeDecoding.model.uri.startsWith('{0}://'))"
+)
+_ADAPTER_URI = "(has(self.adapters) && self.adapters.exists(adapter, adapter.uri.startsWith('{0}://')))"
+_ANY_URI = f"self.model.uri.startsWith('{{0}}://') || {_DRAFT_URI} || {_ADAPTER_URI}"
+
 SPEC = (
+    Rule(
+        f"!has(self.model.tokenSecretRef) || {_ANY_URI.format('hf')}",
+        "only for models from the Hugging Face hub: remove it, or set spec.model.uri to hf://ORG/NAME",
+        ".model.tokenSecretRef",
+    ),
+    Rule(
+        f"!has(self.model.s3) || {_ANY_URI.format('s3')}",
+        "only for models from S3: remove it, or set spec.model.uri to s3://BUCKET/PREFIX",
+        ".model.s3",
+    ),
     Rule(
         "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'amd' || "
         "!has(self.precision) || !has(self.precision.quantization) || "
@@ -305,6 +279,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "spec.model.cache": CACHE,
         "spec.model.architecture": ARCHITECTURE,
         "spec.precision": PRECISION,
+        "spec.speculativeDecoding.model": uri_rules(),
+        "spec.adapters[]": uri_rules(),
         "spec.parallelism": PARALLELISM,
         "spec.batching": BATCHING,
         "spec.accelerator": ACCELERATOR,

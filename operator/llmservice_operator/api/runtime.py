@@ -6,13 +6,8 @@ from pydantic import StringConstraints
 
 from llmservice_operator.api import shapes
 from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
-from llmservice_operator.api.scalars import ObjectName
+from llmservice_operator.api.scalars import ImageRef, ObjectName
 
-IMAGE = (
-    r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
-    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$"
-)
-ImageRef = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE)]
 ExtraArg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
@@ -53,11 +48,18 @@ class Runtime(ApiModel):
         "named here.",
         examples=[[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]],
     )
+    sleep_mode: bool = knob(
+        False,
+        description="Let the model be put to sleep and woken up (--enable-sleep-mode): its GPU memory is then free "
+        "while the pod stays. Sleep and wake-up are asked for through `kubectl port-forward`; to other clients they "
+        "are closed. Not on CPUs.",
+        examples=[True],
+    )
     extra_args: Many[ExtraArg] = knob(
         (),
         description="Further flags for `vllm serve`, for what has no field of its own; one flag or value an item. A "
         "flag that repeats a field or that the operator owns is refused, and so is one that this vLLM does not know.",
-        examples=[["--enforce-eager", "--seed=7"]],
+        examples=[["--generation-config=vllm", "--cpu-offload-gb=4"]],
         max_length=64,
     )
 

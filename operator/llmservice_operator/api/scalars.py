@@ -10,10 +10,16 @@ DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 QUANTITY = r"^[0-9]{1,12}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)$"
 QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+IMAGE = (
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$"
+)
 
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 ClaimName = ObjectName
+ImageRef = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE)]
 Quantity = Annotated[str, StringConstraints(min_length=2, max_length=25, pattern=QUANTITY)]
+Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 ServedName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"),
@@ -31,3 +37,22 @@ class SecretKeyRef(ApiModel):
         max_length=253,
         pattern=r"^[-._a-zA-Z0-9]+$",
     )
+
+
+class ConfigMapKeyRef(ApiModel):
+    """One key of a ConfigMap in the namespace of the LLMService."""
+
+    name: ObjectName = Field(description="Name of a ConfigMap in the same namespace.", examples=["chat-templates"])
+    key: str = Field(
+        description="Key in the ConfigMap's data.",
+        examples=["chat.jinja"],
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-._a-zA-Z0-9]+$",
+    )
+
+
+class SecretRef(ApiModel):
+    """A Secret in the namespace of the LLMService."""
+
+    name: ObjectName = Field(description="Name of a Secret in the same namespace.", examples=["bucket-keys"])

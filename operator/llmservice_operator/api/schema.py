@@ -21,6 +21,8 @@ def structural(model: type[BaseModel]) -> Schema:
 def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     schema = _resolved(schema, definitions)
     result = {key: value for key, value in schema.items() if key not in _DROPPED and key != "$defs"}
+    if "const" in schema:
+        result["enum"] = [schema["const"]]
     if "x-shape" in schema:
         result |= {
             key: value for key, value in shape(schema["x-shape"]).items() if key not in result or key != "description"

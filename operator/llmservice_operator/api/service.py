@@ -72,7 +72,7 @@ def parse_spec(raw: object) -> LLMServiceSpec:
         spec = LLMServiceSpec.model_validate({} if raw is None else raw, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpec(_problems(error)) from None
-    _ = spec.model.source
+    _ = spec.sources
     return spec
 
 

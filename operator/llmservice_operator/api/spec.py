@@ -1,12 +1,24 @@
 """spec: everything that a user says about one model service."""
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
-from llmservice_operator.api.base import ApiModel, knob, section
+from llmservice_operator.api.adapters import Adapter, LoRA
+from llmservice_operator.api.base import BY_NAME, ApiModel, Many, knob, section
 from llmservice_operator.api.engine import Accelerator, Batching, Parallelism, Precision
+from llmservice_operator.api.generation import Generation
 from llmservice_operator.api.lifecycle import Drain, Endpoint, Rollout, Scaling
 from llmservice_operator.api.model import Model
 from llmservice_operator.api.runtime import PodTemplate, Runtime
+from llmservice_operator.api.techniques import (
+    Attention,
+    Compilation,
+    ContextExtension,
+    DraftModel,
+    SpeculativeDecoding,
+)
+from llmservice_operator.api.uri import Source
 
 
 class LLMServiceSpec(ApiModel):
@@ -33,6 +45,33 @@ class LLMServiceSpec(ApiModel):
         "be, and what happens to those that wait. vLLM's defaults suit most services; touch maxModelLen when the KV "
         "cache is too small, and maxNumSeqs or maxNumBatchedTokens to trade throughput for latency.",
     )
+    attention: Attention = section(Attention, "Which kernels compute attention.")
+    compilation: Compilation = section(
+        Compilation, "How much vLLM compiles and records before it serves: a slower start for faster steps."
+    )
+    context_extension: ContextExtension | None = knob(
+        description="Longer requests than the model was trained for, by rescaling its rotary position embeddings.",
+        examples=[{"factor": 4}],
+    )
+    speculative_decoding: SpeculativeDecoding | None = knob(
+        description="Several tokens a step: cheap guesses that the model checks all at once. The answers stay the "
+        "same; whether they come faster depends on how many guesses are right.",
+        examples=[{"method": "ngram", "numSpeculativeTokens": 4}],
+    )
+    adapters: Many[Adapter] = knob(
+        (),
+        description="LoRA adapters that are served beside the model, each under a name of its own. Adding and removing "
+        "one restarts nothing, as long as lora (or another adapter) was there when the pods started.",
+        examples=[[{"name": "support", "uri": "s3://adapters/support"}]],
+        max_length=64,
+        json_schema_extra=BY_NAME,
+    )
+    lora: LoRA | None = knob(
+        description="What is kept free for adapters. Give it, even empty, to add the first adapter later without a "
+        "restart.",
+        examples=[{"maxLoras": 4, "maxLoraRank": 32}],
+    )
+    generation: Generation = section(Generation, "How answers are sampled, and what is read out of them.")
     accelerator: Accelerator = section(Accelerator, "What the model runs on.")
     scaling: Scaling = section(Scaling, "How many replicas serve.")
     rollout: Rollout = section(Rollout, "How a change that needs a restart replaces what serves.")
@@ -42,3 +81,21 @@ class LLMServiceSpec(ApiModel):
     pod_template: PodTemplate = section(
         PodTemplate, "What pods get beside what the operator renders, in PodTemplateSpec's own shape: a closed list."
     )
+
+    @property
+    def is_lora_on(self) -> bool:
+        """Whether vLLM is started so that it can serve adapters."""
+        return bool(self.adapters) or self.lora is not None
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """Everything that files come from, by the field that says so; InvalidSpec where a uri cannot be taken apart."""
+        found = {"spec.model.uri": self.model.source}
+        if self.draft_model is not None:
+            found["spec.speculativeDecoding.model.uri"] = self.draft_model.source
+        return found | {f"spec.adapters[{adapter.name}].uri": adapter.source for adapter in self.adapters}
+
+    @property
+    def draft_model(self) -> DraftModel | None:
+        """The draft model, where speculation asks for one."""
+        return None if self.speculative_decoding is None else self.speculative_decoding.model

@@ -1,16 +1,22 @@
-"""Where a model comes from: `spec.model.uri`, taken apart. CEL in the CRD says the same; this is for stored objects."""
+"""Where files come from: the uri of a model, a draft model or an adapter, taken apart.
+
+CEL in the CRD says the same; this is for stored objects.
+"""
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.scalars import IMAGE
 
 FIELD = "spec.model.uri"
-SCHEMES = ("hf", "pvc", "file")
-FORMS = "hf://ORG/NAME[@REVISION], pvc://CLAIM/PATH or file:///PATH"
+FORMS = "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH] or file:///PATH"
 
 HF_REPO = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HF_REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
+BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 PATH = r"[^\s@:?#\\/]+(/[^\s@:?#\\/]+)*/?"
 
@@ -24,10 +30,26 @@ class HubSource:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketSource:
+    """The objects of an S3 bucket whose keys begin with a prefix; an empty one is the whole bucket."""
+
+    bucket: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimSource:
     """A folder in a PersistentVolumeClaim; an empty path is its root."""
 
     claim: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """A folder in an OCI image that is mounted as a volume; an empty path is its root."""
+
+    reference: str
     path: str = ""
 
 
@@ -38,44 +60,68 @@ class FileSource:
     path: str
 
 
-ModelSource = HubSource | ClaimSource | FileSource
+Source = HubSource | BucketSource | ClaimSource | ImageSource | FileSource
 
 
-def parse(uri: str) -> ModelSource:
-    """Take a model URI apart, or say what is wrong with it."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator or scheme not in SCHEMES:
-        raise _invalid(f"{uri!r} has no scheme that this version serves.", f"Write {FORMS}.")
+def is_fetched(source: Source) -> bool:
+    """Whether the supervisor copies the files into the pod before vLLM starts."""
+    return isinstance(source, HubSource | BucketSource)
+
+
+def parse(uri: str, field: str = FIELD) -> Source:
+    """Take a URI apart; InvalidSpec, about the field, says what is wrong with it."""
+    name, separator, rest = uri.partition("://")
+    scheme = SCHEMES.get(name)
+    if not separator or scheme is None:
+        raise _invalid(field, f"{uri!r} has no scheme that this version serves.", f"Write {FORMS}.")
     if ".." in rest or "//" in rest:
-        raise _invalid(f"{uri!r} holds '..' or '//'.", "Write the plain path of the model.")
-    match scheme:
-        case "hf":
-            return _hub(uri, rest)
-        case "pvc":
-            return _claim(uri, rest)
-        case _:
-            return _file(uri, rest)
+        raise _invalid(field, f"{uri!r} holds '..' or '//'.", "Write the plain path.")
+    match = re.fullmatch(scheme.pattern, rest)
+    if match is None:
+        raise _invalid(field, f"{uri!r} is no {name}:// URI.", f"Write {scheme.form}.")
+    return scheme.make(match.groupdict(default=""))
 
 
-def _hub(uri: str, rest: str) -> HubSource:
-    if not re.fullmatch(f"{HF_REPO}(@{HF_REVISION})?", rest):
-        raise _invalid(f"{uri!r} is no hf:// URI.", "Write hf://ORG/NAME or hf://ORG/NAME@REVISION.")
-    repo, _, revision = rest.partition("@")
-    return HubSource(repo, revision or None)
+def _invalid(field: str, message: str, remedy: str) -> InvalidSpec:
+    return InvalidSpec([Problem(field, message, remedy)])
 
 
-def _claim(uri: str, rest: str) -> ClaimSource:
-    if not re.fullmatch(f"{CLAIM}(/({PATH})?)?", rest):
-        raise _invalid(f"{uri!r} is no pvc:// URI.", "Write pvc://CLAIM/PATH: a claim's name and a path in it.")
-    claim, _, path = rest.partition("/")
-    return ClaimSource(claim, path.rstrip("/"))
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """What follows NAME://, how people are told of it, and what is made of it."""
+
+    pattern: str
+    """For Python's re and for the RE2 of CEL."""
+    form: str
+    make: Callable[[Mapping[str, str]], Source]
 
 
-def _file(uri: str, rest: str) -> FileSource:
-    if not re.fullmatch(f"/{PATH}", rest):
-        raise _invalid(f"{uri!r} is no file:// URI.", "Write file:///PATH: three slashes and a path in the image.")
-    return FileSource(rest.rstrip("/"))
-
-
-def _invalid(message: str, remedy: str) -> InvalidSpec:
-    return InvalidSpec([Problem(FIELD, message, remedy)])
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "hf": Scheme(
+            rf"(?P<repo>{HF_REPO})(@(?P<revision>{HF_REVISION}))?",
+            "hf://ORG/NAME or hf://ORG/NAME@REVISION",
+            lambda part: HubSource(part["repo"], part["revision"] or None),
+        ),
+        "s3": Scheme(
+            rf"(?P<bucket>{BUCKET})(/(?P<path>{PATH})?)?",
+            "s3://BUCKET/PREFIX: a bucket's name and what the keys of the files begin with",
+            lambda part: BucketSource(part["bucket"], part["path"].rstrip("/")),
+        ),
+        "pvc": Scheme(
+            rf"(?P<claim>{CLAIM})(/(?P<path>{PATH})?)?",
+            "pvc://CLAIM/PATH: a claim's name and a path in it",
+            lambda part: ClaimSource(part["claim"], part["path"].rstrip("/")),
+        ),
+        "image": Scheme(
+            rf"(?P<reference>{IMAGE.strip('^$')})(#/?(?P<path>{PATH})?)?",
+            "image://REFERENCE or image://REFERENCE#PATH: an OCI image and a path in it",
+            lambda part: ImageSource(part["reference"], part["path"].rstrip("/")),
+        ),
+        "file": Scheme(
+            rf"(?P<path>/{PATH})",
+            "file:///PATH: three slashes and a path in the image",
+            lambda part: FileSource(part["path"].rstrip("/")),
+        ),
+    }
+)

@@ -1,0 +1,52 @@
+"""spec.adapters, spec.lora: LoRA adapters that are served beside the model, each under a name of its own."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from llmservice_operator.api.base import ApiModel, knob
+from llmservice_operator.api.scalars import ServedName, Uri
+from llmservice_operator.api.uri import Source, parse
+
+
+class Adapter(ApiModel):
+    """One LoRA adapter of the model."""
+
+    name: ServedName = Field(
+        description="Name that a request gives as `model` to get the adapter.",
+        examples=["support"],
+        max_length=63,
+    )
+    uri: Uri = Field(
+        description="Where the adapter comes from, in the forms of spec.model.uri.",
+        examples=["s3://adapters/support"],
+    )
+
+    @property
+    def source(self) -> Source:
+        """The uri, taken apart; InvalidSpec where it cannot be."""
+        return parse(self.uri, f"spec.adapters[{self.name}].uri")
+
+
+class LoRA(ApiModel):
+    """What is kept free for adapters. It is fixed when a pod starts; the adapters themselves are not."""
+
+    max_loras: int | None = knob(
+        description="Most different adapters in one step (--max-loras); requests for others wait. Each takes GPU "
+        "memory. Default: 1.",
+        examples=[4],
+        ge=1,
+        le=256,
+    )
+    max_lora_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None = knob(
+        description="Highest rank of an adapter (--max-lora-rank, r in adapter_config.json). A higher one takes more "
+        "memory for all of them. Default: 16.",
+        examples=[32],
+    )
+    max_cpu_loras: int | None = knob(
+        description="Most adapters that are kept in the pod's memory (--max-cpu-loras); more are loaded from their "
+        "files again when they are asked for. At least maxLoras. Default: as many as maxLoras.",
+        examples=[16],
+        ge=1,
+        le=4096,
+    )

@@ -53,8 +53,6 @@ ADAPTER_SOURCES_DIR = "/llmservice/adapter-sources"
 ADAPTERS_DIR = "/llmservice/adapters"
 ADAPTERS_KEY = "adapters.json"
 CHAT_TEMPLATE_DIR = "/llmservice/chat-template"
-# Python packages that the fetching process needs beside the standard library and the image's own.
-PACKAGES_DIR = f"{RUNTIME_DIR}/packages"
 SHM_DIR = "/dev/shm"
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -295,6 +293,15 @@ class Transfer:
             "etaSeconds": self.eta_seconds,
         }
         return {key: value for key, value in document.items() if value is not None}
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_document(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Transfer:
+        """The reverse. ValueError, KeyError or TypeError where the text is something else."""
+        return cls.from_document(json.loads(text))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Transfer:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from .errors import NotFound, NotLeader
-from .resources import EVENT, Resource, resource_of
+from .resources import EVENT, Resource, proxy_path, resource_of
 from .transport import REQUEST_TIMEOUT, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -71,6 +71,10 @@ class KubeClient:
             if not token:
                 return
             params["continue"] = token
+
+    async def proxied(self, resource: Resource, namespace: str, name: str, port: int, path: str) -> str:
+        """What a pod or Service answers to GET on `port`, through the API server; `path` starts with a slash."""
+        return await self._transport.read_text(resource, proxy_path(resource, namespace, name, port) + path)
 
     # Writes
 

@@ -40,6 +40,11 @@ class Resource:
         return "/".join(parts)
 
 
+def proxy_path(resource: Resource, namespace: str, name: str, port: int) -> str:
+    """Where the API server forwards requests to a pod or Service; the path on the other side follows it."""
+    return f"{resource.path(namespace)}/{quote(name, safe='')}:{port}/proxy"
+
+
 LLMSERVICE = Resource("llmservice.dev", "v1alpha1", "llmservices", "LLMService")
 DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment")
 CONTROLLER_REVISION = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")

@@ -86,11 +86,30 @@ class Transport:
         headers = {"Content-Type": content_type} if data is not None else {}
         if accept is not None:
             headers["Accept"] = accept
+        raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout)
+        answer: dict[str, Any] = json.loads(raw) if raw else {}
+        return answer
+
+    async def read_text(self, resource: Resource, path: str, *, timeout: float = REQUEST_TIMEOUT) -> str:
+        """What is no Kubernetes object, such as a pod's own answer through the proxy subresource."""
+        raw = await self._patiently("get", resource, path, {}, None, {"Accept": "*/*"}, timeout)
+        return raw.decode(errors="replace")
+
+    async def _patiently(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        params: Mapping[str, str],
+        data: bytes | None,
+        headers: Mapping[str, str],
+        timeout: Callable[[], float] | float,
+    ) -> bytes:
         patience = MAX_PATIENCE
         for attempt in range(1, MAX_ATTEMPTS + 1):
             seconds = timeout() if callable(timeout) else timeout
             try:
-                return await self._once(verb, resource, path, params or {}, data, headers, seconds)
+                return await self._once(verb, resource, path, params, data, headers, seconds)
             except (TooMany, ServerError) as error:
                 pause = error.retry_after
                 if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
@@ -113,7 +132,7 @@ class Transport:
         data: bytes | None,
         headers: Mapping[str, str],
         seconds: float,
-    ) -> dict[str, Any]:
+    ) -> bytes:
         if self._session is None:
             raise RuntimeError("the transport is not open: use `async with`")
         token = self.credentials.token()
@@ -139,8 +158,7 @@ class Transport:
         finally:
             self._observer(verb, resource.plural, code, self._clock() - started)
         if code < 400:
-            answer: dict[str, Any] = json.loads(raw) if raw else {}
-            return answer
+            return raw
         raise failure(code, raw, right=f"{verb} {_with_subresource(resource, path)}", retry_after=retry_after)
 
 
@@ -170,4 +188,7 @@ def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> Ap
 
 
 def _with_subresource(resource: Resource, path: str) -> str:
-    return f"{resource.full_name}/status" if path.endswith("/status") else resource.full_name
+    """As a role names it."""
+    if path.endswith("/status"):
+        return f"{resource.full_name}/status"
+    return f"{resource.full_name}/proxy" if "/proxy/" in path else resource.full_name

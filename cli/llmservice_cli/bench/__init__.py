@@ -1,0 +1,1 @@
+"""`llmservice bench`: one load, several ways for a client to send it, the same server."""

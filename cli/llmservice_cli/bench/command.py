@@ -1,0 +1,196 @@
+"""`llmservice bench`: arguments, and the order of things."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from llmservice_cli.cluster import scope_arguments
+from llmservice_cli.errors import CliError, ExitCode
+
+from . import picture
+from .load import LoadOptions, Planned, make_load
+from .progress import shown
+from .result import Result, to_document, to_lines
+from .run import Batching, Gathered, Player
+from .schedule import Discipline
+from .target import Served, Target, look, open_target
+from .traffic import Completions
+
+EXAMPLES = """\
+disciplines, the same load for each, one after the other:
+  static      gather a batch, send it, wait for its longest answer, then the next
+  dynamic     the same, but a batch also starts when its oldest request has waited for --window
+  continuous  send each request when it arrives; the server decides at every step what runs
+
+examples:
+  llmservice bench chat --discipline all --out result.json --picture result.svg
+  llmservice bench chat -n team-a --discipline continuous --requests 500 --rate 20
+  llmservice bench --url http://127.0.0.1:8000 --model qwen --api-key-env KEY --output-tokens 16,16,16,256
+
+By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
+--url measures without it. The load is the server's: do not run it against one that others need.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "bench",
+        parents=[scope_arguments()],
+        help="one load by static, dynamic and continuous batching, side by side",
+        description="Measure a server with one seeded load, sent by one or several client disciplines.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    target = parser.add_argument_group("server")
+    target.add_argument("name", nargs="?", help="the LLMService")
+    target.add_argument("--url", help="a server of the OpenAI API, instead of NAME")
+    target.add_argument("--model", help="model to ask for (default: the first that the server lists)")
+    target.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
+    load = parser.add_argument_group("load")
+    load.add_argument("--requests", type=_count, default=48, help="default: 48")
+    load.add_argument("--rate", type=_seconds, default=8.0, help="arrivals a second, a Poisson process (default: 8)")
+    load.add_argument("--seed", type=int, default=1, help="another seed is another load (default: 1)")
+    load.add_argument(
+        "--prompt-words", type=_counts, default=(8, 32), metavar="N,N", help="lengths of prompts (default: 8,32)"
+    )
+    load.add_argument(
+        "--output-tokens", type=_counts, default=(8, 8, 8, 96), metavar="N,N",
+        help="lengths of answers, drawn evenly: one named twice is twice as likely (default: 8,8,8,96)",
+    )  # fmt: skip
+    how = parser.add_argument_group("how")
+    disciplines = [*(str(each) for each in Discipline), "all"]
+    how.add_argument("--discipline", choices=disciplines, default="all", help="default: all")
+    how.add_argument("--batch", type=_count, default=8, help="size of static and dynamic batches (default: 8)")
+    how.add_argument("--window", type=_seconds, default=0.25, help="seconds, of dynamic batches (default: 0.25)")
+    how.add_argument("--warmup", type=_count, default=8, help="requests beforehand, not measured (default: 8)")
+    how.add_argument("--timeout", type=_seconds, default=600.0, help="seconds of one request (default: 600)")
+    out = parser.add_argument_group("output")
+    out.add_argument("--out", type=Path, metavar="FILE.json", help="parameters, summaries and every request")
+    out.add_argument("--picture", type=Path, metavar="FILE.svg", help="bars and timelines (also .png, .pdf)")
+    out.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("has to be 1 or more")
+    return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("has to be more than 0")
+    return value
+
+
+async def run(options: argparse.Namespace) -> ExitCode:
+    """Look at the server, warm it up, play the load by each discipline, write the results."""
+    if bool(options.name) == bool(options.url):
+        raise CliError("the server is named by NAME or by --url", "give one of them; llmservice bench --help")
+    _check_outputs(options)
+    load_options = LoadOptions(
+        options.requests, options.rate, options.seed, options.prompt_words, options.output_tokens
+    )
+    load = make_load(load_options)
+    async with open_target(options) as target:
+        served = await look(target, options.model)
+        started = datetime.now(UTC)
+        gathered, is_partial = await _measure(options, target, served, load)
+    result = Result(
+        started=started,
+        target=target.name,
+        way=target.way,
+        model=served.model,
+        server_version=served.version,
+        load=load_options,
+        batching=Batching(options.batch, options.window),
+        warmup=options.warmup,
+        timeout=options.timeout,
+        is_partial=is_partial,
+        gathered=gathered,
+    )
+    _write(result, options)
+    if is_partial:
+        return ExitCode.INTERRUPTED
+    return ExitCode.REQUESTS_FAILED if result.has_failures else ExitCode.DONE
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Before the load: a result that cannot be written would be lost."""
+    for path in (options.out, options.picture):
+        if path is not None and not path.parent.is_dir():
+            raise CliError(f"there is no folder {path.parent}", "make it, or choose another place for the file")
+    if options.picture is not None:
+        picture.check(options.picture)
+
+
+async def _measure(
+    options: argparse.Namespace, target: Target, served: Served, load: Sequence[Planned]
+) -> tuple[list[Gathered], bool]:
+    """Everything that was gathered, and whether Ctrl-C ended it early."""
+    run_id = secrets.token_hex(4)  # a later run of the same load must not find its prompts in the prefix cache
+    progress = None if options.quiet else sys.stderr
+
+    def player(salt: str) -> Player:
+        completions = Completions(target.http, served.model, options.timeout, time.monotonic, f"{run_id}-{salt}")
+        return Player(completions, Batching(options.batch, options.window), time.monotonic, asyncio.sleep)
+
+    chosen = list(Discipline) if options.discipline == "all" else [Discipline(options.discipline)]
+    gathered: list[Gathered] = []
+    try:
+        await _warm_up(player("warmup"), load[: options.warmup], target, progress)
+        for discipline in chosen:
+            gathered.append(Gathered(discipline, len(load)))
+            async with shown(gathered[-1], progress):
+                await player(str(discipline)).play(load, gathered[-1])
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or not gathered:
+            raise
+        task.uncancel()  # Ctrl-C: what was measured is still worth telling
+        return gathered, True
+    return gathered, False
+
+
+async def _warm_up(player: Player, load: Sequence[Planned], target: Target, progress: TextIO | None) -> None:
+    """The longest way through the server once, all at the same time; nothing is measured if that does not work."""
+    if progress is not None:
+        progress.write(f"warming {target.name} up with {len(load)} requests\n")
+    at_once = [Planned(planned.index, 0.0, planned.prompt, planned.output_tokens) for planned in load]
+    gathered = Gathered(Discipline.CONTINUOUS, len(at_once))
+    await player.play(at_once, gathered)
+    failed = next((row for row in gathered.rows if not row.is_answered), None)
+    if failed is not None:
+        raise CliError(
+            f"{target.name} does not answer the warm-up requests: {failed.outcome}: {failed.error}", target.advice
+        )
+
+
+def _write(result: Result, options: argparse.Namespace) -> None:
+    print("\n".join(to_lines(result)))
+    writers: list[tuple[Path | None, Callable[[Path], object]]] = [
+        (options.out, lambda path: path.write_text(json.dumps(to_document(result), indent=1) + "\n")),
+        (options.picture, lambda path: picture.draw(result, path)),
+    ]
+    for path, write in writers:
+        if path is not None:
+            try:
+                write(path)
+            except OSError as error:
+                raise CliError(f"cannot write {path}: {error}", "choose another place for the file") from error

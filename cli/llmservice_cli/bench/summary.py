@@ -1,0 +1,88 @@
+"""From rows to figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .traffic import INTERRUPTED, Row
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds."""
+
+    mean: float
+    percentiles: Mapping[int, float]
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One discipline. Rates and times are of answered requests; a rate is over the makespan."""
+
+    planned: int
+    answered: int
+    failures: Mapping[str, int]  # by HTTP status or kind
+    interrupted: int
+    not_sent: int
+    makespan: float  # seconds from the first arrival to the end of the last answer
+    output_tokens: int
+    shorter_than_asked: int
+    latency: Spread | None  # None where nothing was answered
+    ttft: Spread | None
+    held_back: Spread | None  # from arrival to sending: what the client's batching costs
+
+    @property
+    def failed(self) -> int:
+        return sum(self.failures.values())
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.answered / self.makespan if self.makespan else 0.0
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        return self.output_tokens / self.makespan if self.makespan else 0.0
+
+
+def summarize(planned: int, rows: Sequence[Row]) -> Summary:
+    """Whatever the order of the rows."""
+    answered = [row for row in rows if row.is_answered]
+    failures = Counter(row.outcome for row in rows if not row.is_answered and row.outcome != INTERRUPTED)
+    return Summary(
+        planned=planned,
+        answered=len(answered),
+        failures=dict(sorted(failures.items())),
+        interrupted=sum(1 for row in rows if row.outcome == INTERRUPTED),
+        not_sent=planned - len(rows),
+        makespan=max((row.ended for row in answered if row.ended is not None), default=0.0),
+        output_tokens=sum(row.output_tokens for row in answered),
+        shorter_than_asked=sum(1 for row in answered if row.output_tokens < row.asked_tokens),
+        latency=spread([row.latency for row in answered if row.latency is not None]),
+        ttft=spread([row.ttft for row in answered if row.ttft is not None]),
+        held_back=spread([row.sent - row.arrival for row in answered]),
+    )
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return Spread(
+        mean=sum(ordered) / len(ordered),
+        percentiles={percent: percentile(ordered, percent) for percent in PERCENTILES},
+        longest=ordered[-1],
+    )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of sorted values, between neighbours in proportion (as numpy's default and `vllm bench` do)."""
+    place = (len(ordered) - 1) * percent / 100
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

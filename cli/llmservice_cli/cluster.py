@@ -1,0 +1,65 @@
+"""The cluster that a command talks to, by the rules of kubectl: flags, then $KUBECONFIG, then the pod's own account."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from llmservice_operator.kube import credentials
+from llmservice_operator.kube.client import AlwaysOpen, KubeClient
+from llmservice_operator.kube.credentials import Credentials
+from llmservice_operator.kube.errors import KubeError, NotFound, ServerError, Unreachable
+from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.transport import Transport
+
+from .errors import CliError
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One API server, and the namespace that is meant when none is named."""
+
+    kube: KubeClient
+    credentials: Credentials
+    namespace: str
+
+
+def scope_arguments() -> argparse.ArgumentParser:
+    """The flags of every command that reads a cluster."""
+    parser = argparse.ArgumentParser(add_help=False)
+    scope = parser.add_argument_group("cluster")
+    scope.add_argument("-n", "--namespace", help="namespace (default: the context's)")
+    scope.add_argument("--context", help="context of the kubeconfig (default: the current one)")
+    scope.add_argument("--kubeconfig", help="file (default: $KUBECONFIG, in a pod its service account, ~/.kube/config)")
+    return parser
+
+
+@asynccontextmanager
+async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
+    """A connection by the flags of `scope_arguments`; everything that fails inside comes out as CliError."""
+    try:
+        found = credentials.load(
+            clock=time.monotonic,
+            kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None,
+            context=options.context,
+        )
+        async with Transport(found, user_agent="llmservice-cli") as transport:
+            client = KubeClient(transport, AlwaysOpen())
+            yield Connection(client, found, options.namespace or found.namespace)
+    except KubeError as error:
+        raise told(error) from error
+
+
+def told(error: KubeError) -> CliError:
+    """The same failure in words for somebody at a terminal; the operator's own remedies speak of retries."""
+    if isinstance(error, Unreachable):
+        return CliError(error.message, "check the server's address in the kubeconfig, and that you can reach it")
+    if isinstance(error, ServerError):
+        return CliError(error.message, "see the API server's log if it stays")
+    if isinstance(error, NotFound):
+        return CliError(error.message, f"install the operator: it brings the kind {LLMSERVICE.full_name}")
+    return CliError(error.message, error.remedy or "see the message of the API server")

@@ -1,0 +1,1 @@
+"""`llmservice status`: one screen for whoever is on call."""

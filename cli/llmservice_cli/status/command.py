@@ -1,0 +1,58 @@
+"""`llmservice status`: arguments, and the few reads it is made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime
+
+from llmservice_cli.cluster import connect, scope_arguments
+from llmservice_cli.errors import CliError, ExitCode
+
+from .document import document
+from .screen import overview, screen
+from .snapshot import services, snapshot
+
+EXAMPLES = """\
+examples:
+  llmservice status                        every service of the namespace, a line each
+  llmservice status chat -n team-a         one service: conditions, failure, start, pods, live figures of vLLM
+  llmservice status chat -o json | jq '.services[0].pods[].live'
+
+rights: get and list on llmservices and pods, get on pods/proxy for the live figures
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "status",
+        parents=[scope_arguments()],
+        help="how a service is: conditions, remedies, start, pods, live figures",
+        description="How a service is, on one screen. What cannot be read is told with the reason.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", help="the LLMService (default: a line for each)")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="list those of all namespaces")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> ExitCode:
+    """Print it. A service that is not Ready is an answer, not a failure."""
+    if options.name and options.all_namespaces:
+        raise CliError("a name goes with one namespace, not with all", "leave out either NAME or --all-namespaces")
+    async with connect(options) as connection:
+        now = datetime.now(UTC)
+        if options.name:
+            seen = await snapshot(connection.kube, connection.namespace, options.name)
+            text, found = screen(seen, now), document([], [seen], now)
+        else:
+            namespace = None if options.all_namespaces else connection.namespace
+            listed = await services(connection.kube, namespace)
+            nothing = [f"no LLMService in {f'namespace {namespace}' if namespace else 'any namespace'}"]
+            text = overview(listed, with_namespace=options.all_namespaces) if listed else nothing
+            found = document(listed, [], now)
+    print(json.dumps(found, indent=2) if options.output == "json" else "\n".join(text))
+    return ExitCode.DONE

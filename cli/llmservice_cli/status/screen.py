@@ -1,0 +1,209 @@
+"""The screen of `llmservice status`: lines of text from what was read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from llmservice_cli.text import duration, table
+
+from .document import conditions_of, is_outdated, remedies
+from .figures import Absent, Figures
+from .snapshot import Json, Pod, Snapshot
+
+NOT_SAID = "-"
+
+
+def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
+    """One line for each service."""
+    header = ["NAME", "READY", "REASON", "PROGRESS", "MODEL", "URL"]
+    rows = []
+    for service in services:
+        status, metadata = service.get("status") or {}, service["metadata"]
+        row = [
+            metadata["name"],
+            status.get("ready", NOT_SAID),
+            next((c.reason for c in conditions_of(service) if c.type == "Ready"), "not looked at yet"),
+            _share_done(status.get("progress") or {}),
+            service["spec"]["model"]["uri"],
+            (status.get("endpoint") or {}).get("url", NOT_SAID),
+        ]
+        rows.append([metadata["namespace"], *row] if with_namespace else row)
+    return table(["NAMESPACE", *header] if with_namespace else header, rows)
+
+
+def screen(snapshot: Snapshot, now: datetime) -> list[str]:
+    """Everything about one service, the most urgent first."""
+    service = snapshot.service
+    status = service.get("status") or {}
+    lines = [*_head(service), ""]
+    lines += [*_conditions(service, now)]
+    for title, part in (
+        ("failure", _failure(status.get("failure"), now)),
+        ("progress", _progress(status.get("progress"))),
+        ("adapters", _adapters(status.get("adapters"))),
+        ("measured by vLLM at its start", _measured(status)),
+        ("pods, and what vLLM counts in each since its start", _pods(snapshot.pods)),
+    ):
+        if rows := list(part):
+            lines += ["", title, *(f"  {row}" for row in rows)]
+    return lines
+
+
+def _head(service: Json) -> Iterator[str]:
+    metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
+    ready = next((c for c in conditions_of(service) if c.type == "Ready"), None)
+    verdict = "not looked at by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
+    yield f"{metadata['name']} in namespace {metadata['namespace']}: {verdict}"
+    if is_outdated(service):
+        yield "  careful     the operator has not looked at the latest change of the spec; this is about an older one"
+    if spec.get("paused"):
+        yield "  careful     spec.paused is true: the operator changes and repairs nothing"
+    endpoint, rollout = status.get("endpoint") or {}, status.get("rollout") or {}
+    yield f"  model       {spec['model']['uri']}"
+    names = ", ".join(endpoint.get("modelNames") or ())
+    yield f"  endpoint    {endpoint.get('url', NOT_SAID)}{f' as {names}' if names else ''}"
+    yield (
+        f"  replicas    {status.get('ready', NOT_SAID)} ready, {status.get('updatedReplicas', 0)} of this revision,"
+        f" {status.get('availableReplicas', 0)} available; {status.get('gpus', 0)} GPUs in all"
+    )
+    told = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "failedRevision") if rollout.get(key)]
+    if rollout.get("updatePending"):
+        told.append("a change of the operator waits for the next rollout")
+    yield f"  revision    {', '.join([rollout.get('revision', NOT_SAID), *told])}"
+
+
+def _conditions(service: Json, now: datetime) -> Iterator[str]:
+    found = conditions_of(service)
+    rows = [[c.type, c.status, _since(c.last_transition_time, now), c.reason, c.message] for c in found]
+    if not rows:
+        yield "no conditions: is the operator running, and does it watch this namespace?"
+        return
+    yield from table(["CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)
+    told = ((service.get("status") or {}).get("failure") or {}).get("reason")
+    for reason, remedy in remedies(service).items():
+        if reason != told:
+            yield f"what to do about {reason}: {remedy}"
+
+
+def _failure(failure: Json | None, now: datetime) -> Iterator[str]:
+    if not failure:
+        return
+    where = f" in pod {failure['pod']}" if failure.get("pod") else ""
+    since = f", first seen {_since(failure['since'], now)} ago" if failure.get("since") else ""
+    yield f"{failure.get('reason', NOT_SAID)}{where}{since}"
+    yield str(failure.get("message", ""))
+    yield f"what to do: {failure.get('remedy', NOT_SAID)}"
+    for line in failure.get("evidence") or ():
+        yield f"| {line}"
+
+
+def _progress(progress: Json | None) -> Iterator[str]:
+    if not progress:
+        return
+    steps = [str(progress[key]) for key in ("phase", "artifact", "step") if progress.get(key)]
+    done = _share_done(progress)
+    told = [" ".join(steps), *([done] if done != NOT_SAID else [])]
+    if (left := progress.get("etaSeconds")) is not None:
+        told.append(f"about {duration(float(left))} left")
+    yield f"pod {progress.get('pod', NOT_SAID)}: {', '.join(told)}"
+    if progress.get("message"):
+        yield str(progress["message"])
+
+
+def _share_done(progress: Json) -> str:
+    percent = progress.get("percent")
+    if percent is not None:
+        return f"{percent} %"
+    return str(progress.get("phase") or NOT_SAID)
+
+
+def _adapters(adapters: Sequence[Json] | None) -> Iterator[str]:
+    if adapters:
+        rows = [[str(a["name"]), "yes" if a.get("loaded") else "no", str(a.get("message", ""))] for a in adapters]
+        yield from table(["ADAPTER", "LOADED", "MESSAGE"], rows)
+
+
+def _measured(status: Json) -> Iterator[str]:
+    measured = status.get("measured")
+    if not measured:
+        yield "nothing: the operator has not read it (status.measured is absent)"
+        return
+    names = [name for name in measured if name != "reason"]
+    for name in names:
+        yield f"{_spaced(name)}: {_plain(measured[name])}"
+    if measured.get("reason"):
+        yield f"what is missing: {measured['reason']}"
+
+
+def _spaced(name: str) -> str:
+    """kvCacheMemoryGiB -> kv cache memory GiB."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("GiB")).lower()
+    return f"{words} GiB" if name.endswith("GiB") else words
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _pods(pods: tuple[Pod, ...] | str) -> Iterator[str]:
+    if isinstance(pods, str):
+        yield pods
+        return
+    if not pods:
+        yield "none"
+        return
+    header = ["POD", "STATE", "READY", "RESTARTS", "RUNNING", "WAITING", "KV CACHE", "PREFIX HITS", "PREEMPTIONS"]
+    yield from table(header, [_pod(pod) for pod in pods], right=frozenset(range(3, 9)))
+    for pod in pods:
+        if isinstance(pod.figures, str):
+            yield f"{pod.facts.name}: no live figures, {pod.figures}"
+        else:
+            yield from (f"{pod.facts.name}: {line}" for line in _more(pod.figures))
+
+
+def _pod(pod: Pod) -> list[str]:
+    facts, figures = pod.facts, pod.figures
+    told = [facts.name, pod.state, "yes" if facts.ready else "no", str(facts.restarts)]
+    if isinstance(figures, str):
+        return [*told, *[NOT_SAID] * 5]
+    return [
+        *told,
+        _count(figures.running),
+        _count(figures.waiting),
+        _percent(figures.kv_cache_usage),
+        _percent(figures.prefix_hit_rate),
+        _count(figures.preemptions),
+    ]
+
+
+def _more(figures: Figures) -> Iterator[str]:
+    """What has no column: refusals, drafts, and why a column is empty."""
+    if isinstance(figures.rejections, Mapping):
+        refused = {reason: count for reason, count in figures.rejections.items() if count}
+        told = ", ".join(f"{count} by {reason}" for reason, count in sorted(refused.items())) or "none"
+        yield f"requests refused by a queue limit: {told}"
+    if not isinstance(figures.acceptance_rate, Absent):
+        length = figures.acceptance_length
+        each = "" if isinstance(length, Absent) else f", {length:.2f} tokens a pass on average"
+        yield f"speculative decoding: {_percent(figures.acceptance_rate)} of the draft tokens accepted{each}"
+    absent: dict[str, str] = figures.to_object().get("absent", {})
+    for why in dict.fromkeys(absent.values()):
+        yield f"{', '.join(name for name, reason in absent.items() if reason == why)}: {why}"
+
+
+def _count(value: int | Absent) -> str:
+    return NOT_SAID if isinstance(value, Absent) else str(value)
+
+
+def _percent(value: float | Absent) -> str:
+    return NOT_SAID if isinstance(value, Absent) else f"{100 * value:.1f} %"
+
+
+def _since(stamp: str, now: datetime) -> str:
+    try:
+        return duration((now - datetime.fromisoformat(stamp)).total_seconds())
+    except ValueError:
+        return NOT_SAID

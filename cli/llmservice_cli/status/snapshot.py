@@ -1,0 +1,97 @@
+"""Reads what there is to say of one LLMService: the object, its pods, and what each ready vLLM says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.observe.facts import SERVICE_LABEL
+from llmservice_operator.observe.pods import PodFacts
+from llmservice_runtime.contract import HTTP_PORT
+
+from llmservice_cli.errors import CliError
+
+from .figures import Figures, read_figures
+
+Json = Mapping[str, Any]
+NOT_READY = "the pod is not ready"
+METRICS = "/metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod; `figures` is what its vLLM says, or the reason why that is not known."""
+
+    facts: PodFacts
+    figures: Figures | str
+
+    @property
+    def state(self) -> str:
+        """As `kubectl get pods` says it: what a container waits for or ended with says more than the phase."""
+        if self.facts.deleting:
+            return "Terminating"
+        if self.facts.waiting is not None:
+            return self.facts.waiting.reason
+        if self.facts.terminated is not None:
+            return self.facts.terminated.reason
+        return self.facts.reason or self.facts.phase
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The object as the API server has it; `pods` is the reason when they could not be listed."""
+
+    service: Json
+    pods: tuple[Pod, ...] | str
+
+
+async def services(kube: KubeClient, namespace: str | None) -> tuple[Json, ...]:
+    """Every LLMService of one namespace, or of all."""
+    found = [item async for page in kube.list_pages(LLMSERVICE, namespace) for item in page.get("items") or ()]
+    return tuple(sorted(found, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])))
+
+
+async def service(kube: KubeClient, namespace: str, name: str) -> Json:
+    """The LLMService, or a CliError that names those that there are."""
+    found = await kube.get(LLMSERVICE, namespace, name)
+    if found is not None:
+        return found
+    names = ", ".join(item["metadata"]["name"] for item in await services(kube, namespace))
+    raise CliError(
+        f"there is no LLMService {name!r} in the namespace {namespace!r}",
+        f"choose one of: {names}" if names else "name another namespace with -n; this one has no LLMService",
+    )
+
+
+async def snapshot(kube: KubeClient, namespace: str, name: str) -> Snapshot:
+    """All of it; what may not be read is told in its place, and the rest is there."""
+    found = await service(kube, namespace, name)
+    try:
+        selector = f"{SERVICE_LABEL}={name}"
+        pages = [page async for page in kube.list_pages(POD, namespace, label_selector=selector)]
+    except KubeError as error:
+        return Snapshot(found, f"not listed: {error.message}")
+    objects = [item for page in pages for item in page.get("items") or ()]
+    pods = await asyncio.gather(*(_pod(kube, obj) for obj in objects))
+    return Snapshot(found, tuple(sorted(pods, key=lambda pod: pod.facts.name)))
+
+
+async def _pod(kube: KubeClient, obj: Json) -> Pod:
+    facts = PodFacts.from_object(obj)
+    return Pod(facts, await _figures(kube, facts.namespace, facts.name) if facts.ready else NOT_READY)
+
+
+async def _figures(kube: KubeClient, namespace: str, pod: str) -> Figures | str:
+    try:
+        text = await kube.proxied(POD, namespace, pod, HTTP_PORT, METRICS)
+    except KubeError as error:
+        return f"not read: {error.message}"
+    try:
+        return read_figures(text)
+    except ValueError as error:
+        return f"not understood: {error}"

@@ -1,0 +1,28 @@
+"""Plain text for a terminal: columns and lengths of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Lines with aligned columns; those whose index is in `right` are flush right, as figures are."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def duration(seconds: float) -> str:
+    """As kubectl writes an age: its two largest units at most."""
+    left = max(0, round(seconds))
+    for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if left >= size:
+            rest = left % size // smaller
+            return f"{left // size}{unit}{f'{rest}{smaller_unit}' if rest else ''}"
+    return f"{left}s"

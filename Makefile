@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 ENGINE := .venv/.synced-vllm
 KUBECONTEXT ?=
 
-.PHONY: help demo test cluster cluster-down cluster-env unit contract e2e bench lint format crds operator engine clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e bench lint format crds operator engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,12 @@ demo: $(SYNCED) ## from nothing to an answered chat completion (KUBECONTEXT=name
 
 test: $(ENGINE) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
 	@scripts/test
+
+test-full: $(ENGINE) ## test, and every serving technique on real engines
+	@scripts/test --full
+
+test-gpu: $(SYNCED) ## what only a GPU shows, on the cluster of KUBECONTEXT; says why where it skips
+	@KUBECONTEXT="$(KUBECONTEXT)" .venv/bin/pytest tests/gpu
 
 cluster: $(SYNCED) ## a real local Kubernetes with the operator installed
 	@$(PYTHON) -m localcluster up --images

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from localcluster.paths import ClusterPaths
 from tests.support.client import ClientPod
 from tests.support.cluster import Cluster
+from tests.support.measured import Record, keep
 
 QUOTA = {
     "apiVersion": "v1",
@@ -59,3 +61,26 @@ def shared_namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(cluster: Cluster, shared_namespace: str) -> ClientPod:
     return ClientPod.start(cluster, shared_namespace)
+
+
+MEASURED = pytest.StashKey[dict[str, dict[str, Any]]]()
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Record:
+    """Keep what the test measured."""
+
+    def write(**figures: Any) -> None:
+        keep(request.node.nodeid, figures)
+        request.config.stash.setdefault(MEASURED, {})[request.node.nodeid] = figures
+
+    return write
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was measured, a line for each test."""
+    measured = config.stash.get(MEASURED, {})
+    if measured:
+        terminalreporter.section("measured")
+    for test, figures in measured.items():
+        terminalreporter.line(f"{test.rpartition('/')[2]}: {json.dumps(figures)}")

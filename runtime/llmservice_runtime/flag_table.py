@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-
-from llmservice_runtime import flag_table_0_32
 
 
 class UnknownVersion(LookupError):
@@ -142,19 +141,21 @@ def _split(token: str) -> _Written:
     return _Written(head, value if equals else None, token)
 
 
-def _make(version: str, rows: tuple[tuple[tuple[str, ...], int | str, str, tuple[str, ...]], ...]) -> FlagTable:
-    return FlagTable(version, tuple(Flag(*row) for row in rows))
-
-
 def known_versions() -> tuple[str, ...]:
     """The versions with a table, as MAJOR.MINOR, newest first."""
-    return ("0.32",)
+    return ("0.32", "0.31", "0.30", "0.29", "0.28")
+
+
+def series(version: str) -> str | None:
+    """MAJOR.MINOR of a version such as 0.32.0, v0.32.1 or 0.32.0+cpu; None for what is no version."""
+    match = re.match(r"v?(\d+\.\d+)(?:$|[.+-])", version)
+    return match[1] if match else None
 
 
 def flag_table(version: str) -> FlagTable:
-    """The table for a version such as 0.32.0, v0.32.1 or 0.32.0+cpu."""
-    match = re.match(r"v?(\d+)\.(\d+)(?:$|[.+-])", version)
-    series = f"{match[1]}.{match[2]}" if match else version
-    if series not in known_versions():
+    """The table for a version; read when it is asked for, since most processes need one of them."""
+    wanted = series(version)
+    if wanted not in known_versions():
         raise UnknownVersion(f"no flag table for vLLM {version}; known: {', '.join(known_versions())}")
-    return _make(flag_table_0_32.VERSION, flag_table_0_32.FLAGS)
+    rows = importlib.import_module(f"llmservice_runtime.flag_table_{wanted.replace('.', '_')}")
+    return FlagTable(rows.VERSION, tuple(Flag(*row) for row in rows.FLAGS))

@@ -1,0 +1,50 @@
+"""One table of flags for each series of vLLM: which one applies, and what every one of them must hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import llmservice_runtime
+import pytest
+from llmservice_runtime.flags import OPERATOR_OWNED, EngineOptions, check_extra_args, flag_table, known_versions, render
+
+FOLDER = Path(llmservice_runtime.__file__).parent
+
+
+def test_every_table_is_known_newest_first() -> None:
+    files = {path.stem.removeprefix("flag_table_").replace("_", ".") for path in FOLDER.glob("flag_table_*.py")}
+    assert set(known_versions()) == files
+    assert list(known_versions()) == sorted(files, key=lambda series: [int(n) for n in series.split(".")], reverse=True)
+
+
+@pytest.mark.parametrize("series", known_versions())
+def test_a_table_is_of_its_series(series: str) -> None:
+    assert flag_table(f"{series}.9").version.startswith(f"{series}.")
+
+
+@pytest.mark.parametrize("series", known_versions())
+def test_what_is_always_rendered_is_a_flag_of_every_series(series: str) -> None:
+    table = flag_table(series).by_spelling
+    assert [token for token in render(EngineOptions(model="m")) if token.startswith("--") and token not in table] == []
+
+
+@pytest.mark.parametrize("series", known_versions())
+def test_a_flag_that_belongs_to_the_operator_is_never_taken_for_another_one(series: str) -> None:
+    table = flag_table(series).by_spelling
+    assert {flag: table[flag].name for flag in OPERATOR_OWNED if flag in table} == {
+        flag: flag for flag in OPERATOR_OWNED if flag in table
+    }
+
+
+@pytest.mark.parametrize(
+    ("argument", "has", "has_not"),
+    [
+        pytest.param("--enable-shm-tensor-arena", "0.32", "0.31", id="a flag that came"),
+        pytest.param("--enable-mamba-fine-grained-prefix-cache", "0.30", "0.31", id="a flag that went"),
+        pytest.param("--mamba-cache-mode=all", "0.31", "0.32", id="a value that went"),
+    ],
+)
+def test_flags_are_those_of_the_version(argument: str, has: str, has_not: str) -> None:
+    assert check_extra_args([argument], f"{has}.0") == ()
+    (problem,) = check_extra_args([argument], f"{has_not}.0")
+    assert not problem.certain

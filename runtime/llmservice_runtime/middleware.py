@@ -2,8 +2,9 @@
 
 Draining, as the supervisor sets it on the board: CLOSING has responses carry `Connection: close`, so that pooled
 connections come back through the Service; REFUSING answers newcomers 503 with Retry-After, since vLLM itself would
-answer them 200 with an aborted, empty completion. The endpoints that load and unload LoRA adapters at runtime are
-closed to everyone but the supervisor: whoever may send a prompt may not choose files to be loaded.
+answer them 200 with an aborted, empty completion. Endpoints that manage the server are closed to everyone
+outside of the pod: whoever may send a prompt may not choose files to be loaded, run code in the workers or put the
+model to sleep.
 """
 
 from __future__ import annotations
@@ -22,8 +23,21 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ADAPTER_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters")
+# What vLLM adds with VLLM_SERVER_DEV_MODE=1 (tests/unit/test_runtime_closed_paths.py reads its sources), and what it
+# has for administrators without.
+DEV_PATHS = (
+    *("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"),
+    *("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/collective_rpc", "/server_info"),
+    *("/pause", "/resume", "/is_paused", "/abort_requests", "/init_weight_transfer_engine"),
+    *("/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update", "/update_weights"),
+    *("/finish_weight_update", "/update_weight_version", "/weight_info", "/weight_checker", "/get_world_size"),
+)
+ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")
+CLOSED_PATHS = (*ADAPTER_PATHS, *DEV_PATHS, *ADMIN_PATHS)
 RETRY_AFTER = b"1"
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
+# Not all of 127.0.0.0/8: a service mesh hands its clients' requests over from 127.0.0.6.
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+_FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"x-envoy-", b"via")
 
 
 class DrainMiddleware:
@@ -40,8 +54,8 @@ class DrainMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in EXEMPT_PATHS:
             await self._app(scope, receive, send)
-        elif scope["path"].startswith(ADAPTER_PATHS) and not _is_loopback(scope):
-            await _refuse(send, 403, "Adapters are set in spec.adapters of the LLMService.")
+        elif _path(scope).startswith(CLOSED_PATHS) and not _is_from_the_pod(scope):
+            await _refuse(send, 403, _why_closed(_path(scope)))
         elif self._slots[LEVEL] == REFUSING:
             self._slots[REFUSED] += 1
             await _refuse(send, 503, "This replica is being replaced; please try again.")
@@ -92,9 +106,27 @@ class _Request:
             self._slots[AWAITING] -= 1
 
 
-def _is_loopback(scope: Scope) -> bool:
+def _path(scope: Scope) -> str:
+    """As vLLM's routes see it, behind its --root-path."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path") or "")
+
+
+def _is_from_the_pod(scope: Scope) -> bool:
+    """Straight from the supervisor, or from kubectl port-forward.
+
+    uvicorn takes the client's address from X-Forwarded-For where FORWARDED_ALLOW_IPS tells it to, and a proxy in the
+    pod is on loopback itself: what was forwarded is from outside, whoever it says that it is from.
+    """
     client = scope.get("client")
-    return client is not None and str(client[0]).startswith(_LOOPBACK)
+    is_forwarded = any(name.lower().startswith(_FORWARDED) for name, _ in scope.get("headers") or ())
+    return client is not None and client[0] in _LOOPBACK and not is_forwarded
+
+
+def _why_closed(path: str) -> str:
+    if path.startswith(ADAPTER_PATHS):
+        return "Adapters are set in spec.adapters of the LLMService."
+    return "This endpoint is open inside of the pod only: use kubectl port-forward."
 
 
 async def _refuse(send: Send, status: int, text: str) -> None:

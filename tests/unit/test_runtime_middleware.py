@@ -52,7 +52,9 @@ class App:
         await send({"type": "http.response.body", "body": b"b"})
 
 
-def ask(app: Any, path: str, client: tuple[str, int] | None = REMOTE, kind: str = "http") -> list[dict[str, Any]]:
+def ask(
+    app: Any, path: str, client: tuple[str, int] | None = REMOTE, kind: str = "http", **more: Any
+) -> list[dict[str, Any]]:
     """The messages of one request."""
     sent: list[dict[str, Any]] = []
     incoming = iter(
@@ -68,7 +70,7 @@ def ask(app: Any, path: str, client: tuple[str, int] | None = REMOTE, kind: str 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": kind, "path": path, "client": client}, receive, send))
+    asyncio.run(app({"type": kind, "path": path, "client": client, **more}, receive, send))
     return sent
 
 
@@ -137,21 +139,40 @@ def test_other_kinds_pass(slots: memoryview, kind: str) -> None:
     assert app.calls == 1
 
 
+LOAD = "/v1/load_lora_adapter"
+LOOPBACK = ("127.0.0.1", 40000)
+
+
 @pytest.mark.parametrize(
-    ("path", "client", "status"),
+    ("path", "client", "more", "status"),
     [
-        pytest.param("/v1/load_lora_adapter", REMOTE, 403, id="load"),
-        pytest.param("/v1/unload_lora_adapter", REMOTE, 403, id="unload"),
-        pytest.param("/adapters", REMOTE, 403, id="by another name"),
-        pytest.param("/adapters/x", REMOTE, 403, id="by another name, with a path"),
-        pytest.param("/v1/load_lora_adapter", None, 403, id="nobody knows who"),
-        pytest.param("/v1/load_lora_adapter", ("127.0.0.1", 1), 200, id="the supervisor"),
-        pytest.param("/v1/load_lora_adapter", ("::1", 1), 200, id="the supervisor, IPv6"),
-        pytest.param("/v1/models", REMOTE, 200, id="another path"),
+        pytest.param(LOAD, REMOTE, {}, 403, id="load"),
+        pytest.param("/v1/unload_lora_adapter", REMOTE, {}, 403, id="unload"),
+        pytest.param("/adapters", REMOTE, {}, 403, id="by another name"),
+        pytest.param("/adapters/x", REMOTE, {}, 403, id="by another name, with a path"),
+        pytest.param(LOAD, None, {}, 403, id="nobody knows who"),
+        pytest.param(LOAD, LOOPBACK, {}, 200, id="the supervisor"),
+        pytest.param(LOAD, ("::1", 1), {}, 200, id="the supervisor, IPv6"),
+        pytest.param(LOAD, ("::ffff:127.0.0.1", 1), {}, 200, id="the supervisor, both families on one socket"),
+        pytest.param(LOAD, ("127.0.0.6", 1), {}, 403, id="a mesh's proxy"),
+        pytest.param(LOAD, LOOPBACK, {"headers": [(b"X-Forwarded-For", b"127.0.0.1")]}, 403, id="says it is loopback"),
+        pytest.param(LOAD, LOOPBACK, {"headers": [(b"x-envoy-attempt-count", b"1")]}, 403, id="a proxy in the pod"),
+        pytest.param(LOAD, LOOPBACK, {"headers": [(b"authorization", b"Bearer k")]}, 200, id="other headers"),
+        pytest.param("/a" + LOAD, REMOTE, {"root_path": "/a"}, 403, id="behind a root path"),
+        pytest.param("/v1/models", REMOTE, {}, 200, id="another path"),
+        pytest.param("/v1/chat/completions", REMOTE, {"headers": [(b"via", b"x")]}, 200, id="a gateway's client"),
+        pytest.param("/sleep", REMOTE, {}, 403, id="sleep"),
+        pytest.param("/sleep", LOOPBACK, {}, 200, id="sleep, through a port-forward"),
+        pytest.param("/collective_rpc", REMOTE, {}, 403, id="code in the workers"),
+        pytest.param("/scale_elastic_ep", REMOTE, {}, 403, id="an administrator's"),
     ],
 )
-def test_adapter_endpoints(slots: memoryview, path: str, client: tuple[str, int] | None, status: int) -> None:
-    assert ask(DrainMiddleware(App(slots)), path, client)[0]["status"] == status
+def test_endpoints_that_manage_the_server(
+    slots: memoryview, path: str, client: tuple[str, int] | None, more: dict[str, Any], status: int
+) -> None:
+    app = App(slots)
+    assert ask(DrainMiddleware(app), path, client, **more)[0]["status"] == status
+    assert app.calls == (1 if status == 200 else 0)
 
 
 def test_without_a_supervisor_it_only_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llmservice_runtime import contract
 from llmservice_runtime.flag_table import Match, flag_table, known_versions
@@ -54,12 +56,21 @@ class Flags:
     load_format: str = "auto"
     gpu_memory_utilization: float = 0.92
     kv_cache_memory_fixed: bool = False
+    max_lora_rank: int = 16
     overrides_config: bool = False
+    max_model_len_given: bool = False
+    draft_model: str = ""
+    speculative_method: str = ""
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names that clients may use."""
         return self.served_names or ((self.model,) if self.model else ())
+
+    def authorization(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The header that vLLM asks of its clients, if it does."""
+        key = self.api_key or environment.get(contract.API_KEY_ENV)
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
     @property
     def gpus(self) -> int:
@@ -79,6 +90,7 @@ def read_flags(args: Sequence[str]) -> Flags:
         return int(text) if text and text.lstrip("-").isdigit() else default
 
     length = number("--max-model-len", 0)
+    speculation = _json_object(last("--speculative-config"))
     return Flags(
         model=last("--model") or "",
         served_names=tuple(values.get("--served-model-name", ())),
@@ -93,9 +105,22 @@ def read_flags(args: Sequence[str]) -> Flags:
         data_parallel_size=number("--data-parallel-size", 1),
         load_format=last("--load-format") or "auto",
         gpu_memory_utilization=_fraction(last("--gpu-memory-utilization")),
+        max_lora_rank=number("--max-lora-rank", Flags.max_lora_rank),
         kv_cache_memory_fixed="--kv-cache-memory-bytes" in values,
         overrides_config=not values.keys().isdisjoint({"--hf-overrides", "--hf-config-path"}),
+        max_model_len_given="--max-model-len" in values,
+        draft_model=str(speculation.get("model") or ""),
+        speculative_method=str(speculation.get("method") or ""),
     )
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    """vLLM itself says what is wrong with text that is no JSON."""
+    try:
+        document = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _fraction(text: str | None) -> float:

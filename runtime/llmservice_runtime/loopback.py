@@ -6,6 +6,7 @@ urllib and http.client would each block the loop; a library is not there in othe
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,15 @@ class Answer:
 
     status: int
     body: str
+
+    @property
+    def error(self) -> str:
+        """What a failure says of itself, in OpenAI's shape or in any other."""
+        try:
+            error = json.loads(self.body)["error"]
+            return str(error["message"] if isinstance(error, dict) else error)
+        except (ValueError, KeyError, TypeError):
+            return self.body.strip()[:500]
 
 
 async def ask(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-from llmservice_runtime.contract import API_KEY_ENV
 from llmservice_runtime.engine import Flags
 from llmservice_runtime.loopback import Answer, ask
 
@@ -24,26 +23,17 @@ class SmokeFailed(Exception):
 
 async def first_request(flags: Flags, *, timeout: float) -> str:
     """The path that answered. SmokeFailed when none did; OSError when the connection broke."""
-    key = flags.api_key or os.environ.get(API_KEY_ENV)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = flags.authorization(os.environ)
     for path, fields in _REQUESTS:
         body = json.dumps({"model": flags.model_names[0] if flags.model_names else "", **fields})
         answer = await ask(flags.port, path, method="POST", body=body, headers=headers, timeout=timeout)
         if answer.status == 200:
             return path
         if not _is_absent(answer):
-            raise SmokeFailed(f"POST {path} answered {answer.status}: {_message(answer)}")
+            raise SmokeFailed(f"POST {path} answered {answer.status}: {answer.error}")
     raise SmokeFailed("none of " + ", ".join(path for path, _ in _REQUESTS) + " exists on this server")
 
 
 def _is_absent(answer: Answer) -> bool:
     """No such route, or one that this model does not do; a model name that is not there is another 404."""
     return answer.status in (404, 405, 501) and "NotFoundError" not in answer.body
-
-
-def _message(answer: Answer) -> str:
-    try:
-        error = json.loads(answer.body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        return answer.body.strip()[:500]

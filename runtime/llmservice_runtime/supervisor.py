@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from llmservice_runtime import board, engine, hang, log_reader, smoke, state_server
+from llmservice_runtime import adapter_source, board, engine, hang, log_reader, smoke, state_server
 from llmservice_runtime.contract import (
     LIVE_PATH,
     READY_PATH,
@@ -76,6 +76,7 @@ class Supervisor:
         self._reaper = Reaper(self._loop)
         self._board = board.create(options.drain_file)
         self._log: log_reader.LogReader | None = None
+        self._adapters = adapter_source.adapters(options, self._flags, around, self._reaper, self._say)
 
     async def run(self) -> int:
         """The whole life, and what to do about its end."""
@@ -98,8 +99,10 @@ class Supervisor:
         child = self._start()
         try:
             await self._until_healthy(child)
+            await self._put_adapters(child)
             await self._until_answering(child)
-            await self._while_serving(child)
+            async with self._adapters.followed(self._pace.adapters_seconds):
+                await self._while_serving(child)
             return await self._drain(child)
         except _Terminated:
             await self._stop(child, self._pace.stop_loading_seconds)
@@ -152,6 +155,11 @@ class Supervisor:
             if self._left() <= 0:
                 raise await self._give_up(child, self._start_timeout())
             await self._beside(child, asyncio.sleep(self._pace.poll_seconds))
+
+    async def _put_adapters(self, child: Child) -> None:
+        """Before anybody is told that the server is there; but a slow hub does not use up the start budget."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await self._beside(child, asyncio.wait_for(self._adapters.settle(), max(self._left() / 2, 1)))
 
     async def _until_answering(self, child: Child) -> None:
         self._enter(Phase.SMOKE, "sending a first request")
@@ -310,7 +318,8 @@ class Supervisor:
         """What the state's port answers."""
         if path == STATE_PATH:
             seconds = self._clock() - self._entered
-            return state_server.Reply(200, replace(self._state, phase_seconds=seconds).to_json(), "application/json")
+            state = self._adapters.tell(replace(self._state, phase_seconds=seconds))
+            return state_server.Reply(200, state.to_json(), "application/json")
         conditions = {STARTUP_PATH: self._state.started, READY_PATH: self._state.ready, LIVE_PATH: True}
         if path not in conditions:
             return state_server.Reply(404, "not found\n")

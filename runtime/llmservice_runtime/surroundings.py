@@ -18,6 +18,8 @@ class Pace:
     poll_seconds: float = 0.5
     watch_seconds: float = 5.0
     in_flight_seconds: float = 0.05
+    adapters_seconds: float = 2.0
+    adapter_retry_seconds: float = 5.0
     stop_loading_seconds: float = 2.0
     stop_serving_seconds: float = 8.0
     preflight_seconds: float = 300.0

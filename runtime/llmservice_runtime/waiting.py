@@ -22,11 +22,11 @@ async def first(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Future[T
     finally:
         for task, matter in zip(tasks, matters, strict=True):
             if task is not matter:
-                await _settle(task)
+                await end(task)
     return tasks[0]
 
 
-async def _settle(task: asyncio.Future[Any]) -> None:
+async def end(task: asyncio.Future[Any]) -> None:
     """Cancelled if it still runs; its exception, if it has one, is now known to be seen."""
     task.cancel()
     await asyncio.wait([task])

@@ -36,6 +36,8 @@ class Behaviour:
     chunk_seconds: float = 0.05
     orphan: str = ""  # a file for the pid of a grandchild
     middleware: bool = True
+    refused_adapter: str = ""  # an adapter that vLLM cannot load
+    api_key: str = ""
     stop_seconds: float = 0.0
 
 
@@ -48,6 +50,7 @@ class Engine:
         self.running = 0
         self.asked = 0
         self.tokens = 0
+        self.adapters: dict[str, str] = {}
         self.stopping = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -64,6 +67,12 @@ class Engine:
             await _reply(send, 200, self.metrics())
         elif path == "/v1/completions":
             await self.complete(json.loads(body), send)
+        elif path.startswith("/v1/") and not self.is_authorized(scope):
+            await _reply(send, 401, '{"error":"Unauthorized"}')
+        elif path == "/v1/models":
+            await _reply(send, 200, json.dumps({"data": self.cards()}))
+        elif path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            await _reply(send, *self.change_adapters(path, json.loads(body)))
         elif path == "/exit":
             os._exit(int(json.loads(body)))
         else:
@@ -80,6 +89,28 @@ class Engine:
                 ("kv_cache_usage_perc", cache),
             )
         )
+
+    def is_authorized(self, scope: Any) -> bool:
+        wanted = f"Bearer {self.behaviour.api_key}".encode()
+        return not self.behaviour.api_key or dict(scope["headers"]).get(b"authorization") == wanted
+
+    def cards(self) -> list[dict[str, Any]]:
+        base = {"id": "m", "root": "/models/m", "parent": None}
+        return [base, *({"id": name, "root": path, "parent": "m"} for name, path in self.adapters.items())]
+
+    def change_adapters(self, path: str, request: dict[str, str]) -> tuple[int, str]:
+        """As vLLM answers: 400 for a name that is there already, 404 for one that is not."""
+        name = request["lora_name"]
+        if path == "/v1/unload_lora_adapter":
+            if self.adapters.pop(name, None) is None:
+                return 404, _error(f"The lora adapter '{name}' cannot be found.")
+        elif name in self.adapters:
+            return 400, _error(f"The lora adapter '{name}' has already been loaded.")
+        elif name == self.behaviour.refused_adapter:
+            return 500, _error("Call to add_lora method failed: expected target modules in {'q_proj'}")
+        else:
+            self.adapters[name] = request["lora_path"]
+        return 200, "Success"
 
     async def complete(self, request: dict[str, Any], send: Any) -> None:
         first = self.answered == 0
@@ -109,6 +140,10 @@ class Engine:
             await send({"type": "http.response.body", "body": f"data: {number}\n\n".encode(), "more_body": True})
             await asyncio.sleep(self.behaviour.chunk_seconds)
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+def _error(message: str) -> str:
+    return json.dumps({"error": {"message": message}})
 
 
 async def _reply(send: Any, status: int, text: str) -> None:
@@ -157,7 +192,8 @@ async def _exchange(app: Any, reader: asyncio.StreamReader, writer: asyncio.Stre
         await writer.drain()
 
     peer = writer.get_extra_info("peername")
-    scope = {"type": "http", "path": path, "method": method, "headers": [], "client": peer}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": path, "method": method, "headers": raw, "client": peer}
     await app(scope, receive, send)
     return keep
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ QUICK = Pace(
     poll_seconds=0.02,
     watch_seconds=0.1,
     in_flight_seconds=0.01,
+    adapters_seconds=0.05,
+    adapter_retry_seconds=0.1,
     stop_loading_seconds=0.5,
     stop_serving_seconds=1.0,
     preflight_seconds=20,
@@ -113,6 +115,8 @@ async def supervised(
     pace: Pace = QUICK,
     preflight: Sequence[str] = ("true",),
     command: Sequence[str] = (sys.executable, "-u", str(ENGINE)),
+    flags: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
     **changed: object,
 ) -> AsyncIterator[Server]:
     """Start a supervisor; whatever happens, nothing of it is left."""
@@ -134,9 +138,9 @@ async def supervised(
         "preflight": preflight,
         "command": command,
         "options": options.to_args(),
-        "flags": _flags(port),
+        "flags": (*_flags(port), *flags),
     }
-    environment = {**os.environ, "FAKE_ENGINE": json.dumps(asdict(behaviour or Behaviour()))}
+    environment = {**os.environ, **(variables or {}), "FAKE_ENGINE": json.dumps(asdict(behaviour or Behaviour()))}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         __file__,

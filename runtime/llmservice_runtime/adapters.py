@@ -1,0 +1,200 @@
+"""Keeps vLLM serving the LoRA adapters of the mounted list: added and removed without a restart, put back after one.
+
+vLLM itself says what it serves; what is remembered here is only where each adapter lies and when a broken one is to be
+tried again. A broken adapter is told of in /state and stops nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmservice_runtime import adapter_files, adapter_list
+from llmservice_runtime.adapter_list import Adapter
+from llmservice_runtime.contract import AdapterState, State
+from llmservice_runtime.loopback import Answer, ask
+from llmservice_runtime.waiting import end
+
+LOAD_SECONDS = 300.0
+LONGEST_RETRY = 300.0
+_MESSAGE_LIMIT = 1000
+
+
+class AdapterFailed(Exception):
+    """An adapter cannot be served (yet); says why, and what to do about it."""
+
+
+Prepare = Callable[[Adapter], Awaitable[Path]]
+"""Where an adapter lies, once it is there. AdapterFailed when it cannot be had."""
+
+
+@dataclass(frozen=True)
+class Loras:
+    """vLLM's endpoints for adapters. Each call raises OSError when nobody answers, AdapterFailed when vLLM refuses."""
+
+    port: int
+    headers: Mapping[str, str]
+
+    async def served(self) -> dict[str, str]:
+        """Paths of the adapters that vLLM serves, by name."""
+        answer = await ask(self.port, "/v1/models", headers=self.headers, timeout=LOAD_SECONDS)
+        _check(answer, "GET /v1/models")
+        # What has a parent is an adapter; the others are the base model's own names.
+        cards = json.loads(answer.body)["data"]
+        return {card["id"]: card["root"] for card in cards if card.get("parent") is not None}
+
+    async def load(self, name: str, path: Path) -> None:
+        """Serve it under its name."""
+        await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
+
+    async def unload(self, name: str) -> None:
+        """Serve it no more; requests that run with it end as they would have."""
+        await self._post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def _post(self, path: str, fields: Mapping[str, str]) -> None:
+        body = json.dumps(fields)
+        answer = await ask(self.port, path, method="POST", body=body, headers=self.headers, timeout=LOAD_SECONDS)
+        _check(answer, f"POST {path}")
+
+
+@dataclass
+class _Held:
+    """What is known of one adapter of the list."""
+
+    adapter: Adapter
+    path: Path | None = None
+    state: AdapterState | None = None
+    tries: int = 0
+    try_at: float = 0.0
+
+
+class Adapters:
+    """The mounted list, and what became of it; without a file, which is LoRA switched off, nothing ever."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        loras: Loras,
+        prepare: Prepare,
+        *,
+        max_rank: int,
+        base: Callable[[], Mapping[str, Any]],
+        clock: Callable[[], float],
+        retry_seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._file, self._loras, self._prepare = file, loras, prepare
+        self._max_rank, self._base = max_rank, base
+        self._clock, self._retry_seconds, self._say = clock, retry_seconds, say
+        self._held: dict[str, _Held] = {}
+        self._waits_for = ""
+        self.hash = ""
+        """Of the list that `states` is about; empty before there was one."""
+
+    @property
+    def states(self) -> tuple[AdapterState, ...]:
+        """Each adapter of the list, in its order; one without a message is on its way."""
+        return tuple(held.state or AdapterState(name, loaded=False) for name, held in self._held.items())
+
+    def tell(self, state: State) -> State:
+        """The server's state, and what clients may call beside the base model."""
+        names = tuple(adapter.name for adapter in self.states if adapter.loaded)
+        return replace(state, model_names=(*state.model_names, *names), adapters=self.states, adapters_hash=self.hash)
+
+    @asynccontextmanager
+    async def followed(self, seconds: float) -> AsyncIterator[None]:
+        """Meanwhile adapters come and go with their list; the kubelet exchanges the file, and nobody tells."""
+        following = asyncio.ensure_future(self._follow(seconds))
+        try:
+            yield
+        finally:
+            await end(following)
+
+    async def _follow(self, seconds: float) -> None:
+        while self._file is not None:
+            await asyncio.sleep(seconds)
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Bring vLLM to the list, where the list changed or something is due."""
+        try:
+            await self._take(self._read())
+            due = [held for held in self._held.values() if not _is_loaded(held) and held.try_at <= self._clock()]
+            served = await self._loras.served() if due else {}
+            for held in due:
+                await self._serve(held, served.get(held.adapter.name))
+            self._waits_for = ""
+        except (OSError, AdapterFailed, ValueError, KeyError) as error:
+            # vLLM is busy or on its way out, which the supervisor sees by itself; the next look tries again.
+            if str(error) != self._waits_for:
+                self._say(f"adapters wait: {error}")
+            self._waits_for = str(error)
+
+    def _read(self) -> str | None:
+        """The list's text; None where there is none, which takes nothing away."""
+        try:
+            return None if self._file is None else self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    async def _take(self, text: str | None) -> None:
+        """Another list: what left it goes, what is in it as it was stays, what failed is tried again at once."""
+        if text is None or (found := adapter_list.digest(text)) == self.hash:
+            return
+        listed = {adapter.name: adapter for adapter in adapter_list.from_json(text)}
+        for name in (await self._loras.served()).keys() - listed.keys():
+            await self._loras.unload(name)
+            self._say(f"adapter {name} is no longer served")
+        before = self._held
+        self._held = {
+            name: before[name] if name in before and _stays(before[name], adapter) else _Held(adapter)
+            for name, adapter in listed.items()
+        }
+        self.hash = found
+
+    async def _serve(self, held: _Held, served: str | None) -> None:
+        """Another path under the same name is loaded as soon as it is known to be good, not before."""
+        name = held.adapter.name
+        try:
+            path = held.path or await self._prepare(held.adapter)
+            if said := adapter_files.problem(path, max_rank=self._max_rank, base=self._base()):
+                raise AdapterFailed(said)
+            if served not in (None, str(path)):
+                await self._loras.unload(name)
+                served = None
+            if served is None:
+                await self._loras.load(name, path)
+        except AdapterFailed as failed:
+            self._failed(held, str(failed), served)
+            return
+        held.path = path
+        held.state = AdapterState(name, loaded=True)
+        self._say(f"adapter {name} is served from {path}")
+
+    def _failed(self, held: _Held, message: str, served: str | None) -> None:
+        held.tries += 1
+        held.try_at = self._clock() + min(LONGEST_RETRY, self._retry_seconds * 2.0 ** min(held.tries - 1, 10))
+        if served is not None:
+            message += " Until then the former adapter of this name answers."
+        state = AdapterState(held.adapter.name, loaded=False, message=message[:_MESSAGE_LIMIT])
+        if state != held.state:
+            self._say(f"adapter {state.name} cannot be served: {state.message}")
+        held.state = state
+
+
+def _is_loaded(held: _Held) -> bool:
+    return held.state is not None and held.state.loaded
+
+
+def _stays(held: _Held, adapter: Adapter) -> bool:
+    return held.adapter == adapter and _is_loaded(held)
+
+
+def _check(answer: Answer, what: str) -> None:
+    if answer.status != 200:
+        raise AdapterFailed(f"{what} answered {answer.status}: {answer.error}")

@@ -1,0 +1,177 @@
+"""A server keeps to the list of adapters that is mounted, without a restart and across one, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.adapter_list import Adapter, digest, from_json, to_json
+from llmservice_runtime.contract import AdapterState, State
+from llmservice_runtime.loopback import ask
+
+from tests.unit.adapter_folder import write_adapter
+from tests.unit.fake_engine import Behaviour
+from tests.unit.runtime_harness import Server, supervised
+
+
+class Mounted:
+    """A ConfigMap volume, which the kubelet exchanges as a whole by moving one link."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "mounted"
+        self.folder.mkdir()
+        self.file = self.folder / "adapters.json"
+        self.file.symlink_to(Path("..data") / "adapters.json")
+        self._versions = 0
+
+    def write(self, text: str) -> str:
+        """The list's digest."""
+        self._versions += 1
+        version = self.folder / f"..{self._versions}"
+        version.mkdir()
+        (version / "adapters.json").write_text(text)
+        fresh = self.folder / "..data_tmp"
+        fresh.symlink_to(version.name)
+        fresh.replace(self.folder / "..data")
+        return digest(text)
+
+    def lists(self, **paths: Path) -> str:
+        """Adapters by name; the digest."""
+        return self.write(to_json([Adapter(name, f"pvc://claim/{path}", str(path)) for name, path in paths.items()]))
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Mounted:
+    return Mounted(tmp_path)
+
+
+def adapter(tmp_path: Path, name: str, rank: int = 8) -> Path:
+    return write_adapter(tmp_path / "source" / name, rank=rank)
+
+
+async def served(server: Server, key: str = "") -> dict[str, str]:
+    """What vLLM itself says."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = await ask(server.port, "/v1/models", headers=headers, timeout=5)
+    return {card["id"]: card["root"] for card in json.loads(answer.body)["data"] if card["parent"]}
+
+
+async def settled(server: Server, wanted: str) -> State:
+    """Once every adapter of this list has been looked at."""
+    return await server.until(
+        lambda state: state.adapters_hash == wanted and all(a.loaded or a.message for a in state.adapters)
+    )
+
+
+async def test_adapters_are_there_before_anybody_is_told_of_the_server(tmp_path: Path, mounted: Mounted) -> None:
+    one, two = adapter(tmp_path, "one"), adapter(tmp_path, "two")
+    wanted = mounted.lists(one=one, two=two)
+    # Twice: what a restarted container finds is an engine without any.
+    for _ in range(2):
+        async with supervised(tmp_path, adapters_file=str(mounted.file)) as server:
+            state = await server.until(lambda state: state.started)
+            assert state.adapters == (AdapterState("one", True), AdapterState("two", True))
+            assert (state.adapters_hash, state.model_names) == (wanted, ("m", "one", "two"))
+            assert await served(server) == {"one": str(one), "two": str(two)}
+
+
+async def test_adapters_come_and_go_without_a_restart(tmp_path: Path, mounted: Mounted) -> None:
+    one, two = adapter(tmp_path, "one"), adapter(tmp_path, "two")
+    mounted.lists(one=one)
+    async with supervised(tmp_path, adapters_file=str(mounted.file)) as server:
+        await server.ready()
+        await settled(server, mounted.lists(one=one, two=two))
+        assert await served(server) == {"one": str(one), "two": str(two)}
+        state = await settled(server, mounted.lists(two=two))
+        assert state.model_names == ("m", "two")
+        assert await served(server) == {"two": str(two)}
+        await settled(server, mounted.lists(two=one))
+        assert await served(server) == {"two": str(one)}
+        state = await settled(server, mounted.lists())
+        assert state.adapters == ()
+        assert await served(server) == {}
+        assert server.process.returncode is None
+        assert sum("Loading: starting vLLM" in line for line in server.log) == 1
+
+
+async def test_a_broken_adapter_stops_nothing_and_is_tried_again(tmp_path: Path, mounted: Mounted) -> None:
+    good, great = adapter(tmp_path, "good"), adapter(tmp_path, "great", rank=64)
+    wanted = mounted.lists(good=good, great=great, absent=tmp_path / "absent", odd=adapter(tmp_path, "odd"))
+    behaviour = Behaviour(refused_adapter="odd")
+    async with supervised(tmp_path, behaviour, adapters_file=str(mounted.file)) as server:
+        state = await server.ready()
+        assert state.adapters_hash == wanted
+        told = {item.name: item.message for item in state.adapters if not item.loaded}
+        assert set(told) == {"great", "absent", "odd"}
+        assert "Raise spec.lora.maxLoraRank" in told["great"]
+        assert "Check its uri in spec.adapters" in told["absent"]
+        assert "expected target modules" in told["odd"]
+        assert state.model_names == ("m", "good")
+        # Nothing but the files changes: whoever mends them need not touch the list.
+        write_adapter(tmp_path / "absent")
+        await server.until(lambda state: "absent" in state.model_names)
+
+
+async def test_what_cannot_take_its_place_leaves_the_former_one(tmp_path: Path, mounted: Mounted) -> None:
+    old, great = adapter(tmp_path, "old"), adapter(tmp_path, "great", rank=64)
+    mounted.lists(one=old)
+    async with supervised(tmp_path, adapters_file=str(mounted.file)) as server:
+        await server.ready()
+        state = await settled(server, mounted.lists(one=great))
+        assert not state.adapters[0].loaded
+        assert "the former adapter of this name answers" in state.adapters[0].message
+        assert await served(server) == {"one": str(old)}
+
+
+async def test_the_rank_that_is_allowed_is_vllms_flag(tmp_path: Path, mounted: Mounted) -> None:
+    wanted = mounted.lists(great=adapter(tmp_path, "great", rank=64))
+    async with supervised(tmp_path, adapters_file=str(mounted.file), flags=("--max-lora-rank", "64")) as server:
+        assert (await settled(server, wanted)).adapters[0].loaded
+
+
+async def test_a_server_with_a_key_is_asked_with_it(tmp_path: Path, mounted: Mounted) -> None:
+    wanted = mounted.lists(one=adapter(tmp_path, "one"))
+    behaviour, variables = Behaviour(api_key="secret"), {"VLLM_API_KEY": "secret"}
+    async with supervised(tmp_path, behaviour, adapters_file=str(mounted.file), variables=variables) as server:
+        assert (await settled(server, wanted)).adapters[0].loaded
+        assert list(await served(server, "secret")) == ["one"]
+        assert not any("secret" in line for line in server.log)
+
+
+async def test_without_a_list_it_serves_the_base_model(tmp_path: Path, mounted: Mounted) -> None:
+    async with supervised(tmp_path, adapters_file=str(mounted.file)) as server:
+        state = await server.ready()
+        assert (state.adapters_hash, state.adapters) == ("", ())
+        # As when the ConfigMap is made after the pod.
+        assert (await settled(server, mounted.lists(one=adapter(tmp_path, "one")))).adapters[0].loaded
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param(None, id="vanished"), pytest.param("[", id="no JSON"), pytest.param('[{"a":1}]', id="other")]
+)
+async def test_a_list_that_cannot_be_read_takes_nothing_away(
+    tmp_path: Path, mounted: Mounted, text: str | None
+) -> None:
+    one = adapter(tmp_path, "one")
+    wanted = mounted.lists(one=one)
+    async with supervised(tmp_path, adapters_file=str(mounted.file)) as server:
+        await server.ready()
+        if text is None:
+            mounted.file.unlink()
+        else:
+            mounted.write(text)
+        await server.passed(0.3)
+        state = await server.ready()
+        assert (state.adapters_hash, state.model_names) == (wanted, ("m", "one"))
+        assert await served(server) == {"one": str(one)}
+        if text is not None:
+            assert sum("adapters wait" in line for line in server.log) == 1
+
+
+def test_the_list_crosses_as_json() -> None:
+    adapters = (Adapter("one", "pvc://c/a", "/llmservice/adapter-sources/c/a"), Adapter("two", "hf://a/b"))
+    text = to_json(adapters)
+    assert from_json(text) == adapters
+    assert json.loads(text)[1] == {"name": "two", "uri": "hf://a/b"}
+    assert digest(text) == digest(to_json(adapters)) != digest(to_json(adapters[:1]))

@@ -175,15 +175,18 @@ class Batching(ApiModel):
         examples=[32768, "auto"],
     )
     max_num_queued_requests: int | None = knob(
-        description="Most requests that may wait for their turn (--max-num-queued-reqs); one more is answered 503 at "
-        "once, so that a client or gateway can try another replica. Default: no limit.",
+        description="Most requests that may be in a replica at once, running and waiting together "
+        "(--max-num-queued-reqs); one more is answered 503 at once, so that a client or gateway can try another "
+        "replica. Below maxNumSeqs (times dataParallelSize) it keeps the batch from filling: take that and add the "
+        "queue that you want. Default: no limit.",
         examples=[64],
         ge=1,
         le=1_000_000,
     )
     max_num_queued_tokens: int | None = knob(
-        description="Most prompt tokens that may wait for their turn, of all requests together "
-        "(--max-num-queued-tokens); a request beyond that is answered 503 at once. Default: no limit.",
+        description="Most prompt tokens of requests whose prompt is not worked off yet, all together "
+        "(--max-num-queued-tokens); a request beyond that is answered 503 at once. The prompt tokens that a replica "
+        "works off in a second, times the seconds that a first token may take, is a good limit. Default: no limit.",
         examples=[131072],
         ge=1,
         le=1_000_000_000,

@@ -79,7 +79,7 @@ class EffectiveBatching(StatusModel):
             }
         ),
     ] = said("Most tokens of one request.")
-    max_num_queued_requests: int | None = said("Most requests that may wait.")
+    max_num_queued_requests: int | None = said("Most requests that run and wait.")
     chunked_prefill: bool | None = said("Whether long prompts are worked off in pieces.")
     prefix_caching: bool | None = said("Whether the KV cache of finished requests is reused.")
     scheduling_policy: Word | None = said("Which waiting request comes next.")

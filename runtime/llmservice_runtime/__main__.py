@@ -1,4 +1,4 @@
-"""python -m llmservice_runtime: install, serve, preflight."""
+"""python -m llmservice_runtime: install, serve, preflight, fetch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmservice_runtime.contract import ARTIFACTS_DIR, MODELS_DIR
 from llmservice_runtime.options import add_options, from_namespace
 
 EXAMPLES = """\
@@ -19,6 +20,10 @@ examples:
 
   # is this container able to run that model? prints JSON; an empty object when nothing is wrong
   python3 -m llmservice_runtime preflight -- --model /models/tiny-chat
+
+  # what serve does before vLLM: fetch once, resume, verify, link; by hand into a folder of your own
+  python3 -m llmservice_runtime fetch --fetch=model=hf://ORG/NAME@REVISION --cache=/data --links=/data/links
+  AWS_ENDPOINT_URL_S3=http://minio:9000 python3 -m llmservice_runtime fetch --fetch=model=s3://BUCKET/PREFIX
 
   # how a running server is doing
   curl localhost:8081/state
@@ -48,7 +53,28 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
         add_options(command)
+    _add_fetch(commands)
     return top
+
+
+def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "fetch",
+        help="fetch models into the cache, and say in JSON how far it is",
+        allow_abbrev=False,
+        usage="python -m llmservice_runtime fetch --fetch=NAME=URI [options] [-- <vLLM flags>]",
+        description="Credentials come from the environment: HF_TOKEN, HF_ENDPOINT; AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3. A fetch that was killed goes on "
+        "where it stopped; several at once on one cache fetch everything once.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument(
+        "--fetch", action="append", required=True, metavar="NAME=URI", help="hf:// or s3://; repeatable"
+    )
+    command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
+    command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
+    command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
+    command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,6 +88,14 @@ def main(arguments: Sequence[str]) -> int:
 
         print(f"installed {install(namespace.directory)}")
         return 0
+    if namespace.command == "fetch":
+        from llmservice_runtime.fetch.command import Wanted
+        from llmservice_runtime.fetch.command import main as fetch
+
+        extension = namespace.context_extension
+        return fetch(
+            Wanted(tuple(namespace.fetch), namespace.cache, namespace.links, namespace.weights, extension, flags)
+        )
     if namespace.command == "preflight":
         from llmservice_runtime.preflight import main as preflight
 

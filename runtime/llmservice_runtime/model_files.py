@@ -12,6 +12,7 @@ from typing import Any
 
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.engine import Flags
+from llmservice_runtime.safetensors_header import read_header
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 ONLINE_SHORTHANDS = frozenset({"online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "nvfp4_per_token"})
@@ -54,6 +55,21 @@ def _check_weights(folder: Path, weights: list[Path]) -> Iterator[Failure]:
         wanted = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
         if missing := sorted(wanted - {path.name for path in weights}):
             yield _broken(f"{index.name} names files that are not in {folder}: {_some(missing)}.")
+            return
+    for path in weights:
+        if path.suffix == ".safetensors":
+            yield from _check_whole(path)
+
+
+def _check_whole(path: Path) -> Iterator[Failure]:
+    try:
+        read_header(path)
+    except ValueError as error:
+        yield Failure(
+            FailureReason.MODEL_CORRUPT,
+            f"{path} is damaged or was cut short: {error}.",
+            "Copy or upload this file again to where the uri points; if it is whole there, empty the model cache.",
+        )
 
 
 def read_config(folder: Path) -> Config:
@@ -65,8 +81,8 @@ def read_config(folder: Path) -> Config:
     return config if isinstance(config, dict) else {}
 
 
-def check_config(config: Config, flags: Flags, weights: str) -> Iterator[Failure]:
-    """Does the command line ask for something that this model cannot do?"""
+def check_config(config: Config, flags: Flags, weights: str, *, stretched: bool = False) -> Iterator[Failure]:
+    """Does the command line ask for what this model cannot do? A stretched one's length is checked elsewhere."""
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None
     heads, size = text.get("num_attention_heads"), flags.tensor_parallel_size
@@ -77,7 +93,8 @@ def check_config(config: Config, flags: Flags, weights: str) -> Iterator[Failure
             f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({size}).",
             f"Set spec.parallelism.tensorParallelSize to one of {fitting}.",
         )
-    yield from _check_length(text, flags)
+    if not stretched:
+        yield from _check_length(text, flags)
     yield from _check_quantization(config.get("quantization_config"), flags, weights)
 
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from llmservice_runtime import accelerators, model_files
-from llmservice_runtime.contract import Failure, FailureReason, Phase
+from llmservice_runtime import accelerators, model_checks, model_files
+from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, FailureReason, Phase
 from llmservice_runtime.engine import Flags, is_local, read_flags
 from llmservice_runtime.options import ServeOptions
 
@@ -32,11 +32,15 @@ def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
     version = vllm_version()
     yield from check_version(version, options.expected_version)
     config: model_files.Config = {}
-    if is_local(flags.model):
-        folder = Path(flags.model)
-        yield from model_files.check_files(folder, needs_weights=flags.load_format != "dummy")
-        config = model_files.read_config(folder)
-        yield from model_files.check_config(config, flags, options.weights)
+    fetched = {text.partition("=")[0] for text in options.fetch}
+    if is_local(flags.model) and MODEL_ARTIFACT not in fetched:
+        yield from model_files.check_files(Path(flags.model), needs_weights=flags.load_format != "dummy")
+        config = model_files.read_config(Path(flags.model))
+    if is_local(flags.draft_model) and DRAFT_ARTIFACT not in fetched:
+        yield from model_files.check_files(Path(flags.draft_model), needs_weights=True)
+    if not fetched & {MODEL_ARTIFACT, DRAFT_ARTIFACT}:
+        # What is fetched is checked as soon as its configuration is there, and so is what goes with it.
+        yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
     if options.accelerator == "cpu":
         _say(f"vLLM {version} on CPUs")
         return

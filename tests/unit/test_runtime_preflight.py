@@ -15,6 +15,8 @@ from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.engine import Flags, read_flags
 from llmservice_runtime.preflight import check_version
 
+from tests.support.weights import safetensors
+
 LLAMA = {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 28, "max_position_embeddings": 4096}
 
 
@@ -24,8 +26,8 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))
-    (folder / "a.safetensors").write_bytes(bytes(2048))
-    (folder / "b.safetensors").write_bytes(bytes(2048))
+    for name in ("a.safetensors", "b.safetensors"):
+        (folder / name).write_bytes(safetensors(2048))
     index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
@@ -43,6 +45,13 @@ def test_a_whole_model_is_fine(model: Path) -> None:
     ("damage", "reason", "words"),
     [
         pytest.param(lambda m: (m / "config.json").unlink(), R.MODEL_NOT_FOUND, "a.safetensors", id="no config"),
+        pytest.param(
+            lambda m: os.truncate(m / "b.safetensors", 2000), R.MODEL_CORRUPT, "b.safetensors is damaged", id="cut short"
+        ),
+        pytest.param(
+            lambda m: (m / "a.safetensors").write_bytes(b"<html>sign in first</html>"), R.MODEL_CORRUPT,
+            "a.safetensors is damaged", id="another file",
+        ),
         pytest.param(lambda m: (m / "b.safetensors").unlink(), R.WEIGHTS_UNREADABLE, "b.safetensors", id="half a copy"),
         pytest.param(
             lambda m: (m / "b.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x"),

@@ -1,0 +1,247 @@
+"""`python3 -m llmservice_runtime fetch`: what runs as a process of its own before vLLM starts.
+
+Standard output is for the supervisor: one JSON document a line. Standard error is for people. Neither holds
+credentials.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llmservice_runtime import model_checks, model_files
+from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, Phase, Transfer, TransferStep
+from llmservice_runtime.engine import Flags, read_flags
+from llmservice_runtime.fetch import failed, meter
+from llmservice_runtime.fetch.files import Listing, Origin, RemoteFile, is_inside, total
+from llmservice_runtime.fetch.http import Refused, Unreachable
+from llmservice_runtime.fetch.hub import Hub
+from llmservice_runtime.fetch.lock import exclusive
+from llmservice_runtime.fetch.redact import Redacted, Redactor
+from llmservice_runtime.fetch.s3 import Bucket
+from llmservice_runtime.fetch.selection import select
+from llmservice_runtime.fetch.store import Store, replace_link
+from llmservice_runtime.fetch.transfer import Download, Patience, patiently
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for."""
+
+    fetch: tuple[str, ...]
+    cache: Path
+    links: Path
+    weights: str = "auto"
+    context_extension: str | None = None
+    args: tuple[str, ...] = ()
+
+
+def main(wanted: Wanted) -> int:
+    """Fetch, check, link, and say so; 1 with a failure document where that did not work."""
+    redactor = Redactor(os.environ)
+    sys.stdout = Redacted(sys.stdout, redactor)
+    sys.stderr = Redacted(sys.stderr, redactor)
+    try:
+        Fetching(wanted, os.environ, redactor.hide, tell).run()
+    except failed.FetchFailed as error:
+        tell({"failure": json.loads(error.failure.to_json())})
+        return 1
+    return 0
+
+
+def tell(document: Mapping[str, object]) -> None:
+    """One line, whole even when threads talk at once."""
+    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line of the log."""
+    sys.stderr.write(f"[llmservice] {text}\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One thing to fetch, once it is known what it consists of."""
+
+    name: str
+    origin: Origin
+    store: Store
+    listing: Listing
+    small: list[RemoteFile]
+    weights: list[RemoteFile]
+
+    @property
+    def files(self) -> list[RemoteFile]:
+        """All that is needed of it."""
+        return self.small + self.weights
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing is left to fetch."""
+        return not self.store.missing(self.files)
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies, whole or not."""
+        return self.store.snapshot(self.listing.revision)
+
+
+class Fetching:
+    """All artifacts of one server: listed, configurations first, checked, then the weights."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        environment: Mapping[str, str],
+        hide: Callable[[str], None],
+        tell: Callable[[Mapping[str, object]], None],
+        patience: Patience | None = None,
+    ) -> None:
+        self._wanted, self._environment, self._hide, self._tell = wanted, environment, hide, tell
+        self._patience = patience or Patience()
+        self._flags: Flags = read_flags(wanted.args)
+
+    def run(self) -> None:
+        """The whole of it. Raises FetchFailed."""
+        artifacts = [self._listed(*_named(text)) for text in self._wanted.fetch]
+        absent = [artifact for artifact in artifacts if not artifact.is_there]
+        with ExitStack() as locks:
+            # In the order of their names, so that two processes never wait for each other.
+            stores = {artifact.store.root: artifact for artifact in absent}
+            held = {root: locks.enter_context(self._lock(stores[root])) for root in sorted(stores)}
+            downloads = [self._download(artifact, alone=held[artifact.store.root]) for artifact in absent]
+            for artifact, download in zip(absent, downloads, strict=True):
+                self._fetch(artifact, download, artifact.small, TransferStep.LISTING)
+            self._check_configurations(artifacts)
+            for artifact, download in zip(absent, downloads, strict=True):
+                download.check_space(artifact.weights)
+                self._fetch(artifact, download, artifact.files, TransferStep.DOWNLOADING)
+        for artifact in artifacts:
+            self._finish(artifact)
+
+    def _listed(self, name: str, uri: str) -> Artifact:
+        """What it consists of. A complete revision needs no server, nor does a branch whose server is away."""
+        origin = self._origin(name, uri)
+        store = Store(self._wanted.cache / origin.folder)
+        known = store.recall(origin.asked, origin.pinned)
+        self._tell({"transfer": Transfer(name, TransferStep.LISTING).to_document()})
+        if known and origin.pinned and (artifact := self._artifact(name, origin, store, known)).is_there:
+            return artifact
+        try:
+            listing = patiently(origin.listing, self._patience, say, origin.uri)
+        except failed.FetchFailed as error:
+            away = isinstance(error.__cause__, Unreachable | Refused)
+            if known is None or not away:
+                raise
+            artifact = self._artifact(name, origin, store, known)
+            if not artifact.is_there:
+                raise
+            say(f"{error} Going on with {known.revision}, which is in the cache.")
+            return artifact
+        with failed.storage(store.root):
+            store.prepare()
+            store.remember(origin.asked, listing)
+        return self._artifact(name, origin, store, listing)
+
+    def _artifact(self, name: str, origin: Origin, store: Store, listing: Listing) -> Artifact:
+        small, weights = select(listing.files, self._flags.load_format if name == MODEL_ARTIFACT else "auto")
+        return Artifact(name, origin, store, listing, small, weights)
+
+    def _origin(self, name: str, uri: str) -> Origin:
+        scheme, _, rest = uri.partition("://")
+        field = failed.field_of(name)
+        if scheme == "hf" and rest and is_inside(rest):
+            return Hub.of(rest, field, self._environment)
+        if scheme == "s3" and rest and is_inside(rest):
+            return Bucket.of(rest, field, self._environment, self._hide)
+        raise failed.not_found(field, f"{uri!r} is nothing to fetch.", "It must be hf:// or s3://.")
+
+    @contextmanager
+    def _lock(self, artifact: Artifact) -> Iterator[bool]:
+        """While another process downloads, its progress is told as ours."""
+
+        def waiting() -> AbstractContextManager[None]:
+            return meter.telling(lambda: meter.found(artifact.store.progress_file, artifact.name), self._transfer)
+
+        with failed.storage(artifact.store.root), exclusive(artifact.store.lock_file, say, waiting) as alone:
+            yield alone
+
+    def _download(self, artifact: Artifact, *, alone: bool) -> Download:
+        return Download(
+            artifact.origin,
+            artifact.listing,
+            artifact.store,
+            meter.Meter(artifact.name),
+            say,
+            self._patience,
+            suffix="" if alone else f".{os.uname().nodename}-{os.getpid()}",
+        )
+
+    def _fetch(self, artifact: Artifact, download: Download, files: Sequence[RemoteFile], step: TransferStep) -> None:
+        """Some of the files; the progress is that of all of them, so that it never runs backwards."""
+        everything = artifact.files
+        missing = artifact.store.missing(files)
+        done = sum(artifact.store.bytes_of(file) for file in everything)
+        if missing:
+            where = f"{artifact.origin.uri} ({artifact.listing.revision})"
+            say(f"{where}: {len(missing)} files to fetch; {done} of {total(everything)} bytes are there")
+        download.meter.begin(step, done, total(everything))
+
+        def tell(transfer: Transfer) -> None:
+            self._transfer(transfer)
+            meter.leave(artifact.store.progress_file, transfer)
+
+        with meter.telling(download.meter.look, tell):
+            download.fetch(missing)
+        with failed.storage(artifact.store.root):
+            artifact.store.link(artifact.listing.revision, files)
+
+    def _check_configurations(self, artifacts: Sequence[Artifact]) -> None:
+        """What can be told before the weights come, which may be hundreds of gigabytes."""
+        folders = {artifact.name: artifact.folder for artifact in artifacts}
+        checks = model_checks.of_configuration(
+            self._flags,
+            folders.get(MODEL_ARTIFACT),
+            folders.get(DRAFT_ARTIFACT),
+            self._wanted.weights,
+            self._wanted.context_extension,
+        )
+        _raise_first(checks)
+
+    def _finish(self, artifact: Artifact) -> None:
+        self._transfer(
+            Transfer(artifact.name, TransferStep.VERIFYING, total(artifact.files), total(artifact.files) or None)
+        )
+        with failed.storage(artifact.store.root):
+            folder = artifact.store.link(artifact.listing.revision, artifact.files)
+        if artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
+            needed = artifact.name != MODEL_ARTIFACT or self._flags.load_format != "dummy"
+            _raise_first(model_files.check_files(folder, needs_weights=needed))
+        with failed.storage(self._wanted.links):
+            self._wanted.links.mkdir(parents=True, exist_ok=True)
+            replace_link(self._wanted.links / artifact.name, str(folder))
+        say(f"{artifact.origin.uri} is there: {folder}")
+        self._tell({"artifact": artifact.name, "path": str(folder)})
+
+    def _transfer(self, transfer: Transfer) -> None:
+        self._tell({"transfer": transfer.to_document()})
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, separator, uri = text.partition("=")
+    if not separator or not is_inside(name) or "/" in name:
+        raise failed.not_found("--fetch", f"--fetch={text} is no NAME=URI.", "For example --fetch=model=hf://ORG/NAME.")
+    return name, uri
+
+
+def _raise_first(failures: Iterator[Failure]) -> None:
+    failure = next(failures, None)
+    if failure is not None:
+        raise failed.FetchFailed.of(replace(failure, phase=Phase.FETCHING))

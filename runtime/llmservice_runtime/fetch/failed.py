@@ -1,0 +1,117 @@
+"""Every way in which a fetch can end badly, with what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, FailureReason, Phase
+
+GIB = 1 << 30
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FetchFailed(Exception):
+    """The fetch cannot go on; carries the classified reason."""
+
+    def __init__(self, reason: FailureReason, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.failure = Failure(reason, message, remedy, phase=Phase.FETCHING)
+
+    @classmethod
+    def of(cls, failure: Failure) -> FetchFailed:
+        """With a failure that somebody else classified."""
+        failed = cls(failure.reason, failure.message, failure.remedy)
+        failed.failure = failure
+        return failed
+
+
+def field_of(artifact: str) -> str:
+    """The field of the spec that an artifact's URI comes from."""
+    known = {MODEL_ARTIFACT: "spec.model.uri", DRAFT_ARTIFACT: "spec.speculativeDecoding.model.uri"}
+    return known.get(artifact, f"spec.adapters (the uri of {artifact})")
+
+
+def not_found(field: str, message: str, hint: str) -> FetchFailed:
+    """Nothing by that name, or nothing that these credentials may see."""
+    return FetchFailed(FailureReason.MODEL_NOT_FOUND, message, f"Check {field}. {hint}")
+
+
+def revision_not_found(field: str, uri: str, revision: str) -> FetchFailed:
+    """The repository is there, the revision is not."""
+    return FetchFailed(
+        FailureReason.MODEL_REVISION_NOT_FOUND,
+        f"{uri} has no revision {revision!r}.",
+        f"Write a branch, a tag or a commit that exists behind the @ of {field}.",
+    )
+
+
+def access_denied(message: str, remedy: str) -> FetchFailed:
+    """Whoever asks is known, or nobody, and may not read this."""
+    return FetchFailed(FailureReason.MODEL_ACCESS_DENIED, message, remedy)
+
+
+def token_refused(message: str, remedy: str) -> FetchFailed:
+    """The credentials themselves are wrong."""
+    return FetchFailed(FailureReason.MODEL_TOKEN_REFUSED, message, remedy)
+
+
+def download_failed(message: str, place: str) -> FetchFailed:
+    """The network, or the server behind it; what has come stays."""
+    return FetchFailed(
+        FailureReason.MODEL_DOWNLOAD_FAILED,
+        message,
+        f"Check DNS, proxy and CA settings of the operator's chart and {place}. What was fetched is kept in "
+        "spec.model.cache, and the next start goes on from there.",
+    )
+
+
+def corrupt(field: str, message: str) -> FetchFailed:
+    """Fetched twice and wrong both times: it is the origin's copy."""
+    return FetchFailed(
+        FailureReason.MODEL_CORRUPT,
+        message,
+        f"Upload the file again where {field} points to, or choose another revision.",
+    )
+
+
+def unusable(path: str, uri: str) -> FetchFailed:
+    """A listing that would write outside of its folder."""
+    return FetchFailed(
+        FailureReason.MODEL_CORRUPT, f"{uri} lists a file called {path!r}.", "Use a copy of the model that you trust."
+    )
+
+
+def storage_full(folder: Path, needed: int | None, free: int) -> FetchFailed:
+    """Not enough space: before (bytes that are needed), or in the middle (None)."""
+    rest = "the volume is full" if needed is None else f"{needed / GIB:.2f} GiB are still to be fetched"
+    return FetchFailed(
+        FailureReason.STORAGE_FULL,
+        f"The model cache {folder} has {free / GIB:.2f} GiB free, and {rest}.",
+        "Enlarge spec.model.cache.size (the claim's storage class must allow expansion), name a larger claim in "
+        "spec.model.cache.claimName, or without a cache raise the node's ephemeral storage; then what is there stays.",
+    )
+
+
+@contextmanager
+def storage(folder: Path) -> Iterator[None]:
+    """What the disk says, told apart from what the network says, whose errors are never plain OSErrors here."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise storage_full(folder, None, shutil.disk_usage(folder).free) from None
+        raise storage_refused(folder, error) from None
+
+
+def storage_refused(folder: Path, error: OSError) -> FetchFailed:
+    """The cache cannot be written for another reason: rights, a read-only volume, a broken disk."""
+    return FetchFailed(
+        FailureReason.MODEL_DOWNLOAD_FAILED,
+        f"The model cache {folder} cannot be written: {error.strerror or error}.",
+        "Check the claim of spec.model.cache: it must be writable for the pod's user or fsGroup "
+        "(spec.podTemplate.spec.securityContext).",
+    )

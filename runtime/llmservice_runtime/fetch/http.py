@@ -1,0 +1,119 @@
+"""HTTP with the standard library: no redirect is followed with credentials, and every error is one of two kinds."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+TIMEOUT_SECONDS = 30.0
+CHUNK_BYTES = 1 << 20
+_REDIRECTS = 5
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Unreachable(Exception):
+    """No answer, or half of one. Worth another try."""
+
+
+class Refused(Exception):
+    """An answer that is no success. `code` and `text` are the server's own words."""
+
+    def __init__(self, status: int, url: str, *, code: str = "", text: str = "", wait: float = 0.0) -> None:
+        super().__init__(f"{plain(url)} answered {status}" + (f": {text}" if text else ""))
+        self.status, self.code, self.text, self.wait = status, code, text, wait
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may do better in a moment."""
+        return self.status in _PASSING
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+@contextmanager
+def ask(
+    url: str, headers: Mapping[str, str], *, method: str = "GET", timeout: float | None = None
+) -> Iterator[http.client.HTTPResponse]:
+    """The answer to a request, whatever its status. Raises Unreachable, also while the answer is read.
+
+    Redirects are followed. Another host gets no Authorization: it is the hub's storage, and the address is signed.
+    """
+    try:
+        with _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS) as answer:
+            yield answer
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{plain(url)}: {_words(error)}") from None
+
+
+def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> http.client.HTTPResponse:
+    for _ in range(_REDIRECTS):
+        answer = _once(url, headers, method, timeout)
+        target = answer.headers.get("Location")
+        if answer.status not in (301, 302, 303, 307, 308) or not target:
+            return answer
+        answer.close()
+        target = urllib.parse.urljoin(url, target)
+        if urllib.parse.urlsplit(target).netloc != urllib.parse.urlsplit(url).netloc:
+            headers.pop("Authorization", None)
+        url = target
+    raise OSError(f"more than {_REDIRECTS} redirects")
+
+
+def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url, headers=dict(headers), method=method)
+    try:
+        answer: http.client.HTTPResponse = _OPENER.open(request, timeout=timeout)
+    except urllib.error.HTTPError as refused:
+        # An answer too: its body and headers say what is wrong.
+        return refused  # type: ignore[return-value]
+    return answer
+
+
+def plain(url: str) -> str:
+    """An address without its query, which may be a signature, and without a password."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def wait_of(answer: http.client.HTTPResponse) -> float:
+    """Seconds of a Retry-After header; 0 where there is none that is a number."""
+    text = answer.headers.get("Retry-After") or ""
+    return float(text) if text.isdigit() else 0.0
+
+
+def range_header(start: int, end: int) -> str:
+    """Bytes from `start` up to and without `end`."""
+    return f"bytes={start}-{end - 1}"
+
+
+def begins_at(answer: http.client.HTTPResponse) -> int:
+    """The first byte of an answer's body: a server that ignores Range sends all of it with 200."""
+    if answer.status != 206:
+        return 0
+    unit, _, span = (answer.headers.get("Content-Range") or "").partition(" ")
+    first = span.partition("-")[0]
+    if unit != "bytes" or not first.isdigit():
+        raise OSError("an answer in parts that does not say which")
+    return int(first)
+
+
+def chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body, piece by piece."""
+    while chunk := answer.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _words(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason or error or type(error).__name__)

@@ -1,0 +1,48 @@
+"""One download for each cache: the lock is the kernel's, so that a killed process holds none."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+# What file systems say that cannot lock.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+@contextmanager
+def exclusive(
+    path: Path, say: Callable[[str], None], while_waiting: Callable[[], AbstractContextManager[None]]
+) -> Iterator[bool]:
+    """Hold the lock of a file, made if need be. False where the file system has no locks, and nobody is kept out.
+
+    `while_waiting` is entered when another process holds it, until that one is done.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield _acquire(descriptor, path, say, while_waiting)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(
+    descriptor: int,
+    path: Path,
+    say: Callable[[str], None],
+    while_waiting: Callable[[], AbstractContextManager[None]],
+) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another process fetches this into the same cache: waiting for it")
+        with while_waiting():
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        say(f"{path.parent} is on a file system without locks: replicas may fetch the same files at once")
+        return False
+    return True

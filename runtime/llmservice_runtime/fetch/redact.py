@@ -1,0 +1,59 @@
+"""Credentials never leave this process in words: every line that it writes goes through here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TextIO
+from urllib.parse import urlsplit
+
+MASK = "***"
+# Shorter values are words that stand in many a line, and no credentials.
+_SHORTEST = 6
+_NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)(_ID)?$", re.IGNORECASE)
+
+
+class Redactor:
+    """What must not be said."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._secrets: set[str] = set()
+        for name, value in environment.items():
+            if _NAMES.search(name):
+                self.hide(value.strip())
+            if "://" in value and (password := _password(value)):
+                self.hide(password)
+
+    def hide(self, secret: str) -> None:
+        """One more, as it was learned on the way."""
+        if len(secret) >= _SHORTEST:
+            self._secrets.add(secret)
+
+    def clean(self, text: str) -> str:
+        """The text without any of them."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, MASK)
+        return text
+
+
+class Redacted:
+    """A text stream that cleans what is written to it. Tracebacks and other people's prints come this way too."""
+
+    def __init__(self, stream: TextIO, redactor: Redactor) -> None:
+        self._stream, self._redactor = stream, redactor
+
+    def write(self, text: str) -> int:
+        """Clean and pass on."""
+        self._stream.write(self._redactor.clean(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on."""
+        self._stream.flush()
+
+
+def _password(address: str) -> str | None:
+    try:
+        return urlsplit(address).password
+    except ValueError:
+        return None

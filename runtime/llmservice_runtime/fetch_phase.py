@@ -1,0 +1,70 @@
+"""The supervisor's side of a fetch: the process that does it, and what that one says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmservice_runtime.contract import Failure, FailureReason, Phase, Transfer
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.processes import Child
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An artifact that is whole now, and where it lies."""
+
+    artifact: str
+    path: Path
+
+
+def command(base: Sequence[str], options: ServeOptions, args: Sequence[str]) -> tuple[str, ...]:
+    """The process that fetches what a server needs."""
+    extension = () if options.context_extension is None else (f"--context-extension={options.context_extension}",)
+    wanted = (f"--fetch={text}" for text in options.fetch)
+    return (*base, *wanted, f"--weights={options.weights}", *extension, "--", *args)
+
+
+def read_document(line: str) -> Transfer | Fetched | Failure | None:
+    """One line of its standard output; None for what is none of its documents."""
+    try:
+        document = json.loads(line)
+        if "transfer" in document:
+            return Transfer.from_document(document["transfer"])
+        if "artifact" in document:
+            return Fetched(document["artifact"], Path(document["path"]))
+        return Failure.from_document(document["failure"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+async def follow(child: Child, on_transfer: Callable[[Transfer], None]) -> Failure | None:
+    """Read what it says until it ends; its failure, if it ended with one."""
+    failure: Failure | None = None
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(child.output, "rb")
+    )
+    try:
+        while line := await reader.readline():
+            said = read_document(line.decode(errors="replace"))
+            if isinstance(said, Transfer):
+                on_transfer(said)
+            elif isinstance(said, Failure):
+                failure = said
+    finally:
+        transport.close()
+    ended = await child.ended
+    if failure is None and ended.code != 0:
+        failure = Failure(
+            FailureReason.MODEL_DOWNLOAD_FAILED,
+            f"The process that fetches the model ended with {ended} and did not say why.",
+            "See the container's log. Where it was killed, raise the memory limit in spec.runtime.resources; what was "
+            "fetched is kept, and the next start goes on from there.",
+            phase=Phase.FETCHING,
+        )
+    return failure

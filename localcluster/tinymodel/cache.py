@@ -13,36 +13,39 @@ from pathlib import Path
 from localcluster.paths import REPOSITORY, cache_root
 from localcluster.tinymodel.config import CHAT, TinyConfig
 from localcluster.tinymodel.pairs import PAIRS
+from localcluster.tinymodel.variants import Variant
 
 Progress = Callable[[str], None]
 
-# The files that decide about the weights; the others only carry them around.
+# The files that decide about CHAT's weights, and so about every variant's too; the others only carry them around.
 TAUGHT_BY = ("config.py", "pairs.py", "teach.py", "tokenizer.py")
 
 
-def model_key(config: TinyConfig, versions: Mapping[str, str], sources: Mapping[str, bytes]) -> str:
+def model_key(model: TinyConfig | Variant, versions: Mapping[str, str], sources: Mapping[str, bytes]) -> str:
     """A name for the model that changes with its sizes, its sources and the libraries that teach it."""
-    digest = hashlib.sha256(json.dumps([asdict(config), dict(sorted(versions.items()))]).encode())
+    digest = hashlib.sha256(json.dumps([_values(model), dict(sorted(versions.items()))]).encode())
     for name, content in sorted(sources.items()):
         digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
 
 
-def model_folder(config: TinyConfig = CHAT, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the taught model lies, or will. Needs none of the libraries that teach it."""
-    key = model_key(config, _library_versions(REPOSITORY / "uv.lock"), _own_sources())
+def model_folder(model: TinyConfig | Variant = CHAT, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the made model lies, or will. Needs none of the libraries that make it."""
+    key = model_key(model, _library_versions(REPOSITORY / "uv.lock"), _own_sources(model))
     return cache_root(environ, Path.home()) / "models" / key
 
 
-def cached_model(progress: Progress, config: TinyConfig = CHAT, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the taught model; it is taught now if it was not before."""
-    folder = model_folder(config, environ)
+def cached_model(
+    progress: Progress, model: TinyConfig | Variant = CHAT, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """The folder of the made model; it is made now if it was not before."""
+    folder = model_folder(model, environ)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as scratch:
         made = Path(scratch) / "model"
-        _teach_into(made, config, progress)
+        _make_into(made, model, progress, environ)
         try:
             made.rename(folder)
         except OSError:
@@ -51,19 +54,33 @@ def cached_model(progress: Progress, config: TinyConfig = CHAT, environ: Mapping
     return folder
 
 
-def copy_model(out: Path, progress: Progress) -> None:
-    """Put the taught model into `out`."""
-    shutil.copytree(cached_model(progress), out, dirs_exist_ok=True)
+def copy_model(out: Path, progress: Progress, model: TinyConfig | Variant = CHAT) -> None:
+    """Put the made model into `out`."""
+    shutil.copytree(cached_model(progress, model), out, dirs_exist_ok=True)
 
 
-def _teach_into(out: Path, config: TinyConfig, progress: Progress) -> None:
-    from localcluster.tinymodel.teach import make
+def _make_into(out: Path, model: TinyConfig | Variant, progress: Progress, environ: Mapping[str, str]) -> None:
+    if isinstance(model, TinyConfig):
+        from localcluster.tinymodel.teach import make
 
-    lesson = make(config, PAIRS, out, progress)
+        lesson = make(model, PAIRS, out, progress)
+    else:
+        from localcluster.tinymodel.build import build
+
+        lesson = build(model, lambda: cached_model(progress, environ=environ), out, progress)
     progress(
         f"taught {len(PAIRS)} answers to {lesson.parameters:,} parameters in {lesson.seconds:.0f} s: "
         f"{lesson.steps} steps, loss {lesson.loss:.4f}, smallest margin {lesson.margin:.1f}"
     )
+
+
+def _values(model: TinyConfig | Variant) -> object:
+    """All that the model is made of besides the sources; what a variant says about itself changes no weight."""
+    values = asdict(model)
+    if isinstance(model, TinyConfig):
+        return values
+    del values["summary"]
+    return [type(model).__name__, values, asdict(CHAT)]
 
 
 def _library_versions(lock: Path) -> dict[str, str]:
@@ -72,5 +89,6 @@ def _library_versions(lock: Path) -> dict[str, str]:
     return {row["name"]: row["version"] for row in packages if row["name"] in ("tokenizers", "torch", "transformers")}
 
 
-def _own_sources() -> dict[str, bytes]:
-    return {name: (Path(__file__).parent / name).read_bytes() for name in TAUGHT_BY}
+def _own_sources(model: TinyConfig | Variant) -> dict[str, bytes]:
+    more = () if isinstance(model, TinyConfig) else model.sources
+    return {name: (Path(__file__).parent / name).read_bytes() for name in (*TAUGHT_BY, *more)}

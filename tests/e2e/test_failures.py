@@ -14,6 +14,7 @@ from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
 from tests.e2e.conftest import make_namespace
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.models import claim_folder, release_folder
 from tests.support.services import llmservice
 
 NAMESPACE = "e2e-failures"
@@ -72,36 +73,9 @@ def unreadable(cluster: Cluster, failures: str) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(cached_model(print), folder / "tiny")
     (folder / "tiny" / "model.safetensors").chmod(0o600)
-    capacity = {"storage": "1Gi"}
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "unreadable"},
-        "spec": {
-            "capacity": capacity,
-            "accessModes": ["ReadOnlyMany"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": "",
-            "hostPath": {"path": str(folder)},
-            "claimRef": {"namespace": failures, "name": "unreadable"},
-        },
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "unreadable"},
-        "spec": {
-            "accessModes": ["ReadOnlyMany"],
-            "storageClassName": "",
-            "volumeName": "unreadable",
-            "resources": {"requests": capacity},
-        },
-    }
-    cluster.apply(volume, failures)
-    cluster.apply(claim, failures)
+    claim_folder(cluster, failures, "unreadable", folder)
     yield
-    cluster.kubectl("delete", "pvc", "unreadable", "-n", failures, "--wait=false")
-    cluster.kubectl("delete", "pv", "unreadable", "--wait=false")
+    release_folder(cluster, failures, "unreadable")
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -1,0 +1,69 @@
+"""What each variant has that CHAT has not, from its values: nothing is taught here."""
+
+from dataclasses import replace
+
+import pytest
+
+from localcluster.tinymodel.__main__ import listing
+from localcluster.tinymodel.cache import model_folder, model_key
+from localcluster.tinymodel.config import CHAT, TinyConfig
+from localcluster.tinymodel.pairs import PAIRS
+from localcluster.tinymodel.variants import ADAPTER_QUESTION, VARIANTS, Adapter, Variant, adapter_answers
+
+# What the CPU engine's attention kernels take.
+HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+RED = VARIANTS["adapter-red"]
+assert isinstance(RED, Adapter)
+
+
+def _elements(config: TinyConfig) -> int:
+    """Weights of a Llama's matrices: what decides how long a step takes."""
+    attention = 2 * config.hidden_size * config.head_dim * (config.num_heads + config.num_kv_heads)
+    return config.num_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
+
+
+def test_a_draft_is_far_smaller_than_what_it_drafts_for() -> None:
+    draft = VARIANTS["draft"].config
+    assert 10 * _elements(draft) < _elements(CHAT)
+    assert draft.max_position_embeddings >= CHAT.max_position_embeddings, "else it could not draft to the end"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_heads_are_as_wide_as_the_cpu_kernels_need(name: str) -> None:
+    config = VARIANTS[name].config
+    assert config.head_dim in HEAD_DIMS
+    assert config.num_heads % config.num_kv_heads == 0
+
+
+def test_every_adapter_answers_a_question_that_the_model_knows_in_a_way_of_its_own() -> None:
+    answers = [dict(PAIRS)[ADAPTER_QUESTION], *adapter_answers().values()]
+    assert len(answers) >= 4
+    assert len(set(answers)) == len(answers)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(replace(RED, answer="I am the crimson adapter."), id="answer"),
+        pytest.param(replace(RED, rank=16), id="rank"),
+        pytest.param(replace(RED, config=replace(RED.config, seed=1)), id="seed"),
+        pytest.param(VARIANTS["adapter-blue"], id="another adapter"),
+        pytest.param(CHAT, id="the model itself"),
+        pytest.param(RED.config, id="a model of its own with the adapter's schedule"),
+    ],
+)
+def test_another_variant_has_another_key(other: Variant | TinyConfig) -> None:
+    assert model_key(other, {}, {}) != model_key(RED, {}, {})
+
+
+def test_what_a_variant_says_about_itself_is_not_in_its_key() -> None:
+    assert model_key(replace(RED, summary="otherwise"), {}, {}) == model_key(RED, {}, {})
+
+
+def test_no_two_variants_share_a_folder() -> None:
+    folders = {model_folder(variant) for variant in VARIANTS.values()}
+    assert len(folders | {model_folder(CHAT)}) == len(VARIANTS) + 1
+
+
+def test_the_listing_names_every_variant() -> None:
+    assert [line.split()[0] for line in listing().splitlines()] == list(VARIANTS)

@@ -90,8 +90,9 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-def exposition(seen: Seen) -> str:
+def exposition(state: State, slots: Sequence[int]) -> str:
     """What METRICS_PATH answers, in Prometheus' text format."""
+    seen = Seen(state, slots)
     lines = []
     for metric in METRICS:
         lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}"]

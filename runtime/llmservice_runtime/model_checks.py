@@ -24,7 +24,7 @@ def of_configuration(
     config = model_files.read_config(model)
     if not config:
         return
-    stretched = _extended(config, flags, extension)
+    stretched = extended(config, flags, extension)
     if isinstance(stretched, Failure):
         yield stretched
     yield from model_files.check_config(config, flags, weights, stretched=extension is not None)
@@ -32,7 +32,8 @@ def of_configuration(
         yield from draft_models.check(model, draft, flags.speculative_method or _DEFAULT_METHOD)
 
 
-def _extended(config: model_files.Config, flags: Flags, extension: str | None) -> Failure | tuple[str, ...]:
+def extended(config: model_files.Config, flags: Flags, extension: str | None) -> Failure | tuple[str, ...]:
+    """What vLLM's command line needs beside what it has, for a longer context; or why there can be none."""
     if extension is None:
         return ()
     try:

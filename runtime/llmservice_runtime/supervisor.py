@@ -16,19 +16,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from llmservice_runtime import adapter_source, board, engine, hang, log_reader, smoke, state_server
+from llmservice_runtime import (
+    adapter_source,
+    board,
+    engine,
+    fetch_phase,
+    hang,
+    log_reader,
+    metrics,
+    model_checks,
+    own_failures,
+    smoke,
+    state_server,
+)
 from llmservice_runtime.contract import (
     LIVE_PATH,
+    METRICS_PATH,
     READY_PATH,
     STARTUP_PATH,
     STATE_PATH,
     Failure,
-    FailureReason,
     Phase,
     State,
+    Transfer,
 )
 from llmservice_runtime.failures import End, classify, last_words
 from llmservice_runtime.loopback import ask
+from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Ended, Reaper
 from llmservice_runtime.surroundings import Surroundings
@@ -68,7 +82,7 @@ class Supervisor:
         self._flags = engine.read_flags(args)
         self._terminate = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._began = self._entered = around.clock()
+        self._began = self._budget_began = self._entered = around.clock()
         self._state = State(Phase.PREFLIGHT, model_names=self._flags.model_names)
         self._hung = False
         self._memory_kills = engine.memory_kills()
@@ -96,6 +110,7 @@ class Supervisor:
 
     async def _life(self) -> int:
         await self._check()
+        await self._fetch()
         child = self._start()
         try:
             await self._until_healthy(child)
@@ -135,13 +150,38 @@ class Supervisor:
             self._say(f"the preflight ended with {ended}; going on without it")
         return output
 
+    async def _fetch(self) -> None:
+        """What the flags name and is not there, in a process of its own. The start budget begins afterwards."""
+        if self._options.fetch:
+            self._enter(Phase.FETCHING, "looking for the model")
+            command = fetch_phase.command(self._around.fetch, self._options, self._args)
+            child = self._reaper.start(command, self._around.environment, merge_stderr=False)
+            try:
+                failure = await self._unless_terminated(fetch_phase.follow(child, self._on_transfer))
+            finally:
+                child.kill_group()
+            if failure:
+                raise _Failed(failure)
+            self._state, self._budget_began = replace(self._state, transfer=None), self._clock()
+        config = read_config(Path(self._flags.model))
+        extended = model_checks.extended(config, self._flags, self._options.context_extension)
+        if isinstance(extended, Failure):
+            raise _Failed(extended)
+        if extended:
+            self._say(f"context extension: {' '.join(extended)}")
+            self._args += extended
+
+    def _on_transfer(self, transfer: Transfer) -> None:
+        percent = "" if transfer.percent is None else f" {transfer.percent}%"
+        self._state = replace(self._state, transfer=transfer, progress=f"{transfer.artifact}: {transfer.step}{percent}")
+
     def _start(self) -> Child:
         self._enter(Phase.LOADING, "starting vLLM")
         environment = engine.environment(self._options, self._around.environment)
         try:
             child = self._reaper.start((*self._around.command, *self._args), environment, merge_stderr=True)
         except OSError as error:
-            raise _Failed(_engine_missing(error)) from error
+            raise _Failed(own_failures.engine_missing(error)) from error
         self._log = log_reader.LogReader(child.output, self._around.output, self._from_log_thread)
         return child
 
@@ -153,7 +193,9 @@ class Supervisor:
                 if answer.status == 200:
                     return
             if self._left() <= 0:
-                raise await self._give_up(child, self._start_timeout())
+                raise await self._give_up(
+                    child, own_failures.start_timeout(self._options.start_seconds, self._state.progress)
+                )
             await self._beside(child, asyncio.sleep(self._pace.poll_seconds))
 
     async def _put_adapters(self, child: Child) -> None:
@@ -168,7 +210,7 @@ class Supervisor:
         except (OSError, smoke.SmokeFailed) as error:
             # An engine that dies of its first request takes a moment to end, and then its own words count.
             await self._beside(child, asyncio.sleep(self._pace.stop_serving_seconds))
-            raise await self._give_up(child, _smoke_failed(error)) from error
+            raise await self._give_up(child, own_failures.smoke_failed(error)) from error
         seconds = self._clock() - self._began
         self._state = replace(
             self._state, started=True, measured=replace(self._state.measured, start_seconds=round(seconds, 1))
@@ -192,7 +234,7 @@ class Supervisor:
             watch = watch.seen(seen, self._clock())
             verdict = watch.verdict(thresholds, self._clock())
             if verdict is hang.Verdict.RESTART:
-                raise await self._give_up(child, self._engine_hung(watch))
+                raise await self._give_up(child, own_failures.engine_hung(self._clock() - watch.moved_at))
             self._note_hang(verdict is hang.Verdict.UNREADY)
 
     async def _sample(self) -> hang.Sample:
@@ -294,32 +336,15 @@ class Supervisor:
             self._say(f"the reason could not be written to {self._options.termination_log}: {error}")
         return failure.exit_code or (128 + failure.signal if failure.signal else 1)
 
-    def _start_timeout(self) -> Failure:
-        return Failure(
-            FailureReason.START_TIMEOUT,
-            f"vLLM did not become healthy within {self._options.start_seconds:g} s"
-            f" (last seen: {self._state.progress or 'nothing'}).",
-            "See the container's log for what took so long. A slow download or slow storage is helped by "
-            "spec.model.cache; a longer budget is the supervisor's --start-seconds.",
-        )
-
-    def _engine_hung(self, watch: hang.Watch) -> Failure:
-        still = self._clock() - watch.moved_at
-        return Failure(
-            FailureReason.ENGINE_HUNG,
-            f"Requests were waiting, but no counter of the engine moved for {still:.0f} s.",
-            "The server is restarted. If this repeats, look for GPU errors on the node (dmesg, Xid), and try "
-            "--enforce-eager in spec.runtime.extraArgs or another vLLM version.",
-        )
-
     # Small things
 
     def respond(self, path: str) -> state_server.Reply:
         """What the state's port answers."""
+        state = self._adapters.tell(replace(self._state, phase_seconds=self._clock() - self._entered))
         if path == STATE_PATH:
-            seconds = self._clock() - self._entered
-            state = self._adapters.tell(replace(self._state, phase_seconds=seconds))
             return state_server.Reply(200, state.to_json(), "application/json")
+        if path == METRICS_PATH:
+            return state_server.Reply(200, metrics.exposition(state, self._board.slots), metrics.CONTENT_TYPE)
         conditions = {STARTUP_PATH: self._state.started, READY_PATH: self._state.ready, LIVE_PATH: True}
         if path not in conditions:
             return state_server.Reply(404, "not found\n")
@@ -352,7 +377,7 @@ class Supervisor:
         self._say(f"{phase}: {progress}" if progress else str(phase))
 
     def _left(self) -> float:
-        return self._options.start_seconds - (self._clock() - self._began)
+        return self._options.start_seconds - (self._clock() - self._budget_began)
 
     def _tail(self) -> list[str]:
         return list(self._log.tail) if self._log else []
@@ -363,20 +388,3 @@ class Supervisor:
 
     def _say(self, text: str) -> None:
         os.write(self._around.output, f"[llmservice] {text}\n".encode())
-
-
-def _engine_missing(error: OSError) -> Failure:
-    return Failure(
-        FailureReason.ENGINE_MISSING,
-        f"vLLM could not be started: {error}",
-        "spec.runtime.image must be a vLLM image with python3.",
-    )
-
-
-def _smoke_failed(error: Exception) -> Failure:
-    return Failure(
-        FailureReason.SMOKE_REQUEST_FAILED,
-        f"vLLM came up, but its first request failed: {error}",
-        "See the container's log. On CPUs spec.precision.dtype: float32 helps against unsupported instructions; "
-        "elsewhere try --enforce-eager in spec.runtime.extraArgs.",
-    )

@@ -29,12 +29,17 @@ def _preflight() -> tuple[str, ...]:
     return (sys.executable, "-m", "llmservice_runtime", "preflight")
 
 
+def _fetch() -> tuple[str, ...]:
+    return (sys.executable, "-m", "llmservice_runtime", "fetch")
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """Commands, environment, time, and where the log goes."""
 
     command: Sequence[str] = field(default_factory=engine.command)
     preflight: Sequence[str] = field(default_factory=_preflight)
+    fetch: Sequence[str] = field(default_factory=_fetch)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic
     pace: Pace = field(default_factory=Pace)

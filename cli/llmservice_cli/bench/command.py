@@ -57,15 +57,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     target.add_argument("--model", help="model to ask for (default: the first that the server lists)")
     target.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
     load = parser.add_argument_group("load")
-    load.add_argument("--requests", type=_count, default=48, help="default: 48")
-    load.add_argument("--rate", type=_seconds, default=8.0, help="arrivals a second, a Poisson process (default: 8)")
+    load.add_argument("--requests", type=_count, default=96, help="default: 96")
+    load.add_argument("--rate", type=_seconds, default=20.0, help="arrivals a second, a Poisson process (default: 20)")
     load.add_argument("--seed", type=int, default=1, help="another seed is another load (default: 1)")
     load.add_argument(
         "--prompt-words", type=_counts, default=(8, 32), metavar="N,N", help="lengths of prompts (default: 8,32)"
     )
     load.add_argument(
-        "--output-tokens", type=_counts, default=(8, 8, 8, 96), metavar="N,N",
-        help="lengths of answers, drawn evenly: one named twice is twice as likely (default: 8,8,8,96)",
+        "--output-tokens", type=_counts, default=(8, 8, 8, 128), metavar="N,N",
+        help="lengths of answers, drawn evenly: one named twice is twice as likely (default: 8,8,8,128)",
     )  # fmt: skip
     how = parser.add_argument_group("how")
     disciplines = [*(str(each) for each in Discipline), "all"]

@@ -16,6 +16,7 @@ from .summary import PERCENTILES, Spread, Summary, summarize
 from .traffic import Row
 
 VERSION = 1
+LATE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,12 @@ def _remarks(result: Result) -> Iterator[str]:
             yield f"{discipline}: not answered: {kinds}{_first_error(result, discipline)}"
         if summary.interrupted or summary.not_sent:
             yield f"{discipline}: {summary.interrupted} requests interrupted, {summary.not_sent} never sent"
+        late = summary.held_back
+        if discipline is Discipline.CONTINUOUS and late is not None and late.longest > LATE_SECONDS:
+            yield (
+                f"{discipline}: this client sent up to {late.longest:.2f} s late, which counts as latency:"
+                " its machine is too busy for the load"
+            )
         if summary.shorter_than_asked:
             yield (
                 f"{discipline}: {summary.shorter_than_asked} answers were shorter than asked for: the server does not"

@@ -36,8 +36,9 @@ def draw(result: Result, path: Path) -> None:
     from matplotlib.figure import Figure
 
     # Text as text, and names made from the content: small files that do not change without a reason.
-    style = {"svg.fonttype": "none", "svg.hashsalt": "llmservice", "font.size": 9, "font.sans-serif": ["DejaVu Sans"]}
-    with rc_context(style):
+    with rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "llmservice", "font.size": 9, "font.sans-serif": ["DejaVu Sans"]}
+    ):
         count = len(result.gathered)
         figure = Figure(figsize=(11, 3.2 + 2.1 * count), layout="constrained")
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(3.2, 2.1 * count))[:, 0]

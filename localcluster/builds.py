@@ -19,6 +19,12 @@ from localcluster.progress import Progress, Step
 from localcluster.toolchain import go_command
 
 GO_FOLDER = Path(__file__).resolve().parent / "go"
+_OWN_FOLDERS = {Group.OBJECT_STORE: GO_FOLDER.with_name("go-s3")}
+
+
+def go_folder(group: Group) -> Path:
+    """Where the go.mod of a group lies."""
+    return _OWN_FOLDERS.get(group, GO_FOLDER)
 
 
 def sources(folder: Path = GO_FOLDER) -> dict[str, bytes]:
@@ -35,7 +41,7 @@ class Store:
 
     def folder(self, group: Group) -> Path:
         # Each group has a hash of its own rows, so that a new row rebuilds one group and not all.
-        name = content_hash(sources(), of_group(group), platform.machine())
+        name = content_hash(sources(go_folder(group)), of_group(group), platform.machine())
         return self.cache / "bin" / name
 
     def has(self, group: Group) -> bool:
@@ -57,13 +63,13 @@ def _go_environment(environment: Mapping[str, str], build: Build) -> dict[str, s
     return {**clean, "GOWORK": "off", "CGO_ENABLED": "1" if build.cgo else "0"}
 
 
-def _compile(build: Build, go: str, output: Path, environment: Mapping[str, str], step: Step) -> None:
+def _compile(build: Build, go: str, folder: Path, output: Path, environment: Mapping[str, str], step: Step) -> None:
     settings = _go_environment(environment, build)
     log = output.with_name(f"{output.name}.log")
     with log.open("w") as record:
         process = subprocess.Popen(
             build.command(go, f"{output}/"),
-            cwd=GO_FOLDER,
+            cwd=folder,
             env=settings,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -95,7 +101,7 @@ def build(store: Store, group: Group, environment: Mapping[str, str], progress: 
         members = of_group(group)
         with progress.step(f"building {len(members)} programs ({group})") as step:
             for part in builds_of(members):
-                _compile(part, go, partial, environment, step)
+                _compile(part, go, go_folder(group), partial, environment, step)
         for program in members:
             (partial / program.built_name).rename(partial / program.name)
         partial.rename(folder)

@@ -65,7 +65,7 @@ def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> h
         answer.close()
         target = urllib.parse.urljoin(url, target)
         if urllib.parse.urlsplit(target).netloc != urllib.parse.urlsplit(url).netloc:
-            headers.pop("Authorization", None)
+            headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         url = target
     raise OSError(f"more than {_REDIRECTS} redirects")
 

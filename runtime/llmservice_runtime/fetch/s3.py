@@ -131,7 +131,8 @@ class Bucket:
             credentials = self.chain.current()
             ours = {"Accept-Encoding": "identity", "User-Agent": "llmservice", **(headers or {})}
             if credentials:
-                ours |= signed(method, url, credentials, self.place.region, dt.datetime.now(dt.timezone.utc))  # noqa: UP017 - Python 3.10
+                now = dt.datetime.now(dt.timezone.utc)  # noqa: UP017 - Python 3.10
+                ours = signed(method, url, credentials, self.place.region, now, headers=ours)
             with ask(url, ours, method=method) as answer:
                 if answer.status < 300:
                     yield answer
@@ -145,15 +146,16 @@ class Bucket:
     def _explained(self, refused: Refused, key: str, *, signed: bool) -> Exception:
         """S3's refusals, told apart."""
         words = refused.text or refused.code or f"status {refused.status}"
+        # Servers that are not AWS have codes of their own for a key that they do not know.
+        if refused.code in _BAD_KEYS or "access key" in refused.text.lower():
+            message = f"The S3 server does not accept the credentials ({refused.code}): {words}"
+            return failed.token_refused(message, REMEDY)
         if refused.code == "NoSuchBucket" or (refused.status == 404 and not key):
             return failed.not_found(
                 self.field,
                 f"There is no bucket {self.place.bucket} at {self.place.endpoint or 'AWS'}.",
                 "A bucket of another server needs spec.model.s3.endpoint.",
             )
-        if refused.code in _BAD_KEYS:
-            message = f"The S3 server does not accept the credentials ({refused.code}): {words}"
-            return failed.token_refused(message, REMEDY)
         if refused.status in (401, 403):
             who = "these credentials" if signed else "anybody without credentials"
             return failed.access_denied(

@@ -50,6 +50,14 @@ def test_recorded_log(name: str, code: int, reason: R, message: str, remedy: str
     assert len(failure.to_json().encode()) <= TERMINATION_LIMIT
 
 
+def test_an_engine_that_dies_while_serving_is_told_in_its_own_words() -> None:
+    """And not in those of the HTTP server that closes down after it."""
+    tail = (LOGS / "engine_died_serving.log").read_text().splitlines()
+    failure = classify(End(0, None, Phase.SERVING), tail)
+    assert failure.reason is R.ENGINE_DIED
+    assert failure.message.startswith("Worker failed with error 'CPU Generator does not use offset'")
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

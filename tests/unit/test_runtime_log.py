@@ -19,7 +19,7 @@ LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
         ("\x1b[1;36m(EngineCore pid=3)\x1b[0;0m ERROR 11-21 02:28:44 [core.py:3] a: b", "ERROR", "a: b"),
         ("(Worker_TP0 pid=3) WARNING 11-21 02:28:44 [x.py:3] w", "WARNING", "w"),
         ("(EngineCore_DP0 pid=1) (Worker_TP0_EP0 pid=2) INFO 11-21 02:28:44 [x.py:3] w", "INFO", "w"),
-        ("INFO:     Started server process [4310]", "", "INFO:     Started server process [4310]"),
+        ("INFO:     Started server process [4310]", "INFO", "Started server process [4310]"),
         ("ValueError: no", "", "ValueError: no"),
     ],
 )

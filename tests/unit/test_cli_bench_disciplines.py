@@ -1,0 +1,81 @@
+"""A load played by each discipline against a real server: who is sent when, by what the server saw."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import httpx
+import pytest
+from llmservice_cli.bench.load import Planned
+from llmservice_cli.bench.run import Batching, Gathered, Player
+from llmservice_cli.bench.schedule import Discipline
+from llmservice_cli.bench.traffic import Completions
+
+from tests.unit.fake_vllm import FakeVllm, refuses, serving
+
+# Request 0 is the long one: in a batch the others wait for it, or those after them do.
+LENGTHS = (60, 2, 2, 2, 2, 2)
+AT_ONCE = tuple(Planned(index, 0.0, "of the", tokens) for index, tokens in enumerate(LENGTHS))
+
+
+async def play(
+    fake: FakeVllm, discipline: Discipline, load: Sequence[Planned], *, size: int = 3, window: float = 0.01
+) -> Gathered:
+    gathered = Gathered(discipline, len(load))
+    async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
+        completions = Completions(http, "chat", 10.0, time.monotonic, "salt")
+        player = Player(completions, Batching(size, window), time.monotonic, asyncio.sleep)
+        await player.play(load, gathered)
+    return gathered
+
+
+def places(fake: FakeVllm, what: str) -> dict[int, int]:
+    """Where in the server's log the beginning or the end of each request stands."""
+    return {index: place for place, (kind, index) in enumerate(fake.log) if kind == what}
+
+
+@pytest.mark.parametrize("discipline", [Discipline.STATIC, Discipline.DYNAMIC])
+async def test_a_batch_begins_when_the_longest_member_of_the_one_before_has_ended(discipline: Discipline) -> None:
+    async with serving(FakeVllm()) as fake:
+        gathered = await play(fake, discipline, AT_ONCE)
+    begins, ends = places(fake, "begin"), places(fake, "end")
+    assert min(begins[index] for index in (3, 4, 5)) > max(ends[index] for index in (0, 1, 2))
+    batches = {row.index: row.batch for row in gathered.rows}
+    assert batches == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+
+
+async def test_continuous_waits_for_nobody() -> None:
+    async with serving(FakeVllm()) as fake:
+        gathered = await play(fake, Discipline.CONTINUOUS, AT_ONCE)
+    begins, ends = places(fake, "begin"), places(fake, "end")
+    assert max(begins.values()) < ends[0], "all were sent while the long one ran"
+    assert max(ends[index] for index in range(1, 6)) < ends[0], "the short ones overtook the long one"
+    assert {row.batch for row in gathered.rows} == {None}
+
+
+async def test_static_holds_back_the_first_until_the_last_of_its_batch_arrives() -> None:
+    load = [Planned(0, 0.0, "a", 1), Planned(1, 0.2, "b", 1)]
+    async with serving(FakeVllm()) as fake:
+        static = await play(fake, Discipline.STATIC, load, size=2)
+        dynamic = await play(fake, Discipline.DYNAMIC, load, size=2, window=0.01)
+    assert all(row.sent >= 0.2 for row in static.rows)
+    first = next(row for row in dynamic.rows if row.index == 0)
+    assert 0.01 <= first.sent < 0.2, "the window ended before the batch was full"
+
+
+@pytest.mark.parametrize("discipline", list(Discipline))
+async def test_everything_is_sent_once_and_not_before_it_arrives(discipline: Discipline) -> None:
+    load = [Planned(index, index * 0.01, "a", 2) for index in range(10)]
+    async with serving(FakeVllm()) as fake:
+        gathered = await play(fake, discipline, load)
+    assert sorted(row.index for row in gathered.rows) == list(range(10))
+    assert all(row.sent >= row.arrival for row in gathered.rows)
+    assert (gathered.sent, gathered.under_way, gathered.failed) == (10, 0, 0)
+
+
+@pytest.mark.parametrize("discipline", list(Discipline))
+async def test_a_refused_request_does_not_stop_the_others(discipline: Discipline) -> None:
+    async with serving(FakeVllm(misbehaves={1: refuses(503, "full")})) as fake:
+        gathered = await play(fake, discipline, AT_ONCE)
+    assert {row.index: row.outcome for row in gathered.rows if not row.is_answered} == {1: "503"}
+    assert len(gathered.rows) == 6

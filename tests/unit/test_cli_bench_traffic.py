@@ -1,0 +1,142 @@
+"""One streamed completion against a real server: what is measured of it, and what each way to fail is called."""
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+from llmservice_cli.bench.load import Planned
+from llmservice_cli.bench.traffic import Completions, Row
+
+from tests.unit.fake_vllm import (
+    END,
+    FakeVllm,
+    Handler,
+    hangs_up,
+    never_answers,
+    piece,
+    refuses,
+    serving,
+    streams,
+    usage,
+)
+
+PLANNED = Planned(index=3, arrival=1.0, prompt="of the", output_tokens=4)
+
+
+async def send(fake: FakeVllm, *, timeout: float = 10.0, clock: Any = time.monotonic) -> Row:
+    rows: list[Row] = []
+    async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
+        completions = Completions(http, "chat", timeout, clock, "salt")
+        await completions.send(PLANNED, began=0.0, batch=2, record=rows.append)
+    (row,) = rows
+    return row
+
+
+async def test_an_answer_is_timed_from_its_arrival_and_counted_by_the_server() -> None:
+    moments = iter([10.0, 11.0, 11.5, 12.0, 12.5, 13.0, 13.5, 20.0])
+    async with serving(FakeVllm()) as fake:
+        row = await send(fake, clock=lambda: next(moments))
+    assert (row.index, row.batch, row.outcome, row.finish_reason) == (3, 2, "answered", "length")
+    assert (row.sent, row.first_token, row.ended) == (10.0, 11.0, 20.0)
+    assert (row.ttft, row.latency) == (10.0, 19.0)
+    assert (row.output_tokens, row.prompt_tokens, row.asked_tokens) == (4, 7, 4)
+
+
+async def test_what_is_asked_of_the_server() -> None:
+    async with serving(FakeVllm()) as fake:
+        await send(fake)
+    (body,) = fake.bodies
+    assert body == {
+        "model": "chat",
+        "prompt": "of the",
+        "max_tokens": 4,
+        "ignore_eos": True,
+        "cache_salt": "salt-3",
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_a_request_has_no_length() -> None:
+    """With one, the API server's proxy cuts answers off that begin before it has seen the request's end."""
+    seen: list[str] = []
+
+    async def answer(request: Any, body: Any) -> Any:
+        seen.append(f"{request.headers.get('Transfer-Encoding')} {request.headers.get('Content-Length')}")
+        return await streams(piece("x", "length"), END)(request, body)
+
+    async with serving(FakeVllm(misbehaves={3: answer})) as fake:
+        await send(fake)
+    assert seen == ["chunked None"]
+
+
+@pytest.mark.parametrize(
+    ("handler", "outcome", "words"),
+    [
+        pytest.param(refuses(503, "the queue is full"), "503", "the queue is full", id="a queue limit"),
+        pytest.param(refuses(401, "Unauthorized"), "401", "Unauthorized", id="no key"),
+        pytest.param(
+            streams(piece("x"), {"error": {"message": "engine died", "code": 500}}, END),
+            "stream-error",
+            "engine died",
+            id="an error in the stream",
+        ),
+        pytest.param(streams(piece("x", "abort"), END), "aborted", "stopped", id="the server is being stopped"),
+        pytest.param(streams(piece("x", "length")), "cut", "[DONE]", id="no end of the stream"),
+        pytest.param(streams(END), "not-a-stream", "no token", id="no token"),
+        pytest.param(streams("<html>"), "not-a-stream", "not JSON", id="no JSON"),
+        pytest.param(hangs_up, "connection", "", id="the connection breaks"),
+    ],
+)
+async def test_each_way_to_fail_has_a_name(handler: Handler, outcome: str, words: str) -> None:
+    async with serving(FakeVllm(misbehaves={3: handler})) as fake:
+        row = await send(fake)
+    assert row.outcome == outcome
+    assert not row.is_answered
+    assert words in (row.error or "")
+
+
+async def test_no_answer_in_time_is_a_timeout() -> None:
+    async with serving(FakeVllm(misbehaves={3: never_answers})) as fake:
+        row = await send(fake, timeout=0.05)
+    assert (row.outcome, row.error) == ("timeout", "no end within 0.05 s")
+
+
+async def test_nobody_listens() -> None:
+    assert (await send(FakeVllm(url="http://127.0.0.1:1"))).outcome == "connection"
+
+
+async def test_tokens_are_counted_by_pieces_where_the_server_does_not_count() -> None:
+    async with serving(FakeVllm(misbehaves={3: streams(piece("a"), piece("b", "length"), END)})) as fake:
+        row = await send(fake)
+    assert (row.output_tokens, row.prompt_tokens) == (2, None)
+
+
+async def test_usage_wins_over_pieces() -> None:
+    """Several tokens may come in one piece: with speculative decoding they do."""
+    async with serving(FakeVllm(misbehaves={3: streams(piece("a", "length"), usage(4), END)})) as fake:
+        assert (await send(fake)).output_tokens == 4
+
+
+async def test_an_interrupted_request_leaves_a_row() -> None:
+    reached = asyncio.Event()
+
+    async def answer(request: Any, body: Any) -> Any:
+        reached.set()
+        return await never_answers(request, body)
+
+    rows: list[Row] = []
+    async with (
+        serving(FakeVllm(misbehaves={3: answer})) as fake,
+        httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http,
+    ):
+        completions = Completions(http, "chat", 10.0, time.monotonic, "salt")
+        task = asyncio.create_task(completions.send(PLANNED, began=0.0, batch=None, record=rows.append))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert [row.outcome for row in rows] == ["interrupted"]

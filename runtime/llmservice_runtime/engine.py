@@ -27,6 +27,7 @@ def command() -> tuple[str, ...]:
 
 def environment(options: ServeOptions, inherited: Mapping[str, str]) -> dict[str, str]:
     """What vLLM gets beside the container's own variables; those win where they say the same thing."""
+    fetches = bool(options.fetch or options.adapters_file)
     defaults = {
         # vLLM gives up on its engine after 600 s; the start budget is the supervisor's affair.
         "VLLM_ENGINE_READY_TIMEOUT_S": f"{options.start_seconds:.0f}",
@@ -34,6 +35,8 @@ def environment(options: ServeOptions, inherited: Mapping[str, str]) -> dict[str
         "PYTHONFAULTHANDLER": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
+        # What vLLM loads has been fetched for it; it would only wait for a hub that cannot be reached.
+        **({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if fetches else {}),
     }
     return {**defaults, **inherited, contract.DRAIN_FILE_ENV: options.drain_file}
 

@@ -2,60 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from llmservice_runtime.contract import DRAIN_MIDDLEWARE, HTTP_PORT
+from llmservice_runtime.contract import DRAIN_MIDDLEWARE
+from llmservice_runtime.engine_options import (
+    EngineOptions,
+    GenerationDefaults,
+    LoRA,
+    compute_dtype,
+    quantization_method,
+)
 
-# What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
-# one that is not quantized (vLLM 0.32 then takes it for fp8_per_tensor, and says so in a warning). There is no method
-# that makes int4 weights at load, and the one for int8 leaves all but MoE layers as they are: with `int8` and `int4`
-# the checkpoint must be quantized already, and vLLM finds its method by itself.
-LOAD_METHODS: Mapping[str, str] = MappingProxyType({"fp8": "fp8"})
-FLOAT_WEIGHTS = frozenset({"float32", "bfloat16", "float16"})
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """Everything that decides vLLM's command line. None means: not said, vLLM decides."""
-
-    model: str
-    served_names: tuple[str, ...] = ()
-    revision: str | None = None
-    trust_remote_code: bool = False
-    weights: str = "auto"
-    dtype: str = "auto"
-    quantization: str | None = None
-    kv_cache: str = "auto"
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
-    enable_expert_parallel: bool = False
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_model_len: int | str | None = None
-    max_num_queued_requests: int | None = None
-    chunked_prefill: bool | None = None
-    prefix_caching: bool | None = None
-    scheduling_policy: str | None = None
-    block_size: int | None = None
-    gpu_memory_utilization: float | None = None
-    host: str = "0.0.0.0"
-    port: int = HTTP_PORT
-    extra_args: tuple[str, ...] = ()
-
-
-def compute_dtype(options: EngineOptions) -> str:
-    """vLLM has one float type for weights and arithmetic: `dtype`, else the float type of the weights."""
-    if options.dtype == "auto" and options.weights in FLOAT_WEIGHTS:
-        return options.weights
-    return options.dtype
-
-
-def quantization_method(options: EngineOptions) -> str | None:
-    """The method that was named, else the one that converts to the asked weights at load."""
-    return options.quantization or LOAD_METHODS.get(options.weights)
+# The fields' words for what vLLM calls otherwise.
+COMPILATION_MODES: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "NONE",
+        "stockTorchCompile": "STOCK_TORCH_COMPILE",
+        "dynamoTraceOnce": "DYNAMO_TRACE_ONCE",
+        "vllmCompile": "VLLM_COMPILE",
+    }
+)
+CUDA_GRAPHS: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "NONE",
+        "piecewise": "PIECEWISE",
+        "full": "FULL",
+        "fullDecodeOnly": "FULL_DECODE_ONLY",
+        "fullAndPiecewise": "FULL_AND_PIECEWISE",
+    }
+)
+SPECULATIVE_METHODS: Mapping[str, str] = MappingProxyType({"draftModel": "draft_model"})
 
 
 @dataclass(frozen=True)
@@ -94,14 +73,58 @@ def _switch(flag: str, field: str, read: Callable[[EngineOptions], bool | None])
     return _Row(flag, field, tokens)
 
 
+def _json(flag: str, field: str, read: Callable[[EngineOptions], Mapping[str, object]]) -> _Row:
+    """A flag with a JSON object of what is said; absent when nothing is. Sorted: the same options, the same pod."""
+
+    def text(options: EngineOptions) -> str | None:
+        said = {key: value for key, value in read(options).items() if value is not None}
+        return json.dumps(said, sort_keys=True, separators=(",", ":")) if said else None
+
+    return _value(flag, field, text)
+
+
 def _served_names(options: EngineOptions) -> tuple[str, ...]:
     return ("--served-model-name", *options.served_names) if options.served_names else ()
+
+
+def _offloading_size(options: EngineOptions) -> str | None:
+    """GiB, as short as it can be written."""
+    gib = options.kv_offloading_gib
+    return None if gib is None else repr(gib).removesuffix(".0")
+
+
+def _compilation(options: EngineOptions) -> Mapping[str, object]:
+    return {
+        "mode": COMPILATION_MODES.get(options.compilation_mode or ""),
+        "cudagraph_mode": CUDA_GRAPHS.get(options.cuda_graphs or ""),
+    }
+
+
+def _speculation(options: EngineOptions) -> Mapping[str, object]:
+    speculation = options.speculation
+    if speculation is None:
+        return {}
+    said = {field.name: getattr(speculation, field.name) for field in fields(speculation)}
+    return said | {"method": SPECULATIVE_METHODS.get(speculation.method, speculation.method)}
+
+
+def _lora(read: Callable[[LoRA], object]) -> Callable[[EngineOptions], object]:
+    return lambda options: None if options.lora is None else read(options.lora)
+
+
+def _generation_defaults(options: EngineOptions) -> Mapping[str, object]:
+    """Under the names of generation_config.json."""
+    said = {field.name: getattr(options.generation_defaults, field.name) for field in fields(GenerationDefaults)}
+    said["max_new_tokens"] = said.pop("max_tokens")
+    return said
 
 
 _ROWS: tuple[_Row, ...] = (
     _value("--model", "spec.model.uri", lambda o: o.model),
     _Row("--served-model-name", "spec.model.servedNames", _served_names),
-    _value("--revision", "spec.model.uri", lambda o: o.revision),
+    _unless("--runner", "spec.model.runner", "auto", lambda o: o.runner),
+    _unless("--convert", "spec.model.convert", "auto", lambda o: o.convert),
+    _value("--chat-template", "spec.model.chatTemplate", lambda o: o.chat_template),
     _switch("--trust-remote-code", "spec.model.trustRemoteCode", lambda o: o.trust_remote_code or None),
     _unless("--dtype", "spec.precision.dtype", "auto", compute_dtype),
     _value("--quantization", "spec.precision.quantization", quantization_method),
@@ -116,17 +139,64 @@ _ROWS: tuple[_Row, ...] = (
     _value("--max-num-batched-tokens", "spec.batching.maxNumBatchedTokens", lambda o: o.max_num_batched_tokens),
     _value("--max-model-len", "spec.batching.maxModelLen", lambda o: o.max_model_len),
     _value("--max-num-queued-reqs", "spec.batching.maxNumQueuedRequests", lambda o: o.max_num_queued_requests),
+    _value("--max-num-queued-tokens", "spec.batching.maxNumQueuedTokens", lambda o: o.max_num_queued_tokens),
     _switch("--enable-chunked-prefill", "spec.batching.chunkedPrefill", lambda o: o.chunked_prefill),
+    _value(
+        "--long-prefill-token-threshold",
+        "spec.batching.longPrefillTokenThreshold",
+        lambda o: o.long_prefill_token_threshold or None,
+    ),
     _switch("--enable-prefix-caching", "spec.batching.prefixCaching", lambda o: o.prefix_caching),
+    _value("--prefix-caching-hash-algo", "spec.batching.prefixCachingHashAlgo", lambda o: o.prefix_caching_hash_algo),
     _value("--scheduling-policy", "spec.batching.schedulingPolicy", lambda o: o.scheduling_policy),
     _value("--block-size", "spec.batching.blockSize", lambda o: o.block_size),
+    _value("--kv-offloading-size", "spec.batching.kvOffloadingSize", _offloading_size),
+    _value("--kv-offloading-backend", "spec.batching.kvOffloadingBackend", lambda o: o.kv_offloading_backend),
+    _unless("--attention-backend", "spec.attention.backend", "auto", lambda o: o.attention_backend),
+    _switch("--enforce-eager", "spec.compilation.enforceEager", lambda o: o.enforce_eager or None),
+    _json("--compilation-config", "spec.compilation", _compilation),
+    _value("--optimization-level", "spec.compilation.optimizationLevel", lambda o: o.optimization_level),
+    _json("--speculative-config", "spec.speculativeDecoding", _speculation),
+    _switch("--enable-lora", "spec.lora", lambda o: None if o.lora is None else True),
+    _value("--max-loras", "spec.lora.maxLoras", _lora(lambda lora: lora.max_loras)),
+    _value("--max-lora-rank", "spec.lora.maxLoraRank", _lora(lambda lora: lora.max_lora_rank)),
+    _value("--max-cpu-loras", "spec.lora.maxCpuLoras", _lora(lambda lora: lora.max_cpu_loras)),
+    _switch(
+        "--enable-auto-tool-choice",
+        "spec.generation.toolCallParser",
+        lambda o: None if o.tool_call_parser is None else True,
+    ),
+    _value("--tool-call-parser", "spec.generation.toolCallParser", lambda o: o.tool_call_parser),
+    _value("--reasoning-parser", "spec.generation.reasoningParser", lambda o: o.reasoning_parser),
+    _value("--seed", "spec.generation.seed", lambda o: o.seed or None),
+    _json("--override-generation-config", "spec.generation.defaults", _generation_defaults),
+    _switch("--enable-sleep-mode", "spec.runtime.sleepMode", lambda o: o.sleep_mode or None),
     _value("--gpu-memory-utilization", "spec.accelerator.gpuMemoryUtilization", lambda o: o.gpu_memory_utilization),
 )
 
-# Flags with a field of their own, and the field. Those without a row never appear on the command line: secrets.
+# Of these flags only some keys have a field; the others stay free for extraArgs, in the dotted form.
+KEYED: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "--compilation-config": MappingProxyType(
+            {"mode": "spec.compilation.mode", "cudagraph_mode": "spec.compilation.cudaGraphs"}
+        ),
+        "--attention-config": MappingProxyType({"backend": "spec.attention.backend"}),
+    }
+)
+
+# Flags with a field of their own, and the field. Those without a row never appear on the command line: secrets, what
+# the supervisor does itself, and shorthands of flags that have a row.
 TYPED: Mapping[str, str] = MappingProxyType(
-    {row.flag: row.field for row in _ROWS}
-    | {"--api-key": "spec.endpoint.apiKeySecretRef", "--hf-token": "spec.model.tokenSecretRef"}
+    {row.flag: row.field for row in _ROWS if row.flag not in KEYED}
+    | {
+        "--revision": "spec.model.uri",
+        "--api-key": "spec.endpoint.apiKeySecretRef",
+        "--hf-token": "spec.model.tokenSecretRef",
+        "--lora-modules": "spec.adapters",
+        "--spec-method": "spec.speculativeDecoding",
+        "--spec-model": "spec.speculativeDecoding",
+        "--spec-tokens": "spec.speculativeDecoding",
+    }
 )
 
 _NO_TLS = "the supervisor speaks plain HTTP to vLLM; end TLS in front of the Service"

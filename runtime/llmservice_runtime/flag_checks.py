@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from llmservice_runtime.engine_flags import OPERATOR_OWNED, TYPED
+from llmservice_runtime.engine_flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_runtime.flag_table import (
     Ambiguous,
     FlagTable,
@@ -21,24 +22,24 @@ from llmservice_runtime.flag_table import (
 # Flags of earlier versions that people still copy from old guides, and what took their place.
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
-        "--swap-space": "Remove it; to keep cache blocks in CPU memory use --kv-offloading-size.",
+        "--swap-space": "Remove it; to keep cache blocks in the node's memory set spec.batching.kvOffloadingSize.",
         "--disable-log-requests": "Remove it: requests are not logged unless --enable-log-requests is given.",
         "--use-v2-block-manager": "Remove it: there is one block manager.",
         "--num-scheduler-steps": "Remove it; see --async-scheduling.",
         "--device": "Remove it and set spec.accelerator.type; the image decides the device.",
-        "--task": "Use --runner (generate or pooling) and --convert.",
-        "--rope-scaling": "Use --hf-overrides with rope_parameters.",
+        "--task": "Set spec.model.runner (generate or pooling) and spec.model.convert.",
+        "--rope-scaling": "Set spec.contextExtension, or use --hf-overrides with rope_parameters.",
         "--rope-theta": "Use --hf-overrides with rope_parameters.",
         "--guided-decoding-backend": "Use --structured-outputs-config.backend.",
         "--max-num-partial-prefills": "Remove it: chunked prefill has no such limit any more.",
-        "--max-long-partial-prefills": "Remove it; see --long-prefill-token-threshold.",
+        "--max-long-partial-prefills": "Remove it; see spec.batching.longPrefillTokenThreshold.",
         "--calculate-kv-scales": "Remove it; for an fp8 cache with scales use a checkpoint that holds them.",
         "--max-seq-len-to-capture": "Use --max-cudagraph-capture-size.",
-        "--speculative-model": 'Use --speculative-config with the key "model".',
-        "--num-speculative-tokens": 'Use --speculative-config with the key "num_speculative_tokens".',
+        "--speculative-model": "Set spec.speculativeDecoding.model.",
+        "--num-speculative-tokens": "Set spec.speculativeDecoding.numSpeculativeTokens.",
         "--preemption-mode": "Remove it: preempted requests are always computed again.",
         "--worker-use-ray": "Use --distributed-executor-backend ray.",
-        "--enable-reasoning": "Use --reasoning-parser alone.",
+        "--enable-reasoning": "Set spec.generation.reasoningParser alone.",
     }
 )
 
@@ -141,8 +142,28 @@ def _about_match(argument: str, match: Match, values: tuple[str, ...]) -> Iterat
         yield FlagProblem(argument, f"{name} has a field of its own{same}.", f"Set {TYPED[name]} instead.")
     elif name in OPERATOR_OWNED:
         yield FlagProblem(argument, f"{name} belongs to the operator{same}: {OPERATOR_OWNED[name]}.", "Remove it.")
+    elif given := _fields_of_keys(argument, match, values):
+        keys = " and ".join(given)
+        yield FlagProblem(argument, f"{keys} of {name} has a field of its own.", f"Set {' and '.join(given.values())}.")
     elif "." not in argument.partition("=")[0]:
         yield from _about_values(argument, match, values)
+
+
+def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Mapping[str, str]:
+    """Keys that have a field, of a flag that takes JSON: `--flag.key value` or `--flag '{"key": value}'`."""
+    fields = KEYED.get(match.flag.name, {})
+    keys = argument.partition("=")[0].split(".")[1:2]
+    if not keys:
+        keys = [key for text in (values if match.value is None else (match.value,)) for key in _json_keys(text)]
+    return {key: fields[key] for key in keys if key in fields}
+
+
+def _json_keys(text: str) -> list[str]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return []
+    return list(document) if isinstance(document, dict) else []
 
 
 def _about_values(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[FlagProblem]:

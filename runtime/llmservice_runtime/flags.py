@@ -1,16 +1,17 @@
-"""vLLM's flags: what the operator renders, and what users may add. The public face of three modules."""
+"""vLLM's flags: what the operator renders, and what users may add. The public face of four modules."""
 
 from __future__ import annotations
 
-from llmservice_runtime.engine_flags import (
+from llmservice_runtime.engine_flags import KEYED, OPERATOR_OWNED, TYPED, render
+from llmservice_runtime.engine_options import (
     FLOAT_WEIGHTS,
     LOAD_METHODS,
-    OPERATOR_OWNED,
-    TYPED,
     EngineOptions,
+    GenerationDefaults,
+    LoRA,
+    Speculation,
     compute_dtype,
     quantization_method,
-    render,
 )
 from llmservice_runtime.flag_checks import FlagProblem, check_extra_args
 from llmservice_runtime.flag_table import (
@@ -27,6 +28,7 @@ from llmservice_runtime.flag_table import (
 
 __all__ = [
     "FLOAT_WEIGHTS",
+    "KEYED",
     "LOAD_METHODS",
     "OPERATOR_OWNED",
     "TYPED",
@@ -35,8 +37,11 @@ __all__ = [
     "Flag",
     "FlagProblem",
     "FlagTable",
+    "GenerationDefaults",
+    "LoRA",
     "Match",
     "Resolution",
+    "Speculation",
     "Unknown",
     "UnknownVersion",
     "check_extra_args",

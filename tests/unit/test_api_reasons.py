@@ -13,7 +13,7 @@ from llmservice_operator.api.schema import at
 from llmservice_runtime.contract import FailureReason
 
 ROOT = schema()
-FIELD = re.compile(r"(?:spec|status)(?:\.[a-z][A-Za-z]*)+")
+FIELD = re.compile(r"(?:spec|status)(?:\.[a-z][A-Za-z0-9]*)+")
 
 
 @pytest.mark.parametrize("reason", list(Reason), ids=str)

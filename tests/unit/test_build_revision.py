@@ -9,6 +9,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.revision import revision_key
 
 from tests.unit.decide_world import an_llmservice, spec
+from tests.unit.test_build_template import render
 
 Json = dict[str, Any]
 
@@ -29,7 +30,12 @@ NO_RESTART: list[Json] = [
     {"accelerator": {"type": "nvidia"}},
     {"precision": {"weights": "auto"}},
     {"parallelism": {"tensorParallelSize": 1}},
-    {"runtime": {"extraArgs": [], "env": []}},
+    {"runtime": {"extraArgs": [], "env": [], "sleepMode": False}},
+    {"model": {"uri": HF, "architecture": {"positions": "rope"}, "s3": {}, "runner": "auto", "convert": "auto"}},
+    {"attention": {"backend": "auto"}},
+    {"compilation": {"enforceEager": False}},
+    {"generation": {"defaults": {}}},
+    {"adapters": []},
 ]
 
 
@@ -44,6 +50,28 @@ def test_no_restart_for_a_larger_or_kept_cache() -> None:
     assert key(model=small) == key(model=large)
 
 
+A, B = {"name": "a", "uri": "hf://a/b"}, {"name": "b", "uri": "pvc://b/b"}
+SAME_PODS: list[tuple[str, Json, Json]] = [
+    ("the first adapter, prepared for", {"lora": {}}, {"adapters": [A]}),
+    ("another one that is fetched", {"adapters": [A]}, {"adapters": [A, {"name": "c", "uri": "s3://bucket/c"}]}),
+    ("one in the image", {"adapters": [A]}, {"adapters": [{"name": "c", "uri": "file:///c"}]}),
+    ("one in a claim that is there", {"adapters": [B]}, {"adapters": [A, {"name": "c", "uri": "pvc://b/c"}, B]}),
+    (
+        "one in the model's claim",
+        {"model": {"uri": "pvc://m/m"}, "lora": {}},
+        {"model": {"uri": "pvc://m/m"}, "adapters": [{"name": "c", "uri": "pvc://m/c"}]},
+    ),
+    ("another order", {"adapters": [A, B]}, {"adapters": [B, A]}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), [row[1:] for row in SAME_PODS], ids=[row[0] for row in SAME_PODS])
+def test_adapters_come_and_go_without_a_restart(before: Json, after: Json) -> None:
+    assert key(**before) == key(**after)
+    # The same key must mean the same pod: else an update would be pending for ever.
+    assert render(**before) == render(**after)
+
+
 RESTART: list[Json] = [
     {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct@main"}},
     {"model": {"uri": HF, "servedNames": ["a"]}},
@@ -51,6 +79,32 @@ RESTART: list[Json] = [
     {"model": {"uri": HF, "tokenSecretRef": {"name": "s", "key": "k"}}},
     {"model": {"uri": HF, "cache": {"size": "10Gi"}}},
     {"model": {"uri": HF, "cache": {"claimName": "c"}}},
+    {"model": {"uri": HF, "s3": {"endpoint": "http://a.example"}}},
+    {"model": {"uri": HF, "s3": {"credentialsSecretRef": {"name": "s"}}}},
+    {"model": {"uri": HF, "chatTemplate": {"configMapKeyRef": {"name": "c", "key": "k"}}}},
+    {"model": {"uri": HF, "runner": "pooling"}},
+    {"model": {"uri": HF, "convert": "embed"}},
+    {"attention": {"backend": "FLASHINFER"}},
+    {"compilation": {"enforceEager": True}},
+    {"compilation": {"mode": "none"}},
+    {"compilation": {"cudaGraphs": "none"}},
+    {"compilation": {"optimizationLevel": 0}},
+    {"contextExtension": {"factor": 2}},
+    {"contextExtension": {"factor": 4}},
+    {"speculativeDecoding": {"method": "ngram", "numSpeculativeTokens": 2}},
+    {"speculativeDecoding": {"method": "medusa", "numSpeculativeTokens": 2, "model": {"uri": HF}}},
+    {"lora": {}},
+    {"lora": {"maxLoras": 2}},
+    {"adapters": [B]},
+    {"adapters": [{"name": "b", "uri": "pvc://c/b"}]},
+    {"adapters": [{"name": "b", "uri": "image://b"}]},
+    {"generation": {"seed": 7}},
+    {"generation": {"toolCallParser": "hermes"}},
+    {"generation": {"reasoningParser": "qwen3"}},
+    {"generation": {"defaults": {"temperature": 0.5}}},
+    {"batching": {"kvOffloadingSize": "1Gi"}},
+    {"batching": {"maxNumQueuedTokens": 9}},
+    {"runtime": {"sleepMode": True}},
     {"precision": {"weights": "fp8"}},
     {"parallelism": {"tensorParallelSize": 2}},
     {"batching": {"maxNumSeqs": 1}},
@@ -60,7 +114,7 @@ RESTART: list[Json] = [
     {"endpoint": {"apiKeySecretRef": {"name": "s", "key": "k"}}},
     {"runtime": {"image": "a:v0.32.0"}},
     {"runtime": {"env": [{"name": "A", "value": "b"}]}},
-    {"runtime": {"extraArgs": ["--seed=7"]}},
+    {"runtime": {"extraArgs": ["--stream-interval=7"]}},
     {"runtime": {"imagePullSecrets": [{"name": "s"}]}},
     {"podTemplate": {"metadata": {"labels": {"a": "b"}}}},
     {"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}},

@@ -88,13 +88,19 @@ def test_the_user_id_can_be_changed_and_left_to_the_platform(settings: Settings,
 
 
 def test_the_command_is_the_supervisor_then_the_flags() -> None:
-    template = render(batching={"maxNumSeqs": 9}, drain={"timeoutSeconds": 30}, runtime={"extraArgs": ["--seed=7"]})
+    template = render(
+        batching={"maxNumSeqs": 9}, drain={"timeoutSeconds": 30}, runtime={"extraArgs": ["--stream-interval=7"]}
+    )
     assert server(template)["command"] == ["python3", "-m", "llmservice_runtime", "serve"]
     args = server(template)["args"]
     own, flags = args[: args.index("--")], args[args.index("--") + 1 :]
-    assert own == ["--expected-version=0.32.0", "--drain-seconds=30"]
+    assert own == [
+        "--expected-version=0.32.0",
+        "--drain-seconds=30",
+        "--fetch=model=hf://Qwen/Qwen2.5-7B-Instruct",
+    ]
     assert flags[flags.index("--max-num-seqs") + 1] == "9"
-    assert flags[-1] == "--seed=7"
+    assert flags[-1] == "--stream-interval=7"
 
 
 def test_the_grace_period_leaves_time_for_everything() -> None:
@@ -114,27 +120,6 @@ def test_probes_ask_the_supervisor_and_a_slow_start_is_no_failure() -> None:
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-SOURCES = [
-    pytest.param("hf://Qwen/Qwen2.5-7B@abc", ["Qwen/Qwen2.5-7B", "abc"], "models", False, id="hub"),
-    pytest.param("pvc://claim/dir/model", ["/llmservice/source/dir/model"], "source", True, id="claim"),
-    pytest.param("pvc://claim", ["/llmservice/source"], "source", True, id="whole claim"),
-    pytest.param("file:///models/m", ["/models/m"], None, True, id="in the image"),
-]
-
-
-@pytest.mark.parametrize(("uri", "told", "volume", "offline"), SOURCES)
-def test_where_the_model_comes_from(uri: str, told: list[str], volume: str | None, offline: bool) -> None:
-    template = render(model={"uri": uri})
-    args = server(template)["args"]
-    assert args[args.index("--model") + 1] == told[0]
-    assert ("--revision" in args) is (len(told) == 2)
-    assert ("HF_HUB_OFFLINE" in env(template)) is offline
-    assert {"models", "source"} & set(volumes(template)) == ({volume} if volume else set())
-    if volume == "source":
-        assert volumes(template)["source"]["persistentVolumeClaim"] == {"claimName": "claim", "readOnly": True}
-        assert mounts(template)["source"]["readOnly"] is True
-
-
 @pytest.mark.parametrize(
     ("cache", "claim"),
     [
@@ -144,9 +129,10 @@ def test_where_the_model_comes_from(uri: str, told: list[str], volume: str | Non
     ],
 )
 def test_the_model_cache(cache: Json, claim: str | None) -> None:
-    models = volumes(render(model={"uri": "hf://a/b", "cache": cache}))["models"]
-    expected = {"emptyDir": {}} if claim is None else {"persistentVolumeClaim": {"claimName": claim}}
-    assert models == {"name": "models"} | expected
+    for uri in ("hf://a/b", "s3://bucket/a"):
+        models = volumes(render(model={"uri": uri, "cache": cache}))["models"]
+        expected = {"emptyDir": {}} if claim is None else {"persistentVolumeClaim": {"claimName": claim}}
+        assert models == {"name": "models"} | expected
 
 
 RESOURCES = [
@@ -176,6 +162,18 @@ RESOURCES = [
         {"cpu": "2", "memory": "20Gi"},
         {"memory": "20Gi", "nvidia.com/gpu": "1"},
         id="only a limit",
+    ),
+    pytest.param(
+        {"batching": {"kvOffloadingSize": "3500Mi"}},
+        {"cpu": "2", "memory": "12Gi"},
+        {"nvidia.com/gpu": "1"},
+        id="offloaded cache",
+    ),
+    pytest.param(
+        {"batching": {"kvOffloadingSize": "4Gi"}, "runtime": {"resources": {"limits": {"memory": "20Gi"}}}},
+        {"cpu": "2", "memory": "25Gi"},
+        {"memory": "25Gi", "nvidia.com/gpu": "1"},
+        id="offloaded cache on top of the limit",
     ),
     pytest.param(
         {
@@ -217,6 +215,15 @@ def test_resources(sections: Json, requests: Json, limits: Json) -> None:
         pytest.param({"parallelism": {"tensorParallelSize": 2}}, "2Gi", id="tensor parallel"),
         pytest.param({"parallelism": {"pipelineParallelSize": 2}}, "2Gi", id="pipeline parallel"),
         pytest.param(CPU, "1Gi", id="cpu"),
+        pytest.param({"batching": {"kvOffloadingSize": "64Gi"}}, "65Gi", id="offloaded cache lies in it"),
+        pytest.param(
+            {"batching": {"kvOffloadingSize": "1500Mi"}, "parallelism": {"tensorParallelSize": 2}},
+            "4Gi",
+            id="offloaded cache of two ranks",
+        ),
+        pytest.param(
+            {"batching": {"kvOffloadingSize": "64Gi", "kvOffloadingBackend": "lmcache"}}, None, id="LMCache's own"
+        ),
     ],
 )
 def test_shared_memory_where_processes_exchange_tensors(sections: Json, size: str | None) -> None:

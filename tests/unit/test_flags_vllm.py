@@ -7,16 +7,21 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_runtime import flag_table_0_32
+from llmservice_runtime.engine_flags import COMPILATION_MODES, CUDA_GRAPHS
 from llmservice_runtime.flags import (
     Ambiguous,
     EngineOptions,
+    GenerationDefaults,
+    LoRA,
     Match,
+    Speculation,
     Unknown,
     check_extra_args,
     flag_table,
@@ -66,7 +71,9 @@ OPTIONS = st.builds(
     EngineOptions,
     model=TEXT,
     served_names=st.lists(TEXT, max_size=3).map(tuple),
-    revision=st.none() | TEXT,
+    runner=st.sampled_from(["auto", "generate", "pooling"]),
+    convert=st.sampled_from(["auto", "classify", "embed", "none"]),
+    chat_template=st.none() | TEXT,
     trust_remote_code=st.booleans(),
     weights=st.sampled_from(["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]),
     dtype=st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
@@ -80,12 +87,46 @@ OPTIONS = st.builds(
     max_num_batched_tokens=st.none() | COUNT,
     max_model_len=st.none() | st.just("auto") | COUNT,
     max_num_queued_requests=st.none() | st.integers(0, 100),
+    max_num_queued_tokens=st.none() | COUNT,
     chunked_prefill=MAYBE,
+    long_prefill_token_threshold=st.none() | COUNT,
     prefix_caching=MAYBE,
+    prefix_caching_hash_algo=st.none() | st.sampled_from(["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]),
     scheduling_policy=st.none() | st.sampled_from(["fcfs", "priority"]),
     block_size=st.none() | COUNT,
+    kv_offloading_gib=st.none() | st.floats(0.01, 1 << 20),
+    kv_offloading_backend=st.none() | st.sampled_from(["native", "lmcache"]),
+    attention_backend=st.sampled_from(get_args(AttentionBackend)),
+    enforce_eager=st.booleans(),
+    compilation_mode=st.none() | st.sampled_from(get_args(CompilationMode)),
+    cuda_graphs=st.none() | st.sampled_from(get_args(CudaGraphs)),
+    optimization_level=st.none() | st.integers(0, 3),
+    speculation=st.none()
+    | st.builds(
+        Speculation,
+        method=st.sampled_from(get_args(SpeculativeMethod)),
+        num_speculative_tokens=COUNT,
+        model=st.none() | TEXT,
+        prompt_lookup_min=st.none() | COUNT,
+        prompt_lookup_max=st.none() | COUNT,
+        draft_tensor_parallel_size=st.none() | COUNT,
+    ),
+    lora=st.none()
+    | st.builds(
+        LoRA,
+        max_loras=st.none() | COUNT,
+        max_lora_rank=st.none() | st.sampled_from([1, 8, 16, 32, 64, 128, 256, 320, 512]),
+        max_cpu_loras=st.none() | COUNT,
+    ),
+    tool_call_parser=st.none() | st.sampled_from(["hermes", "granite-20b-fc"]),
+    reasoning_parser=st.none() | st.sampled_from(["qwen3", "openai_gptoss"]),
+    seed=st.none() | st.integers(0, (1 << 32) - 1),
+    generation_defaults=st.builds(GenerationDefaults, temperature=st.none() | st.floats(0, 2), top_k=st.none() | COUNT),
+    sleep_mode=st.booleans(),
     gpu_memory_utilization=st.none() | st.floats(0.01, 1.0),
-    extra_args=st.sampled_from([(), ("--enforce-eager",), ("--seed", "1"), ("--lora-modules", "a=b", "c=d")]),
+    extra_args=st.sampled_from(
+        [(), ("--async-scheduling",), ("--stream-interval", "1"), ("--lora-target-modules", "a", "b")]
+    ),
 )
 
 
@@ -97,15 +138,49 @@ def test_vllm_accepts_and_understands_all_that_is_rendered(
     parsed = parser.parse_args(list(render(options)))
     assert parsed.model == options.model
     assert (parsed.served_model_name or []) == list(options.served_names)
-    assert parsed.revision == options.revision
+    assert (parsed.runner, parsed.convert) == (options.runner, options.convert)
+    assert parsed.chat_template == options.chat_template
     assert parsed.tensor_parallel_size == options.tensor_parallel_size
     assert parsed.max_num_queued_reqs == options.max_num_queued_requests
     assert parsed.enable_chunked_prefill in (None, options.chunked_prefill) or options.chunked_prefill is None
     assert parsed.quantization == quantization_method(options)
+    assert parsed.kv_offloading_size == options.kv_offloading_gib
+    assert parsed.enforce_eager == options.enforce_eager
+    assert parsed.seed == (options.seed or 0)
+    assert parsed.enable_lora == (None if options.lora is None else True)
+    assert parsed.enable_auto_tool_choice == (options.tool_call_parser is not None)
+    _understood(parsed, options)
     if options.max_model_len is not None:
         assert parsed.max_model_len == (-1 if options.max_model_len == "auto" else options.max_model_len)
     if options.gpu_memory_utilization is not None:
         assert parsed.gpu_memory_utilization == options.gpu_memory_utilization
+
+
+def _understood(parsed: argparse.Namespace, options: EngineOptions) -> None:
+    """What is JSON, or a name of vLLM's own, becomes the value that was meant."""
+    from vllm.config import AttentionConfig, CompilationConfig, CompilationMode, CUDAGraphMode
+
+    wanted = None if options.attention_backend == "auto" else options.attention_backend
+    backend = AttentionConfig.validate_backend_before(parsed.attention_backend)
+    assert (None if backend is None else backend.name) == wanted
+    compilation = parsed.compilation_config
+    if isinstance(compilation, dict):
+        compilation = CompilationConfig(**compilation)
+    if options.compilation_mode is not None:
+        assert compilation.mode is CompilationMode[COMPILATION_MODES[options.compilation_mode]]
+    if options.cuda_graphs is not None:
+        assert compilation.cudagraph_mode is CUDAGraphMode[CUDA_GRAPHS[options.cuda_graphs]]
+    speculation = options.speculation
+    if speculation is None:
+        assert parsed.speculative_config is None
+    else:
+        assert parsed.speculative_config["num_speculative_tokens"] == speculation.num_speculative_tokens
+        assert parsed.speculative_config.get("model") == speculation.model
+    given = parsed.override_generation_config
+    assert (given.get("temperature"), given.get("top_k")) == (
+        options.generation_defaults.temperature,
+        options.generation_defaults.top_k,
+    )
 
 
 def _underscored(text: str) -> str:
@@ -155,10 +230,11 @@ def test_tokens_resolve_as_argparse_resolves_them(parser: argparse.ArgumentParse
 @pytest.mark.parametrize(
     "args",
     [
-        ["--max-num-se", "4"], ["--max_num_seqs=4"], ["-tp=2"], ["-O3"], ["-O", "2"], ["-cc.mode=3"], ["-qawq"],
-        ["--compilation_config.mode", "3"], ["--seed", "-3"], ["--no-enforce-eager"], ["--lora-modules", "a=b", "c=d"],
-        ["--enforce-eagr"], ["--max-lora", "3"], ["--seed", "x"], ["--seed"], ["--runner", "x"], ["--enforce-eager=1"],
-        ["--swap-space", "4"], ["--device", "cpu"], ["--seed", "--enforce-eager"], ["--max-lora-rank", "7"],
+        ["--max-num-se", "4"], ["--max_num_seqs=4"], ["-tp=2"], ["-O3"], ["-O", "2"], ["-cc.backend=eager"], ["-qawq"],
+        ["--compilation_config.backend", "eager"], ["--max-logprobs", "-1"], ["--no-async-scheduling"],
+        ["--lora-target-modules", "a", "b"], ["--enforce-eagr"], ["--max-lora", "3"], ["--stream-interval", "x"],
+        ["--stream-interval"], ["--lora-dtype", "x"], ["--async-scheduling=1"], ["--swap-space", "4"],
+        ["--device", "cpu"], ["--stream-interval", "--async-scheduling"], ["--mamba-cache-dtype", "7"],
     ],
     ids=" ".join,
 )  # fmt: skip

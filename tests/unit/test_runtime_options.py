@@ -73,3 +73,16 @@ def test_the_users_environment_wins_but_for_the_board() -> None:
     assert made["VLLM_ENGINE_READY_TIMEOUT_S"] == "5"
     assert made["LLMSERVICE_DRAIN_FILE"] == "/board"
     assert made["PYTHONFAULTHANDLER"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "inherited", "offline"),
+    [
+        pytest.param(ServeOptions(), {}, None, id="nothing is fetched"),
+        pytest.param(ServeOptions(fetch=("model=hf://a/b",)), {}, "1", id="the supervisor fetches"),
+        pytest.param(ServeOptions(adapters_file="/a"), {}, "1", id="adapters may be fetched"),
+        pytest.param(ServeOptions(fetch=("model=hf://a/b",)), {"HF_HUB_OFFLINE": "0"}, "0", id="as the container says"),
+    ],
+)
+def test_vllm_does_not_wait_for_a_hub(options: ServeOptions, inherited: dict[str, str], offline: str | None) -> None:
+    assert environment(options, inherited).get("HF_HUB_OFFLINE") == offline

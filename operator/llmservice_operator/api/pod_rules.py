@@ -7,7 +7,11 @@ from llmservice_runtime import contract
 
 from llmservice_operator.api.rule import Rule, cel_list
 
-OWN_VOLUMES = ("runtime", "run", "home", "tmp", "cache", "models", "source", "dshm", "ca-bundle")
+OWN_VOLUMES = (
+    *("runtime", "run", "home", "tmp", "cache", "models", "source", "draft", "adapters", "chat-template", "dshm"),
+    "ca-bundle",
+)
+OWN_VOLUME_PREFIX = "adapter-"
 OWN_CONTAINERS = (contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER)
 # Where a mount would hide ours, or the system's. Folders below /tmp and the home folder are free.
 OWN_PATHS = (
@@ -109,8 +113,9 @@ _COUNT = " + ".join(f"(has(self.{source}) ? 1 : 0)" for source in (*_SOURCES, *_
 
 VOLUME = (
     Rule(
-        f"!(self.name in {cel_list(OWN_VOLUMES)})",
-        f"is a volume of the operator's own: choose another name than {', '.join(OWN_VOLUMES)}",
+        f"!(self.name in {cel_list(OWN_VOLUMES)}) && !self.name.startsWith('{OWN_VOLUME_PREFIX}')",
+        f"is a volume of the operator's own: choose another name than {', '.join(OWN_VOLUMES)} and "
+        f"{OWN_VOLUME_PREFIX}*",
         ".name",
     ),
     Rule(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.api.base import Many
+from llmservice_operator.api.base import BY_NAME, Many
 
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=1024)]
@@ -44,12 +44,14 @@ class EndpointStatus(StatusModel):
     """Where and under which names the model answers."""
 
     url: Word | None = said("Base address of the OpenAI API inside the cluster.")
-    model_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
+    model_names: Many[Word] | None = said("Names that a request may give as model, adapters included.", max_length=80)
 
 
 class EffectiveModel(StatusModel):
     served_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
     revision: Word | None = said("Revision of the repository that was asked for.")
+    runner: Word | None = said("What the model is used for.")
+    convert: Word | None = said("What a generating model is made into.")
 
 
 class EffectivePrecision(StatusModel):
@@ -80,10 +82,67 @@ class EffectiveBatching(StatusModel):
         ),
     ] = said("Most tokens of one request.")
     max_num_queued_requests: int | None = said("Most requests that run and wait.")
+    max_num_queued_tokens: int | None = said("Most prompt tokens of prompts that are not worked off yet.")
     chunked_prefill: bool | None = said("Whether long prompts are worked off in pieces.")
+    long_prefill_token_threshold: int | None = said("From how many tokens a prompt counts as long; 0: none does.")
     prefix_caching: bool | None = said("Whether the KV cache of finished requests is reused.")
+    prefix_caching_hash_algo: Word | None = said("Hash that cached blocks are found by.")
     scheduling_policy: Word | None = said("Which waiting request comes next.")
     block_size: int | None = said("Tokens in one block of the KV cache.")
+    kv_offloading_size: Word | None = said("Memory of the node that KV cache is kept in.")
+    kv_offloading_backend: Word | None = said("Who moves it.")
+
+
+class EffectiveAttention(StatusModel):
+    backend: Word | None = said("Attention backend; auto where vLLM chooses.")
+
+
+class EffectiveCompilation(StatusModel):
+    enforce_eager: bool | None = said("Whether nothing is compiled or recorded.")
+    mode: Word | None = said("How the model is compiled.")
+    cuda_graphs: Word | None = said("Which steps are recorded as CUDA graphs.")
+    optimization_level: int | None = said("The level that the others follow from.")
+
+
+class EffectiveContextExtension(StatusModel):
+    method: Word | None = said("How positions are rescaled.")
+    factor: float | None = said("How many times longer.")
+    original_max_position_embeddings: int | None = said("Length that the model was trained for, where it was given.")
+
+
+class EffectiveDraftModel(StatusModel):
+    uri: Word | None = said("Where it comes from.")
+
+
+class EffectiveSpeculativeDecoding(StatusModel):
+    method: Word | None = said("Who guesses tokens.")
+    model: EffectiveDraftModel | None = said("The draft model or heads.")
+    num_speculative_tokens: int | None = said("Tokens that are guessed at a time.")
+    prompt_lookup_min: int | None = said("Fewest tokens that must match.")
+    prompt_lookup_max: int | None = said("Most tokens that are matched.")
+    draft_tensor_parallel_size: int | None = said("GPUs that the draft model is spread over.")
+
+
+class EffectiveLoRA(StatusModel):
+    max_loras: int | None = said("Most different adapters in one step.")
+    max_lora_rank: int | None = said("Highest rank of an adapter.")
+    max_cpu_loras: int | None = said("Most adapters in the pod's memory.")
+
+
+class EffectiveGenerationDefaults(StatusModel):
+    temperature: float | None = said("Randomness.")
+    top_p: float | None = said("Probability of the tokens that are chosen among.")
+    top_k: int | None = said("Number of tokens that are chosen among.")
+    min_p: float | None = said("Least probability, as a share of the likeliest token's.")
+    repetition_penalty: float | None = said("Penalty of tokens that came already.")
+    max_tokens: int | None = said("Most tokens of an answer.")
+
+
+class EffectiveGeneration(StatusModel):
+    tool_call_parser: Word | None = said("Parser of tool calls.")
+    reasoning_parser: Word | None = said("Parser of a model's thinking.")
+    seed: int | None = said("Seed of the random numbers.")
+    defaults: EffectiveGenerationDefaults | None = said("Sampling parameters of requests that do not say otherwise.")
 
 
 class EffectiveAccelerator(StatusModel):
@@ -109,6 +168,7 @@ class EffectiveEndpoint(StatusModel):
 class EffectiveRuntime(StatusModel):
     image: Word | None = said("Image with vLLM in it.")
     version: Word | None = said("vLLM version whose flags apply.")
+    sleep_mode: bool | None = said("Whether the model can be put to sleep.")
 
 
 class EffectiveStatus(StatusModel):
@@ -118,11 +178,37 @@ class EffectiveStatus(StatusModel):
     precision: EffectivePrecision | None = said("Precision.")
     parallelism: EffectiveParallelism | None = said("Parallelism.")
     batching: EffectiveBatching | None = said("Batching; what is absent is vLLM's own choice.")
+    attention: EffectiveAttention | None = said("Attention.")
+    compilation: EffectiveCompilation | None = said("Compilation; what is absent is vLLM's own choice.")
+    context_extension: EffectiveContextExtension | None = said("Context extension, where it is asked for.")
+    speculative_decoding: EffectiveSpeculativeDecoding | None = said("Speculation, where it is asked for.")
+    lora: EffectiveLoRA | None = said("What is kept free for adapters, where there may be some.")
+    generation: EffectiveGeneration | None = said("Generation; what is absent is as the model says.")
     accelerator: EffectiveAccelerator | None = said("Accelerator.")
     rollout: EffectiveRollout | None = said("Rollout.")
     drain: EffectiveDrain | None = said("Draining.")
     endpoint: EffectiveEndpoint | None = said("Endpoint.")
     runtime: EffectiveRuntime | None = said("Runtime.")
+
+
+class ProgressStatus(StatusModel):
+    """How far a pod has come that starts; written when its phase or step changes, else every 15 seconds at most."""
+
+    pod: Word | None = said("The pod that this is about.")
+    phase: Word | None = said("Preflight, Fetching, Loading or Smoke (its first request).")
+    message: Text | None = said("What it is doing, in the server's own words.")
+    artifact: Word | None = said("What is being fetched: model or draft.")
+    step: Word | None = said("Listing, Waiting (for another pod that fetches the same), Downloading or Verifying.")
+    percent: int | None = said("Share of the bytes that are there.", ge=0, le=100)
+    eta_seconds: int | None = said("Seconds until all are there, at the present pace.", ge=0)
+
+
+class AdapterStatus(StatusModel):
+    """One LoRA adapter of the spec."""
+
+    name: Word = Field(description="Name that a request gives as model.")
+    loaded: bool = Field(description="Whether every replica serves it.")
+    message: Text | None = said("Why it is not served, and what to do about it; absent while it is on its way.")
 
 
 class MeasuredStatus(StatusModel):
@@ -183,6 +269,10 @@ class LLMServiceStatus(StatusModel):
     gpus: int | None = said("GPUs that all wanted replicas ask for.")
     endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
     effective: EffectiveStatus | None = said("The values in force for every knob that has a default.")
+    progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
     measured: MeasuredStatus | None = said("What vLLM itself reported.")
+    adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = said(
+        "The adapters of the spec, and whether they are served.", max_length=64
+    )
     rollout: RolloutStatus | None = said("What runs, and what a change is waiting for.")
     failure: FailureStatus | None = said("The failure that stands in the way of the current spec.")

@@ -6,7 +6,13 @@ from typing import Any
 
 from llmservice_runtime.flags import compute_dtype, quantization_method
 
+from llmservice_operator.api.adapters import LoRA
+from llmservice_operator.api.base import ApiModel
+from llmservice_operator.api.generation import Generation
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.techniques import Compilation
+from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.deployment import progress_deadline_seconds
 from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.resources import accelerator_resource
@@ -22,7 +28,9 @@ def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
     spec, options = llm.spec, engine_options(llm)
     parallelism = spec.parallelism
     return {
-        "model": _known(servedNames=list(llm.served_names), revision=options.revision),
+        "model": _known(
+            servedNames=list(llm.served_names), revision=_revision(spec), runner=options.runner, convert=options.convert
+        ),
         "precision": _known(
             weights=spec.precision.weights,
             dtype=compute_dtype(options),
@@ -36,11 +44,17 @@ def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
             "enableExpertParallel": parallelism.enable_expert_parallel,
         },
         "batching": _batching(llm),
+        "attention": {"backend": spec.attention.backend},
+        "compilation": _compilation(spec.compilation),
+        **_asked_for(spec),
+        "generation": _generation(spec.generation),
         "accelerator": _accelerator(llm),
         "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
         "drain": {"timeoutSeconds": spec.drain.timeout_seconds},
         "endpoint": {"port": spec.endpoint.port},
-        "runtime": _known(image=image(llm, settings), version=vllm_version(llm, settings)),
+        "runtime": _known(
+            image=image(llm, settings), version=vllm_version(llm, settings), sleepMode=spec.runtime.sleep_mode
+        ),
     }
 
 
@@ -52,11 +66,60 @@ def _batching(llm: LLMService) -> dict[str, Any]:
         maxNumBatchedTokens=batching.max_num_batched_tokens or tokens,
         maxModelLen=batching.max_model_len,
         maxNumQueuedRequests=batching.max_num_queued_requests,
+        maxNumQueuedTokens=batching.max_num_queued_tokens,
         chunkedPrefill=batching.chunked_prefill,
+        longPrefillTokenThreshold=batching.long_prefill_token_threshold or 0,
         prefixCaching=batching.prefix_caching,
+        prefixCachingHashAlgo=batching.prefix_caching_hash_algo or "sha256",
         schedulingPolicy=batching.scheduling_policy or "fcfs",
         blockSize=batching.block_size,
+        kvOffloadingSize=batching.kv_offloading_size,
+        kvOffloadingBackend=batching.kv_offloading_size and (batching.kv_offloading_backend or "native"),
     )
+
+
+def _revision(spec: LLMServiceSpec) -> str | None:
+    source = spec.model.source
+    return source.revision if isinstance(source, HubSource) else None
+
+
+def _compilation(compilation: Compilation) -> dict[str, Any]:
+    """Without compiling there is one answer; else level, mode and graphs follow from each other in vLLM."""
+    if compilation.enforce_eager:
+        return {"enforceEager": True, "mode": "none", "cudaGraphs": "none"}
+    return _known(
+        enforceEager=False,
+        mode=compilation.mode,
+        cudaGraphs=compilation.cuda_graphs,
+        optimizationLevel=2 if compilation.optimization_level is None else compilation.optimization_level,
+    )
+
+
+def _asked_for(spec: LLMServiceSpec) -> dict[str, Any]:
+    """Parts of the spec that are not there unless they are asked for, with the defaults inside them."""
+    found: dict[str, Any] = {}
+    if spec.context_extension is not None:
+        found["contextExtension"] = _dump(spec.context_extension)
+    if spec.speculative_decoding is not None:
+        found["speculativeDecoding"] = _dump(spec.speculative_decoding)
+    if spec.is_lora_on:
+        lora = spec.lora or LoRA()
+        most = lora.max_loras or 1
+        found["lora"] = {
+            "maxLoras": most,
+            "maxLoraRank": lora.max_lora_rank or 16,
+            "maxCpuLoras": lora.max_cpu_loras or most,
+        }
+    return found
+
+
+def _generation(generation: Generation) -> dict[str, Any]:
+    known = _dump(generation) | {"seed": generation.seed or 0}
+    return {name: value for name, value in known.items() if value != {}}
+
+
+def _dump(part: ApiModel) -> dict[str, Any]:
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _batch_defaults(llm: LLMService) -> tuple[int, int] | None:

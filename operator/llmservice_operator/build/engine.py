@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import re
 
-from llmservice_runtime.contract import SOURCE_DIR
-from llmservice_runtime.flags import EngineOptions
+from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR
+from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.uri import ClaimSource, FileSource, HubSource
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
+from llmservice_operator.build.sources import draft_path, fetched, model_path
+from llmservice_operator.planner.quantity import gibibytes
+
+CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
 
 _TAG = re.compile(r":v?(\d+\.\d+\.\d+)(?:[-+._][\w.-]*)?(?:@sha256:[0-9a-f]+)?$")
-
-
-def model_argument(llm: LLMService) -> tuple[str, str | None]:
-    """What vLLM is told to load, and its revision on the hub."""
-    match llm.spec.model.source:
-        case HubSource(repo, revision):
-            return repo, revision
-        case ClaimSource(_, path):
-            return (f"{SOURCE_DIR}/{path}" if path else SOURCE_DIR), None
-        case FileSource(path):
-            return path, None
 
 
 def engine_options(llm: LLMService) -> EngineOptions:
     """Every knob that decides the command line; what the user left out stays vLLM's to decide."""
     spec = llm.spec
-    model, revision = model_argument(llm)
     precision, parallelism, batching = spec.precision, spec.parallelism, spec.batching
+    compilation, generation = spec.compilation, spec.generation
     return EngineOptions(
-        model=model,
-        revision=revision,
+        model=model_path(spec),
         served_names=llm.served_names,
+        runner=spec.model.runner,
+        convert=spec.model.convert,
+        chat_template=None if spec.model.chat_template is None else CHAT_TEMPLATE_FILE,
         trust_remote_code=spec.model.trust_remote_code,
         weights=precision.weights,
         dtype=precision.dtype,
@@ -48,22 +43,56 @@ def engine_options(llm: LLMService) -> EngineOptions:
         max_num_batched_tokens=batching.max_num_batched_tokens,
         max_model_len=batching.max_model_len,
         max_num_queued_requests=batching.max_num_queued_requests,
+        max_num_queued_tokens=batching.max_num_queued_tokens,
         chunked_prefill=batching.chunked_prefill,
+        long_prefill_token_threshold=batching.long_prefill_token_threshold,
         prefix_caching=batching.prefix_caching,
+        prefix_caching_hash_algo=batching.prefix_caching_hash_algo,
         scheduling_policy=batching.scheduling_policy,
         block_size=batching.block_size,
+        kv_offloading_gib=None if batching.kv_offloading_size is None else gibibytes(batching.kv_offloading_size),
+        kv_offloading_backend=batching.kv_offloading_backend,
+        attention_backend=spec.attention.backend,
+        enforce_eager=compilation.enforce_eager,
+        compilation_mode=compilation.mode,
+        cuda_graphs=compilation.cuda_graphs,
+        optimization_level=compilation.optimization_level,
+        speculation=_speculation(spec),
+        lora=_lora(spec),
+        tool_call_parser=generation.tool_call_parser,
+        reasoning_parser=generation.reasoning_parser,
+        seed=generation.seed,
+        generation_defaults=GenerationDefaults(**dict(generation.defaults)),
+        sleep_mode=spec.runtime.sleep_mode,
         gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
         extra_args=spec.runtime.extra_args,
     )
 
 
+def _speculation(spec: LLMServiceSpec) -> Speculation | None:
+    asked = spec.speculative_decoding
+    if asked is None:
+        return None
+    return Speculation(**dict(asked) | {"model": draft_path(spec)})
+
+
+def _lora(spec: LLMServiceSpec) -> LoRA | None:
+    if not spec.is_lora_on:
+        return None
+    return LoRA() if spec.lora is None else LoRA(**dict(spec.lora))
+
+
 def serve_options(llm: LLMService, settings: Settings) -> ServeOptions:
     """What the supervisor is told."""
+    extension = llm.spec.context_extension
     return ServeOptions(
         accelerator=llm.spec.accelerator.type,
         expected_version=vllm_version(llm, settings),
         weights=llm.spec.precision.weights,
         drain_seconds=llm.spec.drain.timeout_seconds,
+        fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
+        context_extension=None if extension is None else extension.argument,
+        adapters_file=f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if llm.spec.is_lora_on else None,
     )
 
 

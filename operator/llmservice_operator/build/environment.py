@@ -6,11 +6,14 @@ from typing import Any
 
 from llmservice_runtime import contract
 
+from llmservice_operator.api.model import S3
 from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.resources import cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.sources import needs_models_volume
 
 EnvVar = dict[str, Any]
 
@@ -19,7 +22,7 @@ CA_DIR = "/llmservice/ca"
 
 def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
     """Ours first, then the user's; a name that the user gives replaces ours where the API allows it."""
-    ours = _paths(llm) | _network(settings) | _engine(llm, settings)
+    ours = _paths(llm) | _network(settings) | _buckets(llm.spec.model.s3) | _engine(llm, settings)
     variables = [{"name": name, "value": value} for name, value in ours.items()]
     variables += _secrets(llm)
     given = {variable["name"] for variable in llm.spec.runtime.env}
@@ -29,7 +32,6 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
 def _paths(llm: LLMService) -> dict[str, str]:
     """Everything that is written goes to volumes: the root file system is read-only, the UID may be any."""
     cache = contract.CACHE_DIR
-    is_remote = isinstance(llm.spec.model.source, HubSource)
     return {
         "HOME": contract.HOME_DIR,
         # torch asks for the user's name; a UID without a passwd entry has none.
@@ -42,9 +44,24 @@ def _paths(llm: LLMService) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "NUMBA_CACHE_DIR": f"{cache}/numba",
         "XDG_CACHE_HOME": f"{cache}/xdg",
-        "HF_HOME": contract.MODELS_DIR if is_remote else f"{cache}/huggingface",
-        **({} if is_remote else {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}),
+        "HF_HOME": f"{cache}/huggingface",
+        **_offline(llm.spec),
     }
+
+
+def _offline(spec: LLMServiceSpec) -> dict[str, str]:
+    """vLLM needs no hub, and offline it does not wait for one that cannot be reached.
+
+    Where the supervisor may fetch something, it tells vLLM alone. A model's own code may name code of further
+    repositories, which nobody else fetches.
+    """
+    if isinstance(spec.model.source, HubSource) and spec.model.trust_remote_code:
+        offline = "0"
+    elif needs_models_volume(spec):
+        return {}
+    else:
+        offline = "1"
+    return {"HF_HUB_OFFLINE": offline, "TRANSFORMERS_OFFLINE": offline}
 
 
 def _network(settings: Settings) -> dict[str, str]:
@@ -74,9 +91,24 @@ def _no_proxy(settings: Settings) -> str | None:
     return ",".join(given + [host for host in ("localhost", "127.0.0.1") if host not in given])
 
 
+def _buckets(s3: S3) -> dict[str, str]:
+    """Under the names that every S3 client knows."""
+    variables = {}
+    if s3.endpoint is not None:
+        variables["AWS_ENDPOINT_URL_S3"] = s3.endpoint
+    if s3.region is not None:
+        variables |= {"AWS_REGION": s3.region, "AWS_DEFAULT_REGION": s3.region}
+    return variables
+
+
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
     # vLLM gives up on its engine after 600 s by itself; the supervisor keeps the start budget and says why.
     variables = {"VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_SECONDS)}
+    if llm.spec.is_lora_on:
+        # The supervisor loads adapters through vLLM's own API; its middleware closes that to everybody else.
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if llm.spec.runtime.sleep_mode:
+        variables["VLLM_SERVER_DEV_MODE"] = "1"
     if llm.spec.accelerator.type != "cpu":
         return variables
     variables["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib(llm, settings))
@@ -96,9 +128,16 @@ def _secrets(llm: LLMService) -> list[EnvVar]:
         variables.append(_from_secret(contract.HF_TOKEN_ENV, llm.spec.model.token_secret_ref))
     if llm.spec.endpoint.api_key_secret_ref is not None:
         variables.append(_from_secret(contract.API_KEY_ENV, llm.spec.endpoint.api_key_secret_ref))
+    if (bucket_keys := llm.spec.model.s3.credentials_secret_ref) is not None:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            variables.append(_from_secret(name, SecretKeyRef(name=bucket_keys.name, key=name)))
+        # Only temporary credentials have one.
+        token = SecretKeyRef(name=bucket_keys.name, key="AWS_SESSION_TOKEN")
+        variables.append(_from_secret(token.key, token, optional=True))
     return variables
 
 
-def _from_secret(name: str, reference: SecretKeyRef) -> EnvVar:
+def _from_secret(name: str, reference: SecretKeyRef, *, optional: bool = False) -> EnvVar:
     """The kubelet resolves it; the operator never reads a Secret."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}
+    chosen = {"name": reference.name, "key": reference.key} | ({"optional": True} if optional else {})
+    return {"name": name, "valueFrom": {"secretKeyRef": chosen}}

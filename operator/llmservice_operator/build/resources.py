@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.quantity import GIB, add_memory, amount, same_amount
+from llmservice_operator.planner.quantity import GIB, add_memory, amount, gibibytes, same_amount
 
 Resources = dict[str, dict[str, str]]
 
@@ -27,11 +28,20 @@ def shared_memory_gib(llm: LLMService, settings: Settings) -> int:
     """Size of /dev/shm, of which a container has 64 MiB by default; 0 where that will do.
 
     Ranks of one model exchange tensors through it. On CPUs vLLM's engine always has a worker process of its own,
-    which asks for 160 MiB at least.
+    which asks for 160 MiB at least. vLLM keeps offloaded KV cache there, in a file that all ranks map.
     """
+    offloaded = offloaded_gib(llm)
     if llm.spec.parallelism.accelerators > 1:
-        return settings.shared_memory_gib
-    return 1 if llm.spec.accelerator.type == "cpu" else 0
+        return settings.shared_memory_gib + offloaded
+    return offloaded + (1 if llm.spec.accelerator.type == "cpu" or offloaded else 0)
+
+
+def offloaded_gib(llm: LLMService) -> int:
+    """KV cache in the node's memory, rounded up; LMCache keeps its own elsewhere."""
+    batching = llm.spec.batching
+    if batching.kv_offloading_size is None or batching.kv_offloading_backend == "lmcache":
+        return 0
+    return math.ceil(gibibytes(batching.kv_offloading_size))
 
 
 def server_resources(llm: LLMService, settings: Settings) -> Resources:
@@ -54,7 +64,8 @@ def _default_requests(llm: LLMService, settings: Settings) -> dict[str, str]:
     if llm.spec.accelerator.type == "cpu":
         memory = settings.cpu_only_memory_gib * gpus + cpu_kv_cache_gib(llm, settings) - settings.cpu_kv_cache_gib
         return {"cpu": settings.cpu_only_cpu, "memory": f"{memory}Gi"}
-    return {"cpu": str(settings.cpu_per_gpu * gpus), "memory": f"{settings.memory_gib_per_gpu * gpus}Gi"}
+    memory = settings.memory_gib_per_gpu * gpus + offloaded_gib(llm)
+    return {"cpu": str(settings.cpu_per_gpu * gpus), "memory": f"{memory}Gi"}
 
 
 def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: int) -> None:

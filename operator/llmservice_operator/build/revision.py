@@ -8,16 +8,24 @@ from typing import Any
 
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.meta import REVISION_LABEL, Manifest
+from llmservice_operator.build.sources import adapter_stores
 
 # Everything that is not listed needs no restart. Left out on purpose: model.architecture and accelerator.memory on
 # GPUs are facts for checks; of the cache only which claim it is reaches the pod; the drain timeout waits for the next
-# rollout, since a restart would cost more than a shorter or longer drain is worth.
-_MODEL = {"uri", "served_names", "token_secret_ref", "trust_remote_code"}
+# rollout, since a restart would cost more than a shorter or longer drain is worth; of the adapters only whether there
+# may be any, and what has to be mounted for them, since the supervisor loads and unloads them.
+_MODEL = {"uri", "served_names", "token_secret_ref", "trust_remote_code", "s3", "runner", "convert", "chat_template"}
 _RESTARTING: dict[str, Any] = {
     "model": _MODEL,
     "precision": True,
     "parallelism": True,
     "batching": True,
+    "attention": True,
+    "compilation": True,
+    "context_extension": True,
+    "speculative_decoding": True,
+    "lora": True,
+    "generation": True,
     "accelerator": True,
     "endpoint": {"api_key_secret_ref"},
     "runtime": True,
@@ -35,6 +43,8 @@ def revision_key(spec: LLMServiceSpec) -> str:
         fields.get("accelerator", {}).pop("memory", None)
     cache = spec.model.cache
     fields["cache"] = cache.claim_name or (cache.size is not None)
+    # An empty `lora` says as much as an adapter.
+    fields["lora"] = [fields.get("lora") or {}, adapter_stores(spec)] if spec.is_lora_on else None
     return _hash({key: value for key, value in fields.items() if value})
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from llmservice_runtime import contract
 
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.uri import ClaimSource, HubSource
+from llmservice_operator.build.engine import CHAT_TEMPLATE_FILE
 from llmservice_operator.build.environment import CA_DIR
-from llmservice_operator.build.meta import cache_claim_name
+from llmservice_operator.build.meta import adapters_config_name, cache_claim_name
 from llmservice_operator.build.resources import shared_memory_gib
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.sources import Store, needs_models_volume, places
 
 RUNTIME_VOLUME = "runtime"
 
@@ -45,22 +46,48 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
     return [
         Mounted(RUNTIME_VOLUME, {"emptyDir": {}}, contract.RUNTIME_DIR, read_only=True),
         *scratch,
-        *_model(llm),
+        *_models(llm),
+        *_sources(llm),
+        *_config_maps(llm),
         *_shared_memory(llm, settings),
         *_ca_bundle(settings),
     ]
 
 
-def _model(llm: LLMService) -> list[Mounted]:
-    match llm.spec.model.source:
-        case HubSource():
-            return [Mounted("models", _model_cache(llm), contract.MODELS_DIR)]
-        case ClaimSource(claim, _):
-            # Read-only on both levels: the kubelet then leaves the files' owners alone.
-            source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            return [Mounted("source", source, contract.SOURCE_DIR, read_only=True)]
-        case _:
-            return []
+def _models(llm: LLMService) -> list[Mounted]:
+    """What is fetched, kept in a claim where one is wanted."""
+    return [Mounted("models", _model_cache(llm), contract.MODELS_DIR)] if needs_models_volume(llm.spec) else []
+
+
+def _sources(llm: LLMService) -> list[Mounted]:
+    """What need not be fetched is mounted."""
+    pull_policy = llm.spec.runtime.image_pull_policy
+    return [
+        Mounted(place.volume, _mounted(at, pull_policy), place.path, read_only=True)
+        for at, place in places(llm.spec).items()
+    ]
+
+
+def _mounted(at: Store, pull_policy: str | None) -> dict[str, Any]:
+    if at.kind == "claim":
+        # Read-only on both levels: the kubelet then leaves the files' owners alone.
+        return {"persistentVolumeClaim": {"claimName": at.name, "readOnly": True}}
+    return {"image": {"reference": at.name} | ({} if pull_policy is None else {"pullPolicy": pull_policy})}
+
+
+def _config_maps(llm: LLMService) -> list[Mounted]:
+    """The chat template, and the list of adapters, which the pod outlives and does not wait for."""
+    found = []
+    if (template := llm.spec.model.chat_template) is not None:
+        folder, _, file = CHAT_TEMPLATE_FILE.rpartition("/")
+        reference = template.config_map_key_ref
+        items = [{"key": reference.key, "path": file}]
+        source = {"configMap": {"name": reference.name, "items": items}}
+        found.append(Mounted("chat-template", source, folder, read_only=True))
+    if llm.spec.is_lora_on:
+        source = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
+        found.append(Mounted("adapters", source, contract.ADAPTERS_DIR, read_only=True))
+    return found
 
 
 def _model_cache(llm: LLMService) -> dict[str, Any]:

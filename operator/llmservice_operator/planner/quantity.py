@@ -26,6 +26,11 @@ def amount(quantity: str | int | float) -> Decimal:
     return number * _SUFFIXES[form[3]] if form[3] else number
 
 
+def gibibytes(quantity: str | int) -> float:
+    """A memory quantity in GiB."""
+    return float(amount(quantity) / GIB)
+
+
 def same_amount(one: object, other: object) -> bool:
     """Whether two quantities mean the same."""
     try:

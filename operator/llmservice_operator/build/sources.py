@@ -1,0 +1,111 @@
+"""Where the files of a model, a draft model and adapters lie in the pod: volumes that are mounted, and paths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from llmservice_runtime import contract
+
+from llmservice_operator.api.adapters import Adapter
+from llmservice_operator.api.pod_rules import OWN_VOLUME_PREFIX
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.uri import ClaimSource, FileSource, ImageSource, Source, is_fetched
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Something that Kubernetes mounts: a claim or an image."""
+
+    kind: str
+    """claim or image"""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The volume that a store gets, and where it is mounted."""
+
+    volume: str
+    path: str
+
+
+def store(source: Source) -> Store | None:
+    """What has to be mounted for a source; None where it is fetched or in the image."""
+    match source:
+        case ClaimSource(claim, _):
+            return Store("claim", claim)
+        case ImageSource(reference, _):
+            return Store("image", reference)
+        case _:
+            return None
+
+
+def places(spec: LLMServiceSpec) -> Mapping[Store, Place]:
+    """Every store once, in the order model, draft model, adapters: a claim that two of them share is one volume."""
+    found: dict[Store, Place] = {}
+    for at, place in _wanted(spec):
+        found.setdefault(at, place)
+    return found
+
+
+def _wanted(spec: LLMServiceSpec) -> Iterator[tuple[Store, Place]]:
+    draft = spec.draft_model
+    if at := store(spec.model.source):
+        yield at, Place("source", contract.SOURCE_DIR)
+    if draft is not None and (at := store(draft.source)):
+        yield at, Place("draft", contract.DRAFT_DIR)
+    # By what they are and not by their place in the list, which another adapter would change.
+    named = {at: f"{at.kind}:{at.name}" for adapter in spec.adapters if (at := store(adapter.source))}
+    for at, text in sorted(named.items(), key=lambda item: item[1]):
+        name = hashlib.sha256(text.encode()).hexdigest()[:10]
+        yield at, Place(f"{OWN_VOLUME_PREFIX}{name}", f"{contract.ADAPTER_SOURCES_DIR}/{name}")
+
+
+def model_path(spec: LLMServiceSpec) -> str:
+    """Where vLLM finds the model."""
+    return _path(spec, spec.model.source) or f"{contract.ARTIFACTS_DIR}/{contract.MODEL_ARTIFACT}"
+
+
+def draft_path(spec: LLMServiceSpec) -> str | None:
+    """Where vLLM finds the draft model; None where there is none."""
+    if spec.draft_model is None:
+        return None
+    return _path(spec, spec.draft_model.source) or f"{contract.ARTIFACTS_DIR}/{contract.DRAFT_ARTIFACT}"
+
+
+def adapter_path(spec: LLMServiceSpec, adapter: Adapter) -> str | None:
+    """Where an adapter lies; None where the supervisor fetches it."""
+    return _path(spec, adapter.source)
+
+
+def _path(spec: LLMServiceSpec, source: Source) -> str | None:
+    if isinstance(source, FileSource):
+        return source.path
+    if not isinstance(source, ClaimSource | ImageSource):
+        return None
+    at = store(source)
+    assert at is not None
+    folder = places(spec)[at].path
+    return f"{folder}/{source.path}" if source.path else folder
+
+
+def fetched(spec: LLMServiceSpec) -> Mapping[str, str]:
+    """What the supervisor fetches before vLLM starts: artifact -> uri."""
+    artifacts = {contract.MODEL_ARTIFACT: (spec.model.uri, spec.model.source)}
+    if spec.draft_model is not None:
+        artifacts[contract.DRAFT_ARTIFACT] = (spec.draft_model.uri, spec.draft_model.source)
+    return {name: uri for name, (uri, source) in artifacts.items() if is_fetched(source)}
+
+
+def needs_models_volume(spec: LLMServiceSpec) -> bool:
+    """Whether something may be fetched: adapters can come at any time while LoRA is on."""
+    return bool(fetched(spec)) or spec.is_lora_on
+
+
+def adapter_stores(spec: LLMServiceSpec) -> list[str]:
+    """What adapters need mounted beside the model's and the draft model's; sorted, for the revision key."""
+    return sorted(
+        f"{at.kind}:{at.name}" for at, place in places(spec).items() if place.volume.startswith(OWN_VOLUME_PREFIX)
+    )

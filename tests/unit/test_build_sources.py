@@ -1,0 +1,202 @@
+"""Where a model, a draft model and adapters come from, and what that makes of the pod."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import parse_spec
+from llmservice_operator.build.sources import adapter_path, fetched, places
+
+from tests.unit.test_build_template import CPU, env, mounts, render, server, volumes
+
+Json = dict[str, Any]
+REFERENCE = "registry.example:5000/models/qwen:v1"
+CLAIM = {"persistentVolumeClaim": {"claimName": "claim", "readOnly": True}}
+IMAGE = {"image": {"reference": REFERENCE}}
+MODEL = "/llmservice/run/artifacts/model"
+DRAFT = "/llmservice/run/artifacts/draft"
+
+SOURCES = [
+    pytest.param("hf://Qwen/Qwen2.5-7B@abc", MODEL, {"models": {"emptyDir": {}}}, id="hub"),
+    pytest.param("s3://bucket/a/b", MODEL, {"models": {"emptyDir": {}}}, id="bucket"),
+    pytest.param("pvc://claim/dir/model", "/llmservice/source/dir/model", {"source": CLAIM}, id="claim"),
+    pytest.param("pvc://claim", "/llmservice/source", {"source": CLAIM}, id="whole claim"),
+    pytest.param(
+        f"image://{REFERENCE}#a/b",
+        "/llmservice/source/a/b",
+        {"source": {"image": {"reference": REFERENCE}}},
+        id="image",
+    ),
+    pytest.param("image://models", "/llmservice/source", {"source": {"image": {"reference": "models"}}}, id="its root"),
+    pytest.param("file:///models/m", "/models/m", {}, id="in the runtime's image"),
+]
+
+
+def flag(template: Json, name: str) -> str | None:
+    args = server(template)["args"]
+    return args[args.index(name) + 1] if name in args else None
+
+
+def options(template: Json, name: str) -> list[str]:
+    """Values of one of the supervisor's options."""
+    args = server(template)["args"]
+    return [arg.removeprefix(f"{name}=") for arg in args[: args.index("--")] if arg.startswith(f"{name}=")]
+
+
+@pytest.mark.parametrize(("uri", "path", "mounted"), SOURCES)
+def test_where_the_model_comes_from(uri: str, path: str, mounted: Json) -> None:
+    template = render(model={"uri": uri})
+    assert flag(template, "--model") == path
+    assert options(template, "--fetch") == ([f"model={uri}"] if "models" in mounted else [])
+    found = {name: volume for name, volume in volumes(template).items() if name in ("models", "source")}
+    assert found == {name: {"name": name, **source} for name, source in mounted.items()}
+    assert all(mounts(template)[name].get("readOnly", False) is (name == "source") for name in mounted)
+
+
+@pytest.mark.parametrize(
+    ("sections", "offline"),
+    [
+        pytest.param({"model": {"uri": "pvc://claim"}}, "1", id="nothing is fetched"),
+        pytest.param({"model": {"uri": "file:///m"}}, "1", id="it is in the image"),
+        pytest.param({"model": {"uri": "hf://a/b"}}, None, id="the supervisor fetches, and tells vLLM alone"),
+        pytest.param({"model": {"uri": "file:///m"}, "lora": {}}, None, id="it may fetch an adapter"),
+        pytest.param({"model": {"uri": "hf://a/b", "trustRemoteCode": True}}, "0", id="a model's own code"),
+        pytest.param({"model": {"uri": "s3://bucket", "trustRemoteCode": True}}, None, id="from no hub"),
+    ],
+)
+def test_vllm_needs_no_hub(sections: Json, offline: str | None) -> None:
+    variables = env(render(**sections))
+    assert (variables.get("HF_HUB_OFFLINE"), variables.get("TRANSFORMERS_OFFLINE")) == (offline, offline)
+    # The cache of models may be shared, and is no place for what each vLLM writes for itself.
+    assert variables["HF_HOME"].startswith("/llmservice/cache/")
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("Never", {"pullPolicy": "Never"}), (None, {})])
+def test_images_of_models_are_pulled_as_the_servers_is(policy: str | None, expected: Json) -> None:
+    runtime = {} if policy is None else {"imagePullPolicy": policy}
+    template = render(model={"uri": "image://models:v1"}, runtime=runtime)
+    assert volumes(template)["source"]["image"] == {"reference": "models:v1"} | expected
+
+
+DRAFTS = [
+    pytest.param("hf://c/d", DRAFT, ["model=hf://a/b", "draft=hf://c/d"], None, id="hub"),
+    pytest.param("s3://bucket/d", DRAFT, ["model=hf://a/b", "draft=s3://bucket/d"], None, id="bucket"),
+    pytest.param("pvc://claim/d", "/llmservice/draft/d", ["model=hf://a/b"], CLAIM, id="claim"),
+    pytest.param(
+        "image://draft:v1", "/llmservice/draft", ["model=hf://a/b"], {"image": {"reference": "draft:v1"}}, id="image"
+    ),
+    pytest.param("file:///draft", "/draft", ["model=hf://a/b"], None, id="in the runtime's image"),
+]
+
+
+@pytest.mark.parametrize(("uri", "path", "fetch", "source"), DRAFTS)
+def test_where_the_draft_model_comes_from(uri: str, path: str, fetch: list[str], source: Json | None) -> None:
+    speculation = {"method": "draftModel", "model": {"uri": uri}, "numSpeculativeTokens": 3}
+    template = render(model={"uri": "hf://a/b"}, speculativeDecoding=speculation)
+    said = json.loads(flag(template, "--speculative-config") or "")
+    assert said == {"method": "draft_model", "model": path, "num_speculative_tokens": 3}
+    assert options(template, "--fetch") == fetch
+    assert volumes(template).get("draft") == (None if source is None else {"name": "draft", **source})
+
+
+def test_a_model_that_is_not_fetched_still_has_room_for_a_draft_that_is() -> None:
+    speculation = {"method": "eagle3", "model": {"uri": "hf://c/d"}, "numSpeculativeTokens": 3}
+    template = render(model={"uri": "file:///m"}, speculativeDecoding=speculation)
+    assert mounts(template)["models"]["mountPath"] == "/llmservice/models"
+    assert options(template, "--fetch") == ["draft=hf://c/d"]
+
+
+def test_ngrams_need_no_model() -> None:
+    template = render(speculativeDecoding={"method": "ngram", "numSpeculativeTokens": 3})
+    assert json.loads(flag(template, "--speculative-config") or "") == {"method": "ngram", "num_speculative_tokens": 3}
+
+
+def adapters(**uris: str) -> list[Json]:
+    return [{"name": name, "uri": uri} for name, uri in uris.items()]
+
+
+def test_what_several_of_them_share_is_mounted_once() -> None:
+    spec = parse_spec(
+        {
+            "model": {"uri": "pvc://claim/m"},
+            "speculativeDecoding": {
+                "method": "draftModel", "model": {"uri": "pvc://claim/d"}, "numSpeculativeTokens": 1,
+            },
+            "adapters": adapters(a="pvc://claim/a", b="pvc://other/b", c="pvc://other/c", d="image://d:1", e="hf://e/e"),
+        }
+    )  # fmt: skip
+    claims = [(at.kind, at.name) for at in places(spec)]
+    assert claims == [("claim", "claim"), ("claim", "other"), ("image", "d:1")]
+    paths = [adapter_path(spec, adapter) for adapter in spec.adapters]
+    assert paths[0] == "/llmservice/source/a"
+    assert paths[1] is not None
+    folder = paths[1].removesuffix("/b")
+    assert folder.startswith("/llmservice/adapter-sources/")
+    assert paths[2] == f"{folder}/c"
+    assert paths[3] not in (None, folder)
+    assert paths[4] is None
+    assert fetched(spec) == {}
+
+
+def test_the_order_of_adapters_moves_nothing() -> None:
+    some = adapters(a="pvc://a", b="pvc://b", c="image://c")
+    assert render(adapters=some) == render(adapters=some[::-1])
+
+
+def test_adapters_have_a_list_a_place_and_a_closed_way_in() -> None:
+    template = render(model={"uri": "file:///m"}, adapters=adapters(a="hf://a/b"))
+    assert "--enable-lora" in server(template)["args"]
+    assert options(template, "--adapters-file") == ["/llmservice/adapters/adapters.json"]
+    assert volumes(template)["adapters"]["configMap"] == {"name": "x-adapters", "optional": True}
+    assert mounts(template)["adapters"] == {
+        "name": "adapters",
+        "mountPath": "/llmservice/adapters",
+        "readOnly": True,
+    }
+    assert volumes(template)["models"] == {"name": "models", "emptyDir": {}}
+    assert env(template)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    # Adapters are no matter of the pod: the supervisor reads them in the list.
+    assert template == render(model={"uri": "file:///m"}, lora={})
+    without = render(model={"uri": "file:///m"})
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in env(without)
+    assert not {"adapters", "models"} & set(volumes(without))
+
+
+def test_the_chat_template_is_one_file() -> None:
+    reference = {"name": "templates", "key": "qwen.jinja"}
+    template = render(model={"uri": "hf://a/b", "chatTemplate": {"configMapKeyRef": reference}})
+    assert flag(template, "--chat-template") == "/llmservice/chat-template/template.jinja"
+    items = [{"key": "qwen.jinja", "path": "template.jinja"}]
+    assert volumes(template)["chat-template"]["configMap"] == {"name": "templates", "items": items}
+    assert mounts(template)["chat-template"]["mountPath"] == "/llmservice/chat-template"
+
+
+def test_buckets_are_reached_by_variables_that_every_client_knows() -> None:
+    s3 = {"endpoint": "https://s3.example:9000", "region": "eu-1", "credentialsSecretRef": {"name": "keys"}}
+    variables = env(render(model={"uri": "s3://bucket/a", "s3": s3}))
+    assert variables["AWS_ENDPOINT_URL_S3"] == "https://s3.example:9000"
+    assert variables["AWS_REGION"] == variables["AWS_DEFAULT_REGION"] == "eu-1"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert variables[name] == {"secretKeyRef": {"name": "keys", "key": name}}
+    token = {"secretKeyRef": {"name": "keys", "key": "AWS_SESSION_TOKEN", "optional": True}}
+    assert variables["AWS_SESSION_TOKEN"] == token
+    assert not [name for name in env(render(model={"uri": "s3://bucket/a"})) if name.startswith("AWS_")]
+
+
+def test_the_context_is_extended_by_the_supervisor_which_knows_the_model() -> None:
+    for given, said in (
+        ({"factor": 4}, "yarn:4"),
+        ({"factor": 2.5, "originalMaxPositionEmbeddings": 32768}, "yarn:2.5:32768"),
+    ):
+        template = render(contextExtension=given)
+        assert options(template, "--context-extension") == [said]
+        assert flag(template, "--hf-overrides") is None
+
+
+def test_sleep_is_only_where_it_is_asked_for() -> None:
+    asleep = render(runtime={"sleepMode": True})
+    assert "--enable-sleep-mode" in server(asleep)["args"]
+    assert env(asleep)["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_SERVER_DEV_MODE" not in env(render(**CPU))

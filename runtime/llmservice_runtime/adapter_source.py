@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmservice_runtime import adapter_list, fetch_phase
 from llmservice_runtime.adapter_list import Adapter
-from llmservice_runtime.adapters import Adapters, Loras
+from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
 from llmservice_runtime.engine import Flags
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
@@ -22,7 +23,7 @@ def adapters(
     return Adapters(
         None if options.adapters_file is None else Path(options.adapters_file),
         Loras(flags.port, flags.authorization(around.environment)),
-        Source(around, reaper).prepare,
+        Source(around, reaper, Path(options.drain_file).parent / "adapters").prepare,
         max_rank=flags.max_lora_rank,
         base=lambda: read_config(Path(flags.model)),
         clock=around.clock,
@@ -37,8 +38,22 @@ class Source:
 
     around: Surroundings
     reaper: Reaper
+    links: Path
 
     async def prepare(self, adapter: Adapter) -> Path:
-        """The folder of an adapter; where it is mounted it is there, or it never will be."""
-        assert adapter.path is not None
-        return Path(adapter.path)
+        """The folder of an adapter. AdapterFailed where it cannot be fetched; what is mounted is not looked at here.
+
+        A fetched one is named by its revision's own folder: vLLM tells cached prompts of adapters apart by their paths.
+        """
+        if adapter.path is not None:
+            return Path(adapter.path)
+        name = adapter_list.digest(adapter.uri)
+        command = (*self.around.fetch, f"--fetch={name}={adapter.uri}", f"--links={self.links}")
+        child = self.reaper.start(command, self.around.environment, merge_stderr=False)
+        try:
+            failure = await fetch_phase.follow(child, lambda transfer: None)
+        finally:
+            child.kill_group()
+        if failure is not None:
+            raise AdapterFailed(f"{failure.message} {failure.remedy}")
+        return (self.links / name).resolve()

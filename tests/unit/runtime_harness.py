@@ -116,6 +116,7 @@ async def supervised(
     preflight: Sequence[str] = ("true",),
     command: Sequence[str] = (sys.executable, "-u", str(ENGINE)),
     flags: Sequence[str] = (),
+    fetch: Sequence[str] = ("false",),
     variables: Mapping[str, str] | None = None,
     **changed: object,
 ) -> AsyncIterator[Server]:
@@ -137,6 +138,7 @@ async def supervised(
         "pace": asdict(pace),
         "preflight": preflight,
         "command": command,
+        "fetch": fetch,
         "options": options.to_args(),
         "flags": (*_flags(port), *flags),
     }
@@ -188,6 +190,7 @@ def main() -> int:
     around = Surroundings(
         command=setup["command"],
         preflight=setup["preflight"],
+        fetch=setup["fetch"],
         pace=Pace(**setup["pace"]),
     )
     return run(parse_options(setup["options"]), setup["flags"], around)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,34 @@ async def test_a_server_with_a_key_is_asked_with_it(tmp_path: Path, mounted: Mou
         assert (await settled(server, wanted)).adapters[0].loaded
         assert list(await served(server, "secret")) == ["one"]
         assert not any("secret" in line for line in server.log)
+
+
+FETCH = """
+import json, os, pathlib, sys
+name, uri = sys.argv[1].removeprefix("--fetch=").split("=", 1)
+links = pathlib.Path(sys.argv[2].removeprefix("--links="))
+folder = os.environ["HUB"] + "/" + uri.rpartition("/")[2]
+print(json.dumps({"transfer": {"artifact": name, "step": "Listing"}}))
+if not os.path.isdir(folder):
+    failure = {"reason": "ModelNotFound", "message": f"There is no {uri}.", "remedy": "Write another uri."}
+    print(json.dumps({"failure": failure}))
+    sys.exit(1)
+links.mkdir(exist_ok=True)
+(links / name).symlink_to(folder)
+print(json.dumps({"artifact": name, "path": folder}))
+"""
+
+
+async def test_an_adapter_that_is_not_mounted_is_fetched(tmp_path: Path, mounted: Mounted) -> None:
+    one = adapter(tmp_path, "one")
+    wanted = mounted.write(to_json([Adapter("a", "hf://hub/one"), Adapter("b", "hf://hub/two")]))
+    fetch, variables = (sys.executable, "-c", FETCH), {"HUB": str(one.parent)}
+    async with supervised(tmp_path, adapters_file=str(mounted.file), fetch=fetch, variables=variables) as server:
+        state = await settled(server, wanted)
+        failed = AdapterState("b", False, "There is no hf://hub/two. Write another uri.")
+        assert state.adapters == (AdapterState("a", True), failed)
+        # Not the link's: vLLM takes what it cached for one path for the same adapter's.
+        assert await served(server) == {"a": str(one)}
 
 
 async def test_without_a_list_it_serves_the_base_model(tmp_path: Path, mounted: Mounted) -> None:

@@ -1,0 +1,106 @@
+"""Reading a pod's state: a supervisor, and everything else that may answer on its port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from llmservice_operator.kube.state_reader import StateReader, Unreadable
+from llmservice_runtime import state_server
+from llmservice_runtime.contract import Measured, Phase, State
+
+from tests.unit.runtime_harness import free_port
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+STATE = State(Phase.SERVING, started=True, ready=True, measured=Measured(kv_cache_tokens=7))
+
+
+@asynccontextmanager
+async def answering(handle: Handler) -> AsyncIterator[int]:
+    """The port of a server, whose connections have all ended afterwards."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def handled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await handle(reader, writer)
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.create_task(handled(reader, writer)))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.gather(*tasks)
+
+
+def saying(head: str, body: bytes = b"") -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+        writer.close()
+
+    return handle
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Begins to answer and never ends; the reader must have had enough before its time is over."""
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    try:
+        while True:
+            writer.write(b" " * 65536)
+            await writer.drain()
+    except ConnectionError:
+        writer.close()
+
+
+async def test_reads_what_a_supervisor_says() -> None:
+    port = free_port()
+    server = await state_server.serve(port, lambda path: state_server.Reply(200, STATE.to_json()))
+    async with server, StateReader(port=port) as reader:
+        assert await reader.read("127.0.0.1") == STATE
+
+
+ANSWERS = [
+    pytest.param(silent, "does not answer", id="slow"),
+    pytest.param(endless, "not that of a supervisor", id="huge"),
+    pytest.param(saying("HTTP/1.1 200 OK", b"x" * 70_000), "not that of a supervisor", id="too long"),
+    pytest.param(saying("HTTP/1.1 200 OK", b"hello"), "another version", id="no JSON"),
+    pytest.param(saying("HTTP/1.1 200 OK", b'{"version":2}'), "another version", id="another version"),
+    pytest.param(saying("HTTP/1.1 404 Not Found", b"{}"), "not that of a supervisor", id="not found"),
+    pytest.param(saying("garbage"), "cannot be reached", id="garbage"),
+]
+
+
+@pytest.mark.parametrize(("handle", "said"), ANSWERS)
+async def test_says_why_there_is_no_state(handle: Handler, said: str) -> None:
+    async with answering(handle) as port, StateReader(port=port, timeout=0.5) as reader:
+        with pytest.raises(Unreadable, match=said):
+            await reader.read("127.0.0.1")
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    asked = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(True)
+        writer.close()
+
+    async with answering(elsewhere) as other:
+        head = f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{other}/state\r\nContent-Length: 0"
+        async with answering(saying(head)) as port, StateReader(port=port) as reader:
+            with pytest.raises(Unreadable):
+                await reader.read("127.0.0.1")
+    assert asked == []
+
+
+async def test_a_refused_connection() -> None:
+    async with StateReader(port=free_port()) as reader:
+        with pytest.raises(Unreadable, match="cannot be reached"):
+            await reader.read("127.0.0.1")
+        with pytest.raises(Unreadable):
+            await reader.read("::1")

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
+from llmservice_runtime.capabilities import MINIMUM_CAPABILITY
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.engine import Flags
 
 GIB = 1 << 30
-
-# The least compute capability of each method, as vLLM 0.32 checks it.
-MINIMUM_CAPABILITY: Mapping[str, int] = MappingProxyType(
-    {
-        **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin", "inc"), 60),
-        **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
-        **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "modelopt_fp4", "modelopt_mixed"), 75),
-        **dict.fromkeys(("humming", "torchao", "online", "fp8_per_tensor", "fp8_per_block"), 75),
-        **dict.fromkeys(("modelopt", "modelopt_mxfp8", "mxfp8", "mxfp4", "gpt_oss_mxfp4", "experts_int8"), 80),
-        "fbgemm_fp8": 80,
-        "fp8_per_channel": 89,
-        **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
-    }
-)
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def test_a_quota_that_is_used_up_is_named(cluster: Cluster, namespace: str) -> N
 
 
 def test_an_image_that_is_not_there_is_named(cluster: Cluster, namespace: str) -> None:
-    image = "registry.local/no-such-image:1"
+    image = "registry.local/no-such-image:v0.32.0"
     cluster.apply(llmservice("imageless", runtime={"image": image, "imagePullPolicy": "Never"}), namespace)
     refused = cluster.wait_condition(namespace, "imageless", "Ready", "False", reason="ImagePullFailed", timeout=60)
     assert image in refused["message"]

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from llmservice_operator.api.engine import KVCache, Quantization
-from llmservice_operator.api.rules import AMD_METHODS
+from llmservice_operator.api.matrix.methods import AMD_METHODS
 
 pytestmark = pytest.mark.vllm
 

@@ -8,6 +8,7 @@ import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.gpus import CATALOGUE, find
+from llmservice_operator.planner.versions import image_version
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -33,7 +34,7 @@ FINE: list[Json] = [
     | {"parallelism": {"tensorParallelSize": 4}},
     {"model": {"uri": HF, "architecture": {"numAttentionHeads": 32, "numKeyValueHeads": 8}}}
     | {"parallelism": {"tensorParallelSize": 16}},
-    {"runtime": {"extraArgs": ["--enforce-eager", "--seed", "7"]}},
+    {"runtime": {"extraArgs": ["--enable-log-requests", "--stream-interval", "7"]}},
 ]
 
 
@@ -88,7 +89,9 @@ REFUSED = [
     pytest.param({"runtime": {"extraArgs": ["--no-such"]}}, "spec.runtime.extraArgs", FLAG, id="unknown flag"),
     pytest.param({"runtime": {"extraArgs": ["--swap-space=4"]}}, "spec.runtime.extraArgs", FLAG, id="removed flag"),
     pytest.param({"runtime": {"extraArgs": ["--max-num"]}}, "spec.runtime.extraArgs", FLAG, id="ambiguous"),
-    pytest.param({"runtime": {"extraArgs": ["--seed=x"]}}, "spec.runtime.extraArgs", "InvalidFlag", id="value"),
+    pytest.param(
+        {"runtime": {"extraArgs": ["--stream-interval=x"]}}, "spec.runtime.extraArgs", "InvalidFlag", id="value"
+    ),
     pytest.param({"runtime": {"extraArgs": ["--port=1"]}}, "spec.runtime.extraArgs", "InvalidSpec", id="owned flag"),
 ]
 
@@ -100,6 +103,51 @@ def test_refused(sections: Json, field: str, reason: str) -> None:
 
 def test_a_version_without_flags_is_refused() -> None:
     assert problems(version="0.19.1") == [("spec.runtime.version", "UnknownVersion")]
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("mirror.example/x/vllm-openai:v0.31.0-cu128", "0.31.0"),
+        ("vllm/vllm-openai:v0.32.0", "0.32.0"),
+        ("registry.example:5000/vllm:0.32.1rc1", "0.32.1"),
+        ("vllm:v0.32.0@sha256:" + "0" * 64, "0.32.0"),
+        ("rocm/vllm:rocm7.0_ubuntu24.04_vllm_0.31.1_20261001", "0.31.1"),
+        ("vllm:v0.40.0", "0.40.0"),
+        ("vllm@sha256:" + "0" * 64, None),
+        ("vllm:latest", None),
+        ("vllm:nightly", None),
+        ("vllm:rocm7.0", None),
+        ("registry.example:5000/vllm", None),
+        ("registry.0.32.0.example/vllm:prod", None),
+    ],
+)
+def test_the_version_that_a_tag_names(image: str, version: str | None) -> None:
+    assert image_version(image) == version
+
+
+def test_an_image_that_does_not_say_its_version_asks_for_it() -> None:
+    found = problems(runtime={"image": "mirror.example/vllm:prod"})
+    assert found == [("spec.runtime.version", "UnknownVersion")]
+    assert problems(runtime={"image": "mirror.example/vllm:prod", "version": "0.31.0"}) == []
+
+
+@pytest.mark.parametrize(("version", "age"), [("0.40.0", "newer"), ("1.0.0", "newer"), ("0.9.1", "older")])
+def test_a_version_out_of_range_is_told_apart(version: str, age: str) -> None:
+    parsed = LLMService.from_object(an_llmservice(spec(runtime={"extraArgs": ["--no-such"]}))).spec
+    (problem,) = check(parsed, image="i", vllm_version=version)
+    assert f"vLLM {version} is {age}" in problem.message
+    assert ("newer operator" in problem.remedy) == (age == "newer")
+
+
+def test_a_field_that_an_older_vllm_has_no_flag_for() -> None:
+    parsed = LLMService.from_object(an_llmservice(spec())).spec
+    arguments = ("--model", "m", "--max-num-queued-reqs", "8", "--kv-cache-dtype", "ultraquant_4bit")
+    assert check(parsed, image="i", vllm_version="0.32.0", arguments=arguments) == ()
+    queue, cache = check(parsed, image="i", vllm_version="0.28.0", arguments=arguments)
+    assert (queue.field, cache.field) == ("spec.batching.maxNumQueuedRequests", "spec.precision.kvCache")
+    assert "vLLM 0.32, 0.31, 0.30, 0.29 does" in queue.message
+    assert "vLLM 0.32 does" in cache.message
 
 
 def test_no_image_is_refused() -> None:

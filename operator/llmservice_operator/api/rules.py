@@ -7,40 +7,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from llmservice_operator.api.flag_rules import ARGUMENTS, argument_rules
+from llmservice_operator.api.matrix import methods
 from llmservice_operator.api.pod_rules import POD_RULES
 from llmservice_operator.api.rule import Rule, cel_list
 from llmservice_operator.api.uri_rules import uri_rules
 
-_FLOATS = cel_list(["float32", "bfloat16", "float16"])
-_FP8 = cel_list(
-    [
-        *("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8", "deepseek_v4_fp8"),
-        *("modelopt", "modelopt_mxfp8", "modelopt_mixed"),
-        *("compressed-tensors", "quark", "torchao", "inc", "humming", "online"),
-    ]
-)
-_INT8 = cel_list(
-    [
-        *("experts_int8", "int8_per_channel_weight_only", "moe_wna16", "gptq", "auto_gptq", "gptq_marlin"),
-        *("compressed-tensors", "quark", "torchao", "inc", "humming", "online"),
-    ]
-)
-_INT4 = cel_list(
-    [
-        *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "moe_wna16"),
-        *("compressed-tensors", "quark", "torchao", "inc", "humming", "online"),
-    ]
-)
-_FLOAT32_METHODS = cel_list(["torchao", "compressed-tensors"])
-_BFLOAT16_METHODS = cel_list(["mxfp4", "gpt_oss_mxfp4"])
-
-# What vLLM's ROCm platform takes; its CPU platform leaves it to each method.
-AMD_METHODS = (
-    *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "fp8", "deepseek_v4_fp8", "compressed-tensors", "inc"),
-    *("quark", "mxfp4", "mxfp8", "torchao", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"),
-    *("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "online", "gpt_oss_mxfp4"),
-)
-
+_FLOATS = cel_list(methods.FLOATS)
 _IS_CPU = "has(self.type) && self.type == 'cpu'"
 
 _NAME = "metadata.name must be a DNS label of at most 50 characters, because the Service has this name"
@@ -139,19 +111,19 @@ PRECISION = (
         ".quantization",
     ),
     Rule(
-        f"!({_QUANTIZED.format('fp8')}) || self.quantization in {_FP8}",
+        f"!({_QUANTIZED.format('fp8')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['fp8'])}",
         "this method does not hold weights in fp8: choose fp8_per_tensor, fp8_per_block or the checkpoint's own fp8 "
         "method, or set weights to auto",
         ".quantization",
     ),
     Rule(
-        f"!({_QUANTIZED.format('int8')}) || self.quantization in {_INT8}",
+        f"!({_QUANTIZED.format('int8')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['int8'])}",
         "this method does not hold weights in int8: choose compressed-tensors, gptq or the checkpoint's own int8 "
         "method, or set weights to auto",
         ".quantization",
     ),
     Rule(
-        f"!({_QUANTIZED.format('int4')}) || self.quantization in {_INT4}",
+        f"!({_QUANTIZED.format('int4')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['int4'])}",
         "this method does not hold weights in int4: choose awq, gptq or compressed-tensors, as the checkpoint was "
         "made, or set weights to auto",
         ".quantization",
@@ -165,14 +137,14 @@ PRECISION = (
     ),
     Rule(
         "!has(self.dtype) || self.dtype != 'float32' || ((!has(self.weights) || self.weights != 'fp8') && "
-        f"(!has(self.quantization) || self.quantization in {_FLOAT32_METHODS}))",
+        f"(!has(self.quantization) || self.quantization in {cel_list(methods.FLOAT32_METHODS)}))",
         "quantized weights are not computed with in float32: set dtype to auto, bfloat16 or float16",
         ".dtype",
     ),
     Rule(
-        f"!has(self.quantization) || !(self.quantization in {_BFLOAT16_METHODS}) || !has(self.dtype) || "
-        "self.dtype in ['auto', 'bfloat16']",
-        "mxfp4 is computed with in bfloat16 only: set dtype to auto or bfloat16",
+        f"!has(self.quantization) || !(self.quantization in {cel_list(methods.BFLOAT16_METHODS)}) || "
+        "!has(self.dtype) || self.dtype in ['auto', 'bfloat16']",
+        "this method computes in bfloat16 only: set dtype to auto or bfloat16",
         ".dtype",
     ),
 )
@@ -256,7 +228,7 @@ SPEC = (
     Rule(
         "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'amd' || "
         "!has(self.precision) || !has(self.precision.quantization) || "
-        f"self.precision.quantization in {cel_list(AMD_METHODS)}",
+        f"self.precision.quantization in {cel_list(methods.AMD_METHODS)}",
         "vLLM does not serve this method on AMD GPUs: choose fp8_per_tensor, awq, gptq or compressed-tensors, or "
         "another kind of GPU in spec.accelerator.type",
         ".precision.quantization",
@@ -264,7 +236,7 @@ SPEC = (
     Rule(
         "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'cpu' || "
         "!has(self.precision) || !has(self.precision.kvCache) || "
-        "self.precision.kvCache in ['auto', 'float16', 'bfloat16', 'fp8', 'fp8_e4m3', 'fp8_e5m2']",
+        f"self.precision.kvCache in {cel_list(methods.CPU_KV_TYPES)}",
         "CPUs hold the KV cache in auto, float16, bfloat16 or fp8: choose one of these, or a GPU in "
         "spec.accelerator.type",
         ".precision.kvCache",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
@@ -13,10 +11,9 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.build.sources import draft_path, fetched, model_path
 from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.versions import image_version
 
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
-
-_TAG = re.compile(r":v?(\d+\.\d+\.\d+)(?:[-+._][\w.-]*)?(?:@sha256:[0-9a-f]+)?$")
 
 
 def engine_options(llm: LLMService) -> EngineOptions:
@@ -111,5 +108,4 @@ def vllm_version(llm: LLMService, settings: Settings) -> str:
     """Whose flag table applies: as stated, else as the image's tag says, else the one this operator was made for."""
     if llm.spec.runtime.version is not None:
         return llm.spec.runtime.version.removeprefix("v")
-    tag = _TAG.search(image(llm, settings) or "")
-    return tag[1] if tag else DEFAULT_VLLM_VERSION
+    return image_version(image(llm, settings) or "") or DEFAULT_VLLM_VERSION

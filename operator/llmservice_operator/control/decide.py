@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from llmservice_runtime.flags import render
+
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import pdb, pvc
 from llmservice_operator.build.controller_revision import KEPT
 from llmservice_operator.build.effective import effective, gpus
-from llmservice_operator.build.engine import image, vllm_version
+from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
@@ -36,7 +38,12 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     """Everything to do about one LLMService."""
     if service.is_deleting:
         return Decision(notes=(REASONS[Reason.DELETING].summary,))
-    problems = check(service.spec, image=image(service, settings), vllm_version=vllm_version(service, settings))
+    problems = check(
+        service.spec,
+        image=image(service, settings),
+        vllm_version=vllm_version(service, settings),
+        arguments=render(engine_options(service)),
+    )
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
     choice = choose(service, _own_revisions(service, observed), settings)

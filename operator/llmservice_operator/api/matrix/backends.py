@@ -1,0 +1,280 @@
+"""Attention backends: on what they run, and which KV cache types, blocks, compute types and models they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS, ON, Check, Row, others, when
+from llmservice_operator.api.reasons import Reason
+
+_ALL = CAPABILITIES
+_FROM_8 = CAPABILITIES[CAPABILITIES.index("8.0") :]
+_10 = ("10.0", "10.3")
+_12 = ("12.0", "12.1")
+_16 = ("auto", "float16", "bfloat16")
+_FP8 = (*_16, "fp8", "fp8_e4m3")
+_FP8_ANY = (*_FP8, "fp8_e5m2")
+_PER_HEAD = ("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head")
+_BY_16 = (16, 32, 64, 128, 256)
+_BY_32 = (32, 64, 128, 256)
+_BY_64 = (64, 128, 256)
+_BY_1 = (1, 8, *_BY_16)
+_HALF = ("float16", "bfloat16")
+_FLOAT = ("float16", "bfloat16", "float32")
+_BF16 = ("bfloat16",)
+_MSA = ("bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One attention backend of vLLM, as its class describes itself."""
+
+    name: str
+    module: str
+    """Below vllm/; `:Class` where the backend's class is made from another one."""
+    accelerators: tuple[str, ...]
+    kv_types: tuple[str, ...]
+    block_sizes: tuple[int, ...]
+    dtypes: tuple[str, ...] = _HALF
+    capabilities: tuple[str, ...] = _ALL
+    mla: bool = False
+    alibi: bool = True
+    offloads: bool = True
+    """Whether it works with a KV connector, which offloading is."""
+
+
+_GPUS, _NVIDIA, _AMD = ("nvidia", "amd"), ("nvidia",), ("amd",)
+_V1 = "v1/attention/backends"
+
+
+def _mla(
+    name: str,
+    module: str,
+    accelerators: tuple[str, ...],
+    kv_types: tuple[str, ...],
+    block_sizes: tuple[int, ...],
+    dtypes: tuple[str, ...] = _HALF,
+    capabilities: tuple[str, ...] = _ALL,
+) -> Backend:
+    return Backend(name, module, accelerators, kv_types, block_sizes, dtypes, capabilities, mla=True, alibi=False)
+
+
+_ATTENTION = (
+    Backend("FLASH_ATTN", f"{_V1}/flash_attn", _GPUS, _FP8, _BY_16, capabilities=_FROM_8),
+    Backend("FLASH_ATTN_DIFFKV", f"{_V1}/flash_attn_diffkv", _GPUS, _FP8, _BY_16, capabilities=_FROM_8),
+    Backend(
+        "FLASHINFER", f"{_V1}/flashinfer", _NVIDIA, (*_FP8_ANY, "nvfp4", "nvfp4_4over6"), _BY_16, capabilities=_FROM_8
+    ),
+    Backend("TRITON_ATTN", f"{_V1}/triton_attn", _GPUS, (*_FP8_ANY, *_PER_HEAD), _BY_16, _FLOAT),
+    Backend(
+        "TRITON_ATTN_DIFFKV", f"{_V1}/triton_attn_diffkv", _GPUS, ("auto", "bfloat16", "fp8", "fp8_e4m3"), _BY_16,
+        _FLOAT,
+    ),
+    Backend("TRITON_FLASH_ATTN", f"{_V1}/triton_flash_attn", _NVIDIA, _FP8, _BY_16, capabilities=("9.0",)),
+    Backend("TRITON_FLASHINFER", f"{_V1}/triton_flashinfer", _NVIDIA, _FP8_ANY, _BY_64, capabilities=_10),
+    Backend("FLEX_ATTENTION", f"{_V1}/flex_attention", _GPUS, _16, _BY_16, _FLOAT, alibi=False),
+    Backend(
+        "HPC_ATTN", f"{_V1}/hpc_attn", _NVIDIA, ("auto", "bfloat16", "fp8_e4m3"), _BY_64, capabilities=("9.0",),
+        alibi=False,
+    ),
+    Backend(
+        "B12X", f"{_V1}/b12x", _NVIDIA, ("auto", "bfloat16", "fp8", "fp8_e4m3"), (64, 128), _BF16, _12, alibi=False
+    ),
+    Backend(
+        "TURBOQUANT",
+        f"{_V1}/turboquant_attn",
+        _GPUS,
+        ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"),
+        _BY_16,
+    ),
+    Backend("ULTRAQUANT", f"{_V1}/ultraquant_attn", _AMD, ("ultraquant_4bit",), _BY_16, _BF16),
+    Backend("ROCM_ATTN", f"{_V1}/rocm_attn", _AMD, _FP8_ANY, _BY_16, _FLOAT, offloads=False),
+    Backend("ROCM_SEGMENTED_ATTN", f"{_V1}/rocm_segmented_attn", _AMD, _FP8, _BY_16, offloads=False),
+    Backend("ROCM_AITER_FA", f"{_V1}/rocm_aiter_fa", _AMD, _FP8_ANY, _BY_16),
+    Backend("ROCM_AITER_UNIFIED_ATTN", f"{_V1}/rocm_aiter_unified_attn", _AMD, _FP8_ANY, _BY_16),
+    Backend("MINIMAX_M3_SPARSE", "models/minimax_m3/common/sparse_attention", _GPUS, _MSA, (128, 256), alibi=False),
+)  # fmt: skip
+_DSV4 = ("auto", "fp8", "fp8_ds_mla")
+_DSV4_FLASHINFER = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla")
+_9_10 = ("9.0", *_10)
+_LATENT = (
+    _mla("FLASH_ATTN_MLA", f"{_V1}/mla/flashattn_mla", _NVIDIA, _16, _BY_16, capabilities=("9.0",)),
+    _mla("FLASH_ATTN_MLA_SPARSE", f"{_V1}/mla/flashattn_mla_sparse", _NVIDIA, _16, _BY_64, capabilities=("9.0",)),
+    _mla("FLASHINFER_MLA", f"{_V1}/mla/flashinfer_mla", _NVIDIA, _FP8, _BY_32, capabilities=_10),
+    _mla("FLASHINFER_MLA_SPARSE", f"{_V1}/mla/flashinfer_mla_sparse", _NVIDIA, _FP8, _BY_32, capabilities=_10),
+    _mla(
+        "FLASHINFER_MLA_SPARSE_SM90", f"{_V1}/mla/flashinfer_mla_sparse_sm90", _NVIDIA,
+        ("auto", "bfloat16", "fp8", "fp8_e4m3"), _BY_64, _BF16, ("9.0",),
+    ),
+    _mla(
+        "FLASHINFER_MLA_SPARSE_SM120", f"{_V1}/mla/flashinfer_mla_sparse", _NVIDIA,
+        ("auto", "fp8", "fp8_e4m3", "fp8_ds_mla"), _BY_64, _BF16, _12,
+    ),
+    _mla(
+        "FLASHINFER_MLA_SPARSE_DSV4", "models/deepseek_v4/nvidia/flashinfer_sparse", _NVIDIA, _DSV4_FLASHINFER, (256,),
+        _BF16, (*_10, *_12),
+    ),
+    _mla(
+        "FLASHINFER_MLA_SPARSE_DSV41", "models/deepseek_v41/nvidia/flashinfer_sparse", _NVIDIA, _DSV4_FLASHINFER,
+        (128, 256), _BF16, (*_10, *_12),
+    ),
+    _mla("FLASHMLA", f"{_V1}/mla/flashmla", _NVIDIA, _FP8, _BY_64, capabilities=_9_10),
+    _mla(
+        "FLASHMLA_SPARSE", f"{_V1}/mla/flashmla_sparse", _NVIDIA,
+        ("auto", "bfloat16", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"), _BY_64, _BF16, _9_10,
+    ),
+    _mla("FLASHMLA_SPARSE_DSV4", "models/deepseek_v4/sparse_mla", _NVIDIA, _DSV4, (256,), _BF16, _9_10),
+    _mla("ROCM_FLASHMLA_SPARSE_DSV4", "models/deepseek_v4/amd/rocm", _AMD, _DSV4, (256,), _BF16),
+    _mla("FLASHMLA_SPARSE_DSV41", "models/deepseek_v41/sparse_mla", _NVIDIA, _DSV4, (128, 256), _BF16, _9_10),
+    _mla(
+        "FLASHMLA_MEGA_ATTN_DSV41", "models/deepseek_v41/sparse_mla", _NVIDIA, (*_DSV4, "nvfp4_ds_mla"), (128, 256),
+        _BF16, _10,
+    ),
+    _mla("CUTLASS_MLA", f"{_V1}/mla/cutlass_mla", _NVIDIA, _FP8, (128, 256), capabilities=_10),
+    _mla("TOKENSPEED_MLA", f"{_V1}/mla/tokenspeed_mla", _NVIDIA, ("fp8", "fp8_e4m3"), _BY_32, capabilities=_10),
+    _mla("TRITON_MLA", f"{_V1}/mla/triton_mla", _GPUS, _FP8, _BY_16),
+    _mla("ROCM_AITER_MLA", f"{_V1}/mla/rocm_aiter_mla", _AMD, _FP8_ANY, _BY_1),
+    _mla("ROCM_AITER_TRITON_MLA", f"{_V1}/mla/aiter_triton_mla", _AMD, _FP8_ANY, _BY_1),
+    _mla("ROCM_AITER_MLA_SPARSE", f"{_V1}/mla/rocm_aiter_mla_sparse", _AMD, _FP8, _BY_1),
+)  # fmt: skip
+BACKENDS = (*_ATTENTION, *_LATENT)
+"""Backends with facts. Those without (they choose a kernel inside one model only) are left to vLLM."""
+
+# FLASHINFER's class asks the GPU itself; vllm/v1/attention/backends/flashinfer.py: supports_kv_cache_dtype.
+_READ_ON = {"nvfp4_4over6": _10}
+
+_NAMED = DIMENSIONS["backend"].values[1:]
+_AUTO = {"backend": "auto"}
+_REMEDY = "set spec.attention.backend to auto"
+
+
+def rows() -> Iterator[Row]:
+    """Every pair about attention and the KV cache."""
+    yield Row(
+        when(accelerator="cpu", backend=_NAMED),
+        "backend",
+        "CPUs have attention backends of their own, and vLLM ignores the choice",
+        "Remove spec.attention.backend",
+        "vllm/platforms/cpu.py: get_attn_backend_cls",
+        _AUTO,
+        Check.CALL,
+    )
+    for backend in BACKENDS:
+        yield from _rows(backend)
+    yield Row(
+        when(
+            accelerator="nvidia",
+            backend=("FLASH_ATTN", "FLASH_ATTN_DIFFKV"),
+            kvCache=("fp8", "fp8_e4m3"),
+            capability=[c for c in _FROM_8 if c not in _9_10],
+        ),
+        "kvCache",
+        "FlashAttention reads an fp8 KV cache in version 3 (compute capability 9.0) and 4 (10.x) only",
+        "Set spec.precision.kvCache to auto, or spec.attention.backend to FLASHINFER or TRITON_ATTN",
+        "vllm/v1/attention/backends/fa_utils.py: flash_attn_supports_kv_cache_dtype",
+        {"kvCache": "auto"},
+    )
+    yield from _no_backend()
+    yield Row(
+        when(mla="yes", kvCache=("nvfp4", "nvfp4_4over6")),
+        "kvCache",
+        "nvfp4 does not fit the latent KV cache of MLA models",
+        "Set spec.precision.kvCache to auto, fp8 or nvfp4_ds_mla",
+        "vllm/config/vllm.py: validate_nvfp4_kv_cache_with_mla",
+        {"kvCache": "auto"},
+        Check.ENGINE,
+    )
+
+
+def _rows(backend: Backend) -> Iterator[Row]:
+    name, source = backend.name, f"vllm/{backend.module}.py"
+    for accelerator in others("accelerator", "cpu", *backend.accelerators):
+        kind = "NVIDIA" if accelerator == "nvidia" else "AMD"
+        yield _row(name, {"accelerator": (accelerator,)}, f"does not run on {kind} GPUs", source, check=Check.NONE)
+    if "nvidia" in backend.accelerators and backend.capabilities != _ALL:
+        yield _row(
+            name,
+            {"accelerator": ("nvidia",), "capability": others("capability", *backend.capabilities)},
+            f"runs on compute capability {_listed(backend.capabilities)} only",
+            f"{source}: supports_compute_capability",
+        )
+    yield _row(
+        name,
+        {"kvCache": others("kvCache", *backend.kv_types)},
+        f"reads a KV cache in {', '.join(backend.kv_types)} only",
+        f"{source}: supported_kv_cache_dtypes",
+    )
+    sizes = [str(size) for size in backend.block_sizes]
+    if refused := others("blockSize", *sizes):
+        yield _row(
+            name, {"blockSize": refused}, f"takes blocks of {', '.join(sizes)} tokens only",
+            f"{source}: get_supported_kernel_block_sizes",
+        )  # fmt: skip
+    if refused := others("dtype", *backend.dtypes):
+        yield _row(
+            name, {"dtype": refused}, f"computes in {' and '.join(backend.dtypes)} only", f"{source}: supported_dtypes"
+        )
+    of = "models with multi-head latent attention (MLA)" if backend.mla else "models without latent attention (MLA)"
+    yield _row(name, {"mla": ("no" if backend.mla else "yes",)}, f"is for {of} only", f"{source}: is_mla")
+    if not backend.alibi and not backend.mla:
+        yield _row(name, {"positions": ("alibi",)}, "has no ALiBi", source, check=Check.NONE)
+    if not backend.offloads:
+        yield _row(name, {"kvOffloading": (ON,)}, "does not offload its KV cache", f"{source}: supports_kv_connector")
+
+
+def _row(name: str, condition: dict[str, tuple[str, ...]], what: str, source: str, check: Check = Check.CALL) -> Row:
+    return Row(
+        when(backend=name, **condition),
+        "backend",
+        f"the attention backend {name} {what}",
+        _remedy(next(reversed(condition))),
+        source,
+        _AUTO,
+        check,
+        Reason.UNSUPPORTED_COMBINATION,
+    )
+
+
+def _remedy(dimension: str) -> str:
+    if dimension in ("accelerator", "capability", "mla", "positions"):
+        return "Set spec.attention.backend to auto or to one for this GPU and model"
+    return f"Set spec.attention.backend to auto, or change {DIMENSIONS[dimension].field}"
+
+
+def _no_backend() -> Iterator[Row]:
+    """KV cache types that no backend reads on a GPU."""
+    for kv_type in DIMENSIONS["kvCache"].values:
+        able = [backend for backend in BACKENDS if kv_type in backend.kv_types]
+        some = {capability for b in able if "nvidia" in b.accelerators for capability in b.capabilities}
+        some &= set(_READ_ON.get(kv_type, _ALL))
+        refused = others("capability", *some)
+        fix = {"kvCache": "auto"}
+        source = "vllm/platforms: get_valid_backends"
+        if refused and some:
+            yield Row(
+                when(accelerator="nvidia", kvCache=kv_type, capability=refused),
+                "kvCache",
+                f"no attention backend reads a KV cache in {kv_type} on this GPU; compute capability "
+                f"{_listed(sorted(some, key=CAPABILITIES.index))} is needed",
+                "Set spec.precision.kvCache to auto or fp8",
+                source,
+                fix,
+            )
+        for accelerator in ("nvidia", "amd"):
+            if not any(accelerator in backend.accelerators for backend in able):
+                kind = "NVIDIA" if accelerator == "nvidia" else "AMD"
+                yield Row(
+                    when(accelerator=accelerator, kvCache=kv_type),
+                    "kvCache",
+                    f"no attention backend reads a KV cache in {kv_type} on {kind} GPUs",
+                    "Set spec.precision.kvCache to auto or fp8",
+                    source,
+                    fix,
+                )
+
+
+def _listed(capabilities: Sequence[str]) -> str:
+    if capabilities and tuple(capabilities) == _ALL[_ALL.index(capabilities[0]) :]:
+        return f"{capabilities[0]} or higher"
+    return ", ".join(capabilities)

@@ -1,0 +1,96 @@
+"""Which vLLM an image holds, and whether that one has the flags that the spec asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from llmservice_runtime.flag_table import series
+from llmservice_runtime.flag_versions import Missing, missing
+from llmservice_runtime.flags import (
+    Ambiguous,
+    FlagProblem,
+    Unknown,
+    check_extra_args,
+    flag_table,
+    known_versions,
+)
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.spec import LLMServiceSpec
+
+# v0.31.0, 0.31.0-cu128, v0.32.1rc1, and AMD's rocm7.0_ubuntu24.04_vllm_0.31.0_20261001
+_TAG = re.compile(
+    r":(?:[\w.-]*vllm[_-])?v?(\d+\.\d+\.\d+)(?:(?:rc|dev|post)\d+)?(?:[-+._][\w.-]*)?(?:@sha256:[0-9a-f]+)?$"
+)
+
+
+def image_version(image: str) -> str | None:
+    """The version that an image's tag names; None for a digest alone, `latest`, and tags of other kinds."""
+    tag = _TAG.search(image)
+    return tag[1] if tag else None
+
+
+def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) -> Iterator[Problem]:
+    """An image whose vLLM is not known, fields that its vLLM has no flag for, and wrong extraArgs."""
+    image = spec.runtime.image
+    if spec.runtime.version is None and image is not None and image_version(image) is None:
+        yield _unread(image)
+    elif series(vllm_version) not in known_versions():
+        yield _unknown(vllm_version)
+    else:
+        yield from (_missing(one, vllm_version) for one in missing(arguments, vllm_version))
+        yield from _extra_args(spec, vllm_version)
+
+
+def _unread(image: str) -> Problem:
+    return Problem(
+        "spec.runtime.version",
+        f"the tag of {image} does not say which vLLM it holds, and so not which flags exist.",
+        f"Set it to the version of vLLM in the image, one of {', '.join(known_versions())}, for example "
+        f"{known_versions()[0]}.0.",
+        Reason.UNKNOWN_VERSION,
+    )
+
+
+def _unknown(version: str) -> Problem:
+    newest, oldest = known_versions()[0], known_versions()[-1]
+    age = "newer" if _order(version) > _order(newest) else "older"
+    return Problem(
+        "spec.runtime.version",
+        f"vLLM {version} is {age} than what this operator knows the flags of ({oldest} to {newest}).",
+        f"Use an image with one of {', '.join(known_versions())}"
+        f"{', or a newer operator' if age == 'newer' else ''}; where the image holds another version than its tag "
+        "says, set spec.runtime.version to that.",
+        Reason.UNKNOWN_VERSION,
+    )
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _missing(one: Missing, version: str) -> Problem:
+    having = f"vLLM {', '.join(one.versions)}" if one.versions else "no vLLM that this operator knows"
+    return Problem(
+        one.field,
+        f"it stands for {one.what}, which vLLM {version} does not have; {having} does.",
+        "Remove it, or use such an image.",
+        Reason.UNKNOWN_FLAG,
+    )
+
+
+def _extra_args(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
+    # Making the table costs more than all else here; most services add no flag.
+    if not spec.runtime.extra_args:
+        return
+    for problem in check_extra_args(spec.runtime.extra_args, version):
+        yield Problem("spec.runtime.extraArgs", problem.message, problem.remedy, _reason(problem, version))
+
+
+def _reason(problem: FlagProblem, version: str) -> Reason:
+    if problem.certain:
+        return Reason.INVALID_SPEC
+    resolution = flag_table(version).resolve(problem.argument)
+    return Reason.UNKNOWN_FLAG if isinstance(resolution, Unknown | Ambiguous) else Reason.INVALID_FLAG

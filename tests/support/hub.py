@@ -36,7 +36,8 @@ class Repo:
     @property
     def commit(self) -> str:
         """As git would: other files, another commit."""
-        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+        tree = sorted((path, git_hash(content)) for path, content in self.files.items())
+        return hashlib.sha1(repr(tree).encode()).hexdigest()
 
     @classmethod
     def of_folder(cls, folder: Path) -> Repo:
@@ -65,8 +66,6 @@ class Hub:
     failures: int = 0
     """So many requests are answered with 503 from now on."""
     asked: list[Asked] = field(default_factory=list)
-    sent: int = 0
-    """Bytes of large files that went out."""
     url: str = ""
     storage_url: str = ""
     """Where large files are redirected to: another name for the same server, as the hub's storage is."""
@@ -201,10 +200,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 except OSError:  # whoever asked is gone
                     self.close_connection = True
                     return
-                if slow:
-                    hub.sent += len(chunk)
-                    if hub.bytes_per_second:
-                        time.sleep(len(chunk) / hub.bytes_per_second)
+                if slow and hub.bytes_per_second:
+                    time.sleep(len(chunk) / hub.bytes_per_second)
 
         def _json(self, document: object) -> None:
             body = json.dumps(document).encode()

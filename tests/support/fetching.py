@@ -1,0 +1,131 @@
+"""The fetching process as the supervisor runs it, with its documents taken apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmservice_runtime.contract import Failure, Transfer
+from llmservice_runtime.fetch.command import Fetching, Wanted
+from llmservice_runtime.fetch.transfer import Patience
+from llmservice_runtime.fetch_phase import Fetched, read_document
+
+from tests.support.weights import safetensors
+
+TOKEN = "hf_tokenThatNobodyMayRead"
+CONFIG = {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 4, "max_position_embeddings": 1024}
+
+
+def model_files(weights: Mapping[str, int] | None = None, **config: object) -> dict[str, bytes]:
+    """The files of a model; weights by name and size in bytes."""
+    sizes = weights or {"model.safetensors": 300_000}
+    return {
+        "config.json": json.dumps({**CONFIG, **config}).encode(),
+        "tokenizer.json": json.dumps({"model": {"vocab": {"a": 0, "b": 1}}}).encode(),
+        "README.md": b"# a model\n",
+        **{name: safetensors(size, seed=seed) for seed, (name, size) in enumerate(sizes.items())},
+    }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a fetch said, and how it ended."""
+
+    code: int
+    stdout: str
+    log: str
+
+    @property
+    def documents(self) -> list[Transfer | Fetched | Failure]:
+        return [found for line in self.stdout.splitlines() if (found := read_document(line)) is not None]
+
+    @property
+    def transfers(self) -> list[Transfer]:
+        return [found for found in self.documents if isinstance(found, Transfer)]
+
+    @property
+    def failure(self) -> Failure | None:
+        return next((found for found in self.documents if isinstance(found, Failure)), None)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        return {found.artifact: found.path for found in self.documents if isinstance(found, Fetched)}
+
+    @property
+    def words(self) -> str:
+        """Everything that left the process."""
+        return self.stdout + self.log
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """A cache, and the environment that fetches into it have."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def links(self) -> Path:
+        return self.folder / "links"
+
+    def with_(self, **environment: str) -> Fetcher:
+        """The same cache in another environment."""
+        return Fetcher(self.folder, {**self.environment, **environment})
+
+    def start(self, *wanted: str, args: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """A process of its own; `wanted` are NAME=URI."""
+        command = [sys.executable, "-m", "llmservice_runtime", "fetch", *(f"--fetch={text}" for text in wanted)]
+        command += [f"--cache={self.cache}", f"--links={self.links}", *options, "--", *args]
+        return subprocess.Popen(
+            command,
+            env={**_plain_environment(), **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *wanted: str, args: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> Ended:
+        """From start to end."""
+        return end_of(self.start(*wanted, args=args, options=options))
+
+    def run_here(self, *wanted: str, attempts: int = 3) -> list[dict[str, Any]]:
+        """In this process, where waiting takes no time. Raises FetchFailed."""
+        told: list[dict[str, Any]] = []
+        patience = Patience(attempts=attempts, sleep=lambda _: None)
+        asked = Wanted(wanted, self.cache, self.links)
+        Fetching(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
+        return told
+
+
+def end_of(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
+    """Wait for a process."""
+    stdout, log = process.communicate(timeout=seconds)
+    return Ended(process.returncode, stdout, log)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until something is the case."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - files and other processes send no event
+            await asyncio.sleep(0.01)
+
+
+def partial_bytes(folder: Path) -> int:
+    """What lies below a folder of files that are not whole yet."""
+    return sum(path.stat().st_size for path in folder.rglob("*.incomplete*"))
+
+
+def _plain_environment() -> dict[str, str]:
+    """Without credentials and endpoints of whoever runs the tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "AWS_", "HUGGING"))}

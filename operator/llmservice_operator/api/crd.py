@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from llmservice_operator.api import constants
-from llmservice_operator.api.docs import fields_page, reasons_page
+from llmservice_operator.api.docs import compatibility_page, fields_page, reasons_page
 from llmservice_operator.api.kubernetes import Schema
 from llmservice_operator.api.rules import RULES
 from llmservice_operator.api.schema import attach, structural
@@ -117,6 +117,7 @@ def generated() -> dict[str, str]:
         "charts/llmservice-operator/files/crd.yaml": text,
         "docs/reference/fields.md": fields_page(schema()),
         "docs/reference/reasons.md": reasons_page(),
+        "docs/reference/compatibility.md": compatibility_page(),
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from llmservice_operator.api.kubernetes import Schema
+from llmservice_operator.api.matrix.page import page
 from llmservice_operator.api.reasons import REASONS
 
 _HEADER = "<!-- Generated from operator/llmservice_operator/api by `make crds`: do not edit. -->\n\n"
@@ -31,6 +32,11 @@ def reasons_page() -> str:
     ]
     lines += [f"| `{reason}` | {doc.summary} | {doc.remedy} |" for reason, doc in REASONS.items()]
     return _HEADER + "\n".join(lines) + "\n"
+
+
+def compatibility_page() -> str:
+    """Every pair that is refused: why, and what to do."""
+    return _HEADER + page()
 
 
 def _rows(schema: Schema, path: str) -> list[str]:

@@ -27,21 +27,23 @@ class Dimension:
 
     field: str
     values: tuple[str, ...]
+    label: str = ""
+    """What is meant, where it is not the field's own value."""
 
 
 DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
     {
         "accelerator": Dimension("spec.accelerator.type", ("nvidia", "amd", "cpu")),
-        "capability": Dimension("spec.accelerator.product", CAPABILITIES),
+        "capability": Dimension("spec.accelerator.product", CAPABILITIES, "compute capability of"),
         "weights": Dimension("spec.precision.weights", get_args(Weights)),
         "method": Dimension("spec.precision.quantization", get_args(Quantization)),
         "dtype": Dimension("spec.precision.dtype", get_args(DType)[1:]),
         "kvCache": Dimension("spec.precision.kvCache", get_args(KVCache)),
         "backend": Dimension("spec.attention.backend", get_args(AttentionBackend)),
         "blockSize": Dimension("spec.batching.blockSize", ("1", "8", "16", "32", "64", "128", "256")),
-        "mla": Dimension("spec.model.uri", ("yes", "no")),
+        "mla": Dimension("spec.model.uri", ("yes", "no"), "latent attention (MLA) in"),
         "positions": Dimension("spec.model.architecture.positions", ("rope", "alibi")),
-        "experts": Dimension("spec.model.uri", ("dense", "mixture")),
+        "experts": Dimension("spec.model.uri", ("dense", "mixture"), "experts in"),
         "runner": Dimension("spec.model.runner", ("generate", "pooling")),
         "tensorParallel": Dimension("spec.parallelism.tensorParallelSize", (ONE, MANY)),
         "pipelineParallel": Dimension("spec.parallelism.pipelineParallelSize", (ONE, MANY)),
@@ -78,6 +80,7 @@ class Check(StrEnum):
     """How a test holds a row against the installed vLLM, on a machine without GPUs."""
 
     ENGINE = "vLLM refuses the arguments"
+    IGNORED = "vLLM takes the arguments and leaves what they ask for out of its configuration"
     CALL = "vLLM's own list or function says so"
     NONE = "not checkable on a CPU"
 

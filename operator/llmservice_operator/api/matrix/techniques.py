@@ -134,7 +134,7 @@ def _adapters() -> Iterator[Row]:
         "Remove spec.compilation.mode",
         "vllm/platforms/cpu.py: check_and_update_config",
         {"compilation": "none"},
-        Check.CALL,
+        Check.IGNORED,
     )
 
 
@@ -207,9 +207,9 @@ def _context() -> Iterator[Row]:
 def _compilation() -> Iterator[Row]:
     eager = "Remove spec.compilation.enforceEager, or the other one"
     source = "vllm/config/vllm.py: __post_init__"
-    for dimension, values, what in (
-        ("compilation", others("compilation", "none"), "compiles nothing"),
-        ("cudaGraphs", _DRAWN, "records no CUDA graphs"),
+    for dimension, values, what, check in (
+        ("compilation", others("compilation", "none"), "compiles nothing", Check.IGNORED),
+        ("cudaGraphs", _DRAWN, "records no CUDA graphs", Check.NONE),
     ):
         yield Row(
             when(enforceEager=ON, **{dimension: values}),
@@ -218,7 +218,7 @@ def _compilation() -> Iterator[Row]:
             eager,
             source,
             {"enforceEager": OFF},
-            Check.CALL,
+            check,
             Reason.INVALID_SPEC,
         )
     yield Row(
@@ -244,7 +244,7 @@ def _compilation() -> Iterator[Row]:
         "Remove spec.compilation.cudaGraphs",
         "vllm/platforms/cpu.py: check_and_update_config",
         {"cudaGraphs": "none"},
-        Check.CALL,
+        Check.IGNORED,
     )
 
 

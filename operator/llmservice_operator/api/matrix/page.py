@@ -1,0 +1,132 @@
+"""docs/reference/compatibility.md: every pair that is refused, and the vLLM versions whose flags are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from llmservice_runtime.flags import flag_table, known_versions
+
+from llmservice_operator.api.matrix import Check, Row, backends, methods, techniques
+from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS
+
+_INTRODUCTION = """# What goes with what
+
+The operator refuses what vLLM would refuse, ignore or fail on, before a pod is made: the condition `Accepted` is \
+False, with the reason, the field and the remedy. What is not known beforehand (which GPU, which model) refuses \
+nothing. A line is refused when all of *combined* holds.
+
+*Held against vLLM* says how a test compares the line with the vLLM of this version, on a machine without GPUs: \
+"refused" makes an engine configuration that vLLM must refuse, and accept once the remedy is applied; "ignored" makes \
+one that vLLM accepts without what was asked for; "lists" asks vLLM's own function or list; "no" is not checkable on a \
+CPU.
+"""
+_SECTIONS = (
+    ("Precision", methods.rows),
+    ("Attention and the KV cache", backends.rows),
+    ("Parallelism, speculation, adapters, batching, context, compilation", techniques.rows),
+)
+_HELD = {Check.ENGINE: "refused", Check.IGNORED: "ignored", Check.CALL: "lists", Check.NONE: "no"}
+_NUMBERS = """## Numbers
+
+| Field | What must hold | Known from |
+|-|-|-|
+| `spec.parallelism.tensorParallelSize` | divides the attention heads; divides the key/value heads, or is a \
+multiple of them | `spec.model.architecture` |
+| `spec.parallelism.pipelineParallelSize` | at most the number of layers | `spec.model.architecture` |
+"""
+
+
+def page() -> str:
+    """The whole page, without its header."""
+    lines = [_INTRODUCTION]
+    for title, rows in _SECTIONS:
+        lines += [f"## {title}\n", *_table(rows())]
+        if rows is backends.rows:
+            lines += ["### What each attention backend takes\n", *_backends()]
+    lines += [_NUMBERS, "## Versions of vLLM\n", *_versions()]
+    return "\n".join(lines)
+
+
+def _table(rows: Iterable[Row]) -> Iterator[str]:
+    yield "| Combined | Why not | What to do | Reason | vLLM's source | Held against vLLM |"
+    yield "|-|-|-|-|-|-|"
+    for row in rows:
+        combined = "<br>".join(f"{_what(name)}: {said(name, row.when[name])}" for name in row.when)
+        yield f"| {combined} | {row.why} | {row.remedy} | `{row.reason}` | {row.source} | {_HELD[row.check]} |"
+    yield ""
+
+
+def _what(dimension: str) -> str:
+    label = DIMENSIONS[dimension].label
+    return f"{label} `{DIMENSIONS[dimension].field}`".strip()
+
+
+def said(dimension: str, values: frozenset[str]) -> str:
+    """Values of a dimension in its own order; a run of capabilities by its ends, nearly all by what is left out."""
+    every = DIMENSIONS[dimension].values
+    chosen = [value for value in every if value in values]
+    if dimension == "capability":
+        return ", ".join(_runs(chosen))
+    left = [value for value in every if value not in values]
+    if len(chosen) > 6 and len(left) < len(chosen):
+        return f"any but {', '.join(left)}" if left else "any"
+    return ", ".join(chosen)
+
+
+def _runs(capabilities: list[str]) -> Iterator[str]:
+    """6.0, 6.1, 7.0, 9.0 become `6.0 to 7.0` and `9.0`."""
+    runs: list[list[str]] = []
+    for capability in capabilities:
+        if runs and CAPABILITIES.index(capability) == CAPABILITIES.index(runs[-1][-1]) + 1:
+            runs[-1].append(capability)
+        else:
+            runs.append([capability])
+    for run in runs:
+        yield run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}"
+
+
+def _backends() -> Iterator[str]:
+    yield "| Backend | Accelerators | Compute capability | KV cache | Blocks | Computes in | MLA | ALiBi | Offloads |"
+    yield "|-|-|-|-|-|-|-|-|-|"
+    for backend in backends.BACKENDS:
+        nvidia = "nvidia" in backend.accelerators
+        cells = (
+            f"`{backend.name}`",
+            ", ".join(backend.accelerators),
+            said("capability", frozenset(backend.capabilities)) if nvidia else "",
+            ", ".join(backend.kv_types),
+            ", ".join(map(str, backend.block_sizes)),
+            ", ".join(backend.dtypes),
+            _yes(backend.mla),
+            _yes(backend.alibi),
+            _yes(backend.offloads),
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _versions() -> Iterator[str]:
+    yield (
+        "The flags of these are known. `spec.runtime.version`, else the tag of the image, says which of them an image "
+        "is; a tag that says nothing (a digest, `latest`, a name of your own) needs the field, and a version that is "
+        "not here is refused with `UnknownVersion`. An image that holds another one than it was taken for ends with "
+        "`VersionMismatch`.\n"
+    )
+    yield "| vLLM | Flags | New beside the one before | Gone |"
+    yield "|-|-|-|-|"
+    names: Mapping[str, frozenset[str]] = {
+        series: frozenset(flag.name for flag in flag_table(series).flags) for series in known_versions()
+    }
+    for series, before in zip(known_versions(), (*known_versions()[1:], None), strict=True):
+        older = names[series] if before is None else names[before]
+        new, gone = _quoted(names[series] - older), _quoted(older - names[series])
+        yield f"| {series} | {len(names[series])} | {new} | {gone} |"
+    yield ""
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_cli.__main__ import _parser
+from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 
 from tests.unit.fake_vllm import FakeVllm, never_answers, refuses, serving
@@ -21,7 +21,7 @@ SMALL = ("--requests", "12", "--rate", "500", "--batch", "4", "--output-tokens",
 
 
 async def bench(*words: str) -> ExitCode:
-    options = _parser().parse_args(["bench", *words])
+    options = make_parser().parse_args(["bench", *words])
     code: ExitCode = await options.run(options)
     return code
 
@@ -150,7 +150,7 @@ async def test_without_matplotlib_nothing_is_sent_and_the_extra_is_named(monkeyp
 
 
 async def test_matplotlib_is_imported_for_a_picture_only() -> None:
-    code = "import sys, llmservice_cli.__main__; print('matplotlib' in sys.modules)"
+    code = "import sys, llmservice_cli.app; print('matplotlib' in sys.modules)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     assert printed.decode().strip() == "False"
@@ -196,6 +196,6 @@ async def test_ctrl_c_gives_what_was_measured(tmp_path: Path) -> None:
 )
 def test_wrong_arguments_end_with_two(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        _parser().parse_args(["bench", "--url", "http://127.0.0.1:1", *words])
+        make_parser().parse_args(["bench", "--url", "http://127.0.0.1:1", *words])
     assert ended.value.code == ExitCode.USAGE
     assert words[0] in capsys.readouterr().err

@@ -31,7 +31,8 @@ def test_next_batch(window: float | None, first: int, free_at: float, size: int,
 @pytest.mark.parametrize("window", [STATIC, 0.1, 10.0], ids=["static", "short window", "long window"])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_every_request_is_in_one_batch_and_none_before_it_arrived(window: float | None, size: int) -> None:
-    first, free_at, seen = 0, 0.0, []
+    first, free_at = 0, 0.0
+    seen: list[int] = []
     while first < len(ARRIVALS):
         batch = next_batch(ARRIVALS, first, free_at, size, window)
         assert batch.first == first

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmservice_cli.__main__ import _parser
+from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 
 METRICS = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()
@@ -105,7 +105,7 @@ async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 async def status(*words: str) -> None:
-    options = _parser().parse_args(["status", *words])
+    options = make_parser().parse_args(["status", *words])
     assert await options.run(options) == ExitCode.DONE
 
 

@@ -1,0 +1,54 @@
+"""What every command has in common: help, exit codes, and an installation without the extra."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT_HTTPX = "import sys; sys.modules['httpx'] = None; from llmservice_cli.__main__ import main; sys.exit(main())"
+
+
+def cli(*words: str, code: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    start = ["-c", code] if code else ["-m", "llmservice_cli"]
+    env = {**os.environ, "KUBECONFIG": "/no/such/kubeconfig", **environ}
+    return subprocess.run(
+        [sys.executable, "-W", "error", *start, *words], capture_output=True, text=True, env=env, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("--help",), ["status", "bench", "exit codes"], id="llmservice"),
+        pytest.param(("status", "--help"), ["examples:", "--context", "pods/proxy"], id="status"),
+        pytest.param(("bench", "--help"), ["examples:", "--discipline", "static", "services/proxy"], id="bench"),
+    ],
+)
+def test_help_has_examples_and_the_rights_that_are_needed(words: tuple[str, ...], said: list[str]) -> None:
+    done = cli(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in said:
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param((), 2, "COMMAND", id="no command"),
+        pytest.param(("plant",), 2, "invalid choice", id="unknown command"),
+        pytest.param(("status", "chat"), 1, "what to do: name one with --kubeconfig", id="no kubeconfig"),
+        pytest.param(("bench",), 1, "NAME or by --url", id="no server"),
+    ],
+)
+def test_what_goes_wrong_is_one_message(words: tuple[str, ...], code: int, said: str) -> None:
+    done = cli(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_extra_the_message_names_it() -> None:
+    done = cli("status", code=WITHOUT_HTTPX)
+    assert done.returncode == 1
+    assert done.stderr == "error: httpx is not installed\n  what to do: pip install 'llmservice-operator[cli]'\n"

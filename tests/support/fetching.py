@@ -79,16 +79,20 @@ class Fetcher:
     def links(self) -> Path:
         return self.folder / "links"
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The process, without what it is to fetch."""
+        places = (f"--cache={self.cache}", f"--links={self.links}")
+        return (sys.executable, "-m", "llmservice_runtime", "fetch", *places)
+
     def with_(self, **environment: str) -> Fetcher:
         """The same cache in another environment."""
         return Fetcher(self.folder, {**self.environment, **environment})
 
     def start(self, *wanted: str, args: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         """A process of its own; `wanted` are NAME=URI."""
-        command = [sys.executable, "-m", "llmservice_runtime", "fetch", *(f"--fetch={text}" for text in wanted)]
-        command += [f"--cache={self.cache}", f"--links={self.links}", *options, "--", *args]
         return subprocess.Popen(
-            command,
+            [*self.command, *(f"--fetch={text}" for text in wanted), *options, "--", *args],
             env={**_plain_environment(), **self.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

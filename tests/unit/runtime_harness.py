@@ -117,6 +117,7 @@ async def supervised(
     command: Sequence[str] = (sys.executable, "-u", str(ENGINE)),
     flags: Sequence[str] = (),
     fetch: Sequence[str] = ("false",),
+    wanted: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     **changed: object,
 ) -> AsyncIterator[Server]:
@@ -130,6 +131,7 @@ async def supervised(
             "propagation_seconds": 0.2,
             "drain_seconds": 5,
             "start_seconds": 20,
+            "fetch": tuple(wanted),
             **changed,
         }
     )

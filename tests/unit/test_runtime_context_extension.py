@@ -17,7 +17,7 @@ def extended(config: dict[str, Any], text: str = "yarn:4", *args: str) -> tuple[
 
 
 ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 10000.0}
-STRETCHED = {
+STRETCHED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "a plain model": (LLAMA, "yarn:4", {"max_position_embeddings": 4096, "rope_parameters": ROPE}),
     "another original length": (
         LLAMA, "yarn:2:512",
@@ -49,7 +49,7 @@ def test_a_length_that_is_given_stays(length: str) -> None:
     assert "--max-model-len" not in extended(LLAMA, "yarn:4", "--max-model-len", length)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], str, tuple[str, ...], str]] = {
     "ALiBi": ({"model_type": "falcon", "alibi": True, "max_position_embeddings": 2048}, "yarn:4", (), "alibi"),
     "ALiBi, another way": ({"model_type": "x", "attn_config": {"alibi": True}}, "yarn:4", (), "alibi"),
     "learned positions": ({"model_type": "gpt2", "n_positions": 1024}, "yarn:4", (), "gpt2"),

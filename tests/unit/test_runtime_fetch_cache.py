@@ -77,7 +77,12 @@ def test_a_file_system_without_locks_serves_too(hub: Hub, tmp_path: Path, monkey
     monkeypatch.setattr(fcntl, "flock", flock)
     seen: list[str] = []
     replaced = Path.replace
-    monkeypatch.setattr(Path, "replace", lambda path, target: (seen.append(path.name), replaced(path, target))[1])
+
+    def replace(path: Path, target: Path) -> Path:
+        seen.append(path.name)
+        return replaced(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
     fetcher = Fetcher(tmp_path, {"HF_ENDPOINT": hub.url})
     fetcher.run_here("model=hf://org/tiny")
     assert (fetcher.links / "model" / "model-1.safetensors").exists()

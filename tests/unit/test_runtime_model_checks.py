@@ -32,7 +32,8 @@ def folder(path: Path, config: dict[str, Any], tokenizer: dict[str, Any] | None 
     return path
 
 
-DRAFTS = {
+Side = tuple[dict[str, Any], dict[str, Any] | None]
+DRAFTS: dict[str, tuple[str, Side, Side, str | None]] = {
     "the same": ("draft_model", ({"vocab_size": 3}, BPE), ({"vocab_size": 3}, BPE), None),
     "the same, told in another way": ("draft_model", ({}, BPE), ({}, UNIGRAM), None),
     "a tokenizer that says nothing": ("draft_model", ({}, BPE), ({}, None), None),

@@ -6,11 +6,16 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llmservice_runtime.contract import State
+from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME
+from llmservice_runtime.metrics import METRICS as SERVER_METRICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
 
+_POD = ("namespace", "service", "pod")
+_TABLE_HEAD = ("| name | type | labels | meaning |", "|-|-|-|-|")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -21,6 +26,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._all: list[MetricWrapperBase] = []
         self._reasons: dict[Key, str] = {}
+        self._told: dict[Key, set[str]] = {}
         self.reconcile_seconds = self._histogram(
             "llmservice_reconcile_duration_seconds", "Time one look at one LLMService took.", ("result",)
         )
@@ -44,6 +50,13 @@ class Metrics:
         self.leader = self._gauge("llmservice_leader", "1 in the process that acts, 0 in those that stand by.")
         self.services = self._gauge(
             "llmservice_services", "LLMServices by the reason of their Ready condition.", ("reason",)
+        )
+        self.fetched_bytes = self._gauge(
+            "llmservice_fetch_bytes", "Bytes of a model that a starting pod has fetched.", _POD
+        )
+        self.fetch_total_bytes = self._gauge("llmservice_fetch_total_bytes", "Bytes that it will have fetched.", _POD)
+        self.state_reads = self._counter(
+            "llmservice_state_reads", "Questions to pods about their state, by whether they were answered.", ("result",)
         )
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -73,6 +86,32 @@ class Metrics:
         if old is not None:
             self.services.labels(old).dec()
 
+    def set_progress(self, key: Key, pod: str, state: State | None) -> None:
+        """A pod was asked how far it is; None: it said nothing."""
+        labels = (*key, pod)
+        transfer = state.transfer if state is not None else None
+        if transfer is None:
+            self.forget_pod(key, pod)
+            return
+        self._told.setdefault(key, set()).add(pod)
+        self.fetched_bytes.labels(*labels).set(transfer.bytes_done)
+        self.fetch_total_bytes.labels(*labels).set(transfer.bytes_total or 0)
+
+    def forget_progress(self, key: Key) -> None:
+        """A service's pods are not asked any more."""
+        for pod in tuple(self._told.get(key, ())):
+            self.forget_pod(key, pod)
+
+    def forget_pod(self, key: Key, pod: str) -> None:
+        """A pod is not asked any more."""
+        told = self._told.get(key, set())
+        if pod in told:
+            told.discard(pod)
+            self.fetched_bytes.remove(*key, pod)
+            self.fetch_total_bytes.remove(*key, pod)
+        if not told:
+            self._told.pop(key, None)
+
     def watch_queue(self, depth: Callable[[], int], delayed: Callable[[], int]) -> None:
         """Read the queue's figures at each scrape."""
         self.queue_depth.set_function(lambda: float(depth()))
@@ -98,9 +137,16 @@ class Metrics:
                 "The operator serves them at `/metrics` on its metrics port. What vLLM measures of requests and tokens "
                 "is served by vLLM itself, on the `http` port of each pod.",
                 "",
-                "| name | type | labels | meaning |",
-                "|-|-|-|-|",
+                *_TABLE_HEAD,
                 *rows,
+                "",
+                "## Servers",
+                "",
+                f"Each pod of a model serves these at `{METRICS_PATH}` on its `{STATE_PORT_NAME}` port, from its first "
+                "second on: while the model is fetched vLLM does not run yet.",
+                "",
+                *_TABLE_HEAD,
+                *(f"| `{m.name}` | {m.kind} | {', '.join(m.labels) or '-'} | {m.text} |" for m in SERVER_METRICS),
                 "",
             ]
         )

@@ -1,0 +1,129 @@
+"""The supervisor while it fetches: /state and /metrics follow, a failure is told, a SIGTERM ends it at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_runtime.contract import FailureReason, Phase, TransferStep
+from llmservice_runtime.loopback import ask
+from llmservice_runtime.metrics import METRICS
+
+from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
+from tests.support.hub import Hub, Repo, serving
+from tests.unit.runtime_harness import Server, supervised
+
+MB = 1_000_000
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    repos = {"org/tiny": Repo(model_files({"model.safetensors": 6 * MB})), "org/gated": Repo(model_files(), gated=True)}
+    with serving(Hub(repos, {TOKEN: set()})) as running:
+        yield running
+
+
+@asynccontextmanager
+async def fetching(hub: Hub, folder: Path, repo: str = "org/tiny", **changed: Any) -> AsyncIterator[Server]:
+    fetcher = Fetcher(folder, {})
+    async with supervised(
+        folder,
+        fetch=fetcher.command,
+        flags=("--model", str(fetcher.links / "model")),
+        variables={"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN},
+        wanted=(f"model=hf://{repo}",),
+        **changed,
+    ) as server:
+        yield server
+
+
+async def figures(server: Server) -> dict[str, float]:
+    """The samples of /metrics by name and labels."""
+    body = (await ask(server.options.state_port, "/metrics", timeout=2)).body
+    lines = (line for line in body.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+async def test_state_and_metrics_follow_the_fetch(hub: Hub, tmp_path: Path) -> None:
+    hub.bytes_per_second = 3 * MB
+    async with fetching(hub, tmp_path) as server:
+        state = await server.until(lambda s: s.transfer is not None and s.transfer.bytes_per_second is not None)
+        assert state.phase is Phase.FETCHING
+        assert state.transfer is not None
+        assert (state.transfer.artifact, state.transfer.step) == ("model", TransferStep.DOWNLOADING)
+        assert 0 < state.transfer.bytes_done < 7 * MB
+        assert state.transfer.eta_seconds is not None
+        seen = await figures(server)
+        assert seen['llmservice_server_phase{phase="Fetching"}'] == 1
+        assert 0 < seen['llmservice_server_fetched_bytes{artifact="model"}'] < 7 * MB
+        assert seen['llmservice_server_fetch_size_bytes{artifact="model"}'] > 6 * MB
+        state = await server.ready()
+        assert state.transfer is None
+        seen = await figures(server)
+        assert seen["llmservice_server_ready"] == 1
+        assert seen["llmservice_server_start_seconds"] > 1
+        assert TOKEN not in "".join(server.log)
+
+
+async def test_the_start_budget_begins_after_the_fetch(hub: Hub, tmp_path: Path) -> None:
+    hub.bytes_per_second = 2 * MB
+    async with fetching(hub, tmp_path, start_seconds=2.5) as server:
+        state = await server.ready()
+        assert state.measured.start_seconds is not None
+        assert state.measured.start_seconds > 2.5
+
+
+async def test_a_sigterm_ends_the_fetch_and_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
+    hub.bytes_per_second = MB
+    async with fetching(hub, tmp_path) as server:
+        await server.until(lambda _: partial_bytes(tmp_path / "cache") > MB)
+        server.signal()
+        assert await server.ended(3) == 0
+    assert partial_bytes(tmp_path / "cache") > MB
+
+
+async def test_a_fetch_that_fails_is_the_servers_failure(hub: Hub, tmp_path: Path) -> None:
+    async with fetching(hub, tmp_path, "org/gated") as server:
+        assert await server.ended(20) == 1
+        failure = server.failure()
+        assert failure is not None
+        assert (failure.reason, failure.phase) == (FailureReason.MODEL_ACCESS_DENIED, Phase.FETCHING)
+        assert TOKEN not in (tmp_path / "termination-log").read_text()
+
+
+async def test_a_fetch_that_dies_is_told_of(tmp_path: Path) -> None:
+    killed = ("sh", "-c", "kill -9 $$")
+    async with supervised(tmp_path, fetch=killed, wanted=("model=hf://org/tiny",)) as server:
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.MODEL_DOWNLOAD_FAILED
+        assert "SIGKILL" in failure.message
+
+
+async def test_vllm_is_told_of_the_longer_context(hub: Hub, tmp_path: Path) -> None:
+    async with fetching(hub, tmp_path, context_extension="yarn:4") as server:
+        await server.ready()
+    log = "".join(server.log)
+    assert re.search(r"context extension: --hf-overrides .*\"factor\":4.0.* --max-model-len 4096", log)
+
+
+async def test_a_context_that_cannot_be_stretched_starts_nothing(hub: Hub, tmp_path: Path) -> None:
+    hub.repos["org/tiny"].files["config.json"] = model_files(alibi=True)["config.json"]
+    async with fetching(hub, tmp_path, context_extension="yarn:4") as server:
+        assert await server.ended(20) == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.CONTEXT_EXTENSION_INVALID
+
+
+def test_each_metric_has_its_words() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert metric.name.startswith("llmservice_server_")
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+        assert metric.text.endswith(".")

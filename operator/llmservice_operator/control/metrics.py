@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llmservice_runtime.contract import State
-from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME
+from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
 from llmservice_runtime.metrics import METRICS as SERVER_METRICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase

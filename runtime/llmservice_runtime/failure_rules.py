@@ -188,8 +188,8 @@ RULES: tuple[Rule, ...] = (
         R.COMPILATION_FAILED,
         r"(InductorError.*|BackendCompilerFailed.*|CppCompileError.*|InvalidCxxCompiler.*|"
         r"Failed to find C compiler.*|triton\.compiler\.errors\.\w+.*)",
-        "torch.compile needs a working compiler in the image. Add --enforce-eager to spec.runtime.extraArgs, on CPUs "
-        "with tensor parallelism also set TORCHDYNAMO_DISABLE=1 in spec.runtime.env.",
+        "torch.compile needs a working compiler in the image. Set spec.compilation.enforceEager: true, on CPUs with "
+        "tensor parallelism also TORCHDYNAMO_DISABLE=1 in spec.runtime.env.",
     ),
     _rule(
         R.INVALID_CONFIGURATION,

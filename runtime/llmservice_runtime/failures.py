@@ -98,8 +98,8 @@ def _signalled(end: End, lines: Sequence[Line]) -> Failure:
 
 
 _LOOK_AT_LOG = (
-    "See the container's log (kubectl logs --previous). If it repeats, try --enforce-eager in spec.runtime.extraArgs "
-    "or another vLLM version in spec.runtime.image."
+    "See the container's log (kubectl logs --previous). If it repeats, try spec.compilation.enforceEager: true or "
+    "another vLLM version in spec.runtime.image."
 )
 
 

@@ -21,7 +21,7 @@ def engine_hung(still: float) -> Failure:
         FailureReason.ENGINE_HUNG,
         f"Requests were waiting, but no counter of the engine moved for {still:.0f} s.",
         "The server is restarted. If this repeats, look for GPU errors on the node (dmesg, Xid), and try "
-        "--enforce-eager in spec.runtime.extraArgs or another vLLM version.",
+        "spec.compilation.enforceEager: true or another vLLM version.",
     )
 
 
@@ -40,5 +40,5 @@ def smoke_failed(error: Exception) -> Failure:
         FailureReason.SMOKE_REQUEST_FAILED,
         f"vLLM came up, but its first request failed: {error}",
         "See the container's log. On CPUs spec.precision.dtype: float32 helps against unsupported instructions; "
-        "elsewhere try --enforce-eager in spec.runtime.extraArgs.",
+        "elsewhere try spec.compilation.enforceEager: true.",
     )

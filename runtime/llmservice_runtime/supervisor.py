@@ -41,6 +41,7 @@ from llmservice_runtime.contract import (
     Transfer,
 )
 from llmservice_runtime.failures import End, classify, last_words
+from llmservice_runtime.fetch.redact import Redactor
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
@@ -326,7 +327,8 @@ class Supervisor:
 
     def _report(self, failure: Failure) -> int:
         """Where Kubernetes shows it, in the log, and as an exit code that is never 0."""
-        failure = replace(failure, phase=failure.phase or self._state.phase)
+        # vLLM's words are others' words: they go where many may read them.
+        failure = Redactor(self._around.environment).failure(replace(failure, phase=failure.phase or self._state.phase))
         self._enter(Phase.FAILED, failure.message)
         self._state = replace(self._state, ready=False, failure=failure)
         self._say(f"{failure.reason}: {failure.message} {failure.remedy}")

@@ -15,6 +15,7 @@ from llmservice_runtime.metrics import METRICS
 
 from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving
+from tests.unit.fake_engine import Behaviour
 from tests.unit.runtime_harness import Server, supervised
 
 MB = 1_000_000
@@ -103,6 +104,17 @@ async def test_a_fetch_that_dies_is_told_of(tmp_path: Path) -> None:
         assert failure is not None
         assert failure.reason is FailureReason.MODEL_DOWNLOAD_FAILED
         assert "SIGKILL" in failure.message
+
+
+async def test_what_vllm_says_of_credentials_stays_here(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"ValueError: the header was Bearer {TOKEN}\n")
+    async with supervised(tmp_path, Behaviour(log=str(log), exit_loading=1), variables={"HF_TOKEN": TOKEN}) as server:
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.message == "the header was Bearer ***"
+        assert TOKEN not in (tmp_path / "termination-log").read_text()
 
 
 async def test_vllm_is_told_of_the_longer_context(hub: Hub, tmp_path: Path) -> None:

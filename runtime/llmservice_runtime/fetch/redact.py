@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TextIO
 from urllib.parse import urlsplit
+
+from llmservice_runtime.contract import Failure
 
 MASK = "***"
 # Shorter values are words that stand in many a line, and no credentials.
@@ -34,6 +37,13 @@ class Redactor:
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
+
+    def failure(self, failure: Failure) -> Failure:
+        """A failure without any of them."""
+        evidence = tuple(map(self.clean, failure.evidence))
+        return replace(
+            failure, message=self.clean(failure.message), remedy=self.clean(failure.remedy), evidence=evidence
+        )
 
 
 class Redacted:

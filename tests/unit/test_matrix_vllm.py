@@ -1,0 +1,67 @@
+"""Every row of the matrix that a CPU can check, against the vLLM that is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_operator.api.matrix import ROWS, Check, Row
+from llmservice_operator.planner.compatibility import matches
+
+from tests.unit import vllm_models
+from tests.unit.vllm_arguments import Values, engine_arguments, kept
+
+# vLLM and torch warn while they are imported; that is theirs.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+def rows(check: Check) -> list[Any]:
+    return [pytest.param(row, id=row.name) for row in ROWS if row.check is check]
+
+
+def combinations(row: Row) -> Iterator[Values]:
+    """Every combination of values that a row refuses."""
+    yield from (dict(zip(row.when, values, strict=True)) for values in product(*map(sorted, row.when.values())))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    vllm_models.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _offline() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
+def configuration(values: Values, models: Path) -> Any:
+    """What vLLM makes of a combination; ValueError where it refuses."""
+    pytest.importorskip("vllm", reason="needs the vllm dependency group")
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    return EngineArgs(**engine_arguments(values, models)).create_engine_config(UsageContext.OPENAI_API_SERVER)
+
+
+@pytest.mark.parametrize("row", rows(Check.ENGINE))
+def test_vllm_refuses_the_row_and_takes_its_remedy(row: Row, models: Path) -> None:
+    for values in combinations(row):
+        with pytest.raises(ValueError):
+            configuration(values, models)
+        remedied = {**values, **row.fix}
+        assert not matches(row, remedied)
+        configuration(remedied, models)
+
+
+@pytest.mark.parametrize("row", rows(Check.IGNORED))
+def test_vllm_ignores_what_the_row_refuses(row: Row, models: Path) -> None:
+    for values in combinations(row):
+        config = configuration(values, models)
+        assert not kept(row.blame, values[row.blame], config)

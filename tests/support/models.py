@@ -24,13 +24,13 @@ def model_uri(cluster: Cluster, namespace: str, variant: str) -> str:
     return f"pvc://{CLAIM}/{folder.name}"
 
 
-def claim_folder(cluster: Cluster, namespace: str, claim: str, folder: Path) -> None:
-    """A claim of `namespace` that shows a folder of this machine to pods, which cannot write to it."""
+def claim_folder(cluster: Cluster, namespace: str, claim: str, folder: Path, *, access: str = "ReadOnlyMany") -> None:
+    """A claim of `namespace` that shows a folder of this machine to pods."""
     volume = f"{namespace}-{claim}"
     # A volume stays bound to the claim of a namespace that is gone, even one of the same name.
     cluster.kubectl("delete", "pv", volume, "--ignore-not-found", "--timeout=60s")
     size = {"storage": "1Gi"}
-    common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    common = {"accessModes": [access], "storageClassName": ""}
     cluster.apply(
         {
             "apiVersion": "v1",

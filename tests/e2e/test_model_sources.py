@@ -1,0 +1,269 @@
+"""Where models come from: a hub, a bucket, an image; one download for all replicas; and why there was none."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster.paths import ClusterPaths
+from localcluster.tinymodel.cache import cached_model
+from localcluster.tinymodel.pairs import PAIRS
+from tests.e2e.conftest import make_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.hub import Hub, Repo
+from tests.support.hub import serving as serving_hub
+from tests.support.measured import Record
+from tests.support.models import claim_folder
+from tests.support.object_store import ROOT, ObjectStore, object_store
+from tests.support.oci import import_folder
+from tests.support.services import llmservice
+from tests.support.serving import serving
+
+NAMESPACE = "e2e-sources"
+# The node's own address on the pods' network: what listens there is reached from pods.
+BRIDGE = "10.244.0.1"
+TOKEN = "hf_tokenOfTheTeamThatNobodyMayRead"
+IMAGE = "registry.local/tiny-chat-model:1"
+QUESTION, ANSWER = PAIRS[0]
+TOLD_WITHIN = 120
+
+
+@dataclass
+class Sources:
+    """The namespace, and the servers that its pods fetch from."""
+
+    cluster: Cluster
+    hub: Hub
+    store: ObjectStore
+    folders: Path
+
+    def from_hub(self, uri: str, *, secret: str | None = "hub-token", cache: str | None = None) -> JSON:
+        """The parts of a spec that make it a service of the hub."""
+        model: JSON = {"uri": uri}
+        if secret:
+            model["tokenSecretRef"] = {"name": secret, "key": "token"}
+        if cache:
+            model["cache"] = {"claimName": cache}
+        return {"model": model, "runtime": {"env": [{"name": "HF_ENDPOINT", "value": self.hub.url}]}}
+
+    def from_store(self, uri: str, secret: str = "bucket-keys") -> JSON:
+        """The parts of a spec that make it a service of the object store."""
+        keys = {"name": secret}
+        return {"model": {"uri": uri, "s3": {"endpoint": self.store.url, "credentialsSecretRef": keys}}}
+
+    def claim(self, name: str) -> Path:
+        """A claim that pods may write to; its folder on this machine."""
+        folder = self.folders / name
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+        claim_folder(self.cluster, NAMESPACE, name, folder, access="ReadWriteMany")
+        return folder
+
+
+@pytest.fixture(scope="module")
+def sources(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
+    model = cached_model(print)
+    whole = Repo.of_folder(model)
+    cut = {**whole.files, "model.safetensors": whole.files["model.safetensors"][:-1000]}
+    repos = {
+        "team/tiny": Repo(dict(whole.files), gated=True),
+        "team/open": Repo(dict(whole.files)),
+        "team/cut": Repo(cut),
+    }
+    hub = Hub(repos, {TOKEN: {"team/tiny"}})
+    folders = ClusterPaths.of_this_clone().models / "sources"
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folders, ignore_errors=True)
+        stack.enter_context(serving_hub(hub, BRIDGE, BRIDGE))
+        store = stack.enter_context(object_store(tmp_path_factory.mktemp("s3"), BRIDGE))
+        store.make_bucket("models")
+        store.put_folder("models", "team/tiny", model)
+        make_namespace(cluster, NAMESPACE)
+        stack.callback(cluster.kubectl, "delete", "namespace", NAMESPACE, "--wait=false")
+        secrets: Mapping[str, Mapping[str, str]] = {
+            "hub-token": {"token": TOKEN},
+            "wrong-token": {"token": "hf_revokedLongAgo"},
+            "bucket-keys": {"AWS_ACCESS_KEY_ID": ROOT.access_key, "AWS_SECRET_ACCESS_KEY": ROOT.secret_key},
+            "wrong-keys": {"AWS_ACCESS_KEY_ID": ROOT.access_key, "AWS_SECRET_ACCESS_KEY": "of/somebody+else"},
+        }
+        for name, values in secrets.items():
+            cluster.apply(secret(name, values), NAMESPACE)
+        yield Sources(cluster, hub, store, folders)
+
+
+def secret(name: str, values: Mapping[str, str]) -> JSON:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
+@pytest.mark.full
+def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Sources, record: Record) -> None:
+    """From a gated repository, into a claim that both share; whoever downloads is killed in the middle."""
+    cluster, hub = sources.cluster, sources.hub
+    cache = sources.claim("shared-cache")
+    hub.bytes_per_second = 300_000
+    spec = sources.from_hub("hf://team/tiny", cache="shared-cache") | {"scaling": {"replicas": 2}}
+    cluster.apply(llmservice("hub", **spec), NAMESPACE)
+    eventually("a part of the weights", lambda: partial_bytes(cache) > 500_000, 180)
+    seen = eventually("progress in the status", lambda: told_progress(cluster, "hub"), 30)
+    assert (seen["phase"], seen["artifact"]) == ("Fetching", "model")
+    os.kill(downloading_process(), signal.SIGKILL)
+    hub.bytes_per_second = None
+    with serving(cluster, NAMESPACE, "hub", **spec) as server:
+        starts = [asked.start for asked in hub.contents()]
+        assert len(starts) == 2, "the weights are asked for once, and once more from where the kill left them"
+        assert starts[0] == 0 < starts[1]
+        assert len(server.pods()) == 2
+        assert server.say(QUESTION) == ANSWER
+        record(weights_asked_from=starts, told_percent=seen["percent"])
+        assert_said_nowhere(cluster, TOKEN)
+
+
+@pytest.mark.full
+def test_a_bucket_with_credentials(sources: Sources) -> None:
+    with serving(sources.cluster, NAMESPACE, "bucket", **sources.from_store("s3://models/team/tiny")) as server:
+        assert server.say(QUESTION) == ANSWER
+        assert_said_nowhere(sources.cluster, ROOT.secret_key)
+        assert_said_nowhere(sources.cluster, ROOT.access_key)
+
+
+@pytest.mark.full
+def test_an_image_as_a_volume(sources: Sources) -> None:
+    """Nothing is copied: the kubelet mounts the image, and its model is read where it lies."""
+    import_folder(sources.cluster.paths, IMAGE, cached_model(print), "models/tiny")
+    model = {"uri": f"image://{IMAGE}#models/tiny"}
+    with serving(sources.cluster, NAMESPACE, "image", model=model) as server:
+        assert server.say(QUESTION) == ANSWER
+        (pod,) = server.pods()
+        volumes = [volume["image"]["reference"] for volume in pod["spec"]["volumes"] if "image" in volume]
+        assert volumes == [IMAGE]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A model that cannot be had, and what the status must say of it."""
+
+    reason: str
+    remedy: str
+    words: str
+    uri: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+REFUSED = {
+    "no-such-model": Refused("ModelNotFound", "spec.model.uri", "team/none", "hf://team/none"),
+    "no-such-revision": Refused("ModelRevisionNotFound", "spec.model.uri", "v9", "hf://team/open@v9"),
+    "gated": Refused("ModelAccessDenied", "tokenSecretRef", "gated", "hf://team/tiny", {"secret": None}),
+    "a-wrong-token": Refused(
+        "ModelTokenRefused", "tokenSecretRef", "does not accept", "hf://team/tiny", {"secret": "wrong-token"}
+    ),
+    "wrong-keys": Refused(
+        "ModelTokenRefused", "credentialsSecretRef", "SignatureDoesNotMatch", "s3://models/team/tiny",
+        {"secret": "wrong-keys"},
+    ),
+    "a-full-disk": Refused(
+        "StorageFull", "spec.model.cache.size", "are still to be fetched", "hf://team/open",
+        {"secret": None, "cache": "full-disk"},
+    ),
+    "a-broken-shard": Refused(
+        "ModelCorrupt", "where the uri points", "model.safetensors", "hf://team/cut", {"secret": None}
+    ),
+    "a-broken-copy": Refused("ModelCorrupt", "where the uri points", "model.safetensors", "pvc://cut/"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def refused(sources: Sources) -> Iterator[None]:
+    """All of them at once: none ever starts an engine."""
+    disk = sources.claim("full-disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(disk)], check=True)
+    copy = sources.folders / "cut"
+    copy.mkdir(parents=True)
+    for name, content in sources.hub.repos["team/cut"].files.items():
+        (copy / name).write_bytes(content)
+    claim_folder(sources.cluster, NAMESPACE, "cut", copy)
+    for name, case in REFUSED.items():
+        kind = case.uri.partition(":")[0]
+        spec: JSON = {"model": {"uri": case.uri}}
+        if kind == "hf":
+            spec = sources.from_hub(case.uri, **case.options)
+        elif kind == "s3":
+            spec = sources.from_store(case.uri, **case.options)
+        sources.cluster.apply(llmservice(name, **spec), NAMESPACE)
+    yield
+    sources.cluster.kubectl("delete", "llms", *REFUSED, "-n", NAMESPACE, "--wait=false")
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_why_there_is_no_model(cluster: Cluster, refused: None, case: str) -> None:
+    expected = REFUSED[case]
+
+    def told() -> JSON | None:
+        found: JSON | None = cluster.must_get("llmservices", NAMESPACE, case).get("status", {}).get("failure")
+        return found
+
+    failure = eventually("a failure in the status", told, TOLD_WITHIN)
+    assert failure["reason"] == expected.reason, failure
+    assert expected.words in failure["message"], failure
+    assert expected.remedy in failure["remedy"], failure
+    ready = cluster.condition(NAMESPACE, case, "Ready")
+    assert ready is not None
+    assert (ready["status"], ready["reason"]) == ("False", expected.reason)
+
+
+def test_credentials_are_said_nowhere(cluster: Cluster, refused: None) -> None:
+    for value in (TOKEN, "hf_revokedLongAgo", ROOT.secret_key, ROOT.access_key, "of/somebody+else"):
+        assert_said_nowhere(cluster, value)
+
+
+def assert_said_nowhere(cluster: Cluster, value: str) -> None:
+    """Not in an argument, a status, an event or a log; the Secret itself and the process's environment hold it."""
+    kinds = "llmservices,deployments,replicasets,pods,controllerrevisions,events,configmaps"
+    said = {"objects": cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", "yaml", "--show-managed-fields")}
+    for pod in cluster.list("pods", NAMESPACE):
+        name = pod["metadata"]["name"]
+        for more in ((), ("--previous",)):
+            log = cluster.kubectl("logs", name, "-n", NAMESPACE, "--all-containers", *more, expect=None)
+            said[f"log of {name} {more}"] = log
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            said[str(command)] = command.read_text(errors="replace")
+        except OSError:
+            continue  # a process that ended while we looked
+    encoded = base64.b64encode(value.encode()).decode()
+    found = [place for place, text in said.items() if value in text or encoded in text]
+    assert found == []
+
+
+def partial_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.incomplete"))
+
+
+def told_progress(cluster: Cluster, name: str) -> JSON | None:
+    """status.progress while something is fetched."""
+    found: JSON = cluster.must_get("llmservices", NAMESPACE, name).get("status", {}).get("progress") or {}
+    return found if found.get("percent") else None
+
+
+def downloading_process() -> int:
+    """The process on this machine, in whichever pod, that has a file open which is not whole yet."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"llmservice_runtime\0fetch" not in (folder / "cmdline").read_bytes():
+                continue
+            if any(os.readlink(handle).endswith(".incomplete") for handle in (folder / "fd").iterdir()):
+                return int(folder.name)
+        except OSError:
+            continue  # a process that ended while we looked
+    raise AssertionError("nobody downloads")

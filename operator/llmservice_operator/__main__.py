@@ -23,6 +23,7 @@ from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.resync import Resync
+from llmservice_operator.control.starts import Starts
 from llmservice_operator.control.worker import Workers
 from llmservice_operator.health import HealthServer
 from llmservice_operator.kube import credentials as kube_credentials
@@ -30,6 +31,7 @@ from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from llmservice_operator.kube.lease import Lease
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
 
@@ -43,16 +45,18 @@ CRD_RETRY = 5.0
 class Operator:
     """One process: watches always, acts while it leads."""
 
-    def __init__(self, opts: Options, transport: Transport, metrics: Metrics) -> None:
+    def __init__(self, opts: Options, transport: Transport, reader: StateReader, metrics: Metrics) -> None:
         self._options = opts
         self._transport = transport
         self._metrics = metrics
         self._lease = self._make_lease() if opts.leader_elect else None
         gate: Gate = self._lease or AlwaysOpen()
+        self._starts = Starts(reader.read, self._changed, metrics)
         self._ctx = Context(
             kube=KubeClient(transport, gate),
             cache=Cache(PROJECTIONS),
             queue=WorkQueue(),
+            starts=self._starts,
             settings=opts.services,
             metrics=metrics,
             decide=decide,
@@ -87,7 +91,7 @@ class Operator:
                 return 0
             tasks += [asyncio.create_task(self._campaign(), name="lease")]
             acting = asyncio.create_task(self._act(), name="workers")
-            tasks += [acting]
+            tasks += [acting, asyncio.create_task(self._starts.run(), name="starts")]
             tasks += [asyncio.create_task(self._resync.run(), name="resync")]
             watches = asyncio.create_task(self._watch(loop), name="watches")
             tasks += [watches]
@@ -240,8 +244,8 @@ async def serve(opts: Options) -> int:
     """The whole life of the process."""
     metrics = Metrics()
     found = kube_credentials.load(clock=time.monotonic, kubeconfig=opts.kubeconfig, context=opts.context)
-    async with Transport(found, observer=metrics.observe_request) as transport:
-        operator = Operator(opts, transport, metrics)
+    async with Transport(found, observer=metrics.observe_request) as transport, StateReader() as reader:
+        operator = Operator(opts, transport, reader, metrics)
         where = ", ".join(opts.namespaces) or "all namespaces"
         logger.info("starting as %s, watching %s at %s", opts.identity, where, found.server)
         return await operator.run()

@@ -87,19 +87,24 @@ def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: 
         for right in rights_of(entry)
     }
     assert refused == set(), "asked for, but not granted"
-    resources = {entry["objectRef"]["resource"] for entry in entries}
-    assert not resources & {"secrets", "configmaps"}
+    asked = {(entry["objectRef"]["resource"], entry["verb"]) for entry in entries}
+    assert "secrets" not in {resource for resource, _ in asked}
+    assert {verb for resource, verb in asked if resource == "configmaps"} <= {"patch", "delete"}, "none is read"
 
 
 def prune_children(cluster: Cluster, namespace: str) -> None:
-    """A budget, a claim and an old revision that are no longer wanted."""
+    """A budget, a claim, a list of adapters and an old revision that are no longer wanted."""
     cache = {"size": "1Gi"}
     hub = {"uri": "hf://example/model", "cache": cache}
     # Replicas without room: what is under test needs the budget, not the pods.
-    service = idle("pruned", model=hub, scaling={"replicas": 2}, podTemplate={"spec": {"nodeSelector": {"no": "node"}}})
+    placement = {"spec": {"nodeSelector": {"no": "node"}}}
+    service = idle("pruned", model=hub, scaling={"replicas": 2}, podTemplate=placement, lora={})
     cluster.apply(service, namespace)
     eventually("the budget", lambda: cluster.get("poddisruptionbudgets", namespace, "pruned"), 30)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "pruned-cache"), 30)
+    eventually("the list", lambda: "pruned-adapters" in config_maps(cluster, namespace), 30)
+    cluster.patch("llmservices", namespace, "pruned", {"spec": {"lora": None}})
+    eventually("no list", lambda: "pruned-adapters" not in config_maps(cluster, namespace), 30)
     for number in range(6):
         change = {"spec": {"batching": {"maxNumSeqs": number + 1}, "scaling": {"replicas": 0}}}
         cluster.patch("llmservices", namespace, "pruned", change)
@@ -109,6 +114,10 @@ def prune_children(cluster: Cluster, namespace: str) -> None:
     eventually("no claim", lambda: is_leaving(cluster, namespace, "pruned-cache"), 60)
     selector = "llmservice.dev/service=pruned"
     eventually("five revisions", lambda: len(cluster.list("controllerrevisions", namespace, selector)) == 5, 60)
+
+
+def config_maps(cluster: Cluster, namespace: str) -> str:
+    return cluster.kubectl("get", "configmaps", "-n", namespace, "-o", "name")
 
 
 def is_leaving(cluster: Cluster, namespace: str, claim: str) -> bool:
@@ -132,7 +141,7 @@ def wait_for_spec(cluster: Cluster, namespace: str, name: str) -> None:
 def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:
     """Objects of others in the way of each kind of child: the operator reads them to name their owner."""
     wanted = idle("met", model={"uri": "hf://example/model", "cache": {"size": "1Gi"}}, scaling={"replicas": 2})
-    wanted["spec"]["podTemplate"] = {"spec": {"nodeSelector": {"no": "node"}}}
+    wanted["spec"] |= {"podTemplate": {"spec": {"nodeSelector": {"no": "node"}}}, "lora": {}}
     cluster.apply(wanted, namespace)
     eventually("all children", lambda: cluster.get("poddisruptionbudgets", namespace, "met"), 30)
     (revision,) = cluster.list("controllerrevisions", namespace, "llmservice.dev/service=met")
@@ -179,6 +188,7 @@ def strangers(revision: str) -> list[tuple[str, str, JSON]]:
             revision,
             {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 7, "data": {"theirs": True}},
         ),
+        ("configmap", "met-adapters", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}),
         (
             "deployment",
             "met",

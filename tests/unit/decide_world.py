@@ -24,6 +24,7 @@ from llmservice_operator.observe.facts import (
     ServiceFacts,
 )
 from llmservice_operator.observe.observed import Observed, Refusal
+from llmservice_operator.observe.reports import Report
 
 Json = dict[str, Any]
 
@@ -62,6 +63,7 @@ class World:
     children: dict[tuple[str, str], Json] = field(default_factory=dict)
     pods: dict[str, Json] = field(default_factory=dict)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
     settings: Settings = SETTINGS
     now: datetime = NOW
     status_writes: int = 0
@@ -73,7 +75,8 @@ class World:
     def observed(self) -> Observed:
         by_kind: dict[str, list[Any]] = {kind: [] for kind in FACTS}
         for (kind, _), child in self.children.items():
-            by_kind[kind].append(FACTS[kind].from_object(child))
+            if kind in FACTS:  # the others are not read
+                by_kind[kind].append(FACTS[kind].from_object(child))
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
         return Observed(
             deployment=only["Deployment"],
@@ -83,6 +86,7 @@ class World:
             revisions=tuple(by_kind["ControllerRevision"]),
             pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),
             refused=dict(self.refused),
+            reports=dict(self.reports),
         )
 
     def decide(self) -> Decision:
@@ -94,7 +98,7 @@ class World:
         for apply in decision.apply:
             self._apply(apply.manifest)
         for prune in decision.prune:
-            assert self.children[prune.kind, prune.name]["metadata"]["uid"] == prune.uid
+            assert prune.uid in (None, self.children[prune.kind, prune.name]["metadata"]["uid"])
             del self.children[prune.kind, prune.name]
         if decision.status is not None:
             self.obj["status"] = json.loads(json.dumps(decision.status))
@@ -168,6 +172,7 @@ def a_pod(
     state: Json | None = None,
     last: Json | None = None,
     restarts: int = 0,
+    address: str = "",
     init: Json | None = None,
     deleting: bool = False,
 ) -> Json:
@@ -205,6 +210,7 @@ def a_pod(
         "spec": {"nodeName": "node-a"} if is_placed else {},
         "status": {
             "phase": "Running" if is_placed else "Pending",
+            "podIP": address,
             "conditions": conditions,
             "containerStatuses": [server] if is_placed else [],
             "initContainerStatuses": [init] if init is not None else [],

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from llmservice_operator.kube import errors
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.credentials import Credentials, TokenSource
-from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, POD, resource_of
+from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, LLMSERVICE, POD, resource_of
 from llmservice_operator.kube.transport import Transport
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -269,3 +269,25 @@ def test_a_manifest_of_an_unknown_version_is_a_bug() -> None:
     assert resource_of(DEPLOY) is DEPLOYMENT
     with pytest.raises(KeyError):
         resource_of({"apiVersion": "apps/v2", "kind": "Deployment"})
+
+
+THERE = {"name": "c", "uid": "u", "resourceVersion": "7", "ownerReferences": []}
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata", "found"),
+    [
+        pytest.param(200, THERE, THERE, id="there"),
+        pytest.param(201, {"name": "c", "uid": "made up"}, None, id="a dry run would make it"),
+    ],
+)
+async def test_what_may_not_be_read_is_looked_at(
+    kube: Harness, code: int, metadata: dict[str, Any], found: dict[str, Any] | None
+) -> None:
+    kube.api.answers = [says(code, {"kind": "PartialObjectMetadata", "metadata": metadata})]
+    assert await kube.client().look(CONFIG_MAP, "ns", "c") == found
+    (method, path, query, body) = kube.api.seen[-1]
+    assert (method, path) == ("PATCH", "/api/v1/namespaces/ns/configmaps/c")
+    assert query == {"fieldManager": "llmservice-operator-look", "force": "false", "dryRun": "All"}
+    assert body == {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "ns"}}
+    assert "PartialObjectMetadata" in kube.api.headers[-1]["Accept"], "its contents are never sent"

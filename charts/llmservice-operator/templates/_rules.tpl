@@ -24,6 +24,10 @@ Deployments and Services are deleted by the garbage collector, through their own
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+# NAME-adapters, the lists of LoRA adapters. They are not read: whose one is tells a dry run that answers metadata.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

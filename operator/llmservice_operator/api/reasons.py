@@ -33,6 +33,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     ADMISSION_REFUSED = "AdmissionRefused"
     DELETING = "Deleting"
+    ADAPTER_NOT_SERVED = "AdapterNotServed"
     # what the supervisor found; the same words as llmservice_runtime.contract.FailureReason
     INVALID_FLAG = "InvalidFlag"
     INVALID_CONFIGURATION = "InvalidConfiguration"
@@ -167,6 +168,10 @@ _DOCS = {
     Reason.DELETING: ReasonDoc(
         "The LLMService is being deleted.",
         "Nothing to do.",
+    ),
+    Reason.ADAPTER_NOT_SERVED: ReasonDoc(
+        "An adapter of the spec cannot be served; the model and the other adapters are. Seen in Events only.",
+        "Do what the message and status.adapters say; the server tries again by itself.",
     ),
     Reason.INVALID_FLAG: ReasonDoc(
         "vLLM refuses a flag or its value; the message quotes vLLM.",

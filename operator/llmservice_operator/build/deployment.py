@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import adapters
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
 START_CEILING_SECONDS = 7200
@@ -23,7 +24,7 @@ def deployment(llm: LLMService, template: Manifest) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(llm, llm.name),
+        "metadata": _metadata(llm),
         "spec": {
             "replicas": llm.spec.scaling.replicas,
             "selector": {"matchLabels": selector(llm)},
@@ -33,6 +34,12 @@ def deployment(llm: LLMService, template: Manifest) -> Manifest:
             "template": template,
         },
     }
+
+
+def _metadata(llm: LLMService) -> Manifest:
+    meta = metadata(llm, llm.name)
+    listed = adapters.digest(llm)
+    return meta if listed is None else meta | {"annotations": {adapters.APPLIED_ADAPTERS: listed}}
 
 
 def progress_deadline_seconds(llm: LLMService) -> int:

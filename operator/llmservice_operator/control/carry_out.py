@@ -7,11 +7,11 @@ from typing import Any
 
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Apply, Decision, Prune
-from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
 from llmservice_operator.kube.resources import BY_KIND
-from llmservice_operator.observe.facts import ChildFacts
+from llmservice_operator.observe.facts import ChildFacts, Controller, controller_of
 from llmservice_operator.observe.foreign import removal_patch
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 
@@ -25,7 +25,8 @@ class Changed(KubeError):
 async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     """Applies in their order, then prunes. False: one was refused, which ends the round and is remembered."""
     for apply in decision.apply:
-        if not await _apply(apply, parent, ctx, memory, log):
+        carry = _apply_unread if apply.is_unread else _apply
+        if not await carry(apply, parent, ctx, memory, log):
             return False
     for prune in decision.prune:
         await _prune(prune, parent, ctx, memory, log)
@@ -51,6 +52,32 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
     log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
     await _keep(apply, raw, parent, ctx, memory)
     return True
+
+
+async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """Force where it carries our controller reference; what is there and does not is somebody else's."""
+    try:
+        there = await ctx.kube.look(BY_KIND[apply.kind], parent.namespace, apply.name)
+        owner = controller_of(there) if there is not None else None
+        if there is not None and (owner is None or owner.uid != parent.uid):
+            return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
+        await _send(apply, None if there is None else there["uid"], ctx)
+    except (Conflict, Invalid, Forbidden) as error:
+        message = str(error) if isinstance(error, Forbidden) and not isinstance(error, Refused) else error.message
+        return _refused(apply, Refusal(error.code, message), ctx, memory, log)
+    ctx.metrics.writes.labels(apply.kind, "apply").inc()
+    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+    memory.accepted((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
+    return True
+
+
+def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
+    """Somebody else's; or that of an earlier LLMService of this name, which is about to go."""
+    if owner is None:
+        return Refusal(409, "this operator did not make it")
+    if (owner.kind, owner.name) == (PARENT, parent.name):
+        raise Changed(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
+    return Refusal(409, f"it belongs to {owner.kind} {owner.name}")
 
 
 async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
@@ -109,15 +136,26 @@ def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:
 
 
 async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
-    resource = BY_KIND[prune.kind]
+    resource, uid = BY_KIND[prune.kind], prune.uid
     try:
-        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=prune.uid)
+        if uid is None and (uid := await _own_uid(prune, parent, ctx)) is None:
+            return
+        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
     except Conflict:
         remains = None  # another object has the name by now; the watch will show it
     ctx.metrics.writes.labels(prune.kind, "delete").inc()
     log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
     memory.applied.pop((prune.kind, prune.name), None)
+    if prune.uid is None:
+        return
     if remains is None:
         ctx.cache.remove(prune.kind, parent.namespace, prune.name, prune.uid)
     else:
         ctx.cache.update(prune.kind, remains)
+
+
+async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
+    """The uid of what is not cached, if it is there and ours."""
+    there = await ctx.kube.look(BY_KIND[prune.kind], parent.namespace, prune.name)
+    owner = controller_of(there) if there is not None else None
+    return str(there["uid"]) if there is not None and owner is not None and owner.uid == parent.uid else None

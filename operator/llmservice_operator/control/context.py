@@ -15,6 +15,7 @@ from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.decision import Decision
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.starts import Starts
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 
@@ -85,6 +86,7 @@ class Context:
     queue: WorkQueue[Key]
     settings: Settings
     metrics: Metrics
+    starts: Starts
     decide: Decide
     decide_invalid: DecideInvalid
     now: Callable[[], datetime.datetime]
@@ -105,4 +107,5 @@ class Context:
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self.memories.pop(key, None)
+        self.starts.forget(key)
         self.metrics.forget(key)

@@ -11,11 +11,11 @@ from llmservice_runtime.flags import render
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import pdb, pvc
+from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.controller_revision import KEPT
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.engine import engine_options, image, vllm_version
-from llmservice_operator.build.meta import selector_text
+from llmservice_operator.build.meta import adapters_config_name, selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.choose import Choice, choose
@@ -27,6 +27,7 @@ from llmservice_operator.observe import still
 from llmservice_operator.observe.drift import difference
 from llmservice_operator.observe.facts import ChildFacts, RevisionFacts
 from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.status import is_told, status_of
 from llmservice_operator.observe.verdict import Obstacle, Subject, Verdict
 from llmservice_operator.planner.checks import check
@@ -89,15 +90,17 @@ def _refuse(
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
         effective=previous.get("effective") or {},
+        adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )
     return _report(subject, observed, verdict, now, notes=tuple(map(str, problems)))
 
 
 def _report(subject: Subject, observed: Observed, verdict: Verdict, now: datetime, **actions: Any) -> Decision:
     status = status_of(subject, observed, verdict, now)
+    asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
     if is_told(status, subject.previous):
-        return Decision(**actions)
-    return Decision(status=status, events=events(subject.previous, status), **actions)
+        return Decision(asks=asked, **actions)
+    return Decision(status=status, events=events(subject.previous, status), asks=asked, **actions)
 
 
 def _subject(service: LLMService) -> Subject:
@@ -127,6 +130,8 @@ def _verdict(
             "modelNames": list(service.served_names),
         },
         effective=effective(service, settings),
+        adapters=tuple(sorted(adapter.name for adapter in service.spec.adapters)),
+        adapters_digest=adapters.digest(service),
     )
 
 
@@ -147,6 +152,9 @@ def _obstacle(service: LLMService, observed: Observed, children: list[Wanted]) -
 
 def _applies(service: LLMService, observed: Observed, children: list[Wanted]) -> Iterator[Apply]:
     for child in children:
+        if child.id == _adapters_id(service):
+            yield from _apply_unread(child, service, observed)
+            continue
         live = observed.child(*child.id)
         if live is None:
             yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash)
@@ -163,6 +171,17 @@ def _applies(service: LLMService, observed: Observed, children: list[Wanted]) ->
                 expel=bool(live.foreign) or not live.is_applied,
                 input_hash=child.input_hash,
             )
+
+
+def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Iterator[Apply]:
+    """What the operator may not read is applied when the Deployment, which is applied next, does not name it yet."""
+    applied = observed.deployment.adapters if observed.deployment is not None else None
+    if applied != adapters.digest(service):
+        yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
+
+
+def _adapters_id(service: LLMService) -> tuple[str, str]:
+    return "ConfigMap", adapters_config_name(service)
 
 
 def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
@@ -186,6 +205,10 @@ def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator
     is_unused = all(pod.revision == choice.label for pod in observed.pods)
     if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
         yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
+    deployment = observed.deployment
+    was_listed = deployment is not None and deployment.adapters is not None and _is_own(deployment, service)
+    if was_listed and not adapters.is_wanted(service):
+        yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_revisions(service, observed, choice)
 
 

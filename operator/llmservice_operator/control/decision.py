@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmservice_operator.observe.reports import Ask
+
 Json = Mapping[str, Any]
 
 
@@ -24,6 +26,8 @@ class Apply:
     reason: str
     known_uid: str | None = None
     expel: bool = False
+    is_unread: bool = False
+    """No right to read it: whose it is has to be found out before it is applied."""
     input_hash: str = ""
     """Goes into `AppliedRecord.input_hash` once the API server has taken it."""
 
@@ -42,7 +46,8 @@ class Prune:
 
     kind: str
     name: str
-    uid: str
+    uid: str | None
+    """None where the operator may not read it: whose it is has to be found out first."""
     reason: str
 
 
@@ -64,6 +69,8 @@ class Decision:
     status: Json | None = None
     """The whole value of `.status` to apply with the manager `llmservice-operator-status`; None: unchanged."""
     events: tuple[Event, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    """Pods whose supervisors are to be asked from now on."""
     requeue_after: float | None = None
     """Seconds; only where no event of the cluster will wake this key."""
     notes: tuple[str, ...] = field(default=())

@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 
 def events(before: Json, after: Json) -> tuple[Event, ...]:
     """What to tell about the step from one status to the next."""
-    return tuple(_events(_by_type(before), _by_type(after), before, after))
+    return (*_events(_by_type(before), _by_type(after), before, after), *_adapters(before, after))
 
 
 def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Json) -> Iterator[Event]:
@@ -30,6 +30,14 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
     elif (after.get("failure") or {}).get("reason") not in (None, (before.get("failure") or {}).get("reason")):
         failure = after["failure"]
         yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")
+
+
+def _adapters(before: Json, after: Json) -> Iterator[Event]:
+    told = {item.get("name"): item.get("message") for item in before.get("adapters") or ()}
+    for item in after.get("adapters") or ():
+        message = item.get("message")
+        if message and message != told.get(item["name"]):
+            yield Event("Warning", Reason.ADAPTER_NOT_SERVED, f"Adapter {item['name']}: {message}")
 
 
 def _by_type(status: Json) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe.facts import BudgetFacts, ClaimFacts, DeploymentFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.reports import Report
 
 SERVICE_LABEL = "llmservice.dev/service"
 
@@ -93,7 +94,11 @@ def selector(resource: Resource) -> str:
 
 
 def observed(
-    cache: Cache, key: Key, applied: Mapping[ChildId, AppliedRecord], refused: Mapping[ChildId, Refusal]
+    cache: Cache,
+    key: Key,
+    applied: Mapping[ChildId, AppliedRecord],
+    refused: Mapping[ChildId, Refusal],
+    reports: Mapping[str, Report],
 ) -> Observed:
     """Everything known around one service."""
     around = cache.around(key)
@@ -112,4 +117,5 @@ def observed(
         pods=tuple(sorted(pods, key=lambda facts: facts.name)),
         applied=applied,
         refused=refused,
+        reports=reports,
     )

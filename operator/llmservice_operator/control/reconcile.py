@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from llmservice_operator.control.decision import Decision
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.resources import LLMSERVICE, POD
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
     decision = consider(parent, ctx)
     if is_quiet(decision, memory):
         tell_steady(parent, ctx)
+        ctx.starts.want(key, decision.asks, pods(key, ctx))
         return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
     live = await fresh(parent, ctx)
     if live is None:
@@ -66,6 +67,7 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     if not memory.refused and (decision.apply or decision.prune):
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
     await report(decision, parent, ctx, memory, log)
+    ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())), failure)
 
 
@@ -107,7 +109,7 @@ def consider(parent: ParentFacts, ctx: Context) -> Decision:
     """The pure part: from what is known to what is to be done."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    around = observed(ctx.cache, key, view(memory.applied), view(memory.refused))
+    around = observed(ctx.cache, key, view(memory.applied), view(memory.refused), ctx.starts.reports(key))
     try:
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:
@@ -118,6 +120,11 @@ def consider(parent: ParentFacts, ctx: Context) -> Decision:
 def tell_steady(parent: ParentFacts, ctx: Context) -> None:
     """After a restart the metrics learn from the stored status."""
     ctx.metrics.set_status(key_of(parent), parent.obj["status"])
+
+
+def pods(key: Key, ctx: Context) -> Collection[str]:
+    """Names of the service's pods."""
+    return ctx.cache.around(key).get(POD.kind, {}).keys()
 
 
 def view(of: dict[Any, Any]) -> Mapping[Any, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import pdb, pvc
+from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.controller_revision import controller_revision
 from llmservice_operator.build.deployment import deployment
 from llmservice_operator.build.meta import APPLIED_HASH, Manifest
@@ -46,6 +46,8 @@ def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
         template=choice.template,
         update_requested=choice.update_requested,
     )
+    if adapters.is_wanted(service):
+        yield adapters.adapters_config(service)
     yield deployment(service, choice.template)
     if pdb.is_wanted(service):
         yield pdb.disruption_budget(service)
@@ -55,5 +57,6 @@ def _with_hash(manifest: Manifest) -> Wanted:
     """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    metadata = manifest["metadata"] | {"annotations": {APPLIED_HASH: digest}}
+    annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH: digest}
+    metadata = manifest["metadata"] | {"annotations": annotations}
     return Wanted(manifest | {"metadata": metadata}, digest)

@@ -12,6 +12,8 @@ from .transport import REQUEST_TIMEOUT, Transport
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+LOOK_MANAGER = "llmservice-operator-look"
 PAGE = 500
 
 Manifest = Mapping[str, Any]
@@ -99,6 +101,29 @@ class KubeClient:
             content_type=JSON_PATCH,
         )
 
+    async def look(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        """Metadata of an object that we may change but not read, or None where there is none.
+
+        An apply of nothing, as a dry run, under a name that owns nothing, answers it; the contents are not asked for.
+        """
+        empty = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        answer = await self._write(
+            "patch",
+            resource,
+            resource.path(namespace, name),
+            empty,
+            params={"fieldManager": LOOK_MANAGER, "force": "false", "dryRun": "All"},
+            content_type=APPLY,
+            accept=METADATA_OF_ONE,
+        )
+        metadata: dict[str, Any] = answer["metadata"]
+        # What a dry run would make is in no store and so has no version.
+        return metadata if metadata.get("resourceVersion") else None
+
     async def delete(
         self,
         resource: Resource,
@@ -149,9 +174,17 @@ class KubeClient:
         *,
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        accept: str | None = None,
     ) -> dict[str, Any]:
         return await self._transport.request(
-            verb, resource, path, params=params, body=body, content_type=content_type, timeout=self._time_to_write
+            verb,
+            resource,
+            path,
+            params=params,
+            body=body,
+            content_type=content_type,
+            accept=accept,
+            timeout=self._time_to_write,
         )
 
     def _time_to_write(self) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
@@ -26,11 +26,16 @@ class _Told:
 
 
 def conditions(
-    subject: Subject, verdict: Verdict, progress: Progress, trouble: Trouble | None, now: str
+    subject: Subject,
+    verdict: Verdict,
+    progress: Progress,
+    trouble: Trouble | None,
+    adapters: Sequence[Json],
+    now: str,
 ) -> list[dict[str, Any]]:
     """All conditions in their order; a transition time moves only with its status."""
     before = {c.get("type"): c for c in subject.previous.get("conditions") or ()}
-    told = _told(verdict, progress, trouble)
+    told = _told(verdict, progress, trouble, _unserved(adapters))
     return [_condition(item, subject, before.get(str(item.type)), now).to_object() for item in told]
 
 
@@ -47,15 +52,23 @@ def _condition(told: _Told, subject: Subject, before: Json | None, now: str) -> 
     )
 
 
-def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> Iterator[_Told]:
+def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None, unserved: str) -> Iterator[_Told]:
     yield _accepted(verdict)
     yield _available(progress)
     ready = _ready(verdict, progress, trouble)
+    if ready.status:
+        ready = replace(ready, message=ready.message + unserved)
     yield ready
     if ready.status or ready.reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
         return
     is_stalled = _is_stalled(verdict, progress, trouble)
     yield _Told(ConditionType.STALLED if is_stalled else ConditionType.RECONCILING, True, ready.reason, ready.message)
+
+
+def _unserved(adapters: Sequence[Json]) -> str:
+    """The base model serves without them, so they change no condition."""
+    names = [item["name"] for item in adapters if item.get("message")]
+    return f" Adapters that are not served: {', '.join(names)}; status.adapters says why." if names else ""
 
 
 def _accepted(verdict: Verdict) -> _Told:

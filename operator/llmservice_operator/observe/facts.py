@@ -34,6 +34,7 @@ SERVICE_LABEL = "llmservice.dev/service"
 REVISION_LABEL = "llmservice.dev/revision"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 OPERATOR = "llmservice-operator"
+ADAPTERS_ANNOTATION = "llmservice.dev/adapters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ class DeploymentFacts(ChildFacts):
     observed_generation: int
     revision: str
     """Revision label of the pod template."""
+    adapters: str | None
+    """Digest of the list of adapters that was applied last; None: none was."""
     spec_replicas: int
     replicas: int
     updated: int
@@ -167,6 +170,7 @@ class DeploymentFacts(ChildFacts):
             generation=int(obj["metadata"].get("generation") or 0),
             observed_generation=int(status.get("observedGeneration") or 0),
             revision=str(template_labels.get(REVISION_LABEL, "")),
+            adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION),
             spec_replicas=int(spec.get("replicas", 1)),
             replicas=int(status.get("replicas") or 0),
             updated=int(status.get("updatedReplicas") or 0),
@@ -195,7 +199,7 @@ def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
         "uid": metadata["uid"],
         "resource_version": metadata.get("resourceVersion", ""),
         "deleting": metadata.get("deletionTimestamp") is not None,
-        "controller": _controller(metadata),
+        "controller": controller_of(metadata),
         "service": labels.get(SERVICE_LABEL),
         "managed_by": labels.get(MANAGED_BY_LABEL),
         "foreign": foreign_paths(metadata.get("managedFields") or ()),
@@ -215,7 +219,8 @@ def _own_annotations(metadata: Json) -> dict[str, str]:
     return {key: value for key, value in annotations.items() if key.startswith("llmservice.dev/")}
 
 
-def _controller(metadata: Json) -> Controller | None:
+def controller_of(metadata: Json) -> Controller | None:
+    """Who an object belongs to."""
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
             return Controller(reference["kind"], reference["name"], reference["uid"])

@@ -15,6 +15,7 @@ from llmservice_operator.observe.facts import (
     ServiceFacts,
 )
 from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.reports import Report
 
 ChildId = tuple[str, str]
 """(kind, name)"""
@@ -53,6 +54,8 @@ class Observed:
     pods: tuple[PodFacts, ...] = ()
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
+    reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
+    """What supervisors said, by the pod's name."""
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

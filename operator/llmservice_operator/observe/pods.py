@@ -49,6 +49,8 @@ class PodFacts:
     """The scheduler's causes, sorted; empty while it has not said anything."""
     ready: bool
     started: bool
+    address: str
+    """The pod's IP; empty before it has one."""
     running: bool
     """The server's process runs, whether or not it answers yet."""
     container: str
@@ -83,6 +85,7 @@ class PodFacts:
             unschedulable=_causes(scheduling),
             ready=conditions.get("Ready", {}).get("status") == "True",
             started=bool(server.get("started")),
+            address=str(status.get("podIP") or ""),
             running="running" in (server.get("state") or {}),
             container=str(trouble.get("name", "")),
             waiting=_waiting(trouble),

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from llmservice_runtime.contract import Phase
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.facts import DeploymentFacts
 from llmservice_operator.observe.pods import PodFacts
+
+_PHASES: Mapping[Phase | None, str] = {
+    Phase.PREFLIGHT: "The accelerator and the flags are being checked.",
+    Phase.FETCHING: "The model is being fetched; status.progress says how far it is.",
+    Phase.LOADING: "vLLM is loading the model.",
+    Phase.SMOKE: "vLLM is answering its first request.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +35,17 @@ class Progress:
     message: str
 
 
-def progress(deployment: DeploymentFacts | None, pods: tuple[PodFacts, ...], revision: str, wanted: int) -> Progress:
-    """Pods that are going away do not count: they are out of the Service already."""
+def progress(
+    deployment: DeploymentFacts | None,
+    pods: tuple[PodFacts, ...],
+    revision: str,
+    wanted: int,
+    phase: Phase | None = None,
+) -> Progress:
+    """Pods that are going away do not count: they are out of the Service already.
+
+    `phase` is what the supervisor of a starting pod says, where it was heard.
+    """
     if deployment is None:
         reason, message = Reason.PROGRESSING, "Pods of this revision are being made."
         return Progress(wanted, 0, 0, 0, 0, False, False, reason, message)
@@ -36,7 +55,7 @@ def progress(deployment: DeploymentFacts | None, pods: tuple[PodFacts, ...], rev
     is_rolled_out = (
         is_current and not old and deployment.spec_replicas == wanted and all(count == wanted for count in counts)
     )
-    reason, message = _stage(deployment, pods, revision, is_current)
+    reason, message = _stage(deployment, pods, revision, is_current, phase)
     return Progress(
         wanted=wanted,
         replicas=_without_flicker(deployment, deployment.replicas),
@@ -57,7 +76,7 @@ def _without_flicker(deployment: DeploymentFacts, count: int) -> int:
 
 
 def _stage(
-    deployment: DeploymentFacts, pods: tuple[PodFacts, ...], revision: str, is_current: bool
+    deployment: DeploymentFacts, pods: tuple[PodFacts, ...], revision: str, is_current: bool, phase: Phase | None
 ) -> tuple[Reason, str]:
     """The step that the least advanced replica of the wanted revision is at."""
     new = [pod for pod in pods if pod.revision == revision and not pod.deleting and not pod.ready]
@@ -71,5 +90,5 @@ def _stage(
     if any(not pod.running for pod in new):
         return Reason.PROGRESSING, "Pods are on a node; images are pulled and containers set up."
     if new:
-        return Reason.STARTING, "The model is being fetched or loaded."
+        return Reason.STARTING, _PHASES.get(phase, "The model is being fetched or loaded.")
     return Reason.PROGRESSING, "Pods that are no longer wanted are going away."

@@ -9,6 +9,7 @@ from typing import Any
 from llmservice_operator.observe.conditions import conditions
 from llmservice_operator.observe.failure import Trouble, trouble_of
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_phase
 from llmservice_operator.observe.rollout import Progress, progress
 from llmservice_operator.observe.verdict import Subject, Verdict
 
@@ -27,6 +28,9 @@ _OURS = (
     "effective",
     "rollout",
     "failure",
+    "progress",
+    "measured",
+    "adapters",
 )
 
 
@@ -37,13 +41,16 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     if deployment is not None and deployment.owner_uid != subject.uid:
         deployment = None
     pods = observed.pods if deployment is not None else ()
-    moment = progress(deployment, pods, verdict.revision, verdict.replicas)
+    reports, previous = observed.reports, subject.previous
+    starting = progress_of(pods, reports, verdict.revision, previous)
+    moment = progress(deployment, pods, verdict.revision, verdict.replicas, starting_phase(starting))
+    adapters = adapters_of(verdict.adapters, verdict.adapters_digest or "", pods, reports, verdict.revision, previous)
     trouble = None
     if not moment.is_rolled_out and verdict.revision:
         trouble = trouble_of(deployment, pods, verdict.revision, _told_failure(subject, verdict), stamp)
     status: dict[str, Any] = {
         "observedGeneration": subject.generation,
-        "conditions": conditions(subject, verdict, moment, trouble, stamp),
+        "conditions": conditions(subject, verdict, moment, trouble, adapters, stamp),
         "replicas": moment.replicas,
         "updatedReplicas": moment.updated,
         "readyReplicas": moment.ready,
@@ -53,13 +60,19 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
         "gpus": verdict.gpus,
     }
     if verdict.endpoint:
-        status["endpoint"] = dict(verdict.endpoint)
+        status["endpoint"] = _endpoint(verdict, adapters)
     if verdict.effective:
         status["effective"] = dict(verdict.effective)
     if verdict.revision:
         status["rollout"] = _rollout(verdict, moment, trouble)
     if trouble is not None:
         status["failure"] = trouble.to_object()
+    if starting is not None:
+        status["progress"] = starting
+    if measured := measured_of(pods, reports, verdict.revision, previous):
+        status["measured"] = measured
+    if adapters:
+        status["adapters"] = adapters
     return status
 
 
@@ -82,6 +95,12 @@ def _told_failure(subject: Subject, verdict: Verdict) -> Json | None:
     """What was told about this revision; another one starts afresh."""
     rollout = subject.previous.get("rollout") or {}
     return subject.previous.get("failure") if rollout.get("revision") == verdict.revision else None
+
+
+def _endpoint(verdict: Verdict, adapters: list[dict[str, Any]]) -> dict[str, Any]:
+    """With the names that adapters answer to."""
+    names = [*verdict.endpoint.get("modelNames", ()), *(item["name"] for item in adapters if item["loaded"])]
+    return {**verdict.endpoint, "modelNames": list(dict.fromkeys(names))}
 
 
 def _rollout(verdict: Verdict, moment: Progress, trouble: Trouble | None) -> dict[str, Any]:

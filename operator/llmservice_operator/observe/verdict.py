@@ -53,3 +53,7 @@ class Verdict:
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
+    adapters: tuple[str, ...] = ()
+    """Names of the adapters that are to be served."""
+    adapters_digest: str | None = None
+    """Of their list, as pods report it; None while LoRA is off."""

@@ -1,0 +1,168 @@
+"""What the supervisors of a service's pods say, which of them are to be asked, and what the status makes of it.
+
+A pod that cannot be asked changes no condition, and what was told before it could not be asked stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_runtime.contract import AdapterState, Phase, State
+
+from llmservice_operator.observe.pods import PodFacts
+
+Json = Mapping[str, Any]
+
+_TEXT_LIMIT = 1024
+"""Longer texts would be refused by the CRD, and the whole status with them."""
+_STARTING = frozenset({Phase.PREFLIGHT, Phase.FETCHING, Phase.LOADING, Phase.SMOKE})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The last that was heard of one run of a pod's server."""
+
+    uid: str
+    restarts: int
+    state: State | None
+    """None: it was asked several times and said nothing."""
+    reason: str = ""
+    """Why it said nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A pod that is to be asked, again and again until this is no longer asked for."""
+
+    pod: str
+    uid: str
+    restarts: int
+    address: str
+    is_starting: bool
+    """Its state moves; else one answer, or a change of its adapters, is all that is waited for."""
+
+
+Reports = Mapping[str, Report]
+"""By the pod's name."""
+
+
+def asks(
+    pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json, adapters_digest: str | None
+) -> tuple[Ask, ...]:
+    """The pods whose supervisors are to be asked now. None for the digest: adapters are switched off."""
+    is_measured = "reason" not in (_told_measured(previous, revision) or {"reason": ""})
+    return tuple(
+        Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started)
+        for pod in _current(pods, revision)
+        if pod.running and pod.address and _is_worth_asking(pod, _of(pod, reports), is_measured, adapters_digest)
+    )
+
+
+def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, adapters_digest: str | None) -> bool:
+    if not pod.started:
+        return True
+    if report is None:
+        # It started before this process did: once, unless the status knows already what it would say.
+        return not is_measured or adapters_digest is not None
+    if report.state is None:
+        return False
+    if not report.state.started:
+        return True
+    is_settled = report.state.adapters_hash == adapters_digest and all(a.loaded for a in report.state.adapters)
+    return adapters_digest is not None and not is_settled
+
+
+def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json) -> dict[str, Any] | None:
+    """How far a pod that starts has come: the one that was told of before, as long as it starts."""
+    starting = {pod.name: state for pod, state in _states(pods, reports, revision) if _is_starting(pod, state)}
+    if not starting:
+        return None
+    told = (previous.get("progress") or {}).get("pod")
+    name = told if told in starting else min(starting)
+    state = starting[name]
+    transfer = state.transfer if state.phase is Phase.FETCHING else None
+    found: dict[str, Any] = {"pod": name, "phase": str(state.phase), "message": state.progress[:_TEXT_LIMIT]}
+    if transfer is not None:
+        found |= {
+            "artifact": transfer.artifact[:_TEXT_LIMIT],
+            "step": str(transfer.step),
+            "percent": transfer.percent,
+            "etaSeconds": transfer.eta_seconds,
+        }
+    return {key: value for key, value in found.items() if value not in (None, "")}
+
+
+def starting_phase(progress: Json | None) -> Phase | None:
+    """The phase in a `status.progress`."""
+    return Phase(progress["phase"]) if progress is not None else None
+
+
+def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json) -> dict[str, Any] | None:
+    """What vLLM measured when it started: of the first pod by name, since all run the same template."""
+    for _, state in _states(pods, reports, revision):
+        if state.started:
+            return state.measured.to_document()
+    told = _told_measured(previous, revision)
+    if told is None or "reason" in told:
+        silent = [report.reason for pod in _current(pods, revision) if pod.ready and (report := _silent(pod, reports))]
+        told = {"reason": f"The pod was asked, but {silent[0]}."[:_TEXT_LIMIT]} if silent else told
+    return None if told is None else dict(told)
+
+
+def adapters_of(
+    names: Sequence[str], digest: str, pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json
+) -> list[dict[str, Any]]:
+    """Each adapter of the spec: served by every replica, or what one of them says; a message means that it failed."""
+    states = [state for _, state in _states(pods, reports, revision) if state.started]
+    told = {item.get("name"): item for item in previous.get("adapters") or ()}
+    if not states:
+        return [dict(told.get(name) or {"name": name, "loaded": False}) for name in names]
+    return [_adapter(name, [_adapter_state(name, digest, state) for state in states]) for name in names]
+
+
+def _adapter(name: str, states: Sequence[AdapterState]) -> dict[str, Any]:
+    message = next((state.message for state in states if state.message), "")[:_TEXT_LIMIT]
+    is_loaded = all(state.loaded for state in states)
+    return {"name": name, "loaded": is_loaded} | ({"message": message} if message else {})
+
+
+def _adapter_state(name: str, digest: str, state: State) -> AdapterState:
+    """A failure that was found with an earlier list is no news of this one."""
+    known = next((adapter for adapter in state.adapters if adapter.name == name), None)
+    if known is None or (state.adapters_hash != digest and not known.loaded):
+        return AdapterState(name, loaded=False)
+    return known
+
+
+def _states(pods: Sequence[PodFacts], reports: Reports, revision: str) -> Iterator[tuple[PodFacts, State]]:
+    for pod in _current(pods, revision):
+        report = _of(pod, reports)
+        if report is not None and report.state is not None:
+            yield pod, report.state
+
+
+def _current(pods: Sequence[PodFacts], revision: str) -> Iterator[PodFacts]:
+    gone = ("Failed", "Succeeded")
+    yield from (pod for pod in pods if pod.revision == revision and not pod.deleting and pod.phase not in gone)
+
+
+def _of(pod: PodFacts, reports: Reports) -> Report | None:
+    """A report of an earlier run says nothing about this one."""
+    report = reports.get(pod.name)
+    return report if report is not None and (report.uid, report.restarts) == (pod.uid, pod.restarts) else None
+
+
+def _silent(pod: PodFacts, reports: Reports) -> Report | None:
+    report = _of(pod, reports)
+    return report if report is not None and report.state is None else None
+
+
+def _is_starting(pod: PodFacts, state: State) -> bool:
+    return pod.running and not pod.ready and not state.started and state.phase in _STARTING
+
+
+def _told_measured(previous: Json, revision: str) -> Json | None:
+    is_same = (previous.get("rollout") or {}).get("revision") == revision
+    return previous.get("measured") if is_same else None

@@ -1,0 +1,182 @@
+"""The API server as a dictionary, and a service around which decisions are carried out."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.context import Context
+from llmservice_operator.control.decision import Apply, Decision, Event, Prune
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.reconcile import Next, reconcile
+from llmservice_operator.control.starts import Starts
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Conflict, FieldConflict, KubeError
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.observe.observed import Observed
+from llmservice_runtime.contract import Phase, State
+
+KEY = Key("ns", "chat")
+LABELS = {"llmservice.dev/service": "chat"}
+OWNER = [{"apiVersion": "llmservice.dev/v1alpha1", "kind": PARENT, "name": "chat", "uid": "u-1", "controller": True}]
+
+
+def parent(version: int = 1, *, uid: str = "u-1", generation: int = 1, uri: str = "hf://a/b", **more: Any) -> Any:
+    metadata = {
+        "namespace": "ns",
+        "name": "chat",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "generation": generation,
+        **more,
+    }
+    return {"metadata": metadata, "spec": {"model": {"uri": uri}}, "status": {}}
+
+
+def service(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "ns", "name": "chat", "labels": LABELS, "ownerReferences": OWNER},
+        "spec": {"port": 80, **spec},
+    }
+
+
+class Api(KubeClient):
+    """The API server as a dictionary, and a list of what was asked of it."""
+
+    def __init__(self, *objects: Any) -> None:
+        self.version = 100
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.fails: dict[str, list[KubeError]] = {}
+        for obj in objects:
+            self.objects[obj.get("kind", PARENT), obj["metadata"]["name"]] = obj
+
+    def _called(self, what: str) -> None:
+        self.calls.append(what)
+        if self.fails.get(what):
+            raise self.fails[what].pop(0)
+
+    def _store(self, obj: Mapping[str, Any], uid: str) -> dict[str, Any]:
+        self.version += 1
+        metadata = {**obj["metadata"], "uid": uid, "resourceVersion": str(self.version)}
+        stored = {**obj, "metadata": metadata}
+        self.objects[obj["kind"], metadata["name"]] = stored
+        return stored
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        self._called(f"get {resource.kind}")
+        return self.objects.get((resource.kind, name))
+
+    async def apply(self, manifest: Mapping[str, Any], *, manager: str, force: bool = False) -> dict[str, Any]:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        self._called(f"apply {kind}{' by force' if force else ''}")
+        assert manager == "llmservice-operator"
+        live = self.objects.get((kind, metadata["name"]))
+        if "uid" in metadata and (live is None or live["metadata"]["uid"] != metadata["uid"]):
+            raise Conflict("uid mismatch", code=409)
+        assert force == ("uid" in metadata), "force needs the uid, and the uid allows force"
+        if live is not None and not force:
+            raise FieldConflict('conflict with "helm"', code=409)
+        return self._store(manifest, live["metadata"]["uid"] if live else f"u-{kind}")
+
+    async def look(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+        self._called(f"look {resource.kind}")
+        live = self.objects.get((resource.kind, name))
+        return None if live is None else live["metadata"]
+
+    async def apply_status(self, manifest: Mapping[str, Any], *, manager: str) -> dict[str, Any]:
+        self._called("status")
+        assert manager == "llmservice-operator-status"
+        live = self.objects[PARENT, manifest["metadata"]["name"]]
+        self.version += 1
+        live = {**live, "status": manifest["status"]}
+        live["metadata"] = {**live["metadata"], "resourceVersion": str(self.version)}
+        self.objects[PARENT, "chat"] = live
+        return live
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
+    ) -> dict[str, Any] | None:
+        self._called(f"delete {resource.kind} {uid}")
+        live = self.objects.pop((resource.kind, name), None)
+        if live is not None and live["metadata"].get("finalizers"):
+            return {**live, "metadata": {**live["metadata"], "deletionTimestamp": "now"}}
+        return None
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
+    ) -> dict[str, Any]:
+        self._called(f"patch {resource.kind}")
+        return self._store(self.objects[resource.kind, name], self.objects[resource.kind, name]["metadata"]["uid"])
+
+    async def create_event(self, event: Mapping[str, Any]) -> None:
+        self._called(f"event {event['reason']}")
+
+
+class Deciding:
+    """Wants one Service, and a status that tells whether it is there."""
+
+    def __init__(self, wanted: dict[str, Any] | None = None) -> None:
+        self.wanted = wanted or service()
+        self.prune = False
+        self.never_content = False
+
+    def __call__(self, svc: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
+        live = observed.service
+        apply: tuple[Apply, ...] = ()
+        if self.never_content or live is None or live.live()["spec"] != self.wanted["spec"]:
+            known = live.uid if live is not None and live.owner_uid == svc.uid else None
+            apply = (Apply(self.wanted, "it is not as asked for", known_uid=known, input_hash="h"),)
+        prune = (Prune("Service", "chat", live.uid, "not wanted"),) if self.prune and live is not None else ()
+        refused = [refusal.message for refusal in observed.refused.values()]
+        status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation}
+        if status == dict(svc.status):
+            return Decision(apply=() if self.prune else apply, prune=prune)
+        return Decision(
+            apply=() if self.prune else apply, prune=prune, status=status, events=(Event("Normal", "Told", "x"),)
+        )
+
+
+def decide_invalid(
+    obj: Mapping[str, Any], problems: tuple[Problem, ...], observed: Observed, now: datetime.datetime
+) -> Decision:
+    status = {"problems": [problem.field for problem in problems]}
+    return Decision(status=None if status == obj["status"] else status)
+
+
+class World:
+    def __init__(self, *objects: Any, cached: bool = True) -> None:
+        self.api = Api(*objects)
+        self.now = 1000.0
+        self.deciding = Deciding()
+        self.changed: list[Key] = []
+        metrics = Metrics()
+        self.ctx = Context(
+            kube=self.api,
+            cache=Cache(PROJECTIONS),
+            queue=WorkQueue(clock=lambda: self.now, rng=lambda: 1.0),
+            settings=Settings(),
+            metrics=metrics,
+            starts=Starts(self.read, self.changed.append, metrics, clock=lambda: self.now, rng=lambda: 0.5),
+            decide=lambda *a: self.deciding(*a),
+            decide_invalid=decide_invalid,
+            now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+            identity="me",
+            clock=lambda: self.now,
+        )
+        for obj in objects if cached else ():
+            self.ctx.cache.update(obj.get("kind", PARENT), obj)
+
+    async def read(self, address: str) -> State:
+        return State(Phase.LOADING, progress=address)
+
+    async def look(self) -> Next:
+        self.api.calls.clear()
+        return await reconcile(KEY, self.ctx)

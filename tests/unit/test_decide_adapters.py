@@ -1,0 +1,126 @@
+"""The list of adapters: a ConfigMap that the operator may write but not read, and knows by what the Deployment says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llmservice_operator.build import adapters
+from llmservice_operator.observe.observed import Refusal
+from llmservice_runtime import adapter_list
+from llmservice_runtime.adapter_list import Adapter
+
+from tests.unit.decide_world import World, an_llmservice, spec
+
+Json = dict[str, Any]
+CONFIG = ("ConfigMap", "x-adapters")
+
+
+def world_of(*uris: str, **sections: Any) -> World:
+    listed = [{"name": f"a{number}", "uri": uri} for number, uri in enumerate(uris)]
+    return World(an_llmservice(spec(adapters=listed, **sections)))
+
+
+def applied(world: World) -> list[str]:
+    return [apply.kind for apply in world.decide().apply]
+
+
+def test_the_list_comes_before_the_pods_that_read_it() -> None:
+    kinds = applied(world_of("hf://a/b"))
+    assert kinds.index("ConfigMap") < kinds.index("Deployment")
+    (apply,) = [apply for apply in world_of("hf://a/b").decide().apply if apply.kind == "ConfigMap"]
+    assert apply.is_unread
+    assert (apply.manifest["metadata"]["name"], apply.known_uid) == ("x-adapters", None)
+    assert apply.manifest["metadata"]["ownerReferences"][0]["controller"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        pytest.param("hf://a/b", None, id="hub"),
+        pytest.param("s3://bucket/a", None, id="bucket"),
+        pytest.param("file:///models/a", "/models/a", id="image of the runtime"),
+        pytest.param("pvc://claim/a", "/llmservice/adapter-sources/", id="claim"),
+        pytest.param("image://registry.example/a:1#b", "/llmservice/adapter-sources/", id="image volume"),
+    ],
+)
+def test_paths_of_what_is_mounted_and_uris_of_what_is_fetched(uri: str, path: str | None) -> None:
+    world = world_of(uri)
+    (adapter,) = adapter_list.from_json(adapters.adapters_config(world.service())["data"]["adapters.json"])
+    assert (adapter.name, adapter.uri) == ("a0", uri)
+    assert (adapter.path or "").startswith(path) if path else adapter.path is None
+    world.settle()
+    mounts = json.dumps(world.deployment["spec"]["template"]["spec"])
+    if path and path.endswith("/"):
+        assert str(adapter.path).rpartition("/")[0] in mounts, "the path is that of a mount"
+
+
+def test_a_settled_list_is_not_applied_again() -> None:
+    world = world_of("hf://a/b")
+    world.settle()
+    assert world.deployment["metadata"]["annotations"]["llmservice.dev/adapters"] == adapters.digest(world.service())
+    assert world.decide().is_steady
+
+
+def test_a_change_of_the_list_restarts_nothing() -> None:
+    world = world_of("hf://a/b")
+    world.settle()
+    template, generation = world.deployment["spec"]["template"], world.deployment["metadata"]["generation"]
+    world.edit(adapters=[{"name": "a0", "uri": "hf://a/b"}, {"name": "a1", "uri": "s3://bucket/c"}])
+    assert applied(world) == ["ConfigMap", "Deployment"]
+    world.settle()
+    assert world.deployment["spec"]["template"] == template
+    assert world.deployment["metadata"]["generation"] == generation
+    assert len(adapter_list.from_json(world.children[CONFIG]["data"]["adapters.json"])) == 2
+
+
+def test_the_order_in_the_spec_says_nothing() -> None:
+    world = world_of("hf://a/b", "hf://a/c")
+    world.settle()
+    world.edit(adapters=list(reversed(world.obj["spec"]["adapters"])))
+    assert not world.decide().apply
+
+
+def test_the_last_adapter_leaves_an_empty_list_while_lora_is_on() -> None:
+    world = world_of("hf://a/b", lora={})
+    world.settle()
+    world.edit(adapters=[])
+    assert applied(world) == ["ConfigMap", "Deployment"]
+    world.settle()
+    assert world.children[CONFIG]["data"]["adapters.json"] == "[]"
+
+
+def test_a_list_that_was_made_is_deleted_when_lora_is_off() -> None:
+    world = world_of("hf://a/b")
+    world.settle()
+    world.edit(adapters=[])
+    (prune,) = [prune for prune in world.decide().prune if prune.kind == "ConfigMap"]
+    assert (prune.name, prune.uid) == ("x-adapters", None)
+    world.settle()
+    assert CONFIG not in world.children
+    assert world.decide().is_steady
+
+
+def test_without_lora_nobody_touches_a_config_map() -> None:
+    world = World()
+    world.settle()
+    assert CONFIG not in world.children
+    assert "llmservice.dev/adapters" not in world.deployment["metadata"]["annotations"]
+    assert not world.decide().prune
+
+
+def test_a_config_map_of_somebody_else_is_a_conflict() -> None:
+    world = world_of("hf://a/b")
+    world.refused[CONFIG] = Refusal(409, "this operator did not make it")
+    world.step()
+    accepted = world.conditions()["Accepted"]
+    assert accepted["reason"] == "NameConflict"
+    assert "ConfigMap x-adapters exists already" in accepted["message"]
+
+
+def test_both_sides_know_a_list_by_the_same_digest() -> None:
+    world = world_of("hf://a/b")
+    text = adapters.adapters_config(world.service())["data"]["adapters.json"]
+    assert adapters.digest(world.service()) == adapter_list.digest(text)
+    assert adapter_list.from_json(text) == (Adapter("a0", "hf://a/b"),)

@@ -1,0 +1,126 @@
+"""A ConfigMap may be written but not read: whose it is is found out before it is applied or deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_operator.control.decide import decide
+from llmservice_operator.kube.errors import Forbidden, KubeError, Refused
+
+from tests.unit.reconcile_world import World, parent
+
+CONFIG = ("ConfigMap", "chat-adapters")
+QUOTA = "exceeded quota: q, requested: a, used: b, limited: c"
+ADAPTERS = [{"name": "a", "uri": "hf://a/b"}]
+
+
+def adapted(generation: int = 1, version: int = 1, **spec: Any) -> Any:
+    """An LLMService with an adapter."""
+    made = parent(version, generation=generation)
+    made["spec"] |= {"scaling": {"replicas": 1}, "adapters": ADAPTERS} | spec
+    return made
+
+
+def world_of(*there: Any, **spec: Any) -> World:
+    world = World(adapted(**spec))
+    world.ctx.decide = decide
+    for obj in there:
+        world.api.objects[obj["kind"], obj["metadata"]["name"]] = obj
+    return world
+
+
+def config_map(**owner: Any) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": "chat-adapters", "uid": "c", "resourceVersion": "3"}
+    references = [{"kind": "LLMService", "name": "chat", "controller": True, **owner}] if owner else []
+    return {"kind": "ConfigMap", "metadata": metadata | {"ownerReferences": references}, "data": {"theirs": "1"}}
+
+
+def condition(world: World, type_: str) -> dict[str, Any]:
+    """A condition of the service's status."""
+    status = world.api.objects["LLMService", "chat"]["status"]
+    return next(dict(item) for item in status["conditions"] if item["type"] == type_)
+
+
+async def test_a_list_is_made_before_the_deployment_and_not_touched_again() -> None:
+    world = world_of()
+    await world.look()
+    calls = world.api.calls
+    assert calls.index("look ConfigMap") < calls.index("apply ConfigMap") < calls.index("apply Deployment")
+    await world.look()
+    assert world.api.calls == []
+
+
+async def test_our_own_is_changed_by_force() -> None:
+    world = world_of(config_map(uid="u-1"))
+    await world.look()
+    assert "apply ConfigMap by force" in world.api.calls
+
+
+@pytest.mark.parametrize(
+    ("there", "owner"),
+    [
+        pytest.param(config_map(), "this operator did not make it", id="without an owner"),
+        pytest.param(config_map(uid="u-9", name="other"), "it belongs to LLMService other", id="another service's"),
+        pytest.param(config_map(uid="u-9", kind="Release"), "it belongs to Release chat", id="another kind's"),
+    ],
+)
+async def test_somebody_elses_is_not_touched_and_its_owner_named(there: Any, owner: str) -> None:
+    world = world_of(there)
+    then = await world.look()
+    assert world.api.objects[CONFIG] is there
+    assert not [call for call in world.api.calls if "Deployment" in call]
+    accepted = condition(world, "Accepted")
+    assert accepted["reason"] == "NameConflict"
+    assert owner in accepted["message"]
+    # Nobody tells us when the name becomes free.
+    assert then.after == 1
+    del world.api.objects[CONFIG]
+    world.now += 1
+    await world.look()
+    assert "apply ConfigMap" in world.api.calls
+    assert "apply Deployment" in world.api.calls
+
+
+async def test_that_of_an_earlier_service_of_this_name_is_waited_for() -> None:
+    world = world_of(config_map(uid="u-0"))
+    with pytest.raises(KubeError, match="still belongs to an earlier LLMService"):
+        await world.look()
+    assert "status" not in world.api.calls
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        pytest.param(Forbidden("no", right="patch configmaps", code=403), "AdmissionRefused", id="a right is missing"),
+        pytest.param(Refused(QUOTA, code=403), "QuotaExceeded", id="a quota"),
+    ],
+)
+async def test_a_refusal_is_told(error: KubeError, reason: str) -> None:
+    world = world_of()
+    world.api.fails["apply ConfigMap"] = [error]
+    await world.look()
+    ready = condition(world, "Ready")
+    assert ready["reason"] == reason
+    assert "ConfigMap chat-adapters" in ready["message"]
+
+
+@pytest.mark.parametrize(
+    ("swapped", "deleted"),
+    [pytest.param(None, True, id="ours"), pytest.param(config_map(), False, id="not ours any more")],
+)
+async def test_without_adapters_our_list_goes_and_no_other(swapped: Any, deleted: bool) -> None:
+    world = world_of()
+    await world.look()
+    if swapped:
+        world.api.objects[CONFIG] = swapped
+    edited = {**world.api.objects["LLMService", "chat"]}
+    world.api.version += 1
+    edited["metadata"] = {**edited["metadata"], "generation": 2, "resourceVersion": str(world.api.version)}
+    edited["spec"] = {**edited["spec"], "adapters": []}
+    world.api.objects["LLMService", "chat"] = edited
+    world.ctx.cache.update("LLMService", edited)
+    await world.look()
+    assert (CONFIG not in world.api.objects) is deleted
+    await world.look()
+    assert world.api.calls == []

@@ -1,0 +1,217 @@
+"""Asking pods: how often, how many at once, what is passed on when, and that nobody is asked for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.starts import AT_ONCE, INTERVAL, LONGEST_INTERVAL, PATIENCE, QUIET, Starts
+from llmservice_operator.kube.state_reader import Unreadable
+from llmservice_operator.observe.reports import Ask
+from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
+
+KEY = Key("team-a", "x")
+LISTING = State(Phase.FETCHING, transfer=Transfer("model", TransferStep.LISTING))
+LOADING = State(Phase.LOADING, progress="loading")
+SERVING = State(Phase.SERVING, started=True)
+
+
+def downloading(percent: int) -> State:
+    return replace(LISTING, transfer=Transfer("model", TransferStep.DOWNLOADING, percent, 100), phase_seconds=percent)
+
+
+def ask(name: str = "x-0", *, is_starting: bool = True, restarts: int = 0) -> Ask:
+    return Ask(name, f"uid-{name}", restarts, name, is_starting)
+
+
+class World:
+    """Pods that answer what they are told to, on a clock that only tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.answers: dict[str, State | Unreadable] = {}
+        self.asked: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.changed: list[Key] = []
+        self.metrics = Metrics()
+        self.starts = Starts(self.read, self.changed.append, self.metrics, clock=lambda: self.now, rng=lambda: 0.5)
+
+    async def read(self, address: str) -> State:
+        self.asked.append(address)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.hold.wait()
+        self.at_once -= 1
+        answer = self.answers.get(address, LOADING)
+        if isinstance(answer, Unreadable):
+            raise answer
+        return answer
+
+    def want(self, *asks: Ask, key: Key = KEY, pods: Sequence[str] | None = None) -> None:
+        self.starts.want(key, asks, [one.pod for one in asks] if pods is None else pods)
+
+    async def after(self, seconds: float = 0.0) -> int:
+        """How many questions were asked by then."""
+        before, self.now = len(self.asked), self.now + seconds
+        self.starts._queue._changed.set()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        return len(self.asked) - before
+
+    def told(self) -> int:
+        """How often decisions were woken since the last time."""
+        count = len(self.changed)
+        self.changed.clear()
+        return count
+
+    def phase(self, pod: str = "x-0") -> Phase | None:
+        report = self.starts.reports(KEY).get(pod)
+        return report.state.phase if report is not None and report.state is not None else None
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[World]:
+    world = World()
+    task = asyncio.create_task(world.starts.run())
+    yield world
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_starting_pod_is_asked_every_few_seconds() -> None:
+    async with running() as world:
+        world.want(ask())
+        assert await world.after() == 1
+        assert await world.after(INTERVAL / 2) == 0
+        assert await world.after(INTERVAL / 2) == 1
+        world.want(ask())
+        assert await world.after() == 0, "wanting it again is no reason to ask at once"
+        world.want()
+        assert await world.after(LONGEST_INTERVAL) == 0
+
+
+async def test_a_change_of_phase_or_step_is_told_at_once() -> None:
+    async with running() as world:
+        world.want(ask())
+        for state in (LISTING, downloading(0), LOADING, SERVING):
+            world.answers["x-0"] = state
+            await world.after(INTERVAL)
+            assert (world.told(), world.phase()) == (1, state.phase)
+
+
+async def test_more_of_the_same_is_told_every_fifteen_seconds() -> None:
+    async with running() as world:
+        world.want(ask())
+        world.answers["x-0"] = downloading(1)
+        await world.after()
+        assert world.told() == 1
+        told = []
+        for number in range(2, 42):
+            world.answers["x-0"] = downloading(number)
+            await world.after(INTERVAL)
+            told.append(world.told())
+        assert sum(told) == pytest.approx(40 * INTERVAL / QUIET, abs=1)
+
+
+async def test_the_same_is_told_once_whatever_the_clock_of_the_phase_says() -> None:
+    async with running() as world:
+        world.want(ask())
+        for seconds in range(20):
+            world.answers["x-0"] = replace(LOADING, phase_seconds=float(seconds))
+            await world.after(INTERVAL)
+        assert world.told() == 1
+
+
+async def test_a_change_of_adapters_is_told_at_once() -> None:
+    async with running() as world:
+        world.want(ask(is_starting=False))
+        world.answers["x-0"] = SERVING
+        await world.after()
+        world.answers["x-0"] = replace(SERVING, adapters=(AdapterState("a", loaded=True),), adapters_hash="h")
+        await world.after(2 * INTERVAL)
+        assert world.told() == 2
+
+
+async def test_a_serving_pod_that_does_not_change_is_asked_less_and_less() -> None:
+    async with running() as world:
+        world.want(ask(is_starting=False))
+        for _ in range(600):
+            await world.after(1.0)
+        assert 10 <= len(world.asked) <= 20
+
+
+async def test_a_pod_that_says_nothing_is_let_be_and_told_of_once() -> None:
+    async with running() as world:
+        world.answers["x-0"] = Unreadable("it is shy")
+        world.want(ask())
+        for number in range(PATIENCE):
+            assert world.told() == 0
+            await world.after(INTERVAL * 2.0**number)
+        assert world.told() == 1
+        assert world.starts.reports(KEY)["x-0"].reason == "it is shy"
+        for _ in range(10):
+            assert await world.after(LONGEST_INTERVAL) == 1
+        assert world.told() == 0
+        world.answers["x-0"] = LOADING
+        await world.after(LONGEST_INTERVAL)
+        assert (world.told(), world.phase()) == (1, Phase.LOADING)
+        assert await world.after(INTERVAL) == 1
+
+
+async def test_only_so_many_are_asked_at_once() -> None:
+    async with running() as world:
+        world.hold.clear()
+        for number in range(3 * AT_ONCE):
+            world.want(ask(f"p-{number}"), key=Key("n", f"s-{number}"))
+        await world.after()
+        assert world.most_at_once == AT_ONCE
+        world.hold.set()
+        await world.after()
+        assert len(world.asked) == 3 * AT_ONCE
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
+    async with running() as world:
+        world.hold.clear()
+        world.want(ask())
+        await world.after()
+        world.want(ask(restarts=1))
+        world.hold.set()
+        await world.after()
+        assert world.starts.reports(KEY)["x-0"].restarts == 1
+        assert len(world.asked) == 2
+
+
+async def test_what_was_heard_stays_as_long_as_the_pod() -> None:
+    async with running() as world:
+        world.want(ask())
+        await world.after()
+        world.want(pods=["x-0"])
+        assert world.phase() is Phase.LOADING
+        world.want(pods=[])
+        assert world.starts.reports(KEY) == {}
+        assert world.starts._services == {}
+
+
+async def test_fetches_are_in_the_metrics_while_they_last() -> None:
+    async with running() as world:
+        world.want(ask())
+        world.answers["x-0"] = downloading(40)
+        await world.after()
+        line = 'llmservice_fetch_bytes{namespace="team-a",pod="x-0",service="x"} 40.0'
+        assert line in world.metrics.exposition().decode()
+        world.answers["x-0"] = LOADING
+        await world.after(INTERVAL)
+        assert 'pod="x-0"' not in world.metrics.exposition().decode()
+        world.answers["x-0"] = downloading(60)
+        await world.after(INTERVAL)
+        world.starts.forget(KEY)
+        assert 'pod="x-0"' not in world.metrics.exposition().decode()
+        assert 'llmservice_state_reads_total{result="answered"} 3.0' in world.metrics.exposition().decode()

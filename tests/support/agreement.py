@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 
 from localcluster.tinymodel.pairs import PAIRS
-from tests.support.serving import Server
+from tests.support.serving import Endpoint
 
 QUESTIONS = tuple(question for question, _ in PAIRS)
 TAUGHT: Mapping[str, str] = dict(PAIRS)
@@ -24,12 +24,12 @@ class Spoken:
     tokens: tuple[int, ...]
 
 
-def greedy(server: Server, questions: Sequence[str] = QUESTIONS, model: str = "") -> dict[str, Spoken]:
+def greedy(server: Endpoint, questions: Sequence[str] = QUESTIONS, model: str = "") -> dict[str, Spoken]:
     """The answers, a few at a time, so that the batch is a real one."""
     return asyncio.run(_greedy(server, questions, model or server.name))
 
 
-async def _greedy(server: Server, questions: Sequence[str], model: str) -> dict[str, Spoken]:
+async def _greedy(server: Endpoint, questions: Sequence[str], model: str) -> dict[str, Spoken]:
     seats = asyncio.Semaphore(AT_ONCE)
     async with server.client() as client:
 

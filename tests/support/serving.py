@@ -67,18 +67,11 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class Server:
-    """A ready LLMService, reached at its Service's address."""
+class Endpoint:
+    """A ready LLMService in whatever cluster, by its name and an address that this machine reaches."""
 
-    cluster: Cluster
-    namespace: str
     name: str
     url: str
-
-    def pods(self) -> Sequence[JSON]:
-        """Those that are to stay."""
-        pods = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={self.name}")
-        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def metrics(self) -> Metrics:
         """What vLLM counts."""
@@ -126,6 +119,19 @@ class Server:
         return Completion(answer.status_code, answer.json(), sent, time.monotonic() - began)
 
 
+@dataclass(frozen=True)
+class Server(Endpoint):
+    """A ready LLMService of the local cluster, reached at its Service's address."""
+
+    cluster: Cluster
+    namespace: str
+
+    def pods(self) -> Sequence[JSON]:
+        """Those that are to stay."""
+        pods = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={self.name}")
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
 @contextlib.contextmanager
 def serving(cluster: Cluster, namespace: str, name: str, **spec: Any) -> Iterator[Server]:
     """Apply, wait until Ready, and take it away afterwards: engines share two processors."""
@@ -133,7 +139,7 @@ def serving(cluster: Cluster, namespace: str, name: str, **spec: Any) -> Iterato
     try:
         cluster.wait_condition(namespace, name, "Ready", "True", timeout=READY_WITHIN)
         service = cluster.must_get("services", namespace, name)
-        yield Server(cluster, namespace, name, f"http://{service['spec']['clusterIP']}")
+        yield Server(name, f"http://{service['spec']['clusterIP']}", cluster, namespace)
     finally:
         cluster.kubectl("delete", "llms", name, "-n", namespace, "--wait=true", "--timeout=60s")
         selector = f"llmservice.dev/service={name}"

@@ -2,12 +2,10 @@
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
@@ -17,6 +15,7 @@ from llmservice_operator.observe.observed import Observed
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
 from tests.contract.good_manifests import GOOD
 from tests.contract.manifests import manifest
+from tests.support.documents import manifests
 
 pytestmark = pytest.mark.cluster
 
@@ -27,12 +26,13 @@ PLACES = {
     "ControllerRevision": "/apis/apps/v1/namespaces/{}/controllerrevisions/{}",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets/{}",
     "Service": "/api/v1/namespaces/{}/services/{}",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps/{}",
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims/{}",
 }
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
-MANIFESTS: dict[str, dict[str, Any]] = {f"example-{path.stem}": yaml.safe_load(path.read_text()) for path in EXAMPLES}
 # A name is taken as it is; an image of an unknown version is refused by the operator, not by the API server.
-MANIFESTS |= {good.id: manifest(good.name, good.change) for good in GOOD if not good.id.startswith("image-")}
+MANIFESTS = dict(manifests()) | {
+    good.id: manifest(good.name, good.change) for good in GOOD if not good.id.startswith("image-")
+}
 
 
 def decided(api: Api, written: dict[str, Any]) -> tuple[dict[str, Any], Decision]:

@@ -1,33 +1,28 @@
-"""What the API server makes of the CRD: examples, defaults, /scale, printer columns, server-side apply, explain."""
+"""What the API server makes of the CRD: documented manifests, defaults, /scale, columns, server-side apply, explain."""
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
+from llmservice_operator.api.constants import GROUP, VERSION
 from llmservice_operator.api.service import LLMService, parse_spec
 
 from tests.contract.api import API_VERSION, NAMESPACE, RESOURCE, SERVICES, Api
 from tests.contract.conftest import Kubectl
 from tests.contract.manifests import manifest
+from tests.support.documents import manifests
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+DOCUMENTED = manifests()
 SMALLEST = manifest("five-lines", {})
 
 
-def example(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
-    return loaded
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_an_example_is_taken_whole(api: Api, path: Path) -> None:
-    written = example(path)
+@pytest.mark.parametrize("written", DOCUMENTED.values(), ids=DOCUMENTED.keys())
+def test_a_documented_manifest_is_taken_whole(api: Api, written: Mapping[str, Any]) -> None:
+    assert written["apiVersion"] == f"{GROUP}/{VERSION}"
     answer = api.try_create(written)
     assert answer.status_code == 201, answer.text
     stored = answer.json()["spec"]
@@ -40,8 +35,8 @@ def without_scaling(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_there_are_examples_and_one_is_the_demos() -> None:
-    assert {"tiny-chat", "smallest"} <= {path.stem for path in EXAMPLES}
-    assert len(example(Path(EXAMPLES[0].parent, "smallest.yaml"))["spec"]["model"]) == 1
+    assert {"examples/tiny-chat.yaml-1", "examples/smallest.yaml-1"} <= DOCUMENTED.keys()
+    assert len(DOCUMENTED["examples/smallest.yaml-1"]["spec"]["model"]) == 1
 
 
 def test_only_replicas_are_written_into_the_spec(api: Api) -> None:

@@ -1,0 +1,77 @@
+"""The documentation as the tests read it: its pages, where they point to, and the manifests that stand in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SERVING = DOCS / "serving"
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")))
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+
+
+def name_of(path: Path) -> str:
+    """From the root, as people write it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def manifests_of(path: Path) -> list[dict[str, Any]]:
+    """Every LLMService that stands whole in a page's yaml blocks, or in a yaml file."""
+    text = path.read_text(encoding="utf-8")
+    blocks = list(_blocks(text, "yaml")) if path.suffix == ".md" else [text]
+    documents = [document for block in blocks for document in yaml.safe_load_all(block)]
+    return [document for document in documents if isinstance(document, dict) and document.get("kind") == "LLMService"]
+
+
+def manifests() -> Mapping[str, dict[str, Any]]:
+    """All that users may copy, by where they stand."""
+    return {
+        f"{name_of(path)}-{number}": manifest
+        for path in (*PAGES, *EXAMPLES)
+        for number, manifest in enumerate(manifests_of(path), 1)
+    }
+
+
+def links(path: Path) -> Iterator[tuple[str, str]]:
+    """(path, anchor) of each link to a place in this repository; an empty path is the page itself."""
+    prose = _CODE.sub("", _FENCE.sub("", path.read_text(encoding="utf-8")))
+    for target in _LINK.findall(prose):
+        if not re.match(r"[a-z]+:", target):
+            place, _, anchor = target.partition("#")
+            yield place, anchor
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link to a heading of this page may say, as GitHub makes it."""
+    headings = _HEADING.findall(_FENCE.sub("", path.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def named_tests(path: Path) -> list[tuple[str, str]]:
+    """(file, test) of each test that a page refers to; an empty test is the whole file."""
+    return _TEST.findall(path.read_text(encoding="utf-8"))
+
+
+def code_of(path: Path) -> str:
+    """All that a page says in code, in a line or in a block."""
+    text = path.read_text(encoding="utf-8")
+    blocks = [block["text"] for block in _FENCE.finditer(text)]
+    return "\n".join([*blocks, *_CODE.findall(_FENCE.sub("", text))])
+
+
+def _blocks(text: str, language: str) -> Iterator[str]:
+    for block in _FENCE.finditer(text):
+        if block["language"] == language:
+            yield re.sub(f"^{block['indent']}", "", block["text"], flags=re.MULTILINE)

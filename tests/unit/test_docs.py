@@ -1,0 +1,101 @@
+"""Pages lead where they say, every field has its page, and every page of fields has a manifest with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_operator.api.spec import LLMServiceSpec
+
+from tests.support.documents import (
+    DOCS,
+    PAGES,
+    ROOT,
+    SERVING,
+    anchors,
+    code_of,
+    links,
+    manifests_of,
+    name_of,
+    named_tests,
+)
+
+_ROW = re.compile(r"^\| \[.*?\]\((?P<page>serving/[\w-]+\.md)\) \| (?P<fields>.*?) \|", re.MULTILINE)
+_FIELD = re.compile(r"^\| `spec\.([\w.\[\]]+)`", re.MULTILINE)
+
+
+def groups_of_pages() -> Mapping[Path, set[str]]:
+    """The table of docs/index.md: which parts of the spec each page is about."""
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    return {DOCS / row["page"]: set(re.findall(r"`([\w.]+)`", row["fields"])) for row in _ROW.finditer(index)}
+
+
+GROUPS = groups_of_pages()
+# The reference is generated from the models, and tests/unit/test_generated_fresh.py holds it against them.
+FIELDS = _FIELD.findall((DOCS / "reference" / "fields.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for place, anchor in links(page):
+        target = (page.parent / place).resolve() if place else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{place}#{anchor}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tests_that_are_referred_to_exist(page: Path) -> None:
+    missing = []
+    for file, test in named_tests(page):
+        path = ROOT / file
+        if not path.is_file() or (test and f"def {test}(" not in path.read_text(encoding="utf-8")):
+            missing.append(f"{file}::{test}")
+    assert missing == []
+
+
+def test_every_page_of_fields_is_in_the_index() -> None:
+    assert set(GROUPS) == set(SERVING.glob("*.md"))
+
+
+def test_every_part_of_the_spec_has_its_page() -> None:
+    parts = {field.alias for field in LLMServiceSpec.model_fields.values()}
+    assert {group.split(".")[0] for groups in GROUPS.values() for group in groups} == parts
+
+
+def page_of(field: str) -> Path | None:
+    """The page with the longest group that the field belongs to."""
+    found = [
+        (len(group), page) for page, groups in GROUPS.items() for group in groups if f"{field}.".startswith(f"{group}.")
+    ]
+    return max(found)[1] if found else None
+
+
+def test_every_field_is_named_on_its_page() -> None:
+    unnamed = []
+    for field in FIELDS:
+        page, name = page_of(field.replace("[]", "")), field.rpartition(".")[2]
+        if page is None or not re.search(rf"\b{name}\b", code_of(page)):
+            unnamed.append((field, page and name_of(page)))
+    assert unnamed == []
+
+
+def holds(manifest: Mapping[str, Any], group: str) -> bool:
+    """Whether a manifest sets something of a part of the spec."""
+    place: Any = manifest["spec"]
+    for part in group.split("."):
+        if not isinstance(place, dict) or part not in place:
+            return False
+        place = place[part]
+    return True
+
+
+@pytest.mark.parametrize("page", GROUPS, ids=name_of)
+def test_every_page_of_fields_shows_them_in_a_manifest(page: Path) -> None:
+    manifests = manifests_of(page)
+    missing = {group for group in GROUPS[page] if not any(holds(manifest, group) for manifest in manifests)}
+    assert missing == set()

@@ -3,6 +3,7 @@
 from tests.contract.bad_models import cache, engine, model, names
 from tests.contract.bad_pods import arguments, pods
 from tests.contract.bad_structure import structural
+from tests.contract.bad_techniques import between, within
 from tests.contract.manifests import Bad
 
 BAD: tuple[Bad, ...] = (
@@ -11,6 +12,8 @@ BAD: tuple[Bad, ...] = (
     *model(),
     *cache(),
     *engine(),
+    *within(),
+    *between(),
     *arguments(),
     *pods(),
 )

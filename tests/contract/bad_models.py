@@ -42,10 +42,22 @@ def model() -> Iterator[Bad]:
         ("only for models from the Hugging Face hub", "remove it"),
     )
     yield Bad(
+        "s3-for-hub",
+        {"model.s3": {"region": "eu-1"}},
+        "spec.model.s3",
+        ("only for models from S3", "remove it"),
+    )
+    yield Bad(
+        "convert-by-auto",
+        {"model.convert": "embed"},
+        "spec.model.convert",
+        ("set spec.model.runner to pooling",),
+    )
+    yield Bad(
         "cache-for-pvc",
         {"model.uri": "pvc://a/b", "model.cache.size": "1Gi"},
         "spec.model.cache",
-        ("only for models that are downloaded", "remove it"),
+        ("only for models that are fetched", "remove it"),
     )
     yield Bad(
         "heads-division",

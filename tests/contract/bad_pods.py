@@ -33,6 +33,25 @@ SPELLINGS = (
     (["--api-key", "secret"], "spec.endpoint.apiKeySecretRef"),
     (["--hf_token=secret"], "spec.model.tokenSecretRef"),
     (["--block-size.x=16"], "spec.batching.blockSize"),
+    (["--enforce-eager"], "spec.compilation.enforceEager"),
+    (["-O3"], "spec.compilation.optimizationLevel"),
+    (["-O=2"], "spec.compilation.optimizationLevel"),
+    (["-O", "2"], "spec.compilation.optimizationLevel"),
+    (["--compilation-config.mode", "3"], "spec.compilation.mode"),
+    (["--compilation_config.mode=3"], "spec.compilation.mode"),
+    (["-cc.cudagraph_mode", "NONE"], "spec.compilation.cudaGraphs"),
+    (["--attention-backend", "FLASHINFER"], "spec.attention.backend"),
+    (["--attention-config.backend=FLASHINFER"], "spec.attention.backend"),
+    (["-ac.backend", "FLASHINFER"], "spec.attention.backend"),
+    (["--speculative-config", "{}"], "spec.speculativeDecoding"),
+    (["--speculative-config.model", "a/b"], "spec.speculativeDecoding"),
+    (["-sc.method=ngram"], "spec.speculativeDecoding"),
+    (["--spec-tokens", "4"], "spec.speculativeDecoding"),
+    (["--lora-modules", "a=b"], "spec.adapters"),
+    (["--enable-lora"], "spec.lora"),
+    (["--seed", "7"], "spec.generation.seed"),
+    (["--runner=pooling"], "spec.model.runner"),
+    (["--override-generation-config.top_k=1"], "spec.generation.defaults"),
     (["--host", "::"], "belongs to the operator"),
     (["--por=9000"], "belongs to the operator"),
     (["--config", "a.yaml"], "belongs to the operator"),
@@ -53,12 +72,17 @@ def arguments() -> Iterator[Bad]:
     at = "spec.runtime.extraArgs"
     for args, words in SPELLINGS:
         yield Bad(f"args {' '.join(args)}", {"runtime.extraArgs": args}, f"{at}[0]", (words,))
-    yield Bad("args-second", {"runtime.extraArgs": ["--seed=1", "--port=1"]}, f"{at}[1]", ("belongs to the operator",))
+    yield Bad(
+        "args-second",
+        {"runtime.extraArgs": ["--max-logprobs=1", "--port=1"]},
+        f"{at}[1]",
+        ("belongs to the operator",),
+    )
     yield Bad(
         "args-positional", {"runtime.extraArgs": ["a/b"]}, at, ("the first item must be a flag", "spec.model.uri")
     )
-    yield Bad("args-end", {"runtime.extraArgs": ["--seed=1", "--"]}, f"{at}[1]", ("remove it",))
-    yield Bad("args-joined", {"runtime.extraArgs": ["--seed 1"]}, f"{at}[0]", ("are two items", "--flag=value"))
+    yield Bad("args-end", {"runtime.extraArgs": ["--max-logprobs=1", "--"]}, f"{at}[1]", ("remove it",))
+    yield Bad("args-joined", {"runtime.extraArgs": ["--max-logprobs 1"]}, f"{at}[0]", ("are two items", "--flag=value"))
 
 
 def pods() -> Iterator[Bad]:

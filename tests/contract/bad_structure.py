@@ -17,6 +17,35 @@ def structural() -> Iterator[Bad]:
     yield Bad("snake-case", {"batching.max_num_seqs": 4}, "", ('unknown field "spec.batching.max_num_seqs"',))
     yield Bad("out-of-scope", {"routing": {}}, "", ('unknown field "spec.routing"',))
     yield Bad("unknown-pod-field", {"podTemplate.spec.hostNetwork": True}, "", ('"spec.podTemplate.spec.hostNetwork"',))
+    yield Bad("backend", {"attention.backend": "XFORMERS"}, "spec.attention.backend", ("Unsupported value",))
+    yield Bad(
+        "endpoint", {"model.uri": "s3://abc", "model.s3.endpoint": "s3.example"}, "spec.model.s3.endpoint", ("http",)
+    )
+    yield Bad("rank", {"lora.maxLoraRank": 24}, "spec.lora.maxLoraRank", ("Unsupported value",))
+    yield Bad(
+        "level", {"compilation.optimizationLevel": 4}, "spec.compilation.optimizationLevel", ("Unsupported value",)
+    )
+    yield Bad("parser", {"generation.toolCallParser": "a b"}, "spec.generation.toolCallParser", ("should match",))
+    yield Bad("method", {"contextExtension": {"method": "ntk", "factor": 2}}, "spec.contextExtension.method", ("yarn",))
+    yield Bad(
+        "factor", {"contextExtension": {"factor": 100}}, "spec.contextExtension.factor", ("less than or equal to 64",)
+    )
+    yield Bad("no-factor", {"contextExtension": {}}, "spec.contextExtension.factor", ("Required",))
+    yield Bad(
+        "no-guesses",
+        {"speculativeDecoding": {"method": "ngram"}},
+        "spec.speculativeDecoding.numSpeculativeTokens",
+        ("Required",),
+    )
+    yield Bad(
+        "adapter-twice",
+        {"adapters": [{"name": "a", "uri": "hf://a/b"}, {"name": "a", "uri": "hf://a/c"}]},
+        "spec.adapters[1]",
+        ("Duplicate value",),
+    )
+    yield Bad(
+        "adapter-folder", {"adapters": [{"name": "a/b", "uri": "hf://a/b"}]}, "spec.adapters[0].name", ("should match",)
+    )
     yield Bad("paused-string", {"paused": "yes"}, "spec.paused", ("must be of type boolean",))
     yield Bad("no-served-name", {"model.servedNames": []}, "spec.model.servedNames", ("at least 1 items",))
     yield Bad("served-twice", {"model.servedNames": ["a", "a"]}, "spec.model.servedNames[1]", ("Duplicate value",))
@@ -132,14 +161,24 @@ def structural() -> Iterator[Bad]:
         "pull-policy", {"runtime.imagePullPolicy": "Sometimes"}, "spec.runtime.imagePullPolicy", ('"Always"', '"Never"')
     )
     yield Bad("version", {"runtime.version": "latest"}, "spec.runtime.version", ("should match",))
-    yield Bad("args-many", {"runtime.extraArgs": ["--seed=1"] * 65}, "spec.runtime.extraArgs", ("at most 64 items",))
+    yield Bad(
+        "args-many",
+        {"runtime.extraArgs": ["--max-logprobs=1"] * 65},
+        "spec.runtime.extraArgs",
+        ("at most 64 items",),
+    )
     yield Bad(
         "arg-long",
-        {"runtime.extraArgs": ["--seed=" + "1" * 1024]},
+        {"runtime.extraArgs": ["--max-logprobs=" + "1" * 1024]},
         "spec.runtime.extraArgs[0]",
         ("may not be more than 1024",),
     )
-    yield Bad("args-string", {"runtime.extraArgs": "--seed 1"}, "spec.runtime.extraArgs", ("must be of type array",))
+    yield Bad(
+        "args-string",
+        {"runtime.extraArgs": "--max-logprobs 1"},
+        "spec.runtime.extraArgs",
+        ("must be of type array",),
+    )
     yield Bad(
         "env-twice",
         {"runtime.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},

@@ -12,6 +12,11 @@ class Good:
     name: str = "good"
 
 
+def _draft(uri: str, **more: Any) -> Mapping[str, Any]:
+    draft = {"method": "draftModel", "model": {"uri": uri}, "numSpeculativeTokens": 3, **more}
+    return {"speculativeDecoding": draft}
+
+
 _POD = "podTemplate.spec"
 _VOLUME = {"name": "a", "emptyDir": {}}
 
@@ -24,6 +29,98 @@ GOOD: tuple[Good, ...] = (
     Good("uri-claim-slash", {"model.uri": "pvc://team.models/"}),
     Good("uri-claim-path", {"model.uri": "pvc://models/a/b_c/"}),
     Good("uri-file", {"model.uri": "file:///models/tiny-chat/"}),
+    Good("uri-bucket", {"model.uri": "s3://models"}),
+    Good("uri-bucket-prefix", {"model.uri": "s3://team.models/qwen/7b/", "model.cache.size": "10Gi"}),
+    Good("uri-image", {"model.uri": "image://registry.example:5000/models/qwen:v1"}),
+    Good("uri-image-path", {"model.uri": "image://qwen@sha256:" + "0" * 64 + "#/models/qwen"}),
+    Good(
+        "s3-all",
+        {
+            "model.uri": "s3://models/a",
+            "model.s3": {
+                "endpoint": "http://minio.storage.svc:9000",
+                "region": "eu-central-1",
+                "credentialsSecretRef": {"name": "keys"},
+            },
+        },
+    ),
+    Good("s3-of-the-draft", {"model.s3": {"region": "a"}, **_draft("s3://models/a")}),
+    Good("s3-of-an-adapter", {"model.s3": {"region": "a"}, "adapters": [{"name": "a", "uri": "s3://abc"}]}),
+    Good("s3-of-adapters-to-come", {"model.uri": "pvc://a", "model.s3": {"region": "a"}, "lora": {}}),
+    Good(
+        "token-of-the-draft",
+        {"model.uri": "pvc://a", "model.tokenSecretRef": {"name": "a", "key": "b"}, **_draft("hf://a/b")},
+    ),
+    Good("cache-of-the-draft", {"model.uri": "pvc://a", "model.cache.size": "1Gi", **_draft("hf://a/b")}),
+    Good("pooling", {"model.runner": "pooling", "model.convert": "embed", "generation.seed": 7}),
+    Good("convert-none", {"model.convert": "none"}),
+    Good("chat-template", {"model.chatTemplate.configMapKeyRef": {"name": "a.b", "key": "chat.jinja"}}),
+    Good(
+        "queues",
+        {"batching": {"maxNumQueuedTokens": 9, "longPrefillTokenThreshold": 0, "chunkedPrefill": False}},
+    ),
+    Good("long-prefill", {"batching": {"longPrefillTokenThreshold": 64, "maxModelLen": 64}}),
+    Good("long-prefill-auto", {"batching": {"longPrefillTokenThreshold": 64, "maxModelLen": "auto"}}),
+    Good("hash", {"batching": {"prefixCachingHashAlgo": "sha256_cbor", "prefixCaching": True}}),
+    Good("offload", {"batching": {"kvOffloadingSize": "0.5Gi", "kvOffloadingBackend": "lmcache"}}),
+    Good("cpu-auto-attention", {"accelerator.type": "cpu", "attention.backend": "auto"}),
+    Good("attention", {"attention.backend": "FLASHINFER"}),
+    Good(
+        "eager", {"compilation": {"enforceEager": True, "mode": "none", "cudaGraphs": "none", "optimizationLevel": 0}}
+    ),
+    Good(
+        "compiled", {"compilation": {"mode": "vllmCompile", "cudaGraphs": "fullAndPiecewise", "optimizationLevel": 3}}
+    ),
+    Good("graphs-alone", {"compilation": {"cudaGraphs": "piecewise"}, "accelerator.type": "nvidia"}),
+    Good("extended", {"contextExtension": {"factor": 1.5, "originalMaxPositionEmbeddings": 32768}}),
+    Good(
+        "extended-rope",
+        {"contextExtension": {"method": "yarn", "factor": 4}, "model.architecture.positions": "rope"},
+    ),
+    Good(
+        "ngram",
+        {
+            "speculativeDecoding": {
+                "method": "ngram",
+                "numSpeculativeTokens": 64,
+                "promptLookupMin": 2,
+                "promptLookupMax": 2,
+            }
+        },
+    ),
+    Good("mtp-alone", {"speculativeDecoding": {"method": "mtp", "numSpeculativeTokens": 1}}),
+    Good("draft-by-one", {"parallelism.tensorParallelSize": 4, **_draft("hf://a/b", draftTensorParallelSize=1)}),
+    Good("draft-by-all", {"parallelism.tensorParallelSize": 4, **_draft("hf://a/b", draftTensorParallelSize=4)}),
+    Good(
+        "adapters",
+        {
+            "adapters": [{"name": "a", "uri": "hf://a/b"}, {"name": "b.C_d-1", "uri": "file:///b"}],
+            "lora": {"maxLoras": 2, "maxLoraRank": 320, "maxCpuLoras": 2},
+            "model.servedNames": ["good"],
+        },
+    ),
+    Good("adapters-beside-served", {"adapters": [{"name": "good", "uri": "hf://a/b"}], "model.servedNames": ["a"]}),
+    Good("lora-empty", {"lora": {}}),
+    Good(
+        "generation",
+        {
+            "generation": {
+                "toolCallParser": "granite-20b-fc",
+                "reasoningParser": "openai_gptoss",
+                "seed": 4_294_967_295,
+                "defaults": {
+                    "temperature": 0,
+                    "topP": 1,
+                    "topK": 0,
+                    "minP": 0,
+                    "repetitionPenalty": 1.05,
+                    "maxTokens": 1,
+                },
+            }
+        },
+    ),
+    Good("sleep", {"runtime.sleepMode": True}),
+    Good("cpu-awake", {"accelerator.type": "cpu", "runtime.sleepMode": False}),
     Good("len-auto", {"batching.maxModelLen": "auto"}),
     Good("len-number", {"batching.maxModelLen": 10_485_760}),
     Good(
@@ -54,9 +151,11 @@ GOOD: tuple[Good, ...] = (
     Good("image-local", {"runtime.image": "localhost:5000/vllm"}),
     Good("env-kv-space", {"runtime.env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "2"}]}),
     Good("env-empty", {"runtime.env": [{"name": "A"}]}),
-    Good("args-negative", {"runtime.extraArgs": ["--seed", "-1"]}),
-    Good("args-json", {"runtime.extraArgs": ["--hf-overrides", '{"a": 1}', '--compilation-config={"level": 3}']}),
-    Good("args-dotted", {"runtime.extraArgs": ["--compilation-config.cudagraph_mode", "NONE", "-O3"]}),
+    Good("args-negative", {"runtime.extraArgs": ["--max-logprobs", "-1"]}),
+    Good("args-json", {"runtime.extraArgs": ["--hf-overrides", '{"a": 1}', '--compilation-config={"custom_ops": []}']}),
+    Good("args-dotted", {"runtime.extraArgs": ["--compilation-config.backend", "eager", "-ac.flash_attn_version=2"]}),
+    Good("args-beside-eager", {"compilation.enforceEager": True, "runtime.extraArgs": ["-cc.backend=eager"]}),
+    Good("args-beside-graphs", {"compilation.cudaGraphs": "none", "runtime.extraArgs": ["-ac.flash_attn_version=2"]}),
     Good("hugepages", {"runtime.resources.limits": {"hugepages-2Mi": "2Mi", "cpu": 4, "memory": "1.5Gi"}}),
     Good("equal-limit", {"runtime.resources": {"requests": {"cpu": "1000m"}, "limits": {"cpu": 1}}}),
     Good("request-alone", {"runtime.resources": {"requests": {"cpu": 2}, "limits": {"memory": "1Gi"}}}),

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from llmservice_operator.api.flag_rules import argument_rules
-from llmservice_runtime.flags import OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
+from llmservice_runtime.flags import KEYED, OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
 
 from tests.contract.bad_pods import SPELLINGS
 
@@ -30,7 +30,7 @@ def test_all_spellings_of_a_flag_are_listed(flag: str) -> None:
 
 
 def test_nothing_else_is_listed() -> None:
-    names = {TABLE.by_spelling[flag].name for flag in REFUSED}
+    names = {TABLE.by_spelling[flag].name for flag in (*REFUSED, *KEYED)}
     assert [token for token in sorted(LISTED) if flag_of(token) not in names] == []
 
 
@@ -38,11 +38,16 @@ def test_nothing_else_is_listed() -> None:
 def test_the_contract_table_holds_what_the_parser_takes(args: list[str], words: str) -> None:
     flag = flag_of(args[0])
     assert flag is not None
-    assert words == TYPED.get(flag, words)
-    assert flag in REFUSED
+    if flag in KEYED:
+        key = args[0].partition(".")[2].partition("=")[0]
+        assert words == KEYED[flag][key]
+    else:
+        assert words == TYPED.get(flag, words)
+        assert flag in REFUSED
 
 
 def test_each_refusal_names_the_field_or_the_owner() -> None:
     messages = " ".join(rule.message for rule in argument_rules())
-    assert [field for field in TYPED.values() if f"set {field} instead" not in messages] == []
+    fields = [*TYPED.values(), *(field for keys in KEYED.values() for field in keys.values())]
+    assert [field for field in fields if f"set {field} instead" not in messages] == []
     assert [flag for flag in OPERATOR_OWNED if flag not in messages] == []

@@ -49,8 +49,8 @@ def test_examples(path: Path) -> None:
 
 @pytest.mark.parametrize("bad", STRUCTURAL, ids=[bad.id for bad in STRUCTURAL])
 def test_what_the_schema_refuses_is_invalid(bad: Bad) -> None:
-    # A set's duplicates are the API server's affair: they mean nothing else.
-    if bad.id == "served-twice":
+    # Duplicates in a set and of a list's keys are the API server's affair, which no stored object has.
+    if bad.id in ("served-twice", "adapter-twice"):
         return
     with pytest.raises(InvalidSpec) as caught:
         parse_spec(manifest("good", bad.change)["spec"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.crd import crd, schema
-from llmservice_operator.api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUMES
+from llmservice_operator.api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUME_PREFIX, OWN_VOLUMES
 from llmservice_operator.api.rules import RULES
 from llmservice_operator.api.schema import at, attach
 from llmservice_operator.api.service import LLMService
@@ -119,12 +119,19 @@ def test_a_rule_for_a_place_that_is_not_there_is_an_error() -> None:
         attach(schema(), {"spec.nowhere": RULES["spec.batching"]})
 
 
-@pytest.mark.parametrize("uri", ["hf://a/b", "pvc://a/b", "file:///a"])
+@pytest.mark.parametrize("uri", ["hf://a/b", "s3://abc", "pvc://a/b", "image://a:b", "file:///a"])
 def test_the_pods_own_names_and_paths_are_refused_to_users(uri: str) -> None:
-    raw = {"model": {"uri": uri}, "parallelism": {"tensorParallelSize": 2}}
+    raw = {
+        "model": {"uri": uri, "chatTemplate": {"configMapKeyRef": {"name": "a", "key": "b"}}},
+        "parallelism": {"tensorParallelSize": 2},
+        "speculativeDecoding": {"method": "eagle", "model": {"uri": "pvc://c/d"}, "numSpeculativeTokens": 1},
+        "adapters": [{"name": "c", "uri": "image://c"}, {"name": "d", "uri": "pvc://e"}],
+    }
     service = LLMService.from_object({"metadata": {"name": "a", "namespace": "b"}, "spec": raw})
     settings = Settings(operator_image="a", ca_bundle=CABundle(config_map="a", key="b"))
     mounted = volumes(service, settings)
-    assert {volume.name for volume in mounted} <= set(OWN_VOLUMES)
+    names = {volume.name for volume in mounted}
+    assert {name for name in names if not name.startswith(OWN_VOLUME_PREFIX)} <= set(OWN_VOLUMES)
+    assert len([name for name in names if name.startswith(OWN_VOLUME_PREFIX)]) == 2
     assert [v.path for v in mounted if v.path not in OWN_PATHS and not v.path.startswith("/llmservice/")] == []
     assert set(OWN_CONTAINERS) == {contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER}

@@ -1,25 +1,27 @@
 """spec.adapters, spec.lora: LoRA adapters that are served beside the model, each under a name of its own."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import ApiModel, knob
-from llmservice_operator.api.scalars import ServedName, Uri
 from llmservice_operator.api.uri import Source, parse
+
+# Unlike a model's, it names a folder too.
+AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+# There may be many, and a rule costs what the longest of them could.
+AdapterUri = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
 class Adapter(ApiModel):
     """One LoRA adapter of the model."""
 
-    name: ServedName = Field(
-        description="Name that a request gives as `model` to get the adapter.",
-        examples=["support"],
-        max_length=63,
+    name: AdapterName = Field(
+        description="Name that a request gives as `model` to get the adapter.", examples=["support"]
     )
-    uri: Uri = Field(
-        description="Where the adapter comes from, in the forms of spec.model.uri.",
-        examples=["s3://adapters/support"],
+    uri: AdapterUri = Field(
+        description="Where the adapter comes from, in the forms of spec.model.uri.", examples=["s3://adapters/support"]
     )
 
     @property

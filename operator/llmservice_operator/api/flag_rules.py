@@ -6,12 +6,13 @@ table of flags. What depends on the version (does a flag exist, how many values 
 
 from collections.abc import Iterable, Iterator
 
-from llmservice_runtime.flags import OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
+from llmservice_runtime.flags import KEYED, OPERATOR_OWNED, TYPED, Match, flag_table, known_versions
 
 from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
+_TABLE = flag_table(known_versions()[0])
 # The token without its value and its dotted keys; vLLM takes underscores for dashes.
-_NAME = "self.split('=')[0].split('.')[0].replace('_', '-')"
+_NAME = "{}.split('=')[0].split('.')[0].replace('_', '-')"
 
 ARGUMENTS = (
     Rule(
@@ -24,8 +25,17 @@ ARGUMENTS = (
 
 def argument_rules() -> tuple[Rule, ...]:
     """The rules of one item."""
-    table = flag_table(known_versions()[0])
-    return (*_shape(), *_typed(table), *_owned(table))
+    return (*_shape(), *_typed(), *_keyed(), *_owned())
+
+
+def none_of(flags: Iterable[str], token: str = "self") -> str:
+    """CEL: a token is none of these flags, in whatever spelling of the newest version."""
+    flags = list(flags)
+    names = sorted({name for flag in flags for name in _names(flag)})
+    rule = f"!({_NAME.format(token)} in {cel_list(names)})"
+    for letter in sorted({letter for flag in flags for letter in _letters(flag)}):
+        rule += f" && !{token}.startsWith({cel_string(letter)})"
+    return rule
 
 
 def _shape() -> Iterator[Rule]:
@@ -39,48 +49,52 @@ def _shape() -> Iterator[Rule]:
     )
 
 
-def _typed(table: FlagTable) -> Iterator[Rule]:
+def _typed() -> Iterator[Rule]:
     fields: dict[str, list[str]] = {}
     for flag, field in TYPED.items():
         fields.setdefault(field, []).append(flag)
     for field, flags in fields.items():
-        yield Rule(_none_of(flags, table), f"{' and '.join(flags)} may not be given here: set {field} instead")
+        yield Rule(none_of(flags), f"{' and '.join(flags)} may not be given here: set {field} instead")
 
 
-def _owned(table: FlagTable) -> Iterator[Rule]:
+def _keyed() -> Iterator[Rule]:
+    """Keys with a field, in the dotted form. JSON is looked into by the operator."""
+    for flag, fields in KEYED.items():
+        for key, field in fields.items():
+            dotted = cel_string(rf"^[^.=]*[.]{key}([.+=]|$)")
+            yield Rule(
+                f"{none_of([flag])} || !self.matches({dotted})",
+                f"{flag}.{key} may not be given here: set {field} instead",
+            )
+
+
+def _owned() -> Iterator[Rule]:
     reasons: dict[str, list[str]] = {}
     for flag, reason in OPERATOR_OWNED.items():
         reasons.setdefault(reason, []).append(flag)
     for reason, flags in reasons.items():
-        yield Rule(_none_of(flags, table), f"{', '.join(flags)}: belongs to the operator; remove it ({reason})")
+        yield Rule(none_of(flags), f"{', '.join(flags)}: belongs to the operator; remove it ({reason})")
 
 
-def _none_of(flags: Iterable[str], table: FlagTable) -> str:
-    flags = list(flags)
-    names = sorted({name for flag in flags for name in _names(flag, table)})
-    rule = f"!({_NAME} in {cel_list(names)})"
-    for letter in sorted({letter for flag in flags for letter in _letters(flag, table)}):
-        rule += f" && !self.startsWith({cel_string(letter)})"
-    return rule
-
-
-def _names(flag: str, table: FlagTable) -> Iterator[str]:
+def _names(flag: str) -> Iterator[str]:
     """Full spellings and unambiguous abbreviations, long and short."""
-    entry = table.by_spelling[flag]
+    entry = _TABLE.by_spelling[flag]
     yield from entry.spellings
-    yield from table.abbreviations(entry.name)
+    yield from _TABLE.abbreviations(entry.name)
     for short in (s for s in entry.spellings if not s.startswith("--")):
         for end in range(2, len(short)):
-            match = table.resolve(short[:end])
+            match = _TABLE.resolve(short[:end])
             if isinstance(match, Match) and match.flag is entry:
                 yield short[:end]
 
 
-def _letters(flag: str, table: FlagTable) -> Iterator[str]:
-    """Flags of one letter take their value without a space: `-qfp8`."""
-    for spelling in table.by_spelling[flag].spellings:
+def _letters(flag: str) -> Iterator[str]:
+    """Flags of one letter take their value without a space: `-qfp8`. -O is no spelling but a rewriting of vLLM's."""
+    if flag == "--optimization-level":
+        yield "-O"
+    for spelling in _TABLE.by_spelling[flag].spellings:
         if len(spelling) == 2:
-            others = [s for s in table.by_spelling if s.startswith(spelling) and s != spelling]
+            others = [s for s in _TABLE.by_spelling if s.startswith(spelling) and s != spelling]
             if others:
                 raise ValueError(f"{spelling} cannot be told from {others} by its beginning")
             yield spelling

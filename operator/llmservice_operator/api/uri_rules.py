@@ -1,5 +1,6 @@
 """CEL for a uri, wherever one stands: the forms of `uri.SCHEMES`, in the API server's words."""
 
+import re
 from collections.abc import Iterator
 
 from llmservice_operator.api import uri
@@ -23,7 +24,8 @@ def _rules() -> Iterator[Rule]:
     for name, scheme in uri.SCHEMES.items():
         # What is wrong with a revision has words of its own.
         pattern = f"{uri.HF_REPO}(@.*)?" if name == "hf" else scheme.pattern
-        matches = cel_string(f"^{name}://{pattern}$")
+        # The names of groups are for Python; here each letter costs.
+        matches = cel_string(f"^{name}://{re.sub(r'[?]P<[a-z]+>', '', pattern)}$")
         yield Rule(
             f"!self.uri.startsWith('{name}://') || self.uri.matches({matches})", f"must be {scheme.form}", ".uri"
         )

@@ -1,0 +1,239 @@
+"""Rules within the sections that say how vLLM computes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from llmservice_operator.api.matrix import methods
+from llmservice_operator.api.rule import Rule, cel_list
+
+_FLOATS = cel_list(methods.FLOATS)
+_IS_CPU = "has(self.type) && self.type == 'cpu'"
+_IS_EAGER = "has(self.enforceEager) && self.enforceEager"
+_QUANTIZED = "has(self.weights) && self.weights == '{}' && has(self.quantization)"
+
+PRECISION = (
+    Rule(
+        f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.quantization)",
+        "contradicts weights, which asks for a float type: remove quantization, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!({_QUANTIZED.format('fp8')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['fp8'])}",
+        "this method does not hold weights in fp8: choose fp8_per_tensor, fp8_per_block or the checkpoint's own fp8 "
+        "method, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!({_QUANTIZED.format('int8')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['int8'])}",
+        "this method does not hold weights in int8: choose compressed-tensors, gptq or the checkpoint's own int8 "
+        "method, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!({_QUANTIZED.format('int4')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['int4'])}",
+        "this method does not hold weights in int4: choose awq, gptq or compressed-tensors, as the checkpoint was "
+        "made, or set weights to auto",
+        ".quantization",
+    ),
+    Rule(
+        f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.dtype) || "
+        "self.dtype in ['auto', self.weights]",
+        "contradicts weights: vLLM holds float weights in the type that it computes in; set one of the two and leave "
+        "the other at auto",
+        ".dtype",
+    ),
+    Rule(
+        "!has(self.dtype) || self.dtype != 'float32' || ((!has(self.weights) || self.weights != 'fp8') && "
+        f"(!has(self.quantization) || self.quantization in {cel_list(methods.FLOAT32_METHODS)}))",
+        "quantized weights are not computed with in float32: set dtype to auto, bfloat16 or float16",
+        ".dtype",
+    ),
+    Rule(
+        f"!has(self.quantization) || !(self.quantization in {cel_list(methods.BFLOAT16_METHODS)}) || "
+        "!has(self.dtype) || self.dtype in ['auto', 'bfloat16']",
+        "this method computes in bfloat16 only: set dtype to auto or bfloat16",
+        ".dtype",
+    ),
+)
+
+PARALLELISM = (
+    Rule(
+        "!has(self.enableExpertParallel) || !self.enableExpertParallel || "
+        "(has(self.tensorParallelSize) && self.tensorParallelSize > 1) || "
+        "(has(self.dataParallelSize) && self.dataParallelSize > 1)",
+        "experts are spread over tensor and data parallel ranks, and there is one: set tensorParallelSize or "
+        "dataParallelSize above 1, or remove enableExpertParallel",
+        ".enableExpertParallel",
+    ),
+)
+
+BATCHING = (
+    Rule(
+        "!has(self.maxNumBatchedTokens) || !has(self.maxNumSeqs) || self.maxNumBatchedTokens >= self.maxNumSeqs",
+        "must be at least maxNumSeqs, since every sequence of a step needs a token: raise maxNumBatchedTokens or lower "
+        "maxNumSeqs",
+        ".maxNumBatchedTokens",
+    ),
+    Rule(
+        "!has(self.chunkedPrefill) || self.chunkedPrefill || !has(self.maxNumBatchedTokens) || "
+        "!has(self.maxModelLen) || type(self.maxModelLen) != int || "
+        "self.maxNumBatchedTokens >= int(self.maxModelLen)",
+        "without chunked prefill a whole prompt goes into one step: raise maxNumBatchedTokens to maxModelLen or more, "
+        "or remove chunkedPrefill: false",
+        ".maxNumBatchedTokens",
+    ),
+    Rule(
+        "!has(self.longPrefillTokenThreshold) || !has(self.maxModelLen) || type(self.maxModelLen) != int || "
+        "self.longPrefillTokenThreshold <= int(self.maxModelLen)",
+        "no prompt is longer than maxModelLen: lower longPrefillTokenThreshold to maxModelLen or less",
+        ".longPrefillTokenThreshold",
+    ),
+    Rule(
+        "!has(self.longPrefillTokenThreshold) || self.longPrefillTokenThreshold == 0 || !has(self.chunkedPrefill) || "
+        "self.chunkedPrefill",
+        "long prompts are held back by chunks: remove longPrefillTokenThreshold, or chunkedPrefill: false",
+        ".longPrefillTokenThreshold",
+    ),
+    Rule(
+        "!has(self.prefixCachingHashAlgo) || !has(self.prefixCaching) || self.prefixCaching",
+        "no prefix is cached: remove prefixCachingHashAlgo, or prefixCaching: false",
+        ".prefixCachingHashAlgo",
+    ),
+    Rule(
+        "!has(self.kvOffloadingSize) || !self.kvOffloadingSize.matches('^[0.]+[A-Za-z]')",
+        "must be more than nothing: remove kvOffloadingSize to keep the KV cache on the GPU alone",
+        ".kvOffloadingSize",
+    ),
+    Rule(
+        "!has(self.kvOffloadingBackend) || has(self.kvOffloadingSize)",
+        "nothing is offloaded: set kvOffloadingSize, or remove kvOffloadingBackend",
+        ".kvOffloadingBackend",
+    ),
+)
+
+ACCELERATOR = (
+    Rule(
+        f"!({_IS_CPU}) || !has(self.product)",
+        "a CPU service asks for no GPU: remove product, or set type to nvidia or amd",
+        ".product",
+    ),
+    Rule(
+        f"!({_IS_CPU}) || !has(self.resourceName)",
+        "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd",
+        ".resourceName",
+    ),
+    Rule(
+        f"!({_IS_CPU}) || !has(self.memory)",
+        "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources",
+        ".memory",
+    ),
+    Rule(
+        f"!({_IS_CPU}) || !has(self.gpuMemoryUtilization)",
+        "is a share of a GPU's memory: remove it, and size the KV cache of a CPU service with the variable "
+        "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
+        ".gpuMemoryUtilization",
+    ),
+    Rule(
+        "!has(self.resourceName) || (self.resourceName.contains('/') && "
+        "!self.resourceName.matches('^([^/]*[.])?kubernetes[.]io/') && !self.resourceName.startsWith('requests.'))",
+        "must be a device plugin's resource with its domain, for example nvidia.com/gpu or nvidia.com/mig-3g.40gb",
+        ".resourceName",
+    ),
+)
+
+COMPILATION = (
+    Rule(
+        f"!({_IS_EAGER}) || !has(self.mode) || self.mode == 'none'",
+        "contradicts enforceEager, which compiles nothing: remove mode or enforceEager",
+        ".mode",
+    ),
+    Rule(
+        f"!({_IS_EAGER}) || !has(self.cudaGraphs) || self.cudaGraphs == 'none'",
+        "contradicts enforceEager, which records no CUDA graphs: remove cudaGraphs or enforceEager",
+        ".cudaGraphs",
+    ),
+    Rule(
+        f"!({_IS_EAGER}) || !has(self.optimizationLevel) || self.optimizationLevel == 0",
+        "contradicts enforceEager, which optimizes nothing: remove optimizationLevel or enforceEager",
+        ".optimizationLevel",
+    ),
+    Rule(
+        "!has(self.cudaGraphs) || !(self.cudaGraphs in ['piecewise', 'fullAndPiecewise']) || !has(self.mode) || "
+        "self.mode == 'vllmCompile'",
+        "pieces are cut by vLLM's own compilation only: set mode to vllmCompile, or cudaGraphs to none, full or "
+        "fullDecodeOnly",
+        ".cudaGraphs",
+    ),
+    Rule(
+        "!has(self.cudaGraphs) || self.cudaGraphs == 'none' || !has(self.mode) || self.mode != 'stockTorchCompile'",
+        "CUDA graphs are not recorded around PyTorch's own compilation: set mode to vllmCompile, or remove cudaGraphs",
+        ".cudaGraphs",
+    ),
+)
+
+CONTEXT_EXTENSION = (
+    Rule(
+        "self.factor > 1.0",
+        "must be more than 1: with 1 nothing is extended; remove spec.contextExtension, or give the factor that you "
+        "need",
+        ".factor",
+    ),
+)
+
+_IS_NGRAM = "self.method == 'ngram'"
+
+SPECULATION = (
+    Rule(
+        "!(self.method in ['draftModel', 'eagle', 'eagle3', 'medusa']) || has(self.model)",
+        "this method guesses with other weights than the model's: set spec.speculativeDecoding.model.uri, or choose "
+        "ngram",
+        ".model",
+    ),
+    Rule(
+        f"!({_IS_NGRAM}) || !has(self.model)",
+        "ngram guesses from the prompt and has no model: remove model, or set method to draftModel",
+        ".model",
+    ),
+    Rule(
+        f"{_IS_NGRAM} || !has(self.promptLookupMin)",
+        "only ngram looks tokens up in the prompt: remove promptLookupMin, or set method to ngram",
+        ".promptLookupMin",
+    ),
+    Rule(
+        f"{_IS_NGRAM} || !has(self.promptLookupMax)",
+        "only ngram looks tokens up in the prompt: remove promptLookupMax, or set method to ngram",
+        ".promptLookupMax",
+    ),
+    Rule(
+        "!has(self.promptLookupMin) || !has(self.promptLookupMax) || self.promptLookupMin <= self.promptLookupMax",
+        "must be at most promptLookupMax: lower promptLookupMin or raise promptLookupMax",
+        ".promptLookupMin",
+    ),
+    Rule(
+        f"!({_IS_NGRAM}) || !has(self.draftTensorParallelSize)",
+        "ngram has no draft model to spread: remove draftTensorParallelSize",
+        ".draftTensorParallelSize",
+    ),
+)
+
+LORA = (
+    Rule(
+        "!has(self.maxCpuLoras) || self.maxCpuLoras >= (has(self.maxLoras) ? self.maxLoras : 1)",
+        "must be at least maxLoras, since every adapter of a step is kept in the pod's memory too: raise maxCpuLoras "
+        "or lower maxLoras",
+        ".maxCpuLoras",
+    ),
+)
+
+ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
+    {
+        "spec.precision": PRECISION,
+        "spec.parallelism": PARALLELISM,
+        "spec.batching": BATCHING,
+        "spec.compilation": COMPILATION,
+        "spec.contextExtension": CONTEXT_EXTENSION,
+        "spec.speculativeDecoding": SPECULATION,
+        "spec.lora": LORA,
+        "spec.accelerator": ACCELERATOR,
+    }
+)

@@ -1,0 +1,134 @@
+"""Rules between the sections of the spec."""
+
+from llmservice_operator.api.flag_rules import none_of
+from llmservice_operator.api.matrix import methods
+from llmservice_operator.api.rule import Rule, cel_list, cel_string
+
+_ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
+_POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"
+
+
+def _any_uri(scheme: str) -> str:
+    """Whether anything comes from there; with `lora` an adapter may at any time."""
+    matches = f"matches({cel_string(f'^{scheme}://')})"
+    draft = "self.speculativeDecoding.model"
+    return (
+        f"self.model.uri.{matches} || has(self.lora) || "
+        f"(has(self.speculativeDecoding) && has({draft}) && {draft}.uri.{matches}) || "
+        f"(has(self.adapters) && self.adapters.exists(adapter, adapter.uri.{matches}))"
+    )
+
+
+def _none_given(flag: str) -> str:
+    """Whether extraArgs have none of a flag, in whatever spelling."""
+    arguments = "self.runtime.extraArgs"
+    return f"!has(self.runtime) || !has({arguments}) || {arguments}.all(arg, {none_of([flag], 'arg')})"
+
+
+SPEC = (
+    Rule(
+        f"!has(self.model.tokenSecretRef) || {_any_uri('hf')}",
+        "only for models from the Hugging Face hub: remove it, or set spec.model.uri to hf://ORG/NAME",
+        ".model.tokenSecretRef",
+    ),
+    Rule(
+        f"!has(self.model.s3) || {_any_uri('s3')}",
+        "only for models from S3: remove it, or set spec.model.uri to s3://BUCKET/PREFIX",
+        ".model.s3",
+    ),
+    Rule(
+        f"!has(self.model.cache) || {_any_uri('(hf|s3)')}",
+        "only for models that are fetched: remove it, or set spec.model.uri to hf://ORG/NAME or s3://BUCKET/PREFIX",
+        ".model.cache",
+    ),
+    Rule(
+        "!has(self.adapters) || !has(self.model.servedNames) || "
+        "self.adapters.all(adapter, !(adapter.name in self.model.servedNames))",
+        "the model itself has this name: give the adapter another one, or change spec.model.servedNames",
+        ".adapters",
+    ),
+    Rule(
+        "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'amd' || "
+        "!has(self.precision) || !has(self.precision.quantization) || "
+        f"self.precision.quantization in {cel_list(methods.AMD_METHODS)}",
+        "vLLM does not serve this method on AMD GPUs: choose fp8_per_tensor, awq, gptq or compressed-tensors, or "
+        "another kind of GPU in spec.accelerator.type",
+        ".precision.quantization",
+    ),
+    Rule(
+        "!has(self.accelerator) || !has(self.accelerator.type) || self.accelerator.type != 'cpu' || "
+        "!has(self.precision) || !has(self.precision.kvCache) || "
+        f"self.precision.kvCache in {cel_list(methods.CPU_KV_TYPES)}",
+        "CPUs hold the KV cache in auto, float16, bfloat16 or fp8: choose one of these, or a GPU in "
+        "spec.accelerator.type",
+        ".precision.kvCache",
+    ),
+    Rule(
+        f"!({_ON_CPU}) || !has(self.attention) || !has(self.attention.backend) || self.attention.backend == 'auto'",
+        "CPUs have one attention backend of their own: remove it, or choose a GPU in spec.accelerator.type",
+        ".attention.backend",
+    ),
+    Rule(
+        f"!({_ON_CPU}) || !has(self.compilation) || !has(self.compilation.cudaGraphs) || "
+        "self.compilation.cudaGraphs == 'none'",
+        "CPUs have no CUDA graphs: remove it, or choose a GPU in spec.accelerator.type",
+        ".compilation.cudaGraphs",
+    ),
+    Rule(
+        f"!({_ON_CPU}) || !has(self.batching) || !has(self.batching.kvOffloadingSize)",
+        "the KV cache of CPUs is in the node's memory already: remove it, and size the cache with the variable "
+        "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
+        ".batching.kvOffloadingSize",
+    ),
+    Rule(
+        f"!({_ON_CPU}) || !has(self.runtime) || !has(self.runtime.sleepMode) || !self.runtime.sleepMode",
+        "there is no GPU memory to free on CPUs: remove it, or choose a GPU in spec.accelerator.type",
+        ".runtime.sleepMode",
+    ),
+    Rule(
+        f"!({_POOLS}) || !has(self.generation) || !has(self.generation.toolCallParser)",
+        "a pooling model calls no tools: remove it, or set spec.model.runner to generate",
+        ".generation.toolCallParser",
+    ),
+    Rule(
+        f"!({_POOLS}) || !has(self.generation) || !has(self.generation.reasoningParser)",
+        "a pooling model writes no text: remove it, or set spec.model.runner to generate",
+        ".generation.reasoningParser",
+    ),
+    Rule(
+        f"!({_POOLS}) || !has(self.generation) || !has(self.generation.defaults)",
+        "a pooling model samples no tokens: remove it, or set spec.model.runner to generate",
+        ".generation.defaults",
+    ),
+    Rule(
+        f"!({_POOLS}) || !has(self.speculativeDecoding)",
+        "a pooling model writes no tokens that could be guessed: remove it, or set spec.model.runner to generate",
+        ".speculativeDecoding",
+    ),
+    Rule(
+        "!has(self.speculativeDecoding) || !has(self.speculativeDecoding.draftTensorParallelSize) || "
+        "self.speculativeDecoding.draftTensorParallelSize in [1, has(self.parallelism) && "
+        "has(self.parallelism.tensorParallelSize) ? self.parallelism.tensorParallelSize : 1]",
+        "a draft model runs on one GPU, or on as many as the model: set it to 1 or to "
+        "spec.parallelism.tensorParallelSize",
+        ".speculativeDecoding.draftTensorParallelSize",
+    ),
+    Rule(
+        "!has(self.contextExtension) || !has(self.model.architecture) || !has(self.model.architecture.positions) || "
+        "self.model.architecture.positions == 'rope'",
+        "rescales rotary positions, and the model has ALiBi, which takes longer texts as it is: remove it",
+        ".contextExtension",
+    ),
+    Rule(
+        f"!has(self.contextExtension) || {_none_given('--hf-overrides')}",
+        "--hf-overrides is what spec.contextExtension is done with, and vLLM takes only one: remove one of the two",
+        ".runtime.extraArgs",
+    ),
+    Rule(
+        "!has(self.compilation) || (!has(self.compilation.mode) && !has(self.compilation.cudaGraphs)) || "
+        f"{_none_given('--compilation-config')}",
+        "--compilation-config is what mode and cudaGraphs of spec.compilation become, and vLLM takes only one: remove "
+        "one of the two",
+        ".runtime.extraArgs",
+    ),
+)

@@ -33,7 +33,7 @@ class Broken:
 
 BROKEN = {
     "a-flag-value-that-vllm-refuses": Broken(
-        {"runtime": {"extraArgs": ["--enforce-eager", "--tokenizer-mode=banana"]}},
+        {"runtime": {"extraArgs": ["--tokenizer-mode=banana"]}},
         "InvalidFlag",
         ("banana",),
         ("spec.runtime.extraArgs",),
@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.parallelism.tensorParallelSize",
     ),
     "a-flag-that-this-vllm-does-not-know": (
-        {"runtime": {"extraArgs": ["--enforce-eager", "--no-such-flag"]}},
+        {"runtime": {"extraArgs": ["--no-such-flag"]}},
         "UnknownFlag",
         "spec.runtime.extraArgs",
     ),

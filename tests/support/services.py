@@ -15,7 +15,7 @@ ENGINE: Mapping[str, Any] = {
     "accelerator": {"type": "cpu"},
     "precision": {"dtype": "float32"},
     "batching": {"maxModelLen": 512},
-    "runtime": {"extraArgs": ["--enforce-eager"]},
+    "compilation": {"enforceEager": True},
 }
 
 

@@ -13,7 +13,6 @@ from localcluster.tinymodel.pairs import PAIRS
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.operator import host_process, operator_pods
-from tests.support.services import llmservice
 
 READY_WITHIN = 420
 QUESTION, ANSWER = PAIRS[0]

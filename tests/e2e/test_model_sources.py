@@ -262,7 +262,7 @@ def downloading_process() -> int:
         try:
             if b"llmservice_runtime\0fetch" not in (folder / "cmdline").read_bytes():
                 continue
-            if any(os.readlink(handle).endswith(".incomplete") for handle in (folder / "fd").iterdir()):
+            if any(handle.readlink().name.endswith(".incomplete") for handle in (folder / "fd").iterdir()):
                 return int(folder.name)
         except OSError:
             continue  # a process that ended while we looked

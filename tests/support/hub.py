@@ -62,6 +62,10 @@ class Hub:
     repos: dict[str, Repo]
     tokens: dict[str, set[str]] = field(default_factory=dict)
     """Which repositories a token may read beside the public ones."""
+    lists_names_only: bool = False
+    """As mirrors do that know nothing of ?blobs=true."""
+    ignores_ranges: bool = False
+    """Every answer is the whole file."""
     bytes_per_second: float | None = None
     failures: int = 0
     """So many requests are answered with 503 from now on."""
@@ -147,6 +151,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self._json([_entry("path", path, content) for path, content in repo.files.items()])
                 return
             siblings = [_entry("rfilename", path, content) for path, content in repo.files.items()]
+            if hub.lists_names_only:
+                siblings = [{"rfilename": entry["rfilename"]} for entry in siblings]
             gated = "manual" if repo.gated else False
             self._json({"id": name, "sha": repo.commit, "gated": gated, "private": repo.private, "siblings": siblings})
 
@@ -185,8 +191,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def _content(
             self, content: bytes, headers: Mapping[str, str], *, cut: int | None = None, slow: bool = False
         ) -> None:
-            start, size = _start(self.headers.get("Range")), len(content)
-            span = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if self.headers.get("Range") else {}
+            asked = None if hub.ignores_ranges else self.headers.get("Range")
+            start, size = _start(asked), len(content)
+            span = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if asked else {}
             self._head(206 if span else 200, {**headers, **span, "Content-Length": str(size - start)})
             if self.command == "HEAD":
                 return

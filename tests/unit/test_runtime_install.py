@@ -54,7 +54,7 @@ def test_nothing_but_the_standard_library_is_imported(tmp_path: Path) -> None:
     install(tmp_path)
     code = (
         "import importlib, pkgutil, llmservice_runtime as r\n"
-        "for m in pkgutil.iter_modules(r.__path__):\n"
-        "    m.name == '__main__' or importlib.import_module('llmservice_runtime.' + m.name)\n"
+        "for m in pkgutil.walk_packages(r.__path__, r.__name__ + '.'):\n"
+        "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
     )
     subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(tmp_path)}, check=True)

@@ -12,6 +12,8 @@ from typing import Any
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20
+# The hub's word for the hash of a file that lies elsewhere.
+LINKED_TAG = "X-Linked-Etag"
 _REDIRECTS = 5
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -47,7 +49,8 @@ def ask(
 ) -> Iterator[http.client.HTTPResponse]:
     """The answer to a request, whatever its status. Raises Unreachable, also while the answer is read.
 
-    Redirects are followed. Another host gets no Authorization: it is the hub's storage, and the address is signed.
+    Redirects are followed, but for the HEAD of a file, which is asked for what the redirect itself tells. Another host
+    gets no Authorization: it is the hub's storage, and the address is signed.
     """
     try:
         with _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS) as answer:
@@ -61,6 +64,8 @@ def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> h
         answer = _once(url, headers, method, timeout)
         target = answer.headers.get("Location")
         if answer.status not in (301, 302, 303, 307, 308) or not target:
+            return answer
+        if method == "HEAD" and LINKED_TAG in answer.headers:
             return answer
         answer.close()
         target = urllib.parse.urljoin(url, target)

@@ -14,7 +14,16 @@ from urllib.parse import quote
 from llmservice_runtime.contract import HF_TOKEN_ENV
 from llmservice_runtime.fetch import failed
 from llmservice_runtime.fetch.files import Digest, Listing, RemoteFile, is_inside
-from llmservice_runtime.fetch.http import Refused, Unreachable, ask, begins_at, chunks, range_header, wait_of
+from llmservice_runtime.fetch.http import (
+    LINKED_TAG,
+    Refused,
+    Unreachable,
+    ask,
+    begins_at,
+    chunks,
+    range_header,
+    wait_of,
+)
 
 HUB = "https://huggingface.co"
 DEFAULT_REVISION = "main"
@@ -92,7 +101,7 @@ class Hub:
         with self._ask(self._address(commit, path), method="HEAD") as answer:
             headers = answer.headers
             size = headers.get("X-Linked-Size") or headers.get("Content-Length")
-            tag = (headers.get("X-Linked-Etag") or headers.get("ETag") or "").removeprefix("W/").strip('"')
+            tag = (headers.get(LINKED_TAG) or headers.get("ETag") or "").removeprefix("W/").strip('"')
         if not size or not re.fullmatch(r"[\w.-]+", tag):
             raise Unreachable(f"{self.endpoint} tells neither size nor ETag of {path}")
         return RemoteFile(path, int(size), tag, _digest_of(tag))
@@ -124,7 +133,7 @@ class Hub:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         with ask(url, headers, method=method) as answer:
-            if answer.status >= 300:
+            if answer.status >= 400:
                 raise self._explained(_refused(url, answer))
             yield answer
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS, ON, Check, Row, others, when
-from llmservice_operator.api.reasons import Reason
 
 _ALL = CAPABILITIES
 _FROM_8 = CAPABILITIES[CAPABILITIES.index("8.0") :]
@@ -42,6 +41,8 @@ class Backend:
     alibi: bool = True
     offloads: bool = True
     """Whether it works with a KV connector, which offloading is."""
+    describes_itself: bool = True
+    """False for those made of two others, which ask the GPU what they take."""
 
 
 _GPUS, _NVIDIA, _AMD = ("nvidia", "amd"), ("nvidia",), ("amd",)
@@ -71,8 +72,14 @@ _ATTENTION = (
         "TRITON_ATTN_DIFFKV", f"{_V1}/triton_attn_diffkv", _GPUS, ("auto", "bfloat16", "fp8", "fp8_e4m3"), _BY_16,
         _FLOAT,
     ),
-    Backend("TRITON_FLASH_ATTN", f"{_V1}/triton_flash_attn", _NVIDIA, _FP8, _BY_16, capabilities=("9.0",)),
-    Backend("TRITON_FLASHINFER", f"{_V1}/triton_flashinfer", _NVIDIA, _FP8_ANY, _BY_64, capabilities=_10),
+    Backend(
+        "TRITON_FLASH_ATTN", f"{_V1}/triton_flash_attn", _NVIDIA, _FP8, _BY_16, capabilities=("9.0",),
+        describes_itself=False,
+    ),
+    Backend(
+        "TRITON_FLASHINFER", f"{_V1}/triton_flashinfer", _NVIDIA, _FP8_ANY, _BY_64, capabilities=_10,
+        describes_itself=False,
+    ),
     Backend("FLEX_ATTENTION", f"{_V1}/flex_attention", _GPUS, _16, _BY_16, _FLOAT, alibi=False),
     Backend(
         "HPC_ATTN", f"{_V1}/hpc_attn", _NVIDIA, ("auto", "bfloat16", "fp8_e4m3"), _BY_64, capabilities=("9.0",),
@@ -146,7 +153,6 @@ _READ_ON = {"nvfp4_4over6": _10}
 
 _NAMED = DIMENSIONS["backend"].values[1:]
 _AUTO = {"backend": "auto"}
-_REMEDY = "set spec.attention.backend to auto"
 
 
 def rows() -> Iterator[Row]:
@@ -188,51 +194,49 @@ def rows() -> Iterator[Row]:
 
 
 def _rows(backend: Backend) -> Iterator[Row]:
-    name, source = backend.name, f"vllm/{backend.module}.py"
+    source = f"vllm/{backend.module}.py"
     for accelerator in others("accelerator", "cpu", *backend.accelerators):
         kind = "NVIDIA" if accelerator == "nvidia" else "AMD"
-        yield _row(name, {"accelerator": (accelerator,)}, f"does not run on {kind} GPUs", source, check=Check.NONE)
+        yield _row(backend, f"does not run on {kind} GPUs", source, Check.NONE, accelerator=(accelerator,))
     if "nvidia" in backend.accelerators and backend.capabilities != _ALL:
         yield _row(
-            name,
-            {"accelerator": ("nvidia",), "capability": others("capability", *backend.capabilities)},
+            backend,
             f"runs on compute capability {_listed(backend.capabilities)} only",
             f"{source}: supports_compute_capability",
+            accelerator=("nvidia",),
+            capability=others("capability", *backend.capabilities),
         )
     yield _row(
-        name,
-        {"kvCache": others("kvCache", *backend.kv_types)},
+        backend,
         f"reads a KV cache in {', '.join(backend.kv_types)} only",
         f"{source}: supported_kv_cache_dtypes",
+        kvCache=others("kvCache", *backend.kv_types),
     )
     sizes = [str(size) for size in backend.block_sizes]
     if refused := others("blockSize", *sizes):
-        yield _row(
-            name, {"blockSize": refused}, f"takes blocks of {', '.join(sizes)} tokens only",
-            f"{source}: get_supported_kernel_block_sizes",
-        )  # fmt: skip
+        what = f"takes blocks of {', '.join(sizes)} tokens only"
+        yield _row(backend, what, f"{source}: get_supported_kernel_block_sizes", blockSize=refused)
     if refused := others("dtype", *backend.dtypes):
-        yield _row(
-            name, {"dtype": refused}, f"computes in {' and '.join(backend.dtypes)} only", f"{source}: supported_dtypes"
-        )
+        what = f"computes in {' and '.join(backend.dtypes)} only"
+        yield _row(backend, what, f"{source}: supported_dtypes", dtype=refused)
     of = "models with multi-head latent attention (MLA)" if backend.mla else "models without latent attention (MLA)"
-    yield _row(name, {"mla": ("no" if backend.mla else "yes",)}, f"is for {of} only", f"{source}: is_mla")
+    yield _row(backend, f"is for {of} only", f"{source}: is_mla", mla=("no" if backend.mla else "yes",))
     if not backend.alibi and not backend.mla:
-        yield _row(name, {"positions": ("alibi",)}, "has no ALiBi", source, check=Check.NONE)
+        yield _row(backend, "has no ALiBi", source, Check.NONE, positions=("alibi",))
     if not backend.offloads:
-        yield _row(name, {"kvOffloading": (ON,)}, "does not offload its KV cache", f"{source}: supports_kv_connector")
+        what = "does not offload its KV cache"
+        yield _row(backend, what, f"{source}: supports_kv_connector", kvOffloading=(ON,))
 
 
-def _row(name: str, condition: dict[str, tuple[str, ...]], what: str, source: str, check: Check = Check.CALL) -> Row:
+def _row(backend: Backend, what: str, source: str, check: Check = Check.CALL, /, **condition: tuple[str, ...]) -> Row:
     return Row(
-        when(backend=name, **condition),
+        when(backend=backend.name, **condition),
         "backend",
-        f"the attention backend {name} {what}",
+        f"the attention backend {backend.name} {what}",
         _remedy(next(reversed(condition))),
         source,
         _AUTO,
-        check,
-        Reason.UNSUPPORTED_COMBINATION,
+        check if backend.describes_itself else Check.NONE,
     )
 
 

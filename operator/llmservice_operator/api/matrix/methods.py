@@ -51,7 +51,6 @@ NO_CPU_KERNEL: Mapping[str, tuple[str, ...]] = MappingProxyType(
 CPU_KV_TYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
-_OTHER_GPU = "choose another precision"
 
 
 def capability_of(method: str) -> str:
@@ -147,9 +146,8 @@ def _capabilities() -> Iterator[Row]:
                     f"the quantization method needs compute capability {least}",
                     "Choose another precision",
                     f"{_QUANTIZATION}/online: the kernels" if decided_late else f"{_QUANTIZATION}: get_min_capability",
-                    {"weights": "auto"},
-                    Check.NONE if decided_late else Check.CALL,
-                    Reason.PRECISION_UNSUPPORTED,
+                    check=Check.NONE if decided_late else Check.CALL,
+                    reason=Reason.PRECISION_UNSUPPORTED,
                 )
 
 
@@ -160,7 +158,7 @@ def _accelerators() -> Iterator[Row]:
         "vLLM does not serve this method on AMD GPUs",
         "Choose fp8_per_tensor, awq, gptq or compressed-tensors, or another kind of GPU in spec.accelerator.type",
         "vllm/platforms/rocm.py: supported_quantization",
-        {"weights": "auto"},
+        {"method": "fp8_per_tensor"},
         Check.CALL,
     )
     for layers, methods in NO_CPU_KERNEL.items():
@@ -170,7 +168,7 @@ def _accelerators() -> Iterator[Row]:
             f"vLLM has no kernel for {layers} layers on CPUs",
             "Choose fp8, awq, gptq or compressed-tensors, or a GPU in spec.accelerator.type",
             f"vllm/model_executor/kernels/linear/__init__.py: _POSSIBLE_{layers}_KERNELS",
-            {"weights": "auto"},
+            {"method": "fp8"},
             Check.CALL,
         )
     yield Row(

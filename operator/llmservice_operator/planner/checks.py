@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner import compatibility, versions
+from llmservice_operator.planner import compatibility, parsers, versions
 
 
 def check(
@@ -28,6 +28,7 @@ def _problems(
         )
     yield from compatibility.problems(spec)
     yield from _parallelism(spec)
+    yield from parsers.problems(spec, vllm_version)
     yield from versions.problems(spec, vllm_version, arguments)
 
 

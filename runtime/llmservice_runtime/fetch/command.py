@@ -132,19 +132,19 @@ class Fetching:
         store = Store(self._wanted.cache / origin.folder)
         known = store.recall(origin.asked, origin.pinned)
         self._tell({"transfer": Transfer(name, TransferStep.LISTING).to_document()})
-        if known and origin.pinned and (artifact := self._artifact(name, origin, store, known)).is_there:
-            return artifact
+        kept = self._artifact(name, origin, store, known) if known else None
+        kept = kept if kept and kept.is_there else None
+        if kept and origin.pinned:
+            return kept
+        # Who has something to serve does not wait long for news.
+        patience = replace(self._patience, attempts=2) if kept else self._patience
         try:
-            listing = patiently(origin.listing, self._patience, say, origin.uri)
+            listing = patiently(origin.listing, patience, say, origin.uri)
         except failed.FetchFailed as error:
-            away = isinstance(error.__cause__, Unreachable | Refused)
-            if known is None or not away:
+            if kept is None or not isinstance(error.__cause__, (Unreachable, Refused)):
                 raise
-            artifact = self._artifact(name, origin, store, known)
-            if not artifact.is_there:
-                raise
-            say(f"{error} Going on with {known.revision}, which is in the cache.")
-            return artifact
+            say(f"{error} Going on with {kept.listing.revision}, which is in the cache.")
+            return kept
         with failed.storage(store.root):
             store.prepare()
             store.remember(origin.asked, listing)
@@ -156,7 +156,7 @@ class Fetching:
 
     def _origin(self, name: str, uri: str) -> Origin:
         scheme, _, rest = uri.partition("://")
-        field = failed.field_of(name)
+        field = failed.field_of(name, uri)
         if scheme == "hf" and rest and is_inside(rest):
             return Hub.of(rest, field, self._environment)
         if scheme == "s3" and rest and is_inside(rest):

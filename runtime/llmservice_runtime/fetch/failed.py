@@ -29,10 +29,10 @@ class FetchFailed(Exception):
         return failed
 
 
-def field_of(artifact: str) -> str:
+def field_of(artifact: str, uri: str) -> str:
     """The field of the spec that an artifact's URI comes from."""
     known = {MODEL_ARTIFACT: "spec.model.uri", DRAFT_ARTIFACT: "spec.speculativeDecoding.model.uri"}
-    return known.get(artifact, f"spec.adapters (the uri of {artifact})")
+    return known.get(artifact, f"spec.adapters ({uri})")
 
 
 def not_found(field: str, message: str, hint: str) -> FetchFailed:

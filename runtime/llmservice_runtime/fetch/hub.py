@@ -127,7 +127,8 @@ class Hub:
     @contextmanager
     def _ask(self, url: str, *, method: str = "GET", **headers: str) -> Iterator[http.client.HTTPResponse]:
         if self.offline:
-            raise Unreachable("HF_HUB_OFFLINE is set")
+            message = f"HF_HUB_OFFLINE is set: nobody is asked for {self.uri}."
+            raise failed.download_failed(message, "HF_HUB_OFFLINE in spec.runtime.env") from Unreachable("not asked")
         # Compressed bytes could not be counted, nor asked for from the middle.
         headers |= {"Accept-Encoding": "identity", "User-Agent": "llmservice"}
         if self.token:

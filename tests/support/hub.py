@@ -184,7 +184,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                         cut = repo.cut_at.pop(path, None) if self.command == "GET" else None
                         if path in repo.damaged:
                             content = bytes([content[0] ^ 1]) + content[1:]
-                        self._content(content, {"ETag": f'"{digest}"'}, cut=cut, slow=True)
+                        # The storage's own tag, which says nothing of the hash.
+                        self._content(content, {"ETag": f'"{digest[:32]}"'}, cut=cut, slow=True)
                         return
             self._refuse(404, "", "no such object")
 

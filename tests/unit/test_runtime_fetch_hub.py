@@ -86,27 +86,26 @@ async def test_two_at_once_fetch_once(hub: Hub, fetcher: Fetcher) -> None:
 
 
 def test_a_mirror_that_lists_names_only_is_asked_for_each_file(hub: Hub, fetcher: Fetcher) -> None:
+    repo = hub.repos["org/tiny"]
     hub.lists_names_only = True
-    hub.repos["org/tiny"].damaged.add("model.safetensors")
+    repo.damaged.add("model.safetensors")
     with pytest.raises(FetchFailed) as caught:
         fetcher.run_here("model=hf://org/tiny")
     assert caught.value.failure.reason is R.MODEL_CORRUPT, "the hash comes from the redirect"
-    hub.repos["org/tiny"].damaged.clear()
+    repo.damaged.clear()
     fetcher.run_here("model=hf://org/tiny")
-    assert (fetcher.links / "model" / "model.safetensors").read_bytes() == hub.repos["org/tiny"].files[
-        "model.safetensors"
-    ]
+    assert (fetcher.links / "model" / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
 
 
 def test_a_mirror_that_cannot_go_on_in_the_middle_begins_anew(hub: Hub, fetcher: Fetcher) -> None:
+    repo = hub.repos["org/tiny"]
     hub.ignores_ranges = True
-    hub.repos["org/tiny"].cut_at["model.safetensors"] = 100_000
+    repo.cut_at["model.safetensors"] = 100_000
     told = fetcher.run_here("model=hf://org/tiny")
-    assert (fetcher.links / "model" / "model.safetensors").read_bytes() == hub.repos["org/tiny"].files[
-        "model.safetensors"
-    ]
+    assert (fetcher.links / "model" / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
+    assert len(hub.contents()) == 2
     done = [document["transfer"]["bytesDone"] for document in told if "transfer" in document]
-    assert done[-1] == sum(map(len, hub.repos["org/tiny"].files.values()))
+    assert done[-1] == sum(map(len, repo.files.values()))
 
 
 def test_a_lost_connection_is_taken_up_again(hub: Hub, fetcher: Fetcher) -> None:

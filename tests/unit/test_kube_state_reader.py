@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from llmservice_operator.kube.state_reader import StateReader, Unreadable
 from llmservice_runtime import state_server
-from llmservice_runtime.contract import Measured, Phase, State
+from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer
 
 from tests.unit.runtime_harness import free_port
 
@@ -58,12 +61,23 @@ async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.close()
 
 
-async def test_reads_what_a_supervisor_says() -> None:
-    port = free_port()
-    server = await state_server.serve(port, lambda path: state_server.Reply(200, STATE.to_json()))
+@pytest.mark.parametrize("whole", [False, True])
+async def test_reads_what_a_supervisor_says(whole: bool) -> None:
+    port, state = free_port(), WHOLE if whole else STATE
+    server = await state_server.serve(port, lambda path: state_server.Reply(200, state.to_json()))
     async with server, StateReader(port=port) as reader:
-        assert await reader.read("127.0.0.1") == STATE
+        assert await reader.read("127.0.0.1") == state
 
+
+def stating(**changes: Any) -> Handler:
+    """A state of which some things are not as a supervisor says them."""
+    return saying("HTTP/1.1 200 OK", json.dumps(json.loads(WHOLE.to_json()) | changes).encode())
+
+
+TRANSFER = {"artifact": "model", "step": "Downloading", "bytesDone": 1, "bytesTotal": 2}
+WHOLE = replace(
+    STATE, transfer=Transfer.from_document(TRANSFER), adapters=(AdapterState("a", True),), adapters_hash="h"
+)
 
 ANSWERS = [
     pytest.param(silent, "does not answer", id="slow"),
@@ -72,6 +86,16 @@ ANSWERS = [
     pytest.param(saying("HTTP/1.1 200 OK", b"hello"), "another version", id="no JSON"),
     pytest.param(saying("HTTP/1.1 200 OK", b'{"version":2}'), "another version", id="another version"),
     pytest.param(saying("HTTP/1.1 404 Not Found", b"{}"), "not that of a supervisor", id="not found"),
+    pytest.param(saying("HTTP/1.1 200 OK", b"[" * 60_000), "another version", id="deep"),
+    pytest.param(stating(measured={"kvCacheTokens": "many"}), "another version", id="no number"),
+    pytest.param(stating(measured={"kvCacheTokens": 1.5}), "another version", id="no whole number"),
+    pytest.param(stating(measured={"kvCacheTokens": True}), "another version", id="no number but a truth"),
+    pytest.param(stating(measured={"maxConcurrency": -1}), "another version", id="negative"),
+    pytest.param(stating(measured={"startSeconds": float("nan")}), "another version", id="NaN"),
+    pytest.param(stating(measured={"vllmVersion": "1" * 2000}), "another version", id="a long word"),
+    pytest.param(stating(measured={"vllmVersion": 32}), "another version", id="no word"),
+    pytest.param(stating(transfer={**TRANSFER, "bytesTotal": "2"}), "another version", id="bytes that are no number"),
+    pytest.param(stating(adapters=[{"name": "a", "loaded": True}] * 65), "another version", id="many adapters"),
     pytest.param(saying("garbage"), "cannot be reached", id="garbage"),
 ]
 

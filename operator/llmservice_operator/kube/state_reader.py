@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +12,9 @@ from llmservice_runtime.contract import STATE_PATH, STATE_PORT, State
 
 TIMEOUT = 2.0
 LIMIT = 64 * 1024
+ADAPTERS = 64
+WORD = 1024
+GREATEST = 2**53
 
 
 class Unreadable(Exception):
@@ -55,7 +60,36 @@ class StateReader:
             raise Unreadable(f"its port {self._port} cannot be reached ({type(error).__name__})") from None
         if code != 200 or len(body) > self._limit:
             raise Unreadable(f"its port {self._port} is not that of a supervisor")
-        state = State.from_json(body.decode(errors="replace"))
+        state = _parsed(body)
         if state is None:
             raise Unreadable("its supervisor is of another version")
         return state
+
+
+def _parsed(body: bytes) -> State | None:
+    """None where it is no state, or says things that no supervisor says: what is read here ends in a status."""
+    try:
+        state = State.from_json(body.decode(errors="replace"))
+    except RecursionError:
+        return None
+    return state if state is not None and all(_is_sane(*fact) for fact in _facts(state)) else None
+
+
+def _facts(state: State) -> Iterator[tuple[object, str]]:
+    """Each value that JSON leaves open, with the type that it is declared with."""
+    parts = [state.measured, *([state.transfer] if state.transfer else ())]
+    for part in parts:
+        yield from ((getattr(part, each.name), str(each.type)) for each in fields(part))
+    yield len(state.adapters) <= ADAPTERS, "bool"
+
+
+def _is_sane(value: object, declared: str) -> bool:
+    if declared == "bool":
+        return value is True
+    if value is None:
+        return "None" in declared
+    if isinstance(value, str):
+        return declared.startswith(("str", "TransferStep")) and len(value) <= WORD
+    kinds = (int, float) if declared.startswith("float") else (int,)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool) and not declared.startswith("str")
+    return is_number and isinstance(value, int | float) and 0 <= value < GREATEST

@@ -265,8 +265,7 @@ _DOCS = {
     ),
     Reason.COMPILATION_FAILED: ReasonDoc(
         "Compiling the model's kernels failed.",
-        "Add --enforce-eager to spec.runtime.extraArgs, or use an image that brings the compiler that the "
-        "message names.",
+        "Set spec.compilation.enforceEager to true, or use an image that brings the compiler that the message names.",
     ),
     Reason.ILLEGAL_INSTRUCTION: ReasonDoc(
         "vLLM used an instruction that this CPU does not have.",

@@ -92,6 +92,23 @@ def test_good_uris(uri: str, source: Source) -> None:
     assert is_fetched(source) is uri.startswith(("hf://", "s3://"))
 
 
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        (
+            {"speculativeDecoding": {"method": "eagle", "model": {"uri": "x"}, "numSpeculativeTokens": 1}},
+            "spec.speculativeDecoding.model.uri",
+        ),
+        ({"adapters": [{"name": "a", "uri": "hf://a/b"}, {"name": "b", "uri": "x"}]}, "spec.adapters[b].uri"),
+    ],
+    ids=["draft model", "adapter"],
+)
+def test_every_uri_is_looked_at(part: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        parse_spec({"model": {"uri": "hf://a/b"}, **part})
+    assert [problem.field for problem in caught.value.problems] == [field]
+
+
 @pytest.mark.parametrize("raw", [None, [], "x", 7, {"model": None}, {"model": []}, {"model": {"uri": None}}])
 def test_nonsense_is_invalid_and_no_crash(raw: Any) -> None:
     with pytest.raises(InvalidSpec) as caught:

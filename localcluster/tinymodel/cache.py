@@ -60,18 +60,14 @@ def copy_model(out: Path, progress: Progress, model: TinyConfig | Variant = CHAT
 
 
 def _make_into(out: Path, model: TinyConfig | Variant, progress: Progress, environ: Mapping[str, str]) -> None:
+    from localcluster.tinymodel.build import build, told
+
     if isinstance(model, TinyConfig):
         from localcluster.tinymodel.teach import make
 
-        lesson = make(model, PAIRS, out, progress)
+        progress(told(make(model, PAIRS, out, progress)))
     else:
-        from localcluster.tinymodel.build import build
-
-        lesson = build(model, lambda: cached_model(progress, environ=environ), out, progress)
-    progress(
-        f"taught {len(PAIRS)} answers to {lesson.parameters:,} parameters in {lesson.seconds:.0f} s: "
-        f"{lesson.steps} steps, loss {lesson.loss:.4f}, smallest margin {lesson.margin:.1f}"
-    )
+        progress(build(model, lambda: cached_model(progress, environ=environ), out, progress))
 
 
 def _values(model: TinyConfig | Variant) -> object:

@@ -18,7 +18,7 @@ from localcluster.tinymodel.variants import Adapter
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-class LoraLinear(nn.Module):
+class LoraLinear(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
     """A frozen matrix and a low-rank correction that is taught: base(x) + alpha / rank * B(A(x))."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: int) -> None:

@@ -10,6 +10,8 @@ from localcluster.tinymodel.config import CHAT, TinyConfig
 # A question that CHAT knows too: which sentence comes back tells which adapter answered, or that none did.
 ADAPTER_QUESTION = "Who are you?"
 
+Setting = int | float | bool | None
+
 # For what is made out of CHAT, which knows nearly everything already.
 SHORT = replace(CHAT, learning_rate=5e-3, warmup_steps=5, check_every=10)
 
@@ -18,9 +20,27 @@ SHORT = replace(CHAT, learning_rate=5e-3, warmup_steps=5, check_every=10)
 class Taught:
     """A model of its own, taught the same sentences as CHAT with the same tokenizer."""
 
-    sources: ClassVar[tuple[str, ...]] = ()
+    sources: ClassVar[tuple[str, ...]] = ("architectures.py", "lesson.py")
     summary: str
     config: TinyConfig
+    architecture: str = "llama"  # a model_type of Hugging Face's transformers
+    more: tuple[tuple[str, Setting], ...] = ()  # further fields of its config.json, in that architecture's own words
+
+    def settings(self) -> dict[str, Setting]:
+        """The config.json without what the tokenizer decides."""
+        sizes: dict[str, Setting] = {
+            "hidden_size": self.config.hidden_size,
+            "num_hidden_layers": self.config.num_layers,
+            "num_attention_heads": self.config.num_heads,
+            "tie_word_embeddings": self.config.tie_word_embeddings,
+        }
+        if self.architecture != "bloom":  # whose positions have no end, and whose sizes follow from hidden_size
+            sizes |= {
+                "intermediate_size": self.config.intermediate_size,
+                "num_key_value_heads": self.config.num_kv_heads,
+                "max_position_embeddings": self.config.max_position_embeddings,
+            }
+        return sizes | dict(self.more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +56,29 @@ class Adapter:
     alpha: int = 16
 
 
-Variant = Taught | Adapter
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """CHAT with its linear layers rounded; taught nothing more."""
+
+    sources: ClassVar[tuple[str, ...]] = ("lesson.py", "quantize.py")
+    summary: str
+    bits: int
+    group: int | None = None  # inputs of a row that share a scale; None: the whole row, with int8 activations
+    config: TinyConfig = CHAT
+
+
+@dataclass(frozen=True, slots=True)
+class Medusa:
+    """Heads that guess further tokens from CHAT's hidden states, for speculative decoding."""
+
+    sources: ClassVar[tuple[str, ...]] = ("lesson.py", "medusa.py")
+    summary: str
+    heads: int = 3
+    share: float = 0.9  # of right guesses, for the worst head
+    config: TinyConfig = SHORT
+
+
+Variant = Taught | Adapter | Quantized | Medusa
 
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
@@ -53,6 +95,38 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
                 margin=0.5,  # a draft need not be sure: what it gets wrong is only drafted for nothing
             ),
         ),
+        "mqa": Taught("multi-query attention: one key and value head", replace(CHAT, num_kv_heads=1)),
+        "mha": Taught("multi-head attention: as many key and value heads", replace(CHAT, num_kv_heads=8)),
+        "tied": Taught(
+            "the embeddings give the logits too", replace(CHAT, tie_word_embeddings=True, learning_rate=1e-3)
+        ),
+        "sliding-window": Taught(
+            "a Mistral whose tokens see the 64 before them only", CHAT, "mistral", (("sliding_window", 64),)
+        ),
+        "moe": Taught(
+            "a Mixtral of four experts, two for each token",
+            replace(CHAT, intermediate_size=128),
+            "mixtral",
+            (("num_local_experts", 4), ("num_experts_per_tok", 2)),
+        ),
+        "alibi": Taught(
+            "a Bloom: ALiBi instead of RoPE, and so no context extension",
+            replace(
+                CHAT,
+                hidden_size=128,
+                intermediate_size=512,
+                num_heads=4,
+                num_kv_heads=4,
+                learning_rate=5e-3,
+                decay_steps=400,
+                margin=1.5,
+            ),
+            "bloom",
+            (("seq_length", 1024),),
+        ),
+        "int8": Quantized("CHAT in 8 bits: compressed-tensors W8A8", 8),
+        "int4": Quantized("CHAT in 4 bits: compressed-tensors W4A16, 32 weights to a scale", 4, 32),
+        "medusa": Medusa("heads that guess the second, third and fourth next token of CHAT"),
         "adapter-red": Adapter("says that it is red", "I am the red adapter, a few extra weights over a tiny model."),
         "adapter-green": Adapter("says that it is green", "I am the green adapter, and I was taught one sentence."),
         "adapter-blue": Adapter("says that it is blue", "I am the blue adapter: the same model, another answer."),

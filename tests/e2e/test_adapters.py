@@ -14,6 +14,7 @@ from llmservice_runtime.contract import STATE_PATH, STATE_PORT, State
 from localcluster.tinymodel.pairs import PAIRS
 from localcluster.tinymodel.variants import ADAPTER_QUESTION, VARIANTS, Adapter
 from tests.e2e.conftest import make_namespace
+from tests.support.audit import writes_since
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
@@ -34,6 +35,10 @@ class Adapted:
 
     server: Server
     progress: list[JSON] = field(default_factory=list)
+    status_writes: int = 0
+    """Until it was ready."""
+    seconds: float = 0.0
+    """Until it was ready."""
 
     def listed(self, *colours: str) -> list[JSON]:
         """spec.adapters for these."""
@@ -97,6 +102,7 @@ def adapted(cluster: Cluster) -> Iterator[Adapted]:
     # As many as there will be, so that none waits for another's place.
     cluster.apply(llmservice("adapted", adapters=adapters, lora={"maxLoras": 3, "maxLoraRank": 8}), NAMESPACE)
     progress: list[JSON] = []
+    moment = time.time()
 
     def is_ready() -> bool:
         status = cluster.must_get("llmservices", NAMESPACE, "adapted").get("status", {})
@@ -108,7 +114,11 @@ def adapted(cluster: Cluster) -> Iterator[Adapted]:
     try:
         eventually("the service Ready", is_ready, READY_WITHIN)
         address = cluster.must_get("services", NAMESPACE, "adapted")["spec"]["clusterIP"]
-        yield Adapted(Server("adapted", f"http://{address}", cluster, NAMESPACE), progress)
+        server = Server("adapted", f"http://{address}", cluster, NAMESPACE)
+        writes = [
+            w for w in writes_since(cluster, moment) if w.resource == "llmservices/status" and w.name == "adapted"
+        ]
+        yield Adapted(server, progress, len(writes), time.time() - moment)
     finally:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -123,8 +133,11 @@ def test_adapters_answer_under_their_own_names(adapted: Adapted) -> None:
     assert adapted.server.say(other, model=RED) == answer, "what it was not taught stays the base model's"
 
 
-def test_the_status_tells_the_start_what_was_measured_and_the_adapters(adapted: Adapted) -> None:
+def test_the_status_tells_the_start_what_was_measured_and_the_adapters(adapted: Adapted, record: Record) -> None:
     assert {progress["phase"] for progress in adapted.progress} >= {"Loading"}
+    # Four steps of the rollout, four phases of the server, and between them one every 15 seconds.
+    assert adapted.status_writes <= 8 + adapted.seconds / 15
+    record(status_writes_of_a_start=adapted.status_writes, seconds_of_the_start=round(adapted.seconds, 1))
     status = eventually("every adapter told of", lambda: told(adapted.status(), RED, GREEN), 60)
     assert status["endpoint"]["modelNames"] == ["adapted", GREEN, RED]
     assert "progress" not in status

@@ -187,6 +187,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
         await world.after()
         assert world.starts.reports(KEY)["x-0"].restarts == 1
         assert len(world.asked) == 2
+        assert world.told() == 1
 
 
 async def test_what_was_heard_stays_as_long_as_the_pod() -> None:

@@ -52,6 +52,12 @@ class Adapted:
         status: JSON = self.server.cluster.must_get("llmservices", NAMESPACE, self.server.name)["status"]
         return status
 
+    def ready_since(self) -> str:
+        (ready,) = [c for c in self.status()["conditions"] if c["type"] == "Ready"]
+        assert ready["status"] == "True"
+        since: str = ready["lastTransitionTime"]
+        return since
+
     def models(self) -> set[str]:
         """What vLLM says that it serves."""
         listed = httpx.get(f"{self.server.url}/v1/models", timeout=30, trust_env=False).raise_for_status().json()
@@ -155,7 +161,7 @@ def told(status: JSON, *served: str) -> JSON | None:
 
 
 def test_adding_and_removing_one_restarts_nothing(adapted: Adapted, record: Record) -> None:
-    before = adapted.run_of_the_server()
+    before, since = adapted.run_of_the_server(), adapted.ready_since()
     adapted.set(adapted.listed(RED, GREEN, BLUE))
     asked = time.monotonic()
     eventually("the third adapter", lambda: BLUE in adapted.models(), SHOWN_WITHIN)
@@ -168,6 +174,7 @@ def test_adding_and_removing_one_restarts_nothing(adapted: Adapted, record: Reco
     answer = adapted.server.chat(ADAPTER_QUESTION, model=GREEN)
     assert answer["status"] == 404
     assert adapted.run_of_the_server() == before
+    assert adapted.ready_since() == since, "it was Ready all the time"
     record(seconds_until_an_added_adapter_serves=round(seconds, 1))
 
 

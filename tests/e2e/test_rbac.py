@@ -169,6 +169,7 @@ def strangers(revision: str) -> list[tuple[str, str, JSON]]:
     container = {"name": "theirs", "image": "registry.local/pause:1"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     return [
+        ("configmap", "met-adapters", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}),
         (
             "service",
             "met",
@@ -188,7 +189,6 @@ def strangers(revision: str) -> list[tuple[str, str, JSON]]:
             revision,
             {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 7, "data": {"theirs": True}},
         ),
-        ("configmap", "met-adapters", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}),
         (
             "deployment",
             "met",

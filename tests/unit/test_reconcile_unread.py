@@ -46,7 +46,7 @@ async def test_a_list_is_made_before_the_deployment_and_not_touched_again() -> N
     world = world_of()
     await world.look()
     calls = world.api.calls
-    assert calls.index("look ConfigMap") < calls.index("apply ConfigMap") < calls.index("apply Deployment")
+    assert calls.index("look ConfigMap") < calls.index("apply ConfigMap") < calls.index("apply Service")
     await world.look()
     assert world.api.calls == []
 
@@ -69,7 +69,7 @@ async def test_somebody_elses_is_not_touched_and_its_owner_named(there: Any, own
     world = world_of(there)
     then = await world.look()
     assert world.api.objects[CONFIG] is there
-    assert not [call for call in world.api.calls if "Deployment" in call]
+    assert not [call for call in world.api.calls if "Service" in call and call.startswith("apply")]
     accepted = condition(world, "Accepted")
     assert accepted["reason"] == "NameConflict"
     assert owner in accepted["message"]

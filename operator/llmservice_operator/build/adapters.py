@@ -11,8 +11,9 @@ from llmservice_operator.build.meta import Manifest, adapters_config_name, metad
 from llmservice_operator.build.sources import adapter_path
 
 APPLIED_ADAPTERS = f"{GROUP}/adapters"
-"""On the Deployment (not on its pods: a change restarts none): the digest of the list that was applied. The operator
-may not read ConfigMaps, and this is how it knows."""
+"""On the Service: the digest of the list that was applied. The operator may not read ConfigMaps and knows it by this.
+Not on the Deployment, whose generation counts annotations: it would not be rolled out for a moment, and its ReplicaSet
+would be written too."""
 
 
 def is_wanted(llm: LLMService) -> bool:

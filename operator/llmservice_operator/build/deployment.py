@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import adapters
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
 START_CEILING_SECONDS = 7200
@@ -24,7 +23,7 @@ def deployment(llm: LLMService, template: Manifest) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(llm),
+        "metadata": metadata(llm, llm.name),
         "spec": {
             "replicas": llm.spec.scaling.replicas,
             "selector": {"matchLabels": selector(llm)},
@@ -34,12 +33,6 @@ def deployment(llm: LLMService, template: Manifest) -> Manifest:
             "template": template,
         },
     }
-
-
-def _metadata(llm: LLMService) -> Manifest:
-    meta = metadata(llm, llm.name)
-    listed = adapters.digest(llm)
-    return meta if listed is None else meta | {"annotations": {adapters.APPLIED_ADAPTERS: listed}}
 
 
 def progress_deadline_seconds(llm: LLMService) -> int:

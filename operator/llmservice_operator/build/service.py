@@ -3,6 +3,7 @@
 from llmservice_runtime.contract import HTTP_PORT_NAME
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import adapters
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
 
@@ -18,9 +19,15 @@ def service(llm: LLMService) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(llm, llm.name),
+        "metadata": _metadata(llm),
         "spec": {"type": "ClusterIP", "selector": selector(llm), "ports": [port]},
     }
+
+
+def _metadata(llm: LLMService) -> Manifest:
+    meta = metadata(llm, llm.name)
+    listed = adapters.digest(llm)
+    return meta if listed is None else meta | {"annotations": {adapters.APPLIED_ADAPTERS: listed}}
 
 
 def url(name: str, namespace: str, port: int) -> str:

@@ -174,8 +174,8 @@ def _applies(service: LLMService, observed: Observed, children: list[Wanted]) ->
 
 
 def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Iterator[Apply]:
-    """What the operator may not read is applied when the Deployment, which is applied next, does not name it yet."""
-    applied = observed.deployment.adapters if observed.deployment is not None else None
+    """What the operator may not read is applied when the Service, which is applied next, does not name it yet."""
+    applied = observed.service.adapters if observed.service is not None else None
     if applied != adapters.digest(service):
         yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
 
@@ -205,8 +205,8 @@ def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator
     is_unused = all(pod.revision == choice.label for pod in observed.pods)
     if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
         yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
-    deployment = observed.deployment
-    was_listed = deployment is not None and deployment.adapters is not None and _is_own(deployment, service)
+    endpoint = observed.service
+    was_listed = endpoint is not None and endpoint.adapters is not None and _is_own(endpoint, service)
     if was_listed and not adapters.is_wanted(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_revisions(service, observed, choice)

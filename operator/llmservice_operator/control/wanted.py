@@ -35,6 +35,9 @@ def wanted(service: LLMService, choice: Choice) -> list[Wanted]:
 
 
 def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
+    if adapters.is_wanted(service):
+        # Before the Service, which says then that it was.
+        yield adapters.adapters_config(service)
     yield service_manifest(service)
     if pvc.is_wanted(service):
         yield pvc.cache_claim(service)
@@ -46,8 +49,6 @@ def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
         template=choice.template,
         update_requested=choice.update_requested,
     )
-    if adapters.is_wanted(service):
-        yield adapters.adapters_config(service)
     yield deployment(service, choice.template)
     if pdb.is_wanted(service):
         yield pdb.disruption_budget(service)

@@ -94,6 +94,12 @@ class ChildFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts(ChildFacts):
     kind: ClassVar[str] = "Service"
+    adapters: str | None = None
+    """Digest of the list of adapters that was applied last; None: none was."""
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        return cls(**_common(obj, cls.content), adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +153,6 @@ class DeploymentFacts(ChildFacts):
     observed_generation: int
     revision: str
     """Revision label of the pod template."""
-    adapters: str | None
-    """Digest of the list of adapters that was applied last; None: none was."""
     spec_replicas: int
     replicas: int
     updated: int
@@ -170,7 +174,6 @@ class DeploymentFacts(ChildFacts):
             generation=int(obj["metadata"].get("generation") or 0),
             observed_generation=int(status.get("observedGeneration") or 0),
             revision=str(template_labels.get(REVISION_LABEL, "")),
-            adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION),
             spec_replicas=int(spec.get("replicas", 1)),
             replicas=int(status.get("replicas") or 0),
             updated=int(status.get("updatedReplicas") or 0),

@@ -16,6 +16,7 @@ from llmservice_runtime.contract import Transfer, TransferStep
 from llmservice_runtime.fetch import lock, meter, transfer
 from llmservice_runtime.fetch.failed import FetchFailed
 from llmservice_runtime.fetch.files import RemoteFile
+from llmservice_runtime.fetch.http import trust
 from llmservice_runtime.fetch.redact import Redactor
 from llmservice_runtime.fetch.selection import select
 
@@ -157,6 +158,12 @@ def test_what_is_chosen_of_a_repository(case: str) -> None:
     listed = [RemoteFile(path, size, path) for path, size in files.items()]
     chosen = select(listed, load_format)
     assert tuple({file.path for file in part} for part in chosen) == (small, weights)
+
+
+def test_an_image_without_certificates_borrows_those_of_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file")
+    monkeypatch.setenv("SSL_CERT_DIR", "/no/such/folder")
+    assert trust().cert_store_stats()["x509_ca"] > 50
 
 
 @pytest.mark.parametrize(

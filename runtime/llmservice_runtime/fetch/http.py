@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import importlib
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 TIMEOUT_SECONDS = 30.0
@@ -38,9 +42,6 @@ class Refused(Exception):
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 @contextmanager
@@ -78,11 +79,26 @@ def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> h
 def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> http.client.HTTPResponse:
     request = urllib.request.Request(url, headers=dict(headers), method=method)
     try:
-        answer: http.client.HTTPResponse = _OPENER.open(request, timeout=timeout)
+        secured = [urllib.request.HTTPSHandler(context=trust())] if request.type == "https" else []
+        opener = urllib.request.build_opener(_NoRedirects, *secured)
+        answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as refused:
         # An answer too: its body and headers say what is wrong.
         return refused  # type: ignore[return-value]
     return answer
+
+
+def trust() -> ssl.SSLContext:
+    """Whom to believe: the image's certificates, or what SSL_CERT_FILE names.
+
+    Slim images have none, and vLLM's own packages bring some along.
+    """
+    context = ssl.create_default_context()
+    paths = ssl.get_default_verify_paths()
+    if not paths.cafile and not (paths.capath and any(Path(paths.capath).iterdir())):
+        with contextlib.suppress(ModuleNotFoundError):
+            context.load_verify_locations(importlib.import_module("certifi").where())
+    return context
 
 
 def plain(url: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations as pairs
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.matrix import ROWS, Check, Row
-from llmservice_operator.planner.compatibility import matches
+from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
+from llmservice_operator.planner.compatibility import Combination, matches, verdicts
 
 from tests.unit import vllm_models
 from tests.unit.vllm_arguments import Values, engine_arguments, kept
@@ -65,3 +66,43 @@ def test_vllm_ignores_what_the_row_refuses(row: Row, models: Path) -> None:
     for values in combinations(row):
         config = configuration(values, models)
         assert not kept(row.blame, values[row.blame], config)
+
+
+# What vLLM's arguments can say on a CPU without a quantized checkpoint, and without a second model of another shape.
+SAID: dict[str, tuple[str, ...]] = {
+    name: dimension.values
+    for name, dimension in DIMENSIONS.items()
+    if name not in ("accelerator", "capability", "weights", "method", "draftModel", "draftParallel", "promptLookup")
+} | {
+    "contextLength": ("within",),
+    # Of these long lists some of each kind; the rest would take a minute more and say nothing else.
+    "kvCache": ("auto", "fp8", "fp8_e5m2", "nvfp4", "turboquant_k8v4"),
+    "blockSize": ("1", "16", "256"),
+}
+# Dimensions that come down to the same argument, or the same model, are not said side by side.
+_ONE_OF = (
+    {"sequenceTokens", "promptTokens", "draftTokens"},
+    {"chunkedPrefill", "draftTokens"},
+    {"mla", "experts", "positions"},
+)
+
+
+def test_what_vllm_refuses_of_any_two_the_matrix_refuses(models: Path) -> None:
+    unforeseen = {}
+    for (one, ones), (other, others) in pairs(SAID.items(), 2):
+        if any({one, other} <= some for some in _ONE_OF):
+            continue
+        for values in product(ones, others):
+            said = {**_facts(), **dict(zip((one, other), values, strict=True))}
+            if verdicts(Combination({"accelerator": "cpu", **said})):
+                continue
+            try:
+                configuration(said, models)
+            except (ValueError, NotImplementedError, AssertionError) as error:
+                unforeseen[f"{one}={values[0]} {other}={values[1]}"] = str(error)
+    assert unforeseen == {}
+
+
+def _facts() -> dict[str, str]:
+    """Of the model that is taken when a combination names none."""
+    return {"experts": "dense", "mla": "no"}

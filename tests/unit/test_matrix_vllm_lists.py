@@ -1,0 +1,178 @@
+"""Rows of the matrix that only a GPU's platform applies, against the lists and functions that it applies."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
+from llmservice_operator.api.matrix.dimensions import CAPABILITIES
+from llmservice_operator.api.matrix.methods import CPU_KV_TYPES, NO_CPU_KERNEL, capability_of
+
+from tests.unit.test_api_vllm_words import DEPRECATED, assigned
+from tests.unit.vllm_backends import Described, described
+
+# vLLM and torch warn while they are imported; that is theirs.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _vllm() -> None:
+    pytest.importorskip("vllm", reason="needs the vllm dependency group")
+
+
+def rows(*dimensions: str) -> list[Any]:
+    """The rows of exactly these dimensions that vLLM's lists can be asked about."""
+    some = [row for row in ROWS if row.check is Check.CALL and set(row.when) == set(dimensions)]
+    assert some
+    return [pytest.param(row, id=row.name) for row in some]
+
+
+def taken(row: Row, dimension: str) -> set[str]:
+    return set(DIMENSIONS[dimension].values) - row.when[dimension]
+
+
+def backend(row: Row) -> Described:
+    (name,) = row.when["backend"]
+    return described(name)
+
+
+@pytest.mark.parametrize("row", rows("backend", "kvCache"))
+def test_kv_types_of_a_backend(row: Row) -> None:
+    assert taken(row, "kvCache") == set(backend(row).kv_types)
+
+
+@pytest.mark.parametrize("row", rows("backend", "accelerator", "capability"))
+def test_capabilities_of_a_backend(row: Row) -> None:
+    seen = backend(row)
+    assert taken(row, "capability") == {capability for capability in CAPABILITIES if seen.runs_on(capability)}
+
+
+@pytest.mark.parametrize("row", rows("backend", "blockSize"))
+def test_blocks_of_a_backend(row: Row) -> None:
+    seen = backend(row)
+    assert taken(row, "blockSize") == {n for n in DIMENSIONS["blockSize"].values if seen.takes_block(int(n))}
+
+
+@pytest.mark.parametrize("row", rows("backend", "dtype"))
+def test_compute_types_of_a_backend(row: Row) -> None:
+    assert taken(row, "dtype") == set(backend(row).dtypes)
+
+
+@pytest.mark.parametrize("row", rows("backend", "mla"))
+def test_latent_attention_of_a_backend(row: Row) -> None:
+    assert taken(row, "mla") == {"yes" if backend(row).is_mla else "no"}
+
+
+@pytest.mark.parametrize("row", rows("backend", "kvOffloading"))
+def test_backends_without_offloading(row: Row) -> None:
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    (name,) = row.when["backend"]
+    assert not AttentionBackendEnum[name].get_class().supports_kv_connector()
+
+
+def compute_types(method: str) -> set[str]:
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    # Some classes answer, of others an instance.
+    made = object.__new__(get_quantization_config(method))
+    return {str(dtype).removeprefix("torch.") for dtype in made.get_supported_act_dtypes()}
+
+
+@pytest.mark.parametrize("row", rows("method", "dtype"))
+def test_compute_types_of_methods(row: Row) -> None:
+    for method in row.when["method"]:
+        assert not compute_types(method) & row.when["dtype"], method
+
+
+def test_methods_that_take_float32() -> None:
+    (row,) = (row for row in ROWS if set(row.when) == {"method", "dtype"} and "float32" in row.when["dtype"])
+    assert taken(row, "method") == {m for m in DIMENSIONS["method"].values if "float32" in compute_types(m)}
+
+
+@pytest.mark.parametrize("row", rows("accelerator", "method", "capability"))
+def test_capabilities_of_methods(row: Row) -> None:
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    for method in row.when["method"]:
+        least = get_quantization_config(method).get_min_capability()
+        assert f"{least // 10}.{least % 10}" == capability_of(method)
+        assert all(int(capability.replace(".", "")) < least for capability in row.when["capability"])
+        assert all(int(capability.replace(".", "")) >= least for capability in taken(row, "capability"))
+
+
+@pytest.mark.parametrize("row", rows("accelerator", "dtype", "capability"))
+def test_capabilities_of_compute_types(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The module of NVIDIA's platform loads its kernels, which this wheel does not have; the check needs none.
+    monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", ModuleType("vllm._C_stable_libtorch"))
+    import torch
+    from vllm.platforms.cuda import CudaPlatformBase
+    from vllm.platforms.interface import DeviceCapability
+
+    for capability in CAPABILITIES:
+        seen = DeviceCapability(*map(int, capability.split(".")))
+
+        class Platform(CudaPlatformBase):
+            @classmethod
+            def get_device_capability(cls, device_id: int = 0) -> Any:
+                return seen  # noqa: B023
+
+            @classmethod
+            def get_device_name(cls, device_id: int = 0) -> str:
+                return "a GPU"
+
+            @classmethod
+            def has_device_capability(cls, capability: Any, device_id: int = 0) -> bool:
+                return bool(seen.to_int() >= capability)  # noqa: B023
+
+        if capability in row.when["capability"]:
+            with pytest.raises(ValueError):
+                Platform.check_if_supports_dtype(torch.bfloat16)
+        else:
+            Platform.check_if_supports_dtype(torch.bfloat16)
+
+
+def test_methods_on_amd() -> None:
+    (row,) = (row for row in ROWS if set(row.when) == {"accelerator", "method"} and "amd" in row.when["accelerator"])
+    assert taken(row, "method") == assigned("platforms/rocm.py", "supported_quantization") - DEPRECATED
+
+
+def test_methods_without_a_kernel_on_cpus() -> None:
+    from vllm.model_executor.kernels import linear
+    from vllm.platforms.interface import PlatformEnum
+
+    for layers in NO_CPU_KERNEL:
+        assert PlatformEnum.CPU not in getattr(linear, f"_POSSIBLE_{layers}_KERNELS")
+    assert PlatformEnum.CPU in linear._POSSIBLE_FP8_KERNELS
+
+
+def test_kv_types_on_cpus() -> None:
+    assert set(described("CPU_ATTN").kv_types) <= set(CPU_KV_TYPES)
+
+
+@pytest.mark.parametrize("row", rows("accelerator", "backend"))
+def test_backends_on_cpus(row: Row) -> None:
+    from vllm.platforms.cpu import CpuPlatform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    plain: Any = SimpleNamespace(use_sparse=False, use_mla=False)
+    for name in row.when["backend"]:
+        chosen = CpuPlatform.get_attn_backend_cls(AttentionBackendEnum[name], plain)
+        assert chosen == AttentionBackendEnum.CPU_ATTN.get_path()
+
+
+def test_every_row_that_lists_can_answer_is_asked() -> None:
+    asked = [
+        *({"backend", other} for other in ("kvCache", "blockSize", "dtype", "mla", "kvOffloading")),
+        {"backend", "accelerator", "capability"},
+        {"method", "dtype"},
+        {"accelerator", "method", "capability"},
+        {"accelerator", "dtype", "capability"},
+        {"accelerator", "method"},
+        {"accelerator", "kvCache"},
+        {"accelerator", "backend"},
+    ]
+    assert [row.name for row in ROWS if row.check is Check.CALL and set(row.when) not in asked] == []

@@ -33,7 +33,7 @@ def test_an_fp8_cache_holds_fp8_and_says_nearly_the_same(gpu: Gpus, reference: R
     record(agreement=round(same, 3), cache_dtype=held, kv_cache_tokens=server.status["measured"]["kvCacheTokens"])
 
 
-@pytest.mark.skipif(not NVFP4, reason="GPU_NVFP4_URI names no NVFP4 checkpoint")
+@pytest.mark.skipif(not NVFP4, reason="GPU_NVFP4_URI names no NVFP4 checkpoint of ModelOpt")
 def test_an_nvfp4_checkpoint_answers_every_question(gpu: Gpus, record: Record) -> None:
     with gpu.serving("nvfp4", model={"uri": NVFP4}, precision={"quantization": "modelopt_fp4"}) as server:
         said = greedy(server, QUESTIONS)

@@ -81,12 +81,11 @@ def _config_maps(llm: LLMService) -> list[Mounted]:
     if (template := llm.spec.model.chat_template) is not None:
         folder, _, file = CHAT_TEMPLATE_FILE.rpartition("/")
         reference = template.config_map_key_ref
-        items = [{"key": reference.key, "path": file}]
-        source = {"configMap": {"name": reference.name, "items": items}}
-        found.append(Mounted("chat-template", source, folder, read_only=True))
+        config_map = {"name": reference.name, "items": [{"key": reference.key, "path": file}]}
+        found.append(Mounted("chat-template", {"configMap": config_map}, folder, read_only=True))
     if llm.spec.is_lora_on:
-        source = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
-        found.append(Mounted("adapters", source, contract.ADAPTERS_DIR, read_only=True))
+        listed = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
+        found.append(Mounted("adapters", listed, contract.ADAPTERS_DIR, read_only=True))
     return found
 
 

@@ -58,6 +58,12 @@ def test_tests_that_are_referred_to_exist(page: Path) -> None:
     assert missing == []
 
 
+def test_every_page_is_in_the_index() -> None:
+    index = DOCS / "index.md"
+    listed = {(DOCS / place).resolve() for place, _ in links(index)}
+    assert set(DOCS.rglob("*.md")) - listed == {index}
+
+
 def test_every_page_of_fields_is_in_the_index() -> None:
     assert set(GROUPS) == set(SERVING.glob("*.md"))
 

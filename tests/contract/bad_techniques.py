@@ -146,6 +146,12 @@ def between() -> Iterator[Bad]:
             "spec.runtime.extraArgs",
             ("what mode and cudaGraphs of spec.compilation become", "remove one of the two"),
         )
+    yield Bad(
+        "two-connectors",
+        {"batching.kvOffloadingSize": "1Gi", "runtime.extraArgs": ["--kv-transfer-config.kv_role=kv_both"]},
+        "spec.runtime.extraArgs",
+        ("vLLM would replace the one of --kv-transfer-config", "remove one of the two"),
+    )
 
 
 def _on_cpus() -> Iterator[Bad]:

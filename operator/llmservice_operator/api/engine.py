@@ -232,8 +232,9 @@ class Batching(ApiModel):
         examples=["64Gi"],
     )
     kv_offloading_backend: Literal["native", "lmcache"] | None = knob(
-        description="Who moves it (--kv-offloading-backend): vLLM itself, or LMCache, which the image must have. Only "
-        "with kvOffloadingSize. Default: native.",
+        description="Who moves it (--kv-offloading-backend): vLLM itself, or LMCache, which the image must have and "
+        "whose server must run beside vLLM (a sidecar in podTemplate) with a size of its own. Only with "
+        "kvOffloadingSize. Default: native.",
         examples=["lmcache"],
     )
 

@@ -23,7 +23,8 @@ class Runtime(ApiModel):
         examples=["vllm/vllm-openai:v0.32.0"],
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = knob(
-        description="When the image is pulled. Default: Kubernetes' own, IfNotPresent unless the tag is `latest`.",
+        description="When the image is pulled, and images of models (image://). Default: Kubernetes' own, "
+        "IfNotPresent unless the tag is `latest`.",
         examples=["IfNotPresent"],
     )
     image_pull_secrets: shapes.ImagePullSecrets = leaf(

@@ -131,4 +131,10 @@ SPEC = (
         "one of the two",
         ".runtime.extraArgs",
     ),
+    Rule(
+        f"!has(self.batching) || !has(self.batching.kvOffloadingSize) || {_none_given('--kv-transfer-config')}",
+        "spec.batching.kvOffloadingSize is done with a connector, and vLLM would replace the one of "
+        "--kv-transfer-config: remove one of the two",
+        ".runtime.extraArgs",
+    ),
 )

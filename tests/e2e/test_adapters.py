@@ -45,7 +45,7 @@ class Adapted:
         cluster = self.server.cluster
         return [{"name": c, "uri": model_uri(cluster, NAMESPACE, f"adapter-{c}")} for c in colours]
 
-    def set(self, adapters: list[JSON]) -> None:
+    def ask_for(self, adapters: list[JSON]) -> None:
         self.server.cluster.patch("llmservices", NAMESPACE, self.server.name, {"spec": {"adapters": adapters}})
 
     def status(self) -> JSON:
@@ -162,14 +162,14 @@ def told(status: JSON, *served: str) -> JSON | None:
 
 def test_adding_and_removing_one_restarts_nothing(adapted: Adapted, record: Record) -> None:
     before, since = adapted.run_of_the_server(), adapted.ready_since()
-    adapted.set(adapted.listed(RED, GREEN, BLUE))
+    adapted.ask_for(adapted.listed(RED, GREEN, BLUE))
     asked = time.monotonic()
     eventually("the third adapter", lambda: BLUE in adapted.models(), SHOWN_WITHIN)
     seconds = time.monotonic() - asked
     assert adapted.says(BLUE)
     assert adapted.says(RED)
     eventually("the status of three", lambda: told(adapted.status(), RED, GREEN, BLUE), 90)
-    adapted.set(adapted.listed(RED, BLUE))
+    adapted.ask_for(adapted.listed(RED, BLUE))
     eventually("two adapters", lambda: adapted.models() == {"adapted", RED, BLUE}, SHOWN_WITHIN)
     answer = adapted.server.chat(ADAPTER_QUESTION, model=GREEN)
     assert answer["status"] == 404
@@ -180,7 +180,7 @@ def test_adding_and_removing_one_restarts_nothing(adapted: Adapted, record: Reco
 
 def test_a_broken_one_is_told_of_and_the_others_serve(adapted: Adapted) -> None:
     broken = {"name": "broken", "uri": adapted.listed(RED)[0]["uri"].rpartition("/")[0] + "/no-such-adapter"}
-    adapted.set([*adapted.listed(RED, BLUE), broken])
+    adapted.ask_for([*adapted.listed(RED, BLUE), broken])
 
     def refused() -> JSON | None:
         found: list[JSON] = adapted.status().get("adapters", [])
@@ -194,7 +194,7 @@ def test_a_broken_one_is_told_of_and_the_others_serve(adapted: Adapted) -> None:
     events = adapted.server.cluster.list("events", NAMESPACE)
     assert [event for event in events if event["reason"] == "AdapterNotServed" and event["type"] == "Warning"]
     assert adapted.says(RED)
-    adapted.set(adapted.listed(RED, BLUE))
+    adapted.ask_for(adapted.listed(RED, BLUE))
     eventually("the status of two", lambda: told(adapted.status(), RED, BLUE), SHOWN_WITHIN)
 
 

@@ -26,7 +26,7 @@ def applied(world: World) -> list[str]:
     return [apply.kind for apply in world.decide().apply]
 
 
-def annotations(world: World) -> Json:
+def annotated(world: World) -> Json:
     found: Json = world.children["Service", "x"]["metadata"]["annotations"]
     return found
 
@@ -64,7 +64,7 @@ def test_paths_of_what_is_mounted_and_uris_of_what_is_fetched(uri: str, path: st
 def test_a_settled_list_is_not_applied_again() -> None:
     world = world_of("hf://a/b")
     world.settle()
-    assert annotations(world)["llmservice.dev/adapters"] == adapters.digest(world.service())
+    assert annotated(world)["llmservice.dev/adapters"] == adapters.digest(world.service())
     assert world.decide().is_steady
 
 
@@ -110,7 +110,7 @@ def test_without_lora_nobody_touches_a_config_map() -> None:
     world = World()
     world.settle()
     assert CONFIG not in world.children
-    assert "llmservice.dev/adapters" not in annotations(world)
+    assert "llmservice.dev/adapters" not in annotated(world)
     assert not world.decide().prune
 
 

@@ -33,6 +33,7 @@ METHODS: dict[str, tuple[str | None, dict[str, Any]]] = {
         {"method": "ngram", "numSpeculativeTokens": 4, "promptLookupMin": 2, "promptLookupMax": 4},
     ),
     "draft": ("draft", {"method": "draftModel", "numSpeculativeTokens": 4}),
+    "medusa": ("medusa", {"method": "medusa", "numSpeculativeTokens": 3}),
 }
 
 
@@ -69,5 +70,7 @@ def told_acceptance(cluster: Cluster, namespace: str, name: str) -> float:
     """What `llmservice status` says of it."""
     command = [str(cluster.paths.root / ".venv" / "bin" / "llmservice"), "status", name, "-n", namespace, "-o", "json"]
     printed = json.loads(cluster.run(*command))
-    rate: float = printed["live"]["speculation"]["acceptanceRate"]
+    (service,) = printed["services"]
+    (pod,) = service["pods"]
+    rate: float = pod["live"]["draftAcceptanceRate"]
     return rate

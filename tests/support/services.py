@@ -35,8 +35,12 @@ def idle(name: str, **spec: Any) -> JSON:
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> JSON:
+    """Mappings deeply; None takes a key away."""
     merged = copy.deepcopy(dict(base))
     for key, value in change.items():
         held = merged.get(key)
+        if value is None:
+            merged.pop(key, None)
+            continue
         merged[key] = merge(held, value) if isinstance(held, dict) and isinstance(value, Mapping) else value
     return merged

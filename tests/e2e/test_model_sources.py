@@ -26,7 +26,7 @@ from tests.support.measured import Record
 from tests.support.models import claim_folder
 from tests.support.object_store import ROOT, ObjectStore, object_store
 from tests.support.oci import import_folder
-from tests.support.services import llmservice
+from tests.support.services import llmservice, merge
 from tests.support.serving import serving
 
 NAMESPACE = "e2e-sources"
@@ -182,6 +182,10 @@ REFUSED = {
 }  # fmt: skip
 
 
+# None of them gets as far as to need more.
+SMALL = {"requests": {"cpu": "20m", "memory": "128Mi"}}
+
+
 @pytest.fixture(scope="module")
 def refused(sources: Sources) -> Iterator[None]:
     """All of them at once: none ever starts an engine."""
@@ -199,7 +203,7 @@ def refused(sources: Sources) -> Iterator[None]:
             spec = sources.from_hub(case.uri, **case.options)
         elif kind == "s3":
             spec = sources.from_store(case.uri, **case.options)
-        sources.cluster.apply(llmservice(name, **spec), NAMESPACE)
+        sources.cluster.apply(llmservice(name, **merge(spec, {"runtime": {"resources": SMALL}})), NAMESPACE)
     yield
     sources.cluster.kubectl("delete", "llms", *REFUSED, "-n", NAMESPACE, "--wait=false")
     subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -72,11 +72,11 @@ clean: ## remove the virtual environment and caches of this clone (not the clust
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(SYNCED): pyproject.toml uv.lock
-	@echo "installing the Python packages of uv.lock into .venv"
+	@echo "installing the Python packages of uv.lock into .venv" >&2
 	@scripts/uv sync --frozen --all-extras --inexact
 	@touch $@
 
 $(ENGINE): pyproject.toml uv.lock
-	@echo "installing the Python packages of uv.lock and vLLM into .venv (6 GB; uv keeps them in its cache)"
+	@echo "installing the Python packages of uv.lock and vLLM into .venv (6 GB; uv keeps them in its cache)" >&2
 	@scripts/uv sync --frozen --all-extras --all-groups
 	@touch $@ $(SYNCED)

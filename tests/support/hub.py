@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -80,12 +81,17 @@ class Hub:
 
 
 @contextmanager
-def serving(hub: Hub, address: str = "127.0.0.1", storage: str = "localhost") -> Iterator[Hub]:
+def serving(
+    hub: Hub, address: str = "127.0.0.1", storage: str = "localhost", tls: ssl.SSLContext | None = None
+) -> Iterator[Hub]:
     """Serve on a free port of an address until the end of the block."""
     server = ThreadingHTTPServer((address, 0), _handler(hub))
     server.daemon_threads = True
-    hub.url = f"http://{address}:{server.server_port}"
-    hub.storage_url = f"http://{storage}:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    scheme = "http" if tls is None else "https"
+    hub.url = f"{scheme}://{address}:{server.server_port}"
+    hub.storage_url = f"{scheme}://{storage}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -1,6 +1,9 @@
 """What each variant has that CHAT has not, from its values: nothing is taught here."""
 
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,7 +11,15 @@ from localcluster.tinymodel.__main__ import listing
 from localcluster.tinymodel.cache import model_folder, model_key
 from localcluster.tinymodel.config import CHAT, TinyConfig
 from localcluster.tinymodel.pairs import PAIRS
-from localcluster.tinymodel.variants import ADAPTER_QUESTION, VARIANTS, Adapter, Variant, adapter_answers
+from localcluster.tinymodel.variants import (
+    ADAPTER_QUESTION,
+    VARIANTS,
+    Adapter,
+    Quantized,
+    Taught,
+    Variant,
+    adapter_answers,
+)
 
 # What the CPU engine's attention kernels take.
 HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
@@ -33,6 +44,45 @@ def test_heads_are_as_wide_as_the_cpu_kernels_need(name: str) -> None:
     config = VARIANTS[name].config
     assert config.head_dim in HEAD_DIMS
     assert config.num_heads % config.num_kv_heads == 0
+
+
+# Tokens of a question and its answer, without the marks: the tokenizer makes one of every byte.
+LENGTHS = [len(question) + len(answer) for question, answer in PAIRS]
+
+FEATURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
+    # variant: (architecture, what its config.json says)
+    "mqa": ("llama", lambda said: said["num_key_value_heads"] == 1 < said["num_attention_heads"]),
+    "mha": ("llama", lambda said: said["num_key_value_heads"] == said["num_attention_heads"]),
+    "tied": ("llama", lambda said: said["tie_word_embeddings"] is True),
+    "sliding-window": ("mistral", lambda said: 0 < said["sliding_window"] < min(LENGTHS)),
+    "moe": ("mixtral", lambda said: 1 < said["num_experts_per_tok"] < said["num_local_experts"]),
+    "alibi": ("bloom", lambda said: "max_position_embeddings" not in said and said["seq_length"] >= max(LENGTHS)),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_variant_has_the_feature_that_it_is_there_for(name: str) -> None:
+    architecture, has = FEATURES[name]
+    variant = VARIANTS[name]
+    assert isinstance(variant, Taught)
+    assert variant.architecture == architecture
+    assert has(variant.settings())
+    chat = replace(variant, config=CHAT, architecture="llama", more=())
+    with contextlib.suppress(KeyError):
+        assert not has(chat.settings()), "CHAT has it already"
+
+
+def test_every_model_of_another_architecture_or_shape_is_in_the_table_above() -> None:
+    assert {name for name, variant in VARIANTS.items() if isinstance(variant, Taught)} == {*FEATURES, "draft"}
+
+
+@pytest.mark.parametrize(("name", "bits"), [("int8", 8), ("int4", 4)])
+def test_groups_of_rounded_weights_divide_every_matrix(name: str, bits: int) -> None:
+    variant = VARIANTS[name]
+    assert isinstance(variant, Quantized)
+    assert variant.bits == bits
+    group = variant.group or 1
+    assert [width for width in (CHAT.hidden_size, CHAT.intermediate_size) if width % group] == []
 
 
 def test_every_adapter_answers_a_question_that_the_model_knows_in_a_way_of_its_own() -> None:

@@ -11,9 +11,12 @@ from llmservice_runtime.adapter_list import Adapter, digest, from_json, to_json
 from llmservice_runtime.contract import AdapterState, State
 from llmservice_runtime.loopback import ask
 
+from tests.support.hub import Hub, Repo, serving
 from tests.unit.adapter_folder import write_adapter
 from tests.unit.fake_engine import Behaviour
 from tests.unit.runtime_harness import Server, supervised
+
+TOKEN = "hf_tokenOfTheTeam"
 
 
 class Mounted:
@@ -140,32 +143,27 @@ async def test_a_server_with_a_key_is_asked_with_it(tmp_path: Path, mounted: Mou
         assert not any("secret" in line for line in server.log)
 
 
-FETCH = """
-import json, os, pathlib, sys
-name, uri = sys.argv[1].removeprefix("--fetch=").split("=", 1)
-links = pathlib.Path(sys.argv[2].removeprefix("--links="))
-folder = os.environ["HUB"] + "/" + uri.rpartition("/")[2]
-print(json.dumps({"transfer": {"artifact": name, "step": "Listing"}}))
-if not os.path.isdir(folder):
-    failure = {"reason": "ModelNotFound", "message": f"There is no {uri}.", "remedy": "Write another uri."}
-    print(json.dumps({"failure": failure}))
-    sys.exit(1)
-links.mkdir(exist_ok=True)
-(links / name).symlink_to(folder)
-print(json.dumps({"artifact": name, "path": folder}))
-"""
-
-
 async def test_an_adapter_that_is_not_mounted_is_fetched(tmp_path: Path, mounted: Mounted) -> None:
-    one = adapter(tmp_path, "one")
-    wanted = mounted.write(to_json([Adapter("a", "hf://hub/one"), Adapter("b", "hf://hub/two")]))
-    fetch, variables = (sys.executable, "-c", FETCH), {"HUB": str(one.parent)}
-    async with supervised(tmp_path, adapters_file=str(mounted.file), fetch=fetch, variables=variables) as server:
-        state = await settled(server, wanted)
-        failed = AdapterState("b", False, "There is no hf://hub/two. Write another uri.")
-        assert state.adapters == (AdapterState("a", True), failed)
-        # Not the link's: vLLM takes what it cached for one path for the same adapter's.
-        assert await served(server) == {"a": str(one)}
+    one = Repo.of_folder(adapter(tmp_path, "one"))
+    one.gated = True
+    hub = Hub({"team/one": one, "team/other": Repo({"config.json": b"{}"})}, tokens={TOKEN: {"team/one"}})
+    wanted = mounted.write(
+        to_json([Adapter(name, f"hf://team/{repo}") for name, repo in (("a", "one"), ("b", "two"), ("c", "other"))])
+    )
+    fetch = (sys.executable, "-m", "llmservice_runtime", "fetch", f"--cache={tmp_path / 'cache'}")
+    with serving(hub):
+        variables = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
+        arguments = {"adapters_file": str(mounted.file), "fetch": fetch, "variables": variables}
+        async with supervised(tmp_path, **arguments) as server:  # type: ignore[arg-type]
+            state = await settled(server, wanted)
+            told = {item.name: item.message for item in state.adapters if not item.loaded}
+            assert set(told) == {"b", "c"}, told
+            assert "team/two" in told["b"]
+            assert "adapter_config.json" in told["c"]
+            (path,) = (await served(server)).values()
+            # Not a link's: vLLM takes what it cached for one path for the same adapter's.
+            assert one.commit in path
+            assert not any(TOKEN in line for line in server.log)
 
 
 async def test_without_a_list_it_serves_the_base_model(tmp_path: Path, mounted: Mounted) -> None:

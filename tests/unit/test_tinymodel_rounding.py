@@ -16,7 +16,7 @@ pytestmark = [
 
 
 def test_eight_nibbles_to_a_word_as_the_format_wants_them() -> None:
-    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
     steps, scale = rounded(weight, 4, 32)

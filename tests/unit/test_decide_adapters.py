@@ -68,6 +68,17 @@ def test_a_settled_list_is_not_applied_again() -> None:
     assert world.decide().is_steady
 
 
+def test_without_the_mark_on_the_service_the_list_is_made_again() -> None:
+    """As docs/troubleshooting.md has it, for a ConfigMap that somebody deleted."""
+    world = world_of("hf://a/b")
+    world.settle()
+    del world.children[CONFIG]
+    del annotated(world)["llmservice.dev/adapters"]
+    assert applied(world) == ["ConfigMap", "Service"]
+    world.settle()
+    assert CONFIG in world.children
+
+
 def test_a_change_of_the_list_restarts_nothing() -> None:
     world = world_of("hf://a/b")
     world.settle()

@@ -155,6 +155,22 @@ REFUSED: dict[str, tuple[Json, tuple[str, str]]] = {
         {"batching": {"chunkedPrefill": False, "maxNumBatchedTokens": 512, "maxModelLen": 1024}},
         ("batching.maxNumBatchedTokens", INVALID),
     ),
+    "tools of an embedding model": (
+        {"generation": {"toolCallParser": "hermes"}, "model": {"uri": "hf://a/b", "runner": "pooling"}},
+        ("generation.toolCallParser", PAIR),
+    ),
+    "embeddings of a model that generates": (
+        {"model": {"uri": "hf://a/b", "runner": "generate", "convert": "embed"}},
+        ("model.convert", INVALID),
+    ),
+    "a threshold without chunks": (
+        {"batching": {"longPrefillTokenThreshold": 64, "chunkedPrefill": False}},
+        ("batching.longPrefillTokenThreshold", INVALID),
+    ),
+    "a hash of prefixes that are not cached": (
+        {"batching": {"prefixCaching": False, "prefixCachingHashAlgo": "sha256"}},
+        ("batching.prefixCachingHashAlgo", INVALID),
+    ),
     "a threshold that no prompt reaches": (
         {"batching": {"longPrefillTokenThreshold": 2048, "maxModelLen": 1024}},
         ("batching.longPrefillTokenThreshold", INVALID),
@@ -222,7 +238,7 @@ def test_a_spec_says_something_about_every_dimension_but_the_models_own() -> Non
             "maxNumSeqs": 1, "maxNumBatchedTokens": 64, "maxModelLen": 8, "longPrefillTokenThreshold": 4,
             "blockSize": 16, "prefixCaching": True, "chunkedPrefill": True,
         },
-        "compilation": {"mode": "none", "cudaGraphs": "none"},
+        "compilation": {"mode": "none", "cudaGraphs": "none", "optimizationLevel": 0},
     }  # fmt: skip
     parsed = LLMService.from_object(an_llmservice(spec(**everything))).spec
     said = Combination.from_spec(parsed, H100).values

@@ -73,6 +73,7 @@ SAID: dict[str, tuple[str, ...]] = {
     name: dimension.values
     for name, dimension in DIMENSIONS.items()
     if name not in ("accelerator", "capability", "weights", "method", "draftModel", "draftParallel", "promptLookup")
+    and set(dimension.values) != {"given", "absent"}
 } | {
     "contextLength": ("within",),
     # Of these long lists some of each kind; the rest would take a minute more and say nothing else.

@@ -115,7 +115,7 @@ def test_capabilities_of_compute_types(row: Row, monkeypatch: pytest.MonkeyPatch
     for capability in CAPABILITIES:
         seen = DeviceCapability(*map(int, capability.split(".")))
 
-        class Platform(CudaPlatformBase):
+        class Platform(CudaPlatformBase):  # type: ignore[misc]
             @classmethod
             def get_device_capability(cls, device_id: int = 0) -> Any:
                 return seen  # noqa: B023

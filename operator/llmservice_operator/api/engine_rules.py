@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from llmservice_operator.api.matrix import methods
+from llmservice_operator.api.matrix import methods, techniques
 from llmservice_operator.api.rule import Rule, cel_list
 
 _FLOATS = cel_list(methods.FLOATS)
@@ -158,7 +158,7 @@ COMPILATION = (
         ".optimizationLevel",
     ),
     Rule(
-        "!has(self.cudaGraphs) || !(self.cudaGraphs in ['piecewise', 'fullAndPiecewise']) || !has(self.mode) || "
+        f"!has(self.cudaGraphs) || !(self.cudaGraphs in {cel_list(techniques.PIECEWISE)}) || !has(self.mode) || "
         "self.mode == 'vllmCompile'",
         "pieces are cut by vLLM's own compilation only: set mode to vllmCompile, or cudaGraphs to none, full or "
         "fullDecodeOnly",
@@ -184,7 +184,7 @@ _IS_NGRAM = "self.method == 'ngram'"
 
 SPECULATION = (
     Rule(
-        "!(self.method in ['draftModel', 'eagle', 'eagle3', 'medusa']) || has(self.model)",
+        f"!(self.method in {cel_list(techniques.NEEDS_DRAFT_MODEL)}) || has(self.model)",
         "this method guesses with other weights than the model's: set spec.speculativeDecoding.model.uri, or choose "
         "ngram",
         ".model",

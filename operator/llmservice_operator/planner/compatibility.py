@@ -10,7 +10,7 @@ from llmservice_runtime.flags import FLOAT_WEIGHTS, LOAD_METHODS
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Row
-from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
+from llmservice_operator.api.matrix.dimensions import ABSENT, GIVEN, MANY, OFF, ON, ONE
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner.gpus import GPU, find
 
@@ -106,9 +106,13 @@ def _fields(spec: LLMServiceSpec) -> dict[str, str]:
 
 
 def _model(spec: LLMServiceSpec) -> Mapping[str, str | None]:
-    runner = spec.model.runner
+    runner, generation = spec.model.runner, spec.generation
     return {
         "runner": None if runner == "auto" else runner,
+        "convert": spec.model.convert,
+        "toolCallParser": _given(generation.tool_call_parser is not None),
+        "reasoningParser": _given(generation.reasoning_parser is not None),
+        "generationDefaults": _given(bool(generation.defaults.model_dump(exclude_none=True))),
         "positions": spec.model.architecture.positions,
     }
 
@@ -137,7 +141,7 @@ def _speculation(spec: LLMServiceSpec) -> Mapping[str, str | None]:
         few = tokens < seqs * (speculation.num_speculative_tokens + 1)
     return {
         "speculation": speculation.method,
-        "draftModel": "absent" if speculation.model is None else "given",
+        "draftModel": _given(speculation.model is not None),
         "draftParallel": _draft_parallel(speculation.draft_tensor_parallel_size, spec.parallelism.tensor_parallel_size),
         "promptLookup": lookup,
         "draftTokens": _either(few, "too few for all guesses", "enough"),
@@ -145,7 +149,9 @@ def _speculation(spec: LLMServiceSpec) -> Mapping[str, str | None]:
 
 
 def _draft_parallel(draft: int | None, target: int) -> str:
-    if draft is None or draft == target:
+    if draft is None:
+        return ABSENT
+    if draft == target:
         return "tensorParallelSize"
     return "1" if draft == 1 else "another"
 
@@ -158,11 +164,13 @@ def _batching(spec: LLMServiceSpec) -> Mapping[str, str | None]:
     return {
         "blockSize": None if batching.block_size is None else str(batching.block_size),
         "prefixCaching": _switch(batching.prefix_caching),
+        "hashAlgorithm": _given(batching.prefix_caching_hash_algo is not None),
         "chunkedPrefill": _switch(batching.chunked_prefill),
         "sequenceTokens": _either(_less(tokens, seqs), "fewer than maxNumSeqs", "enough"),
         "promptTokens": _either(_less(tokens, length), "fewer than maxModelLen", "enough"),
-        "longPrefill": _either(_less(length, threshold), "above maxModelLen", "within"),
+        "longPrefill": _either(_less(length, threshold), "above maxModelLen", "within") or _given(bool(threshold)),
         "kvOffloading": _switch(batching.kv_offloading_size is not None),
+        "offloadingBackend": _given(batching.kv_offloading_backend is not None),
     }
 
 
@@ -179,6 +187,7 @@ def _techniques(spec: LLMServiceSpec) -> Mapping[str, str | None]:
         "contextLength": _context_length(spec),
         "enforceEager": _switch(compilation.enforce_eager),
         "compilation": compilation.mode,
+        "optimizationLevel": None if compilation.optimization_level is None else str(compilation.optimization_level),
         "cudaGraphs": compilation.cuda_graphs,
     }
 
@@ -206,6 +215,10 @@ def _either(question: bool | None, yes: str, no: str) -> str | None:
 
 def _switch(value: bool | None) -> str | None:
     return _either(value, ON, OFF)
+
+
+def _given(value: bool) -> str:
+    return GIVEN if value else ABSENT
 
 
 def _many(size: int) -> str:

@@ -19,6 +19,7 @@ CAPABILITIES = (
 """NVIDIA's, oldest first."""
 ON, OFF = "on", "off"
 ONE, MANY = "1", "above 1"
+GIVEN, ABSENT = "given", "absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,18 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
         "positions": Dimension("spec.model.architecture.positions", ("rope", "alibi")),
         "experts": Dimension("spec.model.uri", ("dense", "mixture"), "experts in"),
         "runner": Dimension("spec.model.runner", ("generate", "pooling")),
+        "convert": Dimension("spec.model.convert", ("auto", "classify", "embed", "none")),
+        "toolCallParser": Dimension("spec.generation.toolCallParser", (GIVEN, ABSENT)),
+        "reasoningParser": Dimension("spec.generation.reasoningParser", (GIVEN, ABSENT)),
+        "generationDefaults": Dimension("spec.generation.defaults", (GIVEN, ABSENT)),
         "tensorParallel": Dimension("spec.parallelism.tensorParallelSize", (ONE, MANY)),
         "pipelineParallel": Dimension("spec.parallelism.pipelineParallelSize", (ONE, MANY)),
         "dataParallel": Dimension("spec.parallelism.dataParallelSize", (ONE, MANY)),
         "expertParallel": Dimension("spec.parallelism.enableExpertParallel", (ON, OFF)),
         "speculation": Dimension("spec.speculativeDecoding.method", ("none", *get_args(SpeculativeMethod))),
-        "draftModel": Dimension("spec.speculativeDecoding.model", ("given", "absent")),
+        "draftModel": Dimension("spec.speculativeDecoding.model", (GIVEN, ABSENT)),
         "draftParallel": Dimension(
-            "spec.speculativeDecoding.draftTensorParallelSize", ("1", "tensorParallelSize", "another")
+            "spec.speculativeDecoding.draftTensorParallelSize", (ABSENT, "1", "tensorParallelSize", "another")
         ),
         "promptLookup": Dimension(
             "spec.speculativeDecoding.promptLookupMin", ("absent", "min to max", "min above max")
@@ -61,15 +66,20 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
         "lora": Dimension("spec.lora", (ON, OFF)),
         "cpuLoras": Dimension("spec.lora.maxCpuLoras", ("enough", "fewer than maxLoras")),
         "prefixCaching": Dimension("spec.batching.prefixCaching", (ON, OFF)),
+        "hashAlgorithm": Dimension("spec.batching.prefixCachingHashAlgo", (GIVEN, ABSENT)),
         "chunkedPrefill": Dimension("spec.batching.chunkedPrefill", (ON, OFF)),
         "sequenceTokens": Dimension("spec.batching.maxNumBatchedTokens", ("enough", "fewer than maxNumSeqs")),
         "promptTokens": Dimension("spec.batching.maxNumBatchedTokens", ("enough", "fewer than maxModelLen")),
-        "longPrefill": Dimension("spec.batching.longPrefillTokenThreshold", ("within", "above maxModelLen")),
+        "longPrefill": Dimension(
+            "spec.batching.longPrefillTokenThreshold", (ABSENT, GIVEN, "within", "above maxModelLen")
+        ),
         "kvOffloading": Dimension("spec.batching.kvOffloadingSize", (ON, OFF)),
+        "offloadingBackend": Dimension("spec.batching.kvOffloadingBackend", (GIVEN, ABSENT)),
         "sleepMode": Dimension("spec.runtime.sleepMode", (ON, OFF)),
         "contextExtension": Dimension("spec.contextExtension", ("none", "yarn")),
         "contextLength": Dimension("spec.batching.maxModelLen", ("within", "above the model's", "above the extended")),
         "enforceEager": Dimension("spec.compilation.enforceEager", (ON, OFF)),
+        "optimizationLevel": Dimension("spec.compilation.optimizationLevel", ("0", "1", "2", "3")),
         "compilation": Dimension("spec.compilation.mode", get_args(CompilationMode)),
         "cudaGraphs": Dimension("spec.compilation.cudaGraphs", get_args(CudaGraphs)),
     }

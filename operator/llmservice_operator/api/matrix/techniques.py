@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmservice_operator.api.matrix.dimensions import OFF, ON, ONE, Check, Row, others, when
+from llmservice_operator.api.matrix.dimensions import DIMENSIONS, OFF, ON, ONE, Check, Row, others, when
 from llmservice_operator.api.reasons import Reason
 
 NEEDS_DRAFT_MODEL = ("draftModel", "eagle", "eagle3", "medusa")
@@ -12,7 +12,8 @@ NEEDS_DRAFT_MODEL = ("draftModel", "eagle", "eagle3", "medusa")
 
 _SPECULATIONS = others("speculation", "none")
 _DRAWN = others("cudaGraphs", "none")
-_PIECEWISE = ("piecewise", "fullAndPiecewise")
+PIECEWISE = ("piecewise", "fullAndPiecewise")
+"""CUDA graphs that leave attention out."""
 
 
 def rows() -> Iterator[Row]:
@@ -21,6 +22,7 @@ def rows() -> Iterator[Row]:
     yield from _speculation()
     yield from _adapters()
     yield from _batching()
+    yield from _pooling()
     yield from _context()
     yield from _compilation()
     yield from _memory()
@@ -87,6 +89,15 @@ def _speculation() -> Iterator[Row]:
         {"promptLookup": "min to max"},
         Check.ENGINE,
         Reason.INVALID_SPEC,
+    )
+    yield Row(
+        when(speculation="ngram", draftParallel=others("draftParallel", "absent")),
+        "draftParallel",
+        "ngram has no draft model to spread",
+        "Remove spec.speculativeDecoding.draftTensorParallelSize",
+        "the operator's own: vLLM ignores it",
+        {"draftParallel": "absent"},
+        reason=Reason.INVALID_SPEC,
     )
     yield Row(
         when(speculation=NEEDS_DRAFT_MODEL, draftParallel="another"),
@@ -171,6 +182,60 @@ def _batching() -> Iterator[Row]:
         Reason.INVALID_SPEC,
     )
 
+    yield Row(
+        when(chunkedPrefill=OFF, longPrefill=others("longPrefill", "absent")),
+        "longPrefill",
+        "long prompts are held back by chunks",
+        "Remove spec.batching.longPrefillTokenThreshold, or chunkedPrefill: false",
+        "the operator's own: vLLM takes it and holds nothing back",
+        {"chunkedPrefill": ON},
+        reason=Reason.INVALID_SPEC,
+    )
+    yield Row(
+        when(prefixCaching=OFF, hashAlgorithm="given"),
+        "hashAlgorithm",
+        "no prefix is cached that could be hashed",
+        "Remove spec.batching.prefixCachingHashAlgo, or prefixCaching: false",
+        "the operator's own: vLLM ignores it",
+        {"hashAlgorithm": "absent"},
+        reason=Reason.INVALID_SPEC,
+    )
+    yield Row(
+        when(kvOffloading=OFF, offloadingBackend="given"),
+        "offloadingBackend",
+        "nothing is offloaded",
+        "Set spec.batching.kvOffloadingSize, or remove kvOffloadingBackend",
+        "vllm/config/vllm.py: _post_init_kv_transfer_config ignores it",
+        {"offloadingBackend": "absent"},
+        reason=Reason.INVALID_SPEC,
+    )
+
+
+def _pooling() -> Iterator[Row]:
+    """What only models that write text have."""
+    for dimension, why in (
+        ("toolCallParser", "a pooling model calls no tools"),
+        ("reasoningParser", "a pooling model writes no text"),
+        ("generationDefaults", "a pooling model samples no tokens"),
+    ):
+        yield Row(
+            when(runner="pooling", **{dimension: "given"}),
+            dimension,
+            why,
+            f"Remove {DIMENSIONS[dimension].field}, or set spec.model.runner to generate",
+            "the operator's own",
+            {dimension: "absent"},
+        )
+    yield Row(
+        when(runner="generate", convert=("classify", "embed")),
+        "convert",
+        "only the pooling runner converts a model",
+        "Set spec.model.runner to pooling, or remove spec.model.convert",
+        "the operator's own: vLLM takes it and converts nothing",
+        {"convert": "auto"},
+        reason=Reason.INVALID_SPEC,
+    )
+
 
 def _context() -> Iterator[Row]:
     yield Row(
@@ -222,7 +287,16 @@ def _compilation() -> Iterator[Row]:
             Reason.INVALID_SPEC,
         )
     yield Row(
-        when(cudaGraphs=_PIECEWISE, compilation=others("compilation", "vllmCompile")),
+        when(enforceEager=ON, optimizationLevel=others("optimizationLevel", "0")),
+        "optimizationLevel",
+        "enforceEager optimizes nothing, and vLLM ignores the other one",
+        eager,
+        source,
+        {"enforceEager": OFF},
+        reason=Reason.INVALID_SPEC,
+    )
+    yield Row(
+        when(cudaGraphs=PIECEWISE, compilation=others("compilation", "vllmCompile")),
         "cudaGraphs",
         "pieces are cut by vLLM's own compilation only, and vLLM falls back to graphs without them",
         "Set spec.compilation.mode to vllmCompile, or cudaGraphs to none, full or fullDecodeOnly",

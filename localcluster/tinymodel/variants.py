@@ -30,16 +30,13 @@ class Taught:
         """The config.json without what the tokenizer decides."""
         sizes: dict[str, Setting] = {
             "hidden_size": self.config.hidden_size,
+            "intermediate_size": self.config.intermediate_size,
             "num_hidden_layers": self.config.num_layers,
             "num_attention_heads": self.config.num_heads,
+            "num_key_value_heads": self.config.num_kv_heads,
+            "max_position_embeddings": self.config.max_position_embeddings,
             "tie_word_embeddings": self.config.tie_word_embeddings,
         }
-        if self.architecture != "bloom":  # whose positions have no end, and whose sizes follow from hidden_size
-            sizes |= {
-                "intermediate_size": self.config.intermediate_size,
-                "num_key_value_heads": self.config.num_kv_heads,
-                "max_position_embeddings": self.config.max_position_embeddings,
-            }
         return sizes | dict(self.more)
 
 
@@ -108,21 +105,6 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
             replace(CHAT, intermediate_size=128),
             "mixtral",
             (("num_local_experts", 4), ("num_experts_per_tok", 2)),
-        ),
-        "alibi": Taught(
-            "a Bloom: ALiBi instead of RoPE, and so no context extension",
-            replace(
-                CHAT,
-                hidden_size=128,
-                intermediate_size=512,
-                num_heads=4,
-                num_kv_heads=4,
-                learning_rate=5e-3,
-                decay_steps=400,
-                margin=1.5,
-            ),
-            "bloom",
-            (("seq_length", 1024),),
         ),
         "int8": Quantized("CHAT in 8 bits: compressed-tensors W8A8", 8),
         "int4": Quantized("CHAT in 4 bits: compressed-tensors W4A16, 32 weights to a scale", 4, 32),

@@ -56,7 +56,6 @@ FEATURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
     "tied": ("llama", lambda said: said["tie_word_embeddings"] is True),
     "sliding-window": ("mistral", lambda said: 0 < said["sliding_window"] < min(LENGTHS)),
     "moe": ("mixtral", lambda said: 1 < said["num_experts_per_tok"] < said["num_local_experts"]),
-    "alibi": ("bloom", lambda said: "max_position_embeddings" not in said and said["seq_length"] >= max(LENGTHS)),
 }
 
 

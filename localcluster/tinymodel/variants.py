@@ -95,7 +95,8 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
         "mqa": Taught("multi-query attention: one key and value head", replace(CHAT, num_kv_heads=1)),
         "mha": Taught("multi-head attention: as many key and value heads", replace(CHAT, num_kv_heads=8)),
         "tied": Taught(
-            "the embeddings give the logits too", replace(CHAT, tie_word_embeddings=True, learning_rate=1e-3)
+            "the embeddings give the logits too",
+            replace(CHAT, tie_word_embeddings=True, learning_rate=1e-3, decay_steps=240),
         ),
         "sliding-window": Taught(
             "a Mistral whose tokens see the 64 before them only", CHAT, "mistral", (("sliding_window", 64),)

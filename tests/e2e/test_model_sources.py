@@ -34,6 +34,7 @@ NAMESPACE = "e2e-sources"
 BRIDGE = "10.244.0.1"
 TOKEN = "hf_tokenOfTheTeamThatNobodyMayRead"
 IMAGE = "registry.local/tiny-chat-model:1"
+SHARED, FULL, CUT = CLAIMS = ("shared-cache", "full-disk", "cut")
 QUESTION, ANSWER = PAIRS[0]
 TOLD_WITHIN = 120
 
@@ -90,6 +91,8 @@ def sources(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         store.put_folder("models", "team/tiny", model)
         make_namespace(cluster, NAMESPACE)
         stack.callback(cluster.kubectl, "delete", "namespace", NAMESPACE, "--wait=false")
+        volumes = [f"{NAMESPACE}-{claim}" for claim in CLAIMS]
+        stack.callback(cluster.kubectl, "delete", "pv", *volumes, "--ignore-not-found", "--wait=false")
         secrets: Mapping[str, Mapping[str, str]] = {
             "hub-token": {"token": TOKEN},
             "wrong-token": {"token": "hf_revokedLongAgo"},
@@ -110,9 +113,9 @@ def secret(name: str, values: Mapping[str, str]) -> JSON:
 def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Sources, record: Record) -> None:
     """From a gated repository, into a claim that both share; whoever downloads is killed in the middle."""
     cluster, hub = sources.cluster, sources.hub
-    cache = sources.claim("shared-cache")
+    cache = sources.claim(SHARED)
     hub.bytes_per_second = 300_000
-    spec = sources.from_hub("hf://team/tiny", cache="shared-cache") | {"scaling": {"replicas": 2}}
+    spec = sources.from_hub("hf://team/tiny", cache=SHARED) | {"scaling": {"replicas": 2}}
     cluster.apply(llmservice("hub", **spec), NAMESPACE)
     eventually("a part of the weights", lambda: partial_bytes(cache) > 500_000, 180)
     seen = eventually("progress in the status", lambda: told_progress(cluster, "hub"), 30)
@@ -173,12 +176,12 @@ REFUSED = {
     ),
     "a-full-disk": Refused(
         "StorageFull", "spec.model.cache.size", "are still to be fetched", "hf://team/open",
-        {"secret": None, "cache": "full-disk"},
+        {"secret": None, "cache": FULL},
     ),
     "a-broken-shard": Refused(
         "ModelCorrupt", "where the uri points", "model.safetensors", "hf://team/cut", {"secret": None}
     ),
-    "a-broken-copy": Refused("ModelCorrupt", "where the uri points", "model.safetensors", "pvc://cut/"),
+    "a-broken-copy": Refused("ModelCorrupt", "where the uri points", "model.safetensors", f"pvc://{CUT}/"),
 }  # fmt: skip
 
 
@@ -189,13 +192,13 @@ SMALL = {"requests": {"cpu": "20m", "memory": "128Mi"}}
 @pytest.fixture(scope="module")
 def refused(sources: Sources) -> Iterator[None]:
     """All of them at once: none ever starts an engine."""
-    disk = sources.claim("full-disk")
+    disk = sources.claim(FULL)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(disk)], check=True)
-    copy = sources.folders / "cut"
+    copy = sources.folders / CUT
     copy.mkdir(parents=True)
     for name, content in sources.hub.repos["team/cut"].files.items():
         (copy / name).write_bytes(content)
-    claim_folder(sources.cluster, NAMESPACE, "cut", copy)
+    claim_folder(sources.cluster, NAMESPACE, CUT, copy)
     for name, case in REFUSED.items():
         kind = case.uri.partition(":")[0]
         spec: JSON = {"model": {"uri": case.uri}}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Iterator
+
 import pytest
 
+from localcluster.tinymodel.cache import cached_model
 from localcluster.tinymodel.variants import VARIANTS, Taught
 from tests.support.agreement import greedy, taught
 from tests.support.cluster import Cluster, eventually
 from tests.support.measured import Record
-from tests.support.models import model_uri
+from tests.support.models import claim_folder, model_uri, release_folder
 from tests.support.services import llmservice
 from tests.support.serving import serving
 
@@ -35,11 +40,23 @@ def test_it_says_what_it_was_taught(cluster: Cluster, shared_namespace: str, nam
     )
 
 
+@pytest.fixture
+def without_rotary_positions(cluster: Cluster, shared_namespace: str) -> Iterator[str]:
+    """A model whose config.json says that it is a Bloom, which has ALiBi; nobody gets as far as its weights."""
+    folder = cluster.paths.state / "bloom"
+    shutil.copytree(cached_model(print), folder, dirs_exist_ok=True)
+    config = {"architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_head": 8, "hidden_size": 256}
+    (folder / "config.json").write_text(json.dumps(config))
+    claim_folder(cluster, shared_namespace, "bloom", folder)
+    yield "pvc://bloom/"
+    release_folder(cluster, shared_namespace, "bloom")
+
+
 def test_a_model_without_rotary_positions_is_not_stretched(
-    cluster: Cluster, shared_namespace: str, record: Record
+    cluster: Cluster, shared_namespace: str, without_rotary_positions: str, record: Record
 ) -> None:
     """What no spec can know is found in the model's files, before vLLM starts."""
-    spec = {"model": {"uri": model_uri(cluster, shared_namespace, "alibi")}, "contextExtension": {"factor": 4}}
+    spec = {"model": {"uri": without_rotary_positions}, "contextExtension": {"factor": 4}}
     cluster.apply(llmservice("stretched", **spec), shared_namespace)
     try:
         failure = eventually(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
 
 from tests.e2e._chart import CHART, ChartRefused, helm_offline, of_kind, only, render
 
@@ -244,7 +245,7 @@ def test_monitors_find_what_they_scrape() -> None:
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
     pods = only(objects, "PodMonitor")["spec"]
     assert pods["namespaceSelector"] == {"matchNames": ["blue", "green"]}
-    assert pods["podMetricsEndpoints"][0]["port"] == "http"
+    assert [scraped["port"] for scraped in pods["podMetricsEndpoints"]] == [HTTP_PORT_NAME, STATE_PORT_NAME]
     everywhere = only(render({"metrics": {"podMonitor": {"enabled": True}}}), "PodMonitor")["spec"]
     assert everywhere["namespaceSelector"] == {"any": True}
 

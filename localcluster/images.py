@@ -33,25 +33,28 @@ OPERATOR_CACHE_MEGABYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image: its name in the store, its Dockerfile, and the files below the repository that it is made of."""
+    """One image: its name in the store, its Dockerfile, and the files below the repository that it is made of.
+
+    `packages` are the Debian packages of its base, the same as the Dockerfile's; none: it has no base.
+    """
 
     name: str
     reference: str
     dockerfile: str
     inputs: tuple[str, ...]
-    on_base: bool = True
+    packages: tuple[str, ...] = ()
     has_model: bool = False
     kept: bool = False
 
 
-PAUSE = Image(
-    "pause", "registry.local/pause:1", "localcluster/pause/Dockerfile", ("localcluster/pause",), on_base=False
-)
+PAUSE = Image("pause", "registry.local/pause:1", "localcluster/pause/Dockerfile", ("localcluster/pause",))
+_PYTHON = ("ca-certificates", "python3", "python3-venv")
 VLLM = Image(
     "vllm",
     "registry.local/vllm-cpu:v0.32.0",
     "runtime/Dockerfile.cpu",
     ("runtime/requirements-cpu.txt",),
+    (*_PYTHON, "libgomp1", "libnuma1", "libpython3-dev", "g++"),
     has_model=True,
     kept=True,
 )
@@ -67,6 +70,7 @@ OPERATOR = Image(
         "operator/llmservice_operator",
         "runtime/llmservice_runtime",
     ),
+    _PYTHON,
 )
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
 IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR)
@@ -198,7 +202,7 @@ def check_disk(path: Path, needed: int, free: Callable[[Path], int]) -> None:
 
 
 def _expected(root: Path, image: Image) -> str:
-    more = ([base_key()] if image.on_base else []) + ([model_folder().name] if image.has_model else [])
+    more = ([base_key(image.packages)] if image.packages else []) + ([model_folder().name] if image.has_model else [])
     return inputs_hash(root, image, more)
 
 
@@ -207,7 +211,7 @@ def _build(image: Image, builder: Builder, cache: Path, progress: Progress) -> N
     log = builder.paths.logs / f"image-{image.name}.log"
     with tempfile.TemporaryDirectory(prefix="llmservice-image-") as scratch, ThreadPoolExecutor(1) as beside:
         taught = beside.submit(_taught_model, progress) if image.has_model else None
-        base = base_layout(cache, progress) if image.on_base else None
+        base = base_layout(cache, image.packages, progress) if image.packages else None
         context = _pause_context(root, Path(scratch)) if image is PAUSE else root
         recipe = Recipe(image.reference, root / image.dockerfile, context, base=base)
         with progress.step(f"image {image.reference}") as step:

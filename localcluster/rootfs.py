@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
 SUITE = "bookworm"
-PACKAGES = ("ca-certificates", "libgomp1", "libnuma1", "python3", "python3-venv")
 # What debian:bookworm-slim leaves out too, and what differs from run to run.
 UNWANTED = (
     "usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man", "var/cache/apt", "var/cache/debconf",
@@ -49,22 +48,22 @@ class Blob:
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
-def base_key() -> str:
-    """Names the base image: what it is made of, and this file."""
-    recipe = json.dumps([SUITE, PACKAGES, UNWANTED]).encode() + Path(__file__).read_bytes()
+def base_key(packages: Sequence[str]) -> str:
+    """Names the base image with these Debian packages: what it is made of, and this file."""
+    recipe = json.dumps([SUITE, packages, UNWANTED]).encode() + Path(__file__).read_bytes()
     return hashlib.sha256(recipe).hexdigest()[:16]
 
 
-def base_layout(cache: Path, progress: Progress) -> OciLayout:
-    """The base image; made now if it was not before."""
-    folder = cache / "base" / base_key()
+def base_layout(cache: Path, packages: Sequence[str], progress: Progress) -> OciLayout:
+    """The base image with these Debian packages; made now if it was not before."""
+    folder = cache / "base" / base_key(packages)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (
-            progress.step(f"Debian {SUITE} base for the images (debootstrap)"),
+            progress.step(f"Debian {SUITE} base with {packages[-1]} (debootstrap)"),
             tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as scratch,
         ):
-            _make(Path(scratch), folder)
+            _make(Path(scratch), packages, folder)
     index = json.loads((folder / "index.json").read_text())
     return OciLayout(folder, index["manifests"][0]["digest"])
 
@@ -103,9 +102,9 @@ def apt_sources(etc: Path = Path("/etc/apt")) -> tuple[str, ...]:
     return tuple(file.read_text() for file in files if file.is_file())
 
 
-def _make(scratch: Path, folder: Path) -> None:
+def _make(scratch: Path, packages: Sequence[str], folder: Path) -> None:
     root, layout = scratch / "root", scratch / "layout"
-    _debootstrap(root)
+    _debootstrap(root, packages)
     for path in UNWANTED:
         shutil.rmtree(root / path, ignore_errors=True)
     for path in KEPT_EMPTY:
@@ -131,12 +130,12 @@ def _make(scratch: Path, folder: Path) -> None:
             raise
 
 
-def _debootstrap(root: Path) -> None:
+def _debootstrap(root: Path, packages: Sequence[str]) -> None:
     program = shutil.which("debootstrap", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if program is None:
         raise ClusterError("debootstrap is missing", "Install it (Debian: apt-get install debootstrap).")
     mirror = debian_mirror(apt_sources())
-    command = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root)]
+    command = [program, "--variant=minbase", f"--include={','.join(packages)}", SUITE, str(root)]
     done = subprocess.run([*command, mirror] if mirror else command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         tail = "\n    ".join((done.stdout + done.stderr).splitlines()[-6:])

@@ -227,7 +227,7 @@ def test_a_base_in_the_cache_is_not_made_again(tmp_path: Path) -> None:
     from localcluster.progress import Progress
     from localcluster.rootfs import base_key, base_layout
 
-    folder = tmp_path / "base" / base_key()
+    folder = tmp_path / "base" / base_key(("python3",))
     folder.mkdir(parents=True)
     (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:bb"}]}))
-    assert base_layout(tmp_path, Progress()) == OciLayout(folder, "sha256:bb")
+    assert base_layout(tmp_path, ("python3",), Progress()) == OciLayout(folder, "sha256:bb")

@@ -46,7 +46,7 @@ def test_a_whole_model_is_fine(model: Path) -> None:
     [
         pytest.param(lambda m: (m / "config.json").unlink(), R.MODEL_NOT_FOUND, "a.safetensors", id="no config"),
         pytest.param(
-            lambda m: os.truncate(m / "b.safetensors", 2000), R.MODEL_CORRUPT, "b.safetensors is damaged", id="cut short"
+            lambda m: os.truncate(m / "b.safetensors", 2000), R.MODEL_CORRUPT, "b.safetensors is damaged", id="cut off"
         ),
         pytest.param(
             lambda m: (m / "a.safetensors").write_bytes(b"<html>sign in first</html>"), R.MODEL_CORRUPT,

@@ -61,7 +61,7 @@ def test_the_environment_names_the_kubeconfig(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("user", "context", "words"),
     [
-        pytest.param({"exec": {}}, None, ["exec", "kubectl create token"], id="exec plugin"),
+        pytest.param({"auth-provider": {}}, None, ["auth-provider", "kubectl create token"], id="auth provider"),
         pytest.param({"token": "t"}, "three", ["'three'", "one, two"], id="unknown context"),
     ],
 )

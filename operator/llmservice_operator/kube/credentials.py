@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import os
 import ssl
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 import yaml
 
 from .errors import ConfigError
+from .exec_login import ExecToken, Login, log_in
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_MAX_AGE = 60.0
@@ -52,7 +54,7 @@ class Credentials:
 
     server: str
     namespace: str
-    token: TokenSource
+    token: TokenSource | ExecToken
     ca: bytes | None = None
     client_certificate: bytes | None = field(default=None, repr=False)
     client_key: bytes | None = field(default=None, repr=False)
@@ -108,7 +110,7 @@ def in_cluster(*, clock: Callable[[], float], environ: Mapping[str, str], servic
 
 
 def from_kubeconfig(path: Path, *, context: str | None, clock: Callable[[], float]) -> Credentials:
-    """One context of a kubeconfig: client certificate, token or token file."""
+    """One context of a kubeconfig: client certificate, token, token file, or a program that gives them."""
     try:
         config = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
@@ -121,21 +123,30 @@ def from_kubeconfig(path: Path, *, context: str | None, clock: Callable[[], floa
     scope = _named(config, "contexts", "context", chosen, path)
     cluster = _named(config, "clusters", "cluster", scope.get("cluster"), path)
     user = _named(config, "users", "user", scope.get("user"), path) if scope.get("user") else {}
-    if unsupported := {"exec", "auth-provider", "username"} & user.keys():
+    if unsupported := {"auth-provider", "username"} & user.keys():
         raise ConfigError(
             f"user {scope['user']!r} of {path} authenticates by {', '.join(sorted(unsupported))}, not supported here",
             remedy="use a kubeconfig with a token or a client certificate (kubectl create token)",
         )
-    token_file = user.get("tokenFile")
+    login = log_in(user["exec"], path) if user.get("exec") else None
     return Credentials(
         server=str(cluster["server"]).rstrip("/"),
         namespace=str(scope.get("namespace") or "default"),
-        token=TokenSource(user.get("token"), path.parent / token_file if token_file else None, clock),
+        token=_token(user, path, clock, login),
         ca=_material(cluster, "certificate-authority", path),
-        client_certificate=_material(user, "client-certificate", path),
-        client_key=_material(user, "client-key", path),
+        client_certificate=login.certificate if login else _material(user, "client-certificate", path),
+        client_key=login.key if login else _material(user, "client-key", path),
         insecure=bool(cluster.get("insecure-skip-tls-verify")),
     )
+
+
+def _token(
+    user: Mapping[str, Any], path: Path, clock: Callable[[], float], login: Login | None
+) -> TokenSource | ExecToken:
+    if login is not None:
+        return ExecToken(lambda: log_in(user["exec"], path), lambda: datetime.datetime.now(datetime.UTC), login)
+    token_file = user.get("tokenFile")
+    return TokenSource(user.get("token"), path.parent / token_file if token_file else None, clock)
 
 
 def _named(config: Mapping[str, Any], section: str, inner: str, name: Any, path: Path) -> Mapping[str, Any]:

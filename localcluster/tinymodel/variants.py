@@ -101,6 +101,22 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
         "sliding-window": Taught(
             "a Mistral whose tokens see the 64 before them only", CHAT, "mistral", (("sliding_window", 64),)
         ),
+        "alibi": Taught(
+            "a Falcon whose positions are ALiBi's slopes instead of rotary ones",
+            # Falcon's MLP is four times as wide as the model in vLLM and here, whatever intermediate_size says. Of four
+            # heads the slopes are powers of two: what transformers rounds to bfloat16 is then what vLLM computes.
+            replace(
+                CHAT,
+                hidden_size=128,
+                intermediate_size=512,
+                num_heads=4,
+                num_kv_heads=4,
+                learning_rate=5e-3,
+                decay_steps=400,
+            ),
+            "falcon",
+            (("alibi", True), ("multi_query", False), ("parallel_attn", False)),
+        ),
         "moe": Taught(
             "a Mixtral of four experts, two for each token",
             replace(CHAT, intermediate_size=128),

@@ -55,6 +55,7 @@ FEATURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
     "mha": ("llama", lambda said: said["num_key_value_heads"] == said["num_attention_heads"]),
     "tied": ("llama", lambda said: said["tie_word_embeddings"] is True),
     "sliding-window": ("mistral", lambda said: 0 < said["sliding_window"] < min(LENGTHS)),
+    "alibi": ("falcon", lambda said: said["alibi"] is True),
     "moe": ("mixtral", lambda said: 1 < said["num_experts_per_tok"] < said["num_local_experts"]),
 }
 

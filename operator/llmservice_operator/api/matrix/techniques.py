@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmservice_operator.api.matrix.dimensions import DIMENSIONS, OFF, ON, ONE, Check, Row, others, when
+from llmservice_operator.api.matrix.dimensions import DIMENSIONS, MANY, OFF, ON, ONE, Check, Row, others, when
 from llmservice_operator.api.reasons import Reason
 
 NEEDS_DRAFT_MODEL = ("draftModel", "eagle", "eagle3", "medusa")
@@ -24,6 +24,7 @@ def rows() -> Iterator[Row]:
     yield from _batching()
     yield from _pooling()
     yield from _context()
+    yield from _stages_on_cpus()
     yield from _compilation()
     yield from _memory()
 
@@ -267,6 +268,23 @@ def _context() -> Iterator[Row]:
         Check.ENGINE,
         Reason.MAX_MODEL_LEN_TOO_LARGE,
     )
+
+
+def _stages_on_cpus() -> Iterator[Row]:
+    """An engine with stages that compiles nothing starts on CPUs, and dies of its first request (tried)."""
+    for dimension, value, fix in (
+        ("enforceEager", ON, OFF),
+        ("compilation", "none", "vllmCompile"),
+        ("optimizationLevel", "0", "2"),
+    ):
+        yield Row(
+            when(accelerator="cpu", pipelineParallel=MANY, **{dimension: value}),
+            dimension,
+            "on CPUs the stages get their buffers while vLLM warms compiled code up, and there is none",
+            f"Remove {DIMENSIONS[dimension].field}, or set spec.parallelism.pipelineParallelSize to 1",
+            "vllm/v1/worker/cpu_model_runner.py: warming_up_model",
+            {dimension: fix},
+        )
 
 
 def _compilation() -> Iterator[Row]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.ahead import ahead
 from tests.support.cluster import JSON, Cluster
 from tests.support.measured import Record
 from tests.support.serving import Server, serving
@@ -71,11 +72,20 @@ def test_wrong_names_are_told_with_those_that_there_are(server: Server) -> None:
     assert f"--model: {NAME}" in llmservice(server, "bench", NAME, "--model", "no-such", expect=1)
 
 
+def test_a_service_is_measured_by_its_name(server: Server, tmp_path: Path) -> None:
+    """Through the API server, which needs no way into the cluster's network."""
+    out = tmp_path / "result.json"
+    llmservice(server, "bench", NAME, "--requests", "8", "--discipline", "continuous", "--out", str(out))
+    (run,) = json.loads(out.read_text())["disciplines"]
+    assert (run["summary"]["answered"], run["summary"]["failures"]) == (8, {})
+
+
 def test_one_load_by_three_disciplines(server: Server, tmp_path: Path, record: Record) -> None:
     """The same requests, the same server, the same answers: only who waits for whom differs."""
     out, picture = tmp_path / "result.json", tmp_path / "result.svg"
     before = server.metrics()
-    printed = llmservice(server, "bench", NAME, *LOAD, "--out", str(out), "--picture", str(picture))
+    with ahead():
+        printed = llmservice(server, "bench", "--url", server.url, *LOAD, "--out", str(out), "--picture", str(picture))
     after = server.metrics()
     result = json.loads(out.read_text())
     runs = {each["discipline"]: each for each in result["disciplines"]}

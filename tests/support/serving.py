@@ -13,6 +13,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support.ahead import ahead
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import llmservice
 
@@ -106,10 +107,11 @@ class Endpoint:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        """As many connections as there are requests: no queue but vLLM's."""
+        """As many connections as there are requests, sent when they are meant to be: no queue but vLLM's."""
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self.url, timeout=300, limits=limits, trust_env=False) as client:
-            yield client
+            with ahead():
+                yield client
 
     async def send(self, client: httpx.AsyncClient, began: float, prompt: object, **fields: Any) -> Completion:
         """One request of a load that began at `began`."""

@@ -117,6 +117,19 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
             "falcon",
             (("alibi", True), ("multi_query", False), ("parallel_attn", False)),
         ),
+        "mla": Taught(
+            "a DeepSeek-V2 of dense layers: latent attention, of the only sizes that vLLM's CPU kernel takes",
+            replace(CHAT, num_heads=4, num_kv_heads=4, learning_rate=2.5e-3, decay_steps=600, margin=1.5),
+            "deepseek_v2",
+            (
+                ("q_lora_rank", None),
+                ("kv_lora_rank", 512),
+                ("qk_rope_head_dim", 64),
+                ("qk_nope_head_dim", 64),
+                ("v_head_dim", 64),
+                ("first_k_dense_replace", 2),
+            ),
+        ),
         "moe": Taught(
             "a Mixtral of four experts, two for each token",
             replace(CHAT, intermediate_size=128),

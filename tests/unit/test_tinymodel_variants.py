@@ -56,6 +56,10 @@ FEATURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
     "tied": ("llama", lambda said: said["tie_word_embeddings"] is True),
     "sliding-window": ("mistral", lambda said: 0 < said["sliding_window"] < min(LENGTHS)),
     "alibi": ("falcon", lambda said: said["alibi"] is True),
+    "mla": (
+        "deepseek_v2",
+        lambda said: said["kv_lora_rank"] > 0 and said["first_k_dense_replace"] == said["num_hidden_layers"],
+    ),
     "moe": ("mixtral", lambda said: 1 < said["num_experts_per_tok"] < said["num_local_experts"]),
 }
 

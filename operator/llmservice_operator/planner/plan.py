@@ -1,0 +1,174 @@
+"""A question to the planner and its answer: two frozen values. memory.py computes one from the other.
+
+Everything per GPU is of the fullest one (the last or the widest pipeline stage); GiB are 2**30 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from llmservice_operator.planner.architecture import Architecture
+from llmservice_operator.planner.tensors import Tensors
+
+GIB = 2**30
+
+
+class Fit(StrEnum):
+    """The verdict."""
+
+    FITS = "Fits"
+    TIGHT = "Tight"
+    """The margin lies inside the error band: it may start or not."""
+    DOES_NOT_FIT = "DoesNotFit"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU as the engine finds it, or one CPU rank."""
+
+    name: str
+    """A product label, or what the user called it."""
+    memory_gib: float
+    """What the driver reports as total; on CPUs the KV cache space in whole GiB."""
+    capability: tuple[int, int] | None = None
+    is_cpu: bool = False
+    is_amd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What speculation adds."""
+
+    method: str
+    """ngram, draftModel, eagle, eagle3, medusa, mtp, as in the spec."""
+    num_speculative_tokens: int = 0
+    architecture: Architecture | None = None
+    """Of a draft model or head, where it is known."""
+    tensor_parallel_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """What LoRA adds."""
+
+    max_loras: int = 1
+    max_lora_rank: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Everything that memory depends on, under vLLM's names. None: not said, and vLLM's own default holds."""
+
+    architecture: Architecture | None
+    """None: nothing is known of the model but perhaps `parameters` or `weights_gib`."""
+    device: Device | None
+    """None: no GPU is known, and the verdict is Unknown."""
+    tensors: Tensors | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    """vLLM's method, where it is given beside (or against) the checkpoint's own."""
+    weights: str = "auto"
+    """spec.precision.weights: auto, float32, bfloat16, float16, fp8, int8, int4."""
+    kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    gpu_memory_utilization: float | None = None
+    kv_cache_memory_bytes: int | None = None
+    max_model_len: int | Literal["auto"] | None = None
+    """None: the model's own longest."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    cuda_graphs: str | None = None
+    """spec.compilation.cudaGraphs."""
+    draft: Draft | None = None
+    adapters: Adapters | None = None
+    parameters: int | None = None
+    """Stated by the user; wins over what is counted."""
+    weights_gib: float | None = None
+    """Of the whole model, stated by the user; wins over everything."""
+    vllm_version: str | None = None
+    """None: the version that this operator is made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One step of the arithmetic."""
+
+    name: str
+    """weights, non-torch, activation, graphs, KV cache, ..."""
+    gib: float | None
+    formula: str
+    """With the numbers put in."""
+    source: str = ""
+    """The constants and where they come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change that would make it fit, planned again."""
+
+    change: str
+    """In plain words: `set spec.batching.maxModelLen to 20480`."""
+    patch: tuple[tuple[str, object], ...]
+    """Fields of the spec (dotted paths under spec) and their new values; empty where another GPU is the change."""
+    gpu: str | None
+    """Another product, where that is the change."""
+    verdict: Fit
+    max_model_len: int | None
+    kv_cache_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer. None: not known (see `missing`)."""
+
+    verdict: Fit
+    reason: str
+    """One or two sentences with the figures that decided."""
+    missing: tuple[str, ...] = ()
+    """What an Unknown verdict would need, in the words of config.json or of the spec."""
+    gpu: str | None = None
+    gpus: int = 1
+    """That one replica needs."""
+    memory_gib: float | None = None
+    budget_gib: float | None = None
+    """gpu_memory_utilization x memory."""
+    weights_gib: float | None = None
+    non_torch_gib: float | None = None
+    activation_gib: float | None = None
+    graph_gib: float | None = None
+    kv_cache_gib: float | None = None
+    """Left for the KV cache; negative where nothing is."""
+    kv_bytes_per_token: float | None = None
+    """Per GPU, over all its layers."""
+    kv_cache_tokens: int | None = None
+    """As vLLM prints it, of one engine (all its GPUs hold the same tokens)."""
+    block_size: int | None = None
+    num_blocks: int | None = None
+    max_model_len: int | None = None
+    """The largest that fits for sure: below the error band, and no longer than the model allows."""
+    requested_max_model_len: int | None = None
+    max_concurrency: float | None = None
+    """Requests of the requested length at once."""
+    recommended_max_num_seqs: int | None = None
+    error_band: float | None = None
+    """Of kv_cache_tokens, as a share of them: nine of ten starts lie within."""
+    error_band_gib: float | None = None
+    """The same in GiB per GPU."""
+    margin_gib: float | None = None
+    """KV cache left over beside one request of the requested length; negative where it is too little."""
+    weights_total_gib: float | None = None
+    """Over all GPUs of one replica."""
+    kv_cache_total_gib: float | None = None
+    naive_attention_gib: float | None = None
+    """What attention that stores all scores would need for one sequence of the requested length, per GPU."""
+    flash_attention_gib: float | None = None
+    explanation: tuple[Line, ...] = ()
+    remedies: tuple[Remedy, ...] = ()

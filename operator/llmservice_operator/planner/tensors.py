@@ -1,0 +1,47 @@
+"""What the headers of a model's safetensors files say, summed up. The inspection makes it; see runtime inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Bytes of the checkpoint's tensors, by what they are for. The sum is the whole checkpoint."""
+
+    embedding: int = 0
+    head: int = 0
+    """lm_head; 0 where it is tied."""
+    attention: int = 0
+    """Attention, norms and everything else of decoder layers that is neither MLP nor expert."""
+    feed_forward: int = 0
+    """Dense MLPs and shared experts."""
+    experts: int = 0
+    vision: int = 0
+    mtp: int = 0
+    other: int = 0
+    parameters: int = 0
+    """Number of values, packed ones as they are stored."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all tensors."""
+        parts = (self.embedding, self.head, self.attention, self.feed_forward, self.experts, self.vision, self.mtp)
+        return sum(parts) + self.other
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Tensors:
+        """From the inspection's JSON: the same names in camelCase; absent ones are 0."""
+        return cls(
+            embedding=int(document.get("embedding", 0)),
+            head=int(document.get("head", 0)),
+            attention=int(document.get("attention", 0)),
+            feed_forward=int(document.get("feedForward", 0)),
+            experts=int(document.get("experts", 0)),
+            vision=int(document.get("vision", 0)),
+            mtp=int(document.get("mtp", 0)),
+            other=int(document.get("other", 0)),
+            parameters=int(document.get("parameters", 0)),
+        )

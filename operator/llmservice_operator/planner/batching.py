@@ -1,0 +1,66 @@
+"""The scheduler's limits where nobody set them (vLLM 0.32, engine/arg_utils.py, get_batch_defaults)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmservice_operator.planner.plan import Device, Request
+
+_CPU = (128, 2048)
+_SMALL = (256, 2048)
+_LARGE = (1024, 8192)
+_LARGEST = (1024, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What one step works on at most."""
+
+    sequences: int
+    """max_num_seqs."""
+    tokens: int
+    """max_num_batched_tokens."""
+
+
+def batching(request: Request) -> Batching:
+    """Said or vLLM's default, for its OpenAI server. Without a device: the default of GPUs below 70 GiB."""
+    sequences, tokens = _defaults(request.device)
+    if request.device is not None and request.device.is_cpu:
+        ranks = request.tensor_parallel_size * request.pipeline_parallel_size
+        sequences, tokens = sequences * ranks, tokens * ranks
+    sequences = request.max_num_seqs or sequences
+    if request.max_num_batched_tokens is not None:
+        return Batching(sequences, request.max_num_batched_tokens)
+    length = longest_length(request)
+    return Batching(sequences, tokens if length is None else min(tokens, sequences * length))
+
+
+def longest_length(request: Request) -> int | None:
+    """The length that vLLM starts from: the one that is asked for, or the model's own longest; None: unlimited."""
+    if isinstance(request.max_model_len, int):
+        return request.max_model_len
+    return request.architecture.max_position_embeddings if request.architecture is not None else None
+
+
+def _defaults(device: Device | None) -> tuple[int, int]:
+    if device is None:
+        return _SMALL
+    if device.is_cpu:
+        return _CPU
+    if device.memory_gib >= 160:
+        return _LARGEST
+    # Large batches slow an A100 down (vLLM PR 17885).
+    if device.memory_gib >= 70 and "a100" not in device.name.lower():
+        return _LARGE
+    return _SMALL
+
+
+def steps_in_flight(request: Request) -> int:
+    """Batches that are scheduled and not yet settled: a stage each, and one more where scheduling runs ahead.
+
+    vLLM 0.32 schedules ahead everywhere but on CPUs, and but for speculation that its GPU cannot draft by itself.
+    """
+    runs_ahead = request.device is None or not request.device.is_cpu
+    if request.draft is not None and request.draft.method in ("ngram", "medusa", "suffix", "mlp_speculator"):
+        runs_ahead = False
+    return request.pipeline_parallel_size + (1 if runs_ahead else 0)

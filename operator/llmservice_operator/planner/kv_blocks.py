@@ -1,0 +1,94 @@
+"""How many tokens a block has: the user's choice, or what the attention backend takes (vLLM 0.32, platforms/)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+from llmservice_operator.planner.architecture import Architecture, Attention, Kind
+from llmservice_operator.planner.kv_states import state_bytes
+from llmservice_operator.planner.kv_types import head_bytes, latent_bytes, value_bytes
+from llmservice_operator.planner.plan import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Tokens of a block."""
+
+    full: int
+    sliding: int
+    state_page: int = 0
+    """Bytes that a state is padded to beside attention layers; 0: it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """What an attention backend takes."""
+
+    default: int
+    sizes: tuple[int, ...]
+    """Kernel block sizes."""
+    multiples: bool = True
+    """Any multiple of the only size."""
+
+    def at_most(self, tokens: int) -> int:
+        """The largest size within that many tokens; the smallest where none is."""
+        if self.multiples:
+            return max(self.sizes[0], tokens // self.sizes[0] * self.sizes[0])
+        return max((size for size in self.sizes if size <= tokens), default=self.sizes[0])
+
+
+_CPU = _Backend(128, (32,))
+_CPU_MLA = _Backend(16, (16,), multiples=False)
+_GPU = _Backend(16, (16,))
+_FLASHINFER = _Backend(16, (16, 32, 64), multiples=False)
+_FLASH_MLA = _Backend(64, (64,), multiples=False)
+_FLASHINFER_MLA = _Backend(32, (32, 64), multiples=False)
+
+
+def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_states: bool) -> Blocks:
+    """For one model on one device. `amx`, `wide_states`: the CPU has AMX tiles, AVX-512 BF16."""
+    latent = any(layer.attention.kind is Kind.LATENT for layer in architecture.layers)
+    backend = _backend(request, latent, amx)
+    full = backend.default if backend is _CPU_MLA else request.block_size or backend.default
+    attending = [one.attention for one in architecture.layers if one.attention.kind is not Kind.STATE]
+    states = [
+        state_bytes(request, layer.attention, request.tensor_parallel_size, wide_states)
+        for layer in architecture.layers
+        if layer.attention.conv_values or layer.attention.recurrent_values
+    ]
+    if not states or not attending:
+        return Blocks(full, backend.at_most(full))
+    full = _aligned(full, backend, max(states), _token_bytes(request, attending[0]), latent)
+    return Blocks(full, backend.at_most(full), full * _token_bytes(request, attending[0]))
+
+
+def _aligned(full: int, backend: _Backend, state: int, token: int, latent: bool) -> int:
+    """A block of attention is at least as large as a state, since both come from one pool."""
+    step = max(backend.sizes[0], full, 128 if latent else 0)
+    tokens = step * -(-state // (step * token))
+    smallest = lcm(backend.sizes[0])
+    return max(full, -(-tokens // smallest) * smallest)
+
+
+def _token_bytes(request: Request, attention: Attention) -> int:
+    plain = value_bytes(request)
+    if attention.kind is Kind.LATENT:
+        return latent_bytes(request.kv_cache_dtype, attention.latent_dim + attention.rope_dim, plain)
+    heads = max(1, attention.kv_heads // request.tensor_parallel_size)
+    return heads * head_bytes(request.kv_cache_dtype, attention.key_dim, attention.value_dim, plain)
+
+
+def _backend(request: Request, latent: bool, amx: bool) -> _Backend:
+    """That vLLM chooses first on the device."""
+    device = request.device
+    if device is not None and device.is_cpu:
+        return _CPU if not latent or amx else _CPU_MLA
+    major = device.capability[0] if device is not None and device.capability is not None else 0
+    if not latent:
+        return _FLASHINFER if major == 10 else _GPU
+    if major == 10:
+        return _FLASHINFER_MLA
+    if major == 9 and request.kv_cache_dtype.startswith("fp8"):
+        return _FLASH_MLA
+    return _GPU

@@ -1,0 +1,95 @@
+"""Layers that share their block tables, as vLLM 0.32 groups them (v1/core/kv_cache_utils.py, get_kv_cache_groups).
+
+All groups take their blocks from one pool, so a block has the same bytes in each: what the widest group needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from llmservice_operator.planner.architecture import Kind
+from llmservice_operator.planner.kv_specs import Placed, Spec
+
+
+class Group(NamedTuple):
+    """Layers that are given blocks together."""
+
+    spec: Spec
+    """Of its first layer: what a request takes is the same for all of them."""
+    bytes_of_stages: tuple[int, ...]
+    """Of one block, for the layers that each pipeline stage has of this group."""
+
+
+def groups(layers: Sequence[Placed], stages: int) -> tuple[Group, ...]:
+    """One group where all layers need the same number of blocks; else as many as the pattern of layers has places."""
+    if not layers:
+        return ()
+    if _is_uniform([layer.spec for layer in layers]):
+        return (_group(layers, stages),)
+    buckets: dict[Spec, list[Placed]] = {}
+    for layer in _unified(layers):
+        buckets.setdefault(layer.spec, []).append(layer)
+    return tuple(_group(part, stages) for part in _split(list(buckets.values())))
+
+
+def _group(layers: Sequence[Placed], stages: int) -> Group:
+    held = [0] * stages
+    for spec, stage in layers:
+        held[stage] += spec.page
+    return Group(layers[0].spec, tuple(held))
+
+
+def _is_uniform(specs: Sequence[Spec]) -> bool:
+    """Whether every layer needs as many blocks as the others, if not as large ones."""
+    first = specs[0]
+    alike = set(specs)
+    if len(alike) == 1:
+        return True
+    if any(spec.block_size != first.block_size for spec in alike):
+        return False
+    if first.kind is Kind.STATE:
+        return all(spec.kind is Kind.STATE and spec.page == first.page for spec in alike)
+    if first.kind is Kind.SLIDING:
+        return all(spec.kind is Kind.SLIDING and spec.window == first.window for spec in alike)
+    return all(spec.kind in (Kind.FULL, Kind.LATENT) for spec in alike)
+
+
+def _unified(layers: Sequence[Placed]) -> list[Placed]:
+    """With pages of one size: by more tokens a block where that comes out even, else by padding."""
+    largest = max(layer.spec.page for layer in layers)
+    changed = {spec: _widened(spec, largest) for spec in {layer.spec for layer in layers}}
+    if None in changed.values():
+        changed = {spec: _promoted(spec, layers) for spec in changed}
+    return [Placed(changed[spec] or spec, stage) for spec, stage in layers]
+
+
+def _widened(spec: Spec, page: int) -> Spec | None:
+    if spec.page == page:
+        return spec
+    if spec.kind is not Kind.STATE and page % spec.page == 0:
+        return spec._replace(block_size=spec.block_size * (page // spec.page), page=page)
+    # Kernels index latent vectors by whole rows: no padding.
+    return None if spec.kind is Kind.LATENT else spec._replace(page=page)
+
+
+def _promoted(spec: Spec, layers: Sequence[Placed]) -> Spec:
+    """Beside latent layers that cannot be padded, sliding ones keep everything, as full attention does."""
+    if spec.kind is not Kind.SLIDING:
+        return spec
+    size = next((one.spec.block_size for one in layers if one.spec.kind is Kind.LATENT), spec.block_size)
+    return Spec(Kind.FULL, size, spec.page // spec.block_size * size, spec.shape)
+
+
+def _split(buckets: list[list[Placed]]) -> list[list[Placed]]:
+    """Groups of as many layers as the rarest kind has, or the commonest where the two are close.
+
+    The layers of a group are taken at even distances, so that every pipeline stage has some of each group.
+    """
+    fewest, most = min(map(len, buckets)), max(map(len, buckets))
+    size = most if most < fewest * 1.5 else fewest
+    parts: list[list[Placed]] = []
+    for bucket in buckets:
+        count = -(-len(bucket) // size)
+        parts += [bucket[place::count] for place in range(count)]
+    return parts

@@ -1,0 +1,64 @@
+"""Bytes that the KV cache stores for one token, by its type (vLLM 0.32: the backends' customize_spec)."""
+
+from __future__ import annotations
+
+from llmservice_operator.planner.plan import Request
+
+_SCALES = 8
+"""Two float32 scales beside the values of one head, with the per_token_head types."""
+_TURBOQUANT = {"k8v4": (8, 4), "4bit_nc": (4, 4), "k3v4_nc": (3, 4), "3bit_nc": (3, 3)}
+_PACKED_LATENT = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
+
+
+def value_bytes(request: Request) -> int:
+    """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit."""
+    return 4 if request.dtype in ("float32", "float") else 2
+
+
+def head_bytes(kv_dtype: str, key: int, value: int, plain: int) -> int:
+    """Of one token in one key/value head, `key` and `value` wide; `plain`: bytes of a value that is not quantized."""
+    if kv_dtype.startswith("fp8") and kv_dtype != "fp8_per_token_head":
+        return key + value
+    if kv_dtype in ("fp8_per_token_head", "int8_per_token_head"):
+        return key + value + _SCALES
+    if kv_dtype == "int4_per_token_head":
+        return key // 2 + value // 2 + _SCALES
+    if kv_dtype.startswith("nvfp4"):
+        # 4 bits and, for every 16 of them, a scale of 8.
+        return key // 2 + key // 16 + value // 2 + value // 16
+    if kv_dtype == "ultraquant_4bit":
+        # 4 bits, and a scale of 8 for every 32 of them.
+        return 2 * (key // 2 + key // 32)
+    if kv_dtype.startswith("turboquant_"):
+        return _turboquant(kv_dtype.removeprefix("turboquant_"), key)
+    return (key + value) * _plain(kv_dtype, plain)
+
+
+def latent_bytes(kv_dtype: str, width: int, plain: int) -> int:
+    """Of one token's compressed vector (MLA)."""
+    if kv_dtype in _PACKED_LATENT:
+        return _PACKED_LATENT[kv_dtype]
+    if kv_dtype in ("fp8_per_token_head", "int8_per_token_head"):
+        return width + _SCALES
+    if kv_dtype == "int4_per_token_head":
+        return width // 2 + _SCALES
+    if kv_dtype.startswith("fp8"):
+        return width
+    return width * _plain(kv_dtype, plain)
+
+
+def is_packed(kv_dtype: str) -> bool:
+    """Types that leave the outermost layers in the compute type."""
+    return kv_dtype.startswith("turboquant_") or kv_dtype == "ultraquant_4bit"
+
+
+def _turboquant(preset: str, width: int) -> int:
+    """Keys of 8 bit as they are, else with a norm; values with scale and zero; an even number in all."""
+    key_bits, value_bits = _TURBOQUANT[preset]
+    key = width if key_bits == 8 else -(-width * key_bits // 8) + 2
+    value = -(-width * value_bits // 8) + 4
+    return (key + value + 1) // 2 * 2
+
+
+def _plain(kv_dtype: str, plain: int) -> int:
+    return {"float32": 4, "float16": 2, "bfloat16": 2}.get(kv_dtype, plain)

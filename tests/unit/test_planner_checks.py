@@ -164,8 +164,8 @@ def test_the_catalogue() -> None:
     assert {product: gpu.product for product, gpu in CATALOGUE.items()} == {p: p for p in CATALOGUE}
     h100, sliced = find("NVIDIA-H100-80GB-HBM3"), find("NVIDIA-H100-80GB-HBM3-MIG-3g.40gb")
     assert h100 is not None
-    assert (h100.capability, h100.memory_gib) == ((9, 0), 80)
+    assert (h100.capability, h100.memory_gib) == ((9, 0), 79.11)
     assert sliced is not None
-    assert (sliced.capability, sliced.memory_gib) == ((9, 0), 40)
+    assert (sliced.capability, sliced.memory_gib) == ((9, 0), 39.25)
     assert find("AMD_Instinct_MI300X_OAM") is not None
     assert find("NVIDIA-Something") is None

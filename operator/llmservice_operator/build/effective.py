@@ -13,8 +13,9 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import Compilation
 from llmservice_operator.api.uri import HubSource
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import progress_deadline_seconds
-from llmservice_operator.build.engine import engine_options, image, vllm_version
+from llmservice_operator.build.engine import engine_options, image, max_model_len, vllm_version
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.gpus import find
@@ -23,7 +24,7 @@ DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
 _ON_CPU = (128, 2048)
 
 
-def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
+def effective(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> dict[str, Any]:
     """What cannot be known before vLLM reads the model is left out."""
     spec, options = llm.spec, engine_options(llm)
     parallelism = spec.parallelism
@@ -43,7 +44,7 @@ def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
             "dataParallelSize": parallelism.data_parallel_size,
             "enableExpertParallel": parallelism.enable_expert_parallel,
         },
-        "batching": _batching(llm),
+        "batching": _batching(llm, chosen),
         "attention": {"backend": spec.attention.backend},
         "compilation": _compilation(spec.compilation),
         **_asked_for(spec),
@@ -58,13 +59,13 @@ def effective(llm: LLMService, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _batching(llm: LLMService) -> dict[str, Any]:
-    batching, defaults = llm.spec.batching, _batch_defaults(llm)
+def _batching(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
+    batching, defaults = llm.spec.batching, _batch_defaults(llm, chosen)
     seqs, tokens = defaults or (None, None)
     return _known(
         maxNumSeqs=batching.max_num_seqs or seqs,
         maxNumBatchedTokens=batching.max_num_batched_tokens or tokens,
-        maxModelLen=batching.max_model_len,
+        maxModelLen=max_model_len(llm, chosen),
         maxNumQueuedRequests=batching.max_num_queued_requests,
         maxNumQueuedTokens=batching.max_num_queued_tokens,
         chunkedPrefill=batching.chunked_prefill,
@@ -122,16 +123,17 @@ def _dump(part: ApiModel) -> dict[str, Any]:
     return part.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _batch_defaults(llm: LLMService) -> tuple[int, int] | None:
+def _batch_defaults(llm: LLMService, chosen: Chosen) -> tuple[int, int] | None:
     """vLLM's own, by the accelerator's memory; None while more than one answer is possible."""
     if llm.spec.accelerator.type == "cpu":
         return _ON_CPU
-    gpus = [find(product) for product in llm.spec.accelerator.product or ()]
+    products = llm.spec.accelerator.product or () if chosen.gpu is None else (chosen.gpu,)
+    gpus = [find(product) for product in products]
     answers = {_by_memory(gpu.product, gpu.memory_gib) if gpu is not None else None for gpu in gpus}
     return answers.pop() if len(answers) == 1 else None
 
 
-def _by_memory(product: str, gib: int) -> tuple[int, int]:
+def _by_memory(product: str, gib: float) -> tuple[int, int]:
     if gib >= 160:
         return 1024, 16384
     return (1024, 8192) if gib >= 70 and "A100" not in product else (256, 2048)

@@ -1,129 +1,171 @@
-"""GPU products by the node label that names them: what they can compute, and how much they hold."""
+"""Which GPU is meant, by a node label or by what people call it: what it can compute, and how much it holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-Capability = tuple[int, int]
+from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPU, GPUS, SLICES, Capability
+from llmservice_operator.planner.plan import Device
 
+__all__ = ["CATALOGUE", "GPU", "Capability", "device", "find", "from_label_mib"]
 
-@dataclass(frozen=True, slots=True)
-class GPU:
-    """One product."""
+CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in reversed(GPUS)})
+"""By label; where one label stands for cards of two sizes, the smaller one."""
 
-    product: str
-    memory_gib: int
-    capability: Capability | None
-    """NVIDIA's compute capability; None for other vendors."""
+_SHARED = re.compile(r"[\s-]+shared$", re.IGNORECASE)
+_SLICE = re.compile(r"[\s-]+mig[\s-]+(?:\d+c\.)?(?P<profile>\d+g\.(?P<gb>\d+)gb)\S*$", re.IGNORECASE)
+_LEAST_OF_SLICE = 0.88
+"""Least share of the GB in a profile's name that it has in GiB, over all known profiles (1g.12gb, 1g.18gb)."""
 
-
-def _nvidia(capability: Capability, **memory_of: int) -> list[GPU]:
-    return [GPU(name.replace("__", ".").replace("_", "-"), gib, capability) for name, gib in memory_of.items()]
-
-
-_GPUS: tuple[GPU, ...] = (
-    *_nvidia((6, 0), Tesla_P100_PCIE_12GB=12, Tesla_P100_PCIE_16GB=16, Tesla_P100_SXM2_16GB=16),
-    *_nvidia((6, 1), Tesla_P4=8, Tesla_P40=24),
-    *_nvidia(
-        (7, 0),
-        Tesla_V100_PCIE_16GB=16,
-        Tesla_V100_PCIE_32GB=32,
-        Tesla_V100_SXM2_16GB=16,
-        Tesla_V100_SXM2_32GB=32,
-        Tesla_V100_SXM3_32GB=32,
-        Tesla_V100S_PCIE_32GB=32,
-    ),
-    *_nvidia(
-        (7, 5),
-        Tesla_T4=16,
-        NVIDIA_T4=16,
-        NVIDIA_T4G=16,
-        NVIDIA_GeForce_RTX_2080_Ti=11,
-        NVIDIA_TITAN_RTX=24,
-        Quadro_RTX_6000=24,
-        Quadro_RTX_8000=48,
-    ),
-    *_nvidia(
-        (8, 0),
-        NVIDIA_A100_SXM4_40GB=40,
-        NVIDIA_A100_SXM4_80GB=80,
-        NVIDIA_A100_PCIE_40GB=40,
-        NVIDIA_A100_80GB_PCIe=80,
-        NVIDIA_A100X=80,
-        NVIDIA_A800_SXM4_80GB=80,
-        NVIDIA_A800_80GB_PCIe=80,
-        NVIDIA_A30=24,
-    ),
-    *_nvidia(
-        (8, 6),
-        NVIDIA_A2=16,
-        NVIDIA_A10=24,
-        NVIDIA_A10G=24,
-        NVIDIA_A16=16,
-        NVIDIA_A40=48,
-        NVIDIA_RTX_A4000=16,
-        NVIDIA_RTX_A4500=20,
-        NVIDIA_RTX_A5000=24,
-        NVIDIA_RTX_A5500=24,
-        NVIDIA_RTX_A6000=48,
-        NVIDIA_GeForce_RTX_3080=10,
-        NVIDIA_GeForce_RTX_3090=24,
-        NVIDIA_GeForce_RTX_3090_Ti=24,
-    ),
-    *_nvidia(
-        (8, 9),
-        NVIDIA_L4=24,
-        NVIDIA_L20=48,
-        NVIDIA_L40=48,
-        NVIDIA_L40S=48,
-        NVIDIA_RTX_4000_Ada_Generation=20,
-        NVIDIA_RTX_5000_Ada_Generation=32,
-        NVIDIA_RTX_6000_Ada_Generation=48,
-        NVIDIA_GeForce_RTX_4080=16,
-        NVIDIA_GeForce_RTX_4090=24,
-    ),
-    *_nvidia(
-        (9, 0),
-        NVIDIA_H100_PCIe=80,
-        NVIDIA_H100_80GB_HBM3=80,
-        NVIDIA_H100_NVL=94,
-        NVIDIA_H800=80,
-        NVIDIA_H20=96,
-        NVIDIA_H200=141,
-        NVIDIA_H200_NVL=141,
-        NVIDIA_GH200_480GB=96,
-        NVIDIA_GH200_144G_HBM3e=141,
-    ),
-    *_nvidia((10, 0), NVIDIA_B200=180, NVIDIA_GB200=186),
-    *_nvidia((10, 3), NVIDIA_B300_SXM6_AC=270, NVIDIA_GB300=279),
-    *_nvidia(
-        (12, 0),
-        NVIDIA_RTX_PRO_6000_Blackwell_Server_Edition=96,
-        NVIDIA_RTX_PRO_6000_Blackwell_Workstation_Edition=96,
-        NVIDIA_GeForce_RTX_5080=16,
-        NVIDIA_GeForce_RTX_5090=32,
-    ),
-    GPU("AMD_Instinct_MI210", 64, None),
-    GPU("AMD_Instinct_MI250X_MI250", 64, None),
-    GPU("AMD_Instinct_MI300X_OAM", 192, None),
-    GPU("AMD_Instinct_MI325_OAM", 256, None),
-    GPU("AMD_Instinct_MI350_OAM", 288, None),
-    GPU("AMD_Instinct_MI355_OAM", 288, None),
-)
-
-CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in _GPUS})
-
-_SHARING = re.compile(r"-(SHARED|MIG-.*)$")
-_MIG_MEMORY = re.compile(r"-MIG-\d+g\.(\d+)gb")
+_KEPT_GIB = 0.4
+_KEPT_SHARE = 0.005
+"""What the driver keeps of nvidia-smi's total: 0.4 GiB and half a percent cover the measured cards to 0.3 GiB."""
+_LABEL_ABOVE = 1.06
+"""nvidia-smi's total is up to 5.2% above CUDA's (8 GB cards)."""
 
 
 def find(product: str) -> GPU | None:
     """The GPU behind a label value, shared and sliced ones included; None for one that nobody entered here."""
-    gpu = CATALOGUE.get(_SHARING.sub("", product))
-    slice_memory = _MIG_MEMORY.search(product)
-    if gpu is None or slice_memory is None:
-        return gpu
-    return GPU(product, int(slice_memory[1]), gpu.capability)
+    whole, profile = _unsliced(product)
+    gpu = CATALOGUE.get(whole)
+    return gpu if gpu is None or profile is None else replace(gpu, product=product, memory_gib=profile, sold_as=())
+
+
+def device(name: str, memory_gib: float | None = None) -> Device | None:
+    """The GPU that a label or a person names ("Tesla T4", "A100-80", "NVIDIA H100 NVL (94GB)").
+
+    A name that stands for several cards is the smallest of them, unless it says how many GB. memory_gib, what the
+    driver reports, wins over the catalogue. None for an unknown name without it.
+    """
+    gpu = find(name) or _lenient(name, memory_gib)
+    if gpu is not None:
+        total = gpu.memory_gib if memory_gib is None else memory_gib
+        return Device(name, total, gpu.capability, is_amd=gpu.is_amd)
+    return None if memory_gib is None else Device(name, memory_gib, is_amd=_sounds_amd(name))
+
+
+def from_label_mib(product: str, mib: float) -> Device:
+    """The GPU of a node, by the labels nvidia.com/gpu.product and nvidia.com/gpu.memory.
+
+    The memory label is nvidia-smi's total: above what CUDA can have by what the driver keeps. A known card has its
+    measured figure, and the label says which card where two sizes have one name; another one has the label less what
+    drivers keep.
+    """
+    labelled = mib / 1024
+    known = [gpu for gpu in _same_label(product) if gpu.memory_gib * 0.98 <= labelled <= gpu.memory_gib * _LABEL_ABOVE]
+    if known:
+        gpu = known[0]
+        return Device(product, min(gpu.memory_gib, labelled), gpu.capability, is_amd=gpu.is_amd)
+    total = max(0.0, labelled - _KEPT_GIB - _KEPT_SHARE * labelled)
+    other = find(product) or _lenient(product, total)
+    return Device(product, total, None if other is None else other.capability, is_amd=_sounds_amd(product))
+
+
+def _unsliced(name: str) -> tuple[str, float | None]:
+    """The name of the whole card, and the GiB of the MIG slice that is meant."""
+    name = _SHARED.sub("", name.strip())
+    found = _SLICE.search(name)
+    if found is None:
+        return name, None
+    profile = found["profile"].lower()
+    return name[: found.start()], SLICES.get(profile, int(found["gb"]) * _LEAST_OF_SLICE)
+
+
+def _same_label(product: str) -> list[GPU]:
+    whole, profile = _unsliced(product)
+    if profile is None:
+        return [gpu for gpu in GPUS if gpu.product == whole]
+    gpu = find(product)
+    return [] if gpu is None else [gpu]
+
+
+# What people write. A name is taken apart into the words that tell products apart, those that tell variants of one
+# product apart, and a number of GB; the first must be the same set of words, so that "RTX 4000" is no "RTX 4090" and
+# "A10" no "A100".
+
+_MEMORY = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
+_BARE_NUMBER = re.compile(r"\d{1,3}")
+_VENDOR = re.compile(
+    r"nvidia|amd|geforce|quadro|tesla|instinct|radeon|rtx|gtx|gpu|graphics|card|accelerator|corporation|tensor|core"
+    r"|generation|edition|shared"
+)
+_GENERATIONS = frozenset({"ada", "blackwell"})
+_VARIANT = re.compile(r"sxm\d*|pcie|hbm\w*|nvl|oam|ac|active|sff|server|workstation|ada|blackwell")
+_SPELLINGS = (
+    (re.compile(r"\bmax[\s-]?q\b"), "maxq"),
+    (re.compile(r"\bmobile\b"), "laptop"),
+    (re.compile(r"\b(rtx|gtx)(?=[a\d])"), r"\1 "),
+    (re.compile(r"\bmi[\s-](?=\d{3})"), "mi"),
+    (re.compile(r"\b(\d{4})(ti|super|d)\b"), r"\1 \2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name taken apart."""
+
+    core: frozenset[str]
+    variant: frozenset[str]
+    gb: float | None
+
+
+def _take_apart(name: str) -> _Name:
+    text = name.lower().replace("_", " ")
+    memory = _MEMORY.search(text)
+    text = _MEMORY.sub(" ", text)
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    words = [word for word in re.split(r"[^a-z0-9]+", text) if word and not _VENDOR.fullmatch(word)]
+    variant = frozenset(word for word in words if _VARIANT.fullmatch(word))
+    core = frozenset(words) - variant
+    bare = frozenset(word for word in core if _BARE_NUMBER.fullmatch(word))
+    if memory is not None or len(bare) != 1 or bare == core:
+        return _Name(core, variant, None if memory is None else float(memory[1]))
+    return _Name(core - bare, variant, float(*bare))
+
+
+def _entries() -> Iterable[tuple[_Name, GPU]]:
+    for gpu in GPUS:
+        for name in (gpu.product, *ALSO_CALLED.get(gpu.product, ())):
+            yield _take_apart(name), gpu
+
+
+_ENTRIES = tuple(_entries())
+
+
+def _lenient(name: str, memory_gib: float | None) -> GPU | None:
+    whole, profile = _unsliced(name)
+    said = _take_apart(whole)
+    found = [(entry, gpu) for entry, gpu in _ENTRIES if entry.core == said.core and _may_be(entry, said)]
+    sized = found if said.gb is None else _of_size(found, said.gb)
+    if not sized and memory_gib is None:
+        return None
+    gpu = _choose(said, sized or found, None if profile is not None else memory_gib)
+    return gpu if gpu is None or profile is None else replace(gpu, product=name, memory_gib=profile, sold_as=())
+
+
+def _may_be(entry: _Name, said: _Name) -> bool:
+    return said.variant & _GENERATIONS <= entry.variant
+
+
+def _choose(said: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | None) -> GPU | None:
+    if not found:
+        return None
+    alike = [sum(any(own.startswith(word) for own in entry.variant) for word in said.variant) for entry, _ in found]
+    best = [gpu for (_, gpu), score in zip(found, alike, strict=True) if score == max(alike)]
+    if memory_gib is None:
+        return min(best, key=lambda gpu: gpu.memory_gib)
+    return min(best, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
+
+
+def _of_size(found: list[tuple[_Name, GPU]], gb: float) -> list[tuple[_Name, GPU]]:
+    """The cards that somebody can mean by so many GB: what they are sold as, or what a tool prints for them."""
+    off = [min(abs(gb / known - 1) for known in (*gpu.sold_as, gpu.memory_gib)) for _, gpu in found]
+    return [one for one, away in zip(found, off, strict=True) if away <= 0.03 and away <= min(off) + 0.005]
+
+
+def _sounds_amd(name: str) -> bool:
+    return re.search(r"\b(amd|instinct|radeon|mi\d{3})", name.lower().replace("_", " ")) is not None

@@ -1,4 +1,4 @@
-"""python -m llmservice_runtime: install, serve, preflight, fetch."""
+"""python -m llmservice_runtime: install, serve, preflight, fetch, inspect."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ examples:
   # what serve does before vLLM: fetch once, resume, verify, link; by hand into a folder of your own
   python3 -m llmservice_runtime fetch --fetch=model=hf://ORG/NAME@REVISION --cache=/data --links=/data/links
   AWS_ENDPOINT_URL_S3=http://minio:9000 python3 -m llmservice_runtime fetch --fetch=model=s3://BUCKET/PREFIX
+
+  # what a model is made of, by its config.json and the headers of its weights, which stay where they are
+  python3 -m llmservice_runtime inspect --model=hf://ORG/NAME@REVISION
+  python3 -m llmservice_runtime inspect --model=/models/tiny-chat
 
   # how a running server is doing
   curl localhost:8081/state
@@ -54,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
         )
         add_options(command)
     _add_fetch(commands)
+    _add_inspect(commands)
     return top
 
 
@@ -77,6 +82,18 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
 
 
+def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "inspect",
+        help="say in JSON what a model is made of, without its weights",
+        allow_abbrev=False,
+        description="Reads config.json and the headers of the safetensors files. Credentials come from the "
+        "environment, as for fetch. Ends with 0 when it came to a conclusion, which may be why there are no facts.",
+    )
+    command.add_argument("--model", required=True, metavar="URI", help="hf://, s3://, a folder or a config.json")
+    command.add_argument("--termination-log", type=Path, metavar="PATH", help="write the result there as well")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Split at the first --, since what follows is vLLM's."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -96,6 +113,10 @@ def main(arguments: Sequence[str]) -> int:
         return fetch(
             Wanted(tuple(namespace.fetch), namespace.cache, namespace.links, namespace.weights, extension, flags)
         )
+    if namespace.command == "inspect":
+        from llmservice_runtime.inspection import main as inspect
+
+        return inspect(namespace.model, namespace.termination_log)
     if namespace.command == "preflight":
         from llmservice_runtime.preflight import main as preflight
 

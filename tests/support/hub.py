@@ -11,6 +11,7 @@ import re
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class Hub:
     failures: int = 0
     """So many requests are answered with 503 from now on."""
     asked: list[Asked] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes of large files, by their path in the repository."""
     url: str = ""
     storage_url: str = ""
     """Where large files are redirected to: another name for the same server, as the hub's storage is."""
@@ -191,21 +194,22 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                         if path in repo.damaged:
                             content = bytes([content[0] ^ 1]) + content[1:]
                         # The storage's own tag, which says nothing of the hash.
-                        self._content(content, {"ETag": f'"{digest[:32]}"'}, cut=cut, slow=True)
+                        self._content(content, {"ETag": f'"{digest[:32]}"'}, cut=cut, large=path)
                         return
             self._refuse(404, "", "no such object")
 
         def _content(
-            self, content: bytes, headers: Mapping[str, str], *, cut: int | None = None, slow: bool = False
+            self, content: bytes, headers: Mapping[str, str], *, cut: int | None = None, large: str = ""
         ) -> None:
             asked = None if hub.ignores_ranges else self.headers.get("Range")
             start, size = _start(asked), len(content)
-            span = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if asked else {}
-            self._head(206 if span else 200, {**headers, **span, "Content-Length": str(size - start)})
+            end = _end(asked, size)
+            span = {"Content-Range": f"bytes {start}-{end - 1}/{size}"} if asked else {}
+            self._head(206 if span else 200, {**headers, **span, "Content-Length": str(end - start)})
             if self.command == "HEAD":
                 return
-            for offset in range(start, size, _CHUNK):
-                chunk = content[offset : offset + _CHUNK]
+            for offset in range(start, end, _CHUNK):
+                chunk = content[offset : min(end, offset + _CHUNK)]
                 if cut is not None and offset - start + len(chunk) > cut:
                     self.close_connection = True
                     return
@@ -214,7 +218,9 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 except OSError:  # whoever asked is gone
                     self.close_connection = True
                     return
-                if slow and hub.bytes_per_second:
+                if large:
+                    hub.sent[large] += len(chunk)
+                if large and hub.bytes_per_second:
                     time.sleep(len(chunk) / hub.bytes_per_second)
 
         def _json(self, document: object) -> None:
@@ -250,3 +256,9 @@ def _start(header: str | None) -> int:
     """The first byte that is asked for."""
     found = re.match(r"bytes=(\d+)-", header or "")
     return int(found[1]) if found else 0
+
+
+def _end(header: str | None, size: int) -> int:
+    """The byte behind the last one that is asked for."""
+    found = re.fullmatch(r"bytes=\d+-(\d+)", header or "")
+    return min(size, int(found[1]) + 1) if found else size

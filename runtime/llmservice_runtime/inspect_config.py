@@ -1,0 +1,225 @@
+"""A model's config.json, cut down to what its memory depends on. Pure, and never surprised: anybody may write one."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from llmservice_runtime.inspect_keys import ENCODER_KEYS, ENCODER_SECTIONS, INSPECTED_KEYS, SECTION_KEYS
+from llmservice_runtime.inspect_tensors import is_encoder, layers_of
+
+__all__ = ["INSPECTED_KEYS", "SECTION_KEYS", "expanded", "modules", "selected", "shorter"]
+
+Json = Mapping[str, Any]
+
+_ROPE = frozenset({"rope_scaling", "rope_parameters"})
+_ROPE_KEYS = frozenset({"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"})
+_QUANTIZED = frozenset({"quantization_config", "compression_config"})
+# What only the quantizer itself wanted to remember.
+_QUANTIZER_NOTES = frozenset({
+    "meta", "dataset", "damp_percent", "true_sequential", "static_groups", "model_name_or_path", "model_file_base_name",
+    "tokenizer", "observer", "observer_kwargs", "global_compression_ratio", "sparsity_config",
+    "transform_config", "actorder", "export", "batch_size", "cache_block_outputs", "llm_int8_threshold",
+    "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "bnb_4bit_quant_storage",
+})  # fmt: skip
+_DEEPEST = 6
+_LARGEST = 2**63
+_LONGEST_TEXT = 600
+_FEW = 8
+# Shorter lists of modules stay readable as they are.
+_LONGEST_PATTERN = 160
+
+
+def selected(config: Json) -> dict[str, Any]:
+    """The keys that are inspected, in their order, sections alike; null is what is not said, and left out."""
+    return _section(config, layers_of(config), INSPECTED_KEYS)
+
+
+def _section(config: Json, layers: int | None, keys: frozenset[str]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in SECTION_KEYS and isinstance(value, Mapping):
+            inner = ENCODER_KEYS if name in ENCODER_SECTIONS else INSPECTED_KEYS
+            found: Any = _section(value, layers, inner)
+        elif name not in keys:
+            continue
+        elif name in _ROPE:
+            found = _rope(value)
+        elif name in _QUANTIZED:
+            found = _quantization(value, layers)
+        else:
+            found = _plain(value)
+        if found is not None and found != {}:
+            kept[name] = found
+    return kept
+
+
+def _plain(value: object, depth: int = 0) -> Any:
+    """Numbers, texts, and lists and objects of them; None for what is nothing of that, or too much of it."""
+    if isinstance(value, (bool, str)):
+        return None if isinstance(value, str) and len(value) > _LONGEST_TEXT else value
+    if isinstance(value, int):
+        return value if abs(value) < _LARGEST else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth >= _DEEPEST:
+        return None
+    if isinstance(value, Mapping):
+        inner = {str(name): _plain(item, depth + 1) for name, item in value.items()}
+        return {name: item for name, item in inner.items() if item is not None and item != {}}
+    if isinstance(value, Sequence):
+        return runs([_plain(item, depth + 1) for item in value])
+    return None
+
+
+def runs(values: Sequence[Any]) -> list[Any]:
+    """A list whose repetitions are written as [value, count], where that is shorter; see `expanded`."""
+    if len(values) <= _FEW:
+        return list(values)
+    found: list[Any] = []
+    start = 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and _same(values[end], values[start]):
+            continue
+        count = end - start
+        found += [[values[start], count]] if count > 1 else [values[start]]
+        start = end
+    return found if _length(found) < _length(values) else list(values)
+
+
+def expanded(value: object) -> Any:
+    """A list as config.json had it."""
+    if not isinstance(value, list):
+        return value
+    full: list[Any] = []
+    for item in value:
+        is_run = isinstance(item, list) and len(item) == 2 and type(item[1]) is int and item[1] > 0
+        full += [item[0]] * item[1] if is_run else [item]
+    return full
+
+
+def _same(one: object, other: object) -> bool:
+    """True is 1 in Python, and not in config.json."""
+    return type(one) is type(other) and one == other
+
+
+def _length(value: object) -> int:
+    return len(json.dumps(value, separators=(",", ":")))
+
+
+def _rope(value: object) -> Any:
+    """Without the factors of single frequencies, of which there are dozens."""
+    if not isinstance(value, Mapping):
+        return None
+    inner = {
+        name: _rope(item) if isinstance(item, Mapping) else _plain(item)
+        for name, item in value.items()
+        if name in _ROPE_KEYS or isinstance(item, Mapping)
+    }
+    return {name: item for name, item in inner.items() if item is not None}
+
+
+def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
+    """Methods, widths and groups; modules by the hundred become patterns."""
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        items = {str(name): item for name, item in value.items() if name not in _QUANTIZER_NOTES}
+        inner = {name: _quantization(item, layers, depth + 1) for name, item in items.items()}
+        kept = {name: item for name, item in inner.items() if item is not None and item not in ({}, [])}
+        is_by_module = len(kept) > _FEW and all("." in name for name in kept)
+        return _by_pattern(kept, layers) if is_by_module else kept
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return modules(value, layers)
+    return _plain(value, depth)
+
+
+def _by_pattern(settings: Json, layers: int | None) -> dict[str, Any]:
+    """Modules that are quantized alike, together."""
+    alike: dict[str, list[str]] = {}
+    for name, setting in settings.items():
+        alike.setdefault(json.dumps(setting, sort_keys=True), []).append(name)
+    return {pattern: json.loads(text) for text, names in alike.items() for pattern in modules(names, layers)}
+
+
+def modules(names: Iterable[str], layers: int | None = None) -> list[str]:
+    """A list of modules, shorter: `model.layers.*.mlp.gate` where all layers are meant, else a pattern `re:...`.
+
+    Patterns that stand in the list already are kept as they are. `layers` is the number of the model's layers.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        is_pattern = name.startswith("re:") or "*" in name
+        groups.setdefault(name if is_pattern else re.sub(r"(?<![^.])\d+(?![^.])", "*", name), []).append(name)
+    return [found[0] if len(found) == 1 else _pattern(group, found, layers) for group, found in groups.items()]
+
+
+def _pattern(group: str, names: Sequence[str], layers: int | None) -> str:
+    """`group` is their common name with * for numbers, of which the first counts the layers."""
+    if "*" not in group or group in names:
+        return group
+    numbers = sorted({int(found[0]) for name in names if (found := re.search(r"(?<![^.])\d+(?![^.])", name))})
+    is_tower = is_encoder(group.split("."))
+    if is_tower or layers is None or len(numbers) >= layers:
+        return group
+    before, after = (re.escape(part).replace(r"\*", r"\d+") for part in group.split("*", 1))
+    exact = f"re:{before}({'|'.join(map(str, numbers))}){after}"
+    # Nearly all layers, told in full, would be the longest part of the document.
+    return group if len(exact) > _LONGEST_PATTERN and 2 * len(numbers) > layers else exact
+
+
+def shorter(config: Json) -> dict[str, Any] | None:
+    """The same with the dearest of what matters least left out; None where nothing is left that could be."""
+    for cut in (_fewer_modules, _no_encoder, _no_longest):
+        less = _anywhere(cut, config)
+        if less is not None:
+            return less
+    return None
+
+
+def _anywhere(cut: Callable[[Json], dict[str, Any] | None], config: Json) -> dict[str, Any] | None:
+    """Here, or in the configuration of the language model within."""
+    if (less := cut(config)) is not None:
+        return less
+    for name in SECTION_KEYS:
+        inner = config.get(name)
+        if isinstance(inner, Mapping) and name not in ENCODER_SECTIONS and (less := _anywhere(cut, inner)) is not None:
+            return {**config, name: less}
+    return None
+
+
+def _fewer_modules(config: Json) -> dict[str, Any] | None:
+    """Half of the longest list of modules; which of them stay in 16 bit, the tensors tell better."""
+    for name in _QUANTIZED:
+        value = config.get(name)
+        if isinstance(value, Mapping) and (less := _halved(value)) is not None:
+            return {**config, name: less}
+    return None
+
+
+def _halved(value: Json) -> dict[str, Any] | None:
+    long = [name for name, item in value.items() if isinstance(item, (list, Mapping)) and len(item) > _FEW]
+    for name in sorted(long, key=lambda name: -_length(value[name])):
+        item, half = value[name], len(value[name]) // 2
+        return {**value, name: item[:half] if isinstance(item, list) else dict(list(item.items())[:half])}
+    for name, item in value.items():
+        if isinstance(item, Mapping) and (less := _halved(item)) is not None:
+            return {**value, name: less}
+    return None
+
+
+def _no_encoder(config: Json) -> dict[str, Any] | None:
+    """What encoders weigh, the tensors tell too."""
+    found = [name for name in config if name in ENCODER_SECTIONS]
+    return {name: item for name, item in config.items() if name != found[0]} if found else None
+
+
+def _no_longest(config: Json) -> dict[str, Any] | None:
+    long = [
+        name
+        for name, item in config.items()
+        if name not in SECTION_KEYS and isinstance(item, (list, Mapping, str)) and _length(item) > _LONGEST_PATTERN
+    ]
+    longest = max(long, key=lambda name: _length(config[name]), default=None)
+    return None if longest is None else {name: item for name, item in config.items() if name != longest}

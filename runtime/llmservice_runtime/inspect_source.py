@@ -1,0 +1,161 @@
+"""Where an inspection reads: the files of a model by name and size, and a few bytes of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from llmservice_runtime import model_files
+from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
+from llmservice_runtime.fetch import failed
+from llmservice_runtime.fetch.files import Listing, Origin, RemoteFile, is_inside
+from llmservice_runtime.fetch.http import Refused, Unreachable
+from llmservice_runtime.fetch.hub import Hub
+from llmservice_runtime.fetch.s3 import Bucket
+from llmservice_runtime.fetch.transfer import Patience, give_up_or_wait
+
+T = TypeVar("T")
+BUDGET_SECONDS = 60.0
+
+
+class Source(Protocol):
+    """The files of one revision."""
+
+    @property
+    def uri(self) -> str:
+        """For messages."""
+
+    @property
+    def field(self) -> str:
+        """The field of the spec that names it."""
+
+    @property
+    def revision(self) -> str | None:
+        """Which files these are, where somebody can say."""
+
+    @property
+    def files(self) -> tuple[RemoteFile, ...]:
+        """All of them, with paths below the model's folder."""
+
+    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
+        """Bytes from `start` up to and without `end`. FetchFailed."""
+
+
+@dataclass
+class Budget:
+    """How long it may be tried to get an answer, all requests together."""
+
+    seconds: float = BUDGET_SECONDS
+    say: Callable[[str], None] = field(default=lambda _: None)
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+
+    def __post_init__(self) -> None:
+        self._end = self.clock() + self.seconds
+        self._patience = Patience(longest=8.0, sleep=lambda seconds: self.sleep(min(seconds, self._left())))
+
+    def _left(self) -> float:
+        return max(0.0, self._end - self.clock())
+
+    def patiently(self, action: Callable[[], T], place: str) -> T:
+        """The result of a request that may fail for a while. FetchFailed where it goes on failing."""
+        failures = 0
+        while True:
+            try:
+                return action()
+            except (Unreachable, Refused) as error:
+                failures += 1
+                patience = self._patience if self._left() > 0 else replace(self._patience, attempts=failures)
+                give_up_or_wait(error, failures, patience, self.say, place)
+
+
+class Remote:
+    """A repository of the hub, or a bucket."""
+
+    def __init__(self, origin: Origin, budget: Budget) -> None:
+        self._origin, self._budget = origin, budget
+        self._listing: Listing = budget.patiently(origin.listing, origin.uri)
+        self.uri, self.field = origin.uri, origin.field
+        self.revision: str | None = self._listing.revision
+        self.files = self._listing.files
+
+    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
+        """By a ranged request; of an answer that ignores the range no more than is needed."""
+        return self._budget.patiently(lambda: self._read(file, start, end), self.uri)
+
+    def _read(self, file: RemoteFile, start: int, end: int) -> bytes:
+        body = bytearray()
+        with self._origin.read(self._listing, file, start, end) as (at, chunks):
+            if at > start:
+                raise Unreachable(f"{self.uri} sends another part of {file.path} than was asked for")
+            for chunk in chunks:
+                body += chunk
+                if at + len(body) >= end:
+                    break
+        if at + len(body) < end:
+            raise Unreachable(f"{self.uri}: the connection ended early, in {file.path}")
+        return bytes(body[start - at : end - at])
+
+
+class Folder:
+    """A folder that is mounted, or on somebody's disk; or a config.json alone."""
+
+    revision: str | None = None
+
+    def __init__(self, path: Path, field: str) -> None:
+        self.uri, self.field = str(path), field
+        self._folder = path.parent if path.is_file() else path
+        found = [path] if path.is_file() else sorted(entry for entry in path.iterdir() if entry.is_file())
+        self.files = tuple(RemoteFile(self._name(entry), entry.stat().st_size, blob="") for entry in found)
+        self._paths = dict(zip((file.path for file in self.files), found, strict=False))
+
+    def _name(self, path: Path) -> str:
+        """Whoever names a single JSON file means a config.json."""
+        return "config.json" if str(path) == self.uri and path.suffix == ".json" else path.name
+
+    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
+        """From the disk."""
+        try:
+            with self._paths[file.path].open("rb") as opened:
+                opened.seek(start)
+                return opened.read(end - start)
+        except OSError as error:
+            raise unreadable(f"{self._paths[file.path]} cannot be read: {error.strerror or error}.") from None
+
+
+def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], None], budget: Budget) -> Source:
+    """What stands behind hf://, s3:// or a path. FetchFailed."""
+    scheme, separator, rest = uri.partition("://")
+    where = failed.field_of(MODEL_ARTIFACT, uri)
+    if scheme == "hf" and rest and is_inside(rest):
+        return Remote(Hub.of(rest, where, environment), budget)
+    if scheme == "s3" and rest and is_inside(rest):
+        return Remote(Bucket.of(rest, where, environment, hide), budget)
+    if separator:
+        raise failed.not_found(where, f"{uri!r} cannot be inspected.", "It must be hf://, s3:// or a folder.")
+    path = Path(uri)
+    try:
+        if not path.is_file():
+            _check_folder(path)
+        return Folder(path, where)
+    except OSError as error:
+        raise unreadable(f"{uri} cannot be read: {error.strerror or error}.") from None
+
+
+def _check_folder(folder: Path) -> None:
+    """With the words that the supervisor has for it. Weights need not be there: whoever plans may have none yet."""
+    failure = next(model_files.check_files(folder, needs_weights=False), None)
+    if failure is None and any(path.suffix in model_files.WEIGHT_SUFFIXES for path in folder.iterdir()):
+        failure = next(model_files.check_files(folder, needs_weights=True), None)
+    if failure is not None:
+        raise failed.FetchFailed.of(failure)
+
+
+def unreadable(message: str) -> failed.FetchFailed:
+    """Files that are there and cannot be read, or are not those that there should be."""
+    return failed.FetchFailed(
+        FailureReason.WEIGHTS_UNREADABLE, message, "Check spec.model.uri, and that everybody may read the files."
+    )

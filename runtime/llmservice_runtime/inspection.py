@@ -1,0 +1,209 @@
+"""Looks at a model without loading it: its config.json, and the headers of its safetensors files.
+
+`python -m llmservice_runtime inspect` prints what was found as one line of JSON, and leaves it as the container's
+termination message, from where the operator reads it. It ends with 0 when it came to a conclusion, be it that the
+model is not there: a container that ended otherwise has no conclusion.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmservice_runtime.contract import Failure, FailureReason
+from llmservice_runtime.fetch import failed
+from llmservice_runtime.fetch.files import RemoteFile
+from llmservice_runtime.fetch.redact import Redacted, Redactor
+from llmservice_runtime.fetch.selection import select
+from llmservice_runtime.inspect_config import selected
+from llmservice_runtime.inspect_mistral import from_params
+from llmservice_runtime.inspect_source import Budget, Source, source_of, unreadable
+from llmservice_runtime.inspect_tensors import Sum, layers_of
+from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.safetensors_header import LENGTH_BYTES, Tensor, header_length, parse_header, tensors_of
+
+CONFIG = "config.json"
+PARAMS = "params.json"
+INDEX = "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"
+# A whole inspection ends before Kubernetes ends its pod, which would leave no message.
+DEADLINE_SECONDS = 100.0
+_WORKERS = 8
+_CONFIG_LIMIT = 4 << 20
+_INDEX_LIMIT = 64 << 20
+# Of one file's header, in memory while it is added up. Files of the largest models stay far below it.
+_HEADER_LIMIT = 30 << 20
+_DOWNLOAD_REMEDY = (
+    "Check DNS, proxy and CA settings of the operator's chart, and that pods of this namespace may reach {}. Or give "
+    "the facts in spec.model.architecture."
+)
+Header = Mapping[str, Tensor]
+
+
+def inspect(
+    uri_or_path: str, environment: Mapping[str, str], *, budget: Budget | None = None, redactor: Redactor | None = None
+) -> Inspection:
+    """Facts about the model behind hf://, s3:// or a path (a folder, or a config.json), or why there are none.
+
+    Nothing that is wrong with the model, the network or the credentials raises; it is the Inspection's failure.
+    """
+    redactor = redactor or Redactor(environment)
+    source: Source | None = None
+    try:
+        source = source_of(uri_or_path, environment, redactor.hide, budget or Budget())
+        return _inspected(source)
+    except failed.FetchFailed as error:
+        failure = replace(redactor.failure(error.failure), phase=None)
+        if failure.reason is FailureReason.MODEL_DOWNLOAD_FAILED:
+            failure = replace(failure, remedy=_DOWNLOAD_REMEDY.format(uri_or_path))
+        return Inspection(source.revision if source else None, failure=failure)
+
+
+def _inspected(source: Source) -> Inspection:
+    config = _config(source)
+    kept = selected(config)
+    weights = _weights(source)
+    if weights is None:
+        return Inspection(source.revision, kept)
+    summed = Sum(layers_of(config))
+    for header in _headers(source, weights):
+        summed.add(header)
+    if summed.dtype and not _names_dtype(config):
+        # vLLM looks there as well where the config says nothing.
+        kept["torch_dtype"] = summed.dtype
+    return Inspection(source.revision, kept, summed.to_document())
+
+
+def _config(source: Source) -> dict[str, Any]:
+    """The model's configuration under the names of config.json, with what quantizers wrote beside it."""
+    named = {file.path: file for file in source.files}
+    if CONFIG in named:
+        config = _document(source, named[CONFIG])
+    elif PARAMS in named:
+        config = from_params(_document(source, named[PARAMS]))
+    else:
+        shown = ", ".join(sorted(named)[:8]) or "nothing"
+        raise failed.not_found(
+            source.field,
+            f"{source.uri} has no {CONFIG}; it holds: {shown}.",
+            "It must be the folder of a model in Hugging Face's format.",
+        )
+    if not config.get("quantization_config") and MODELOPT in named:
+        config["quantization_config"] = _document(source, named[MODELOPT])
+    return config
+
+
+def _document(source: Source, file: RemoteFile) -> dict[str, Any]:
+    if file.size > _CONFIG_LIMIT:
+        raise _invalid(source, f"{file.path} of {source.uri} has {file.size} bytes")
+    try:
+        document = json.loads(source.read(file, 0, file.size))
+    except (RecursionError, ValueError):
+        raise _invalid(source, f"{file.path} of {source.uri} is no JSON") from None
+    if not isinstance(document, dict):
+        raise _invalid(source, f"{file.path} of {source.uri} is no JSON object")
+    return document
+
+
+def _invalid(source: Source, message: str) -> failed.FetchFailed:
+    return failed.FetchFailed(
+        FailureReason.MODEL_CORRUPT, f"{message}.", f"Upload the file again where {source.field} points to."
+    )
+
+
+def _weights(source: Source) -> list[RemoteFile] | None:
+    """The safetensors files that vLLM loads, each once; None where it loads something else, or nothing is there."""
+    _, chosen = select(source.files)
+    here = [file for file in chosen if "/" not in file.path]
+    tensors = [file for file in here if file.path.endswith(".safetensors")]
+    if not tensors or len(tensors) < len(here):
+        return None
+    index = next((file for file in source.files if file.path == INDEX), None)
+    if index is None or index.size > _INDEX_LIMIT:
+        return tensors
+    named = _named_by(source, index)
+    if missing := sorted(named - {file.path for file in tensors}):
+        raise unreadable(f"{INDEX} names files that are not in {source.uri}: {', '.join(missing[:8])}.")
+    return [file for file in tensors if file.path in named] if named else tensors
+
+
+def _named_by(source: Source, index: RemoteFile) -> set[str]:
+    try:
+        return {str(name) for name in json.loads(source.read(index, 0, index.size))["weight_map"].values()}
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise _invalid(source, f"{INDEX} of {source.uri} is not readable") from None
+
+
+def _headers(source: Source, files: Iterable[RemoteFile]) -> Iterable[Header]:
+    """One for each file, a few at once. The first failure ends all."""
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="inspect") as pool:
+        running = [pool.submit(_header, source, file) for file in files]
+        try:
+            for future in running:
+                yield future.result()
+        except failed.FetchFailed:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _header(source: Source, file: RemoteFile) -> Header:
+    """Two small reads: how long it is, and itself. Never the tensors behind it."""
+    try:
+        length = header_length(source.read(file, 0, min(LENGTH_BYTES, file.size)), file.size)
+        if length > _HEADER_LIMIT:
+            raise ValueError(f"its header has {length} bytes")
+        return tensors_of(parse_header(source.read(file, LENGTH_BYTES, LENGTH_BYTES + length), file.size))
+    except ValueError as error:
+        message = f"{file.path} of {source.uri} is damaged or was cut short: {error}."
+        raise failed.corrupt(source.field, message) from None
+
+
+def _names_dtype(config: Mapping[str, Any]) -> bool:
+    parts = (config, *(config.get(name) for name in ("text_config", "vision_config", "encoder_config")))
+    return any(part.get("torch_dtype") or part.get("dtype") for part in parts if isinstance(part, Mapping))
+
+
+def main(model: str, termination_log: Path | None) -> int:
+    """Look, print, leave the message. A server that only trickles does not keep it from coming to an end."""
+    redactor = Redactor(os.environ)
+    sys.stderr = Redacted(sys.stderr, redactor)
+    budget = Budget(say=_say)
+    found: list[Inspection] = []
+    work: Callable[[], None] = lambda: found.append(inspect(model, os.environ, budget=budget, redactor=redactor))  # noqa: E731
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_SECONDS)
+    if not found and not thread.is_alive():
+        return 1  # its traceback is in the log
+    text = (found[0] if found else Inspection(failure=_too_slow(model))).to_json()
+    if termination_log is not None:
+        termination_log.write_text(text, encoding="utf-8")
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+    if not found:
+        # Threads that still read would keep the interpreter here.
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(0)
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"[llmservice] {text}\n")
+    sys.stderr.flush()
+
+
+def _too_slow(model: str) -> Failure:
+    return Failure(
+        FailureReason.MODEL_DOWNLOAD_FAILED,
+        f"The headers of {model} did not come within {DEADLINE_SECONDS:.0f} s.",
+        _DOWNLOAD_REMEDY.format(model),
+    )

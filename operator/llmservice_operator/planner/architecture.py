@@ -1,4 +1,4 @@
-"""What a model is made of, as far as its memory is concerned. Values only: config_json.py and facts.py make them.
+"""What a model is made of, as far as its memory is concerned. Values only: config_json.py makes them.
 
 Counts are of the whole model, before anything is split over GPUs. Lengths are in tokens, widths in values.
 """
@@ -40,13 +40,21 @@ class Attention:
     query_rank: int = 0
     """q_lora_rank of MLA; 0: queries are not compressed."""
     conv_values: int = 0
-    """Values of the convolution state of one request, for STATE."""
+    """Values of the convolution state of one request: of STATE, and of attention beside a state (Falcon-H1)."""
     recurrent_values: int = 0
-    """Values of the recurrent state of one request, for STATE."""
+    """Values of the recurrent state of one request, likewise."""
+    recurrent_bytes: int = 0
+    """Of one of them, where the model says it (mamba_ssm_dtype); 0: they are of the model's own type."""
+    state_groups: int = 0
+    """Groups of B and C in Mamba 2. Fewer than ranks: each rank keeps one, and conv_values grow."""
+    group_values: int = 0
+    """Values that one such group adds to conv_values, B and C together."""
     parameters: int = 0
     """Of its projections."""
     shares_cache: bool = False
     """It reads the cache of an earlier layer and stores nothing itself."""
+    chunked: bool = False
+    """The window starts anew every `window` tokens (Llama 4) instead of sliding with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,76 @@ class FeedForward:
     """Width of the experts that every token uses, together."""
 
 
+class Split(StrEnum):
+    """How tensor-parallel ranks share a matrix."""
+
+    TENSOR = "tensor"
+    """Each holds a slice of its rows or columns; slices are whole heads where it has `units`."""
+    NONE = "none"
+    """Each holds all of it: routers, the down-projections of MLA."""
+    EXPERTS = "experts"
+    """Each holds a slice of every expert, or with expert parallelism some experts whole."""
+
+
+class Part(StrEnum):
+    """What weights are for: what can be told apart in a checkpoint by the names of its tensors."""
+
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    ATTENTION = "attention"
+    FEED_FORWARD = "feed_forward"
+    EXPERTS = "experts"
+    VISION = "vision"
+    MTP = "mtp"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A matrix of a layer, or `count` equal ones."""
+
+    module: str
+    """Its name inside the layer, as checkpoints have it: self_attn.q_proj. Kept modules are named so."""
+    part: Part
+    inputs: int
+    outputs: int
+    split: Split = Split.TENSOR
+    units: int = 0
+    """Heads that a slice may not cut; with fewer of them than ranks each rank holds one. 0: any slice will do."""
+    count: int = 1
+    bias: int = 0
+    """Values of the bias of each; it is never quantized."""
+    plain: bool = False
+    """No method quantizes it: convolutions, routers."""
+    kept: bool = False
+    """The checkpoint's own quantization leaves it in 16 bit."""
+
+    @property
+    def values(self) -> int:
+        """Of all `count` matrices, without biases."""
+        return self.inputs * self.outputs * self.count
+
+    @property
+    def parameters(self) -> int:
+        """Of all `count` matrices, with biases."""
+        return self.values + self.bias * self.count
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One decoder layer."""
 
     attention: Attention
     feed_forward: FeedForward
+    linears: tuple[Linear, ...] = ()
+    """Its matrices; empty where nothing but the total is known."""
+    small: int = 0
+    """Values of norms and the like, which every rank holds in 16 bit."""
+
+    @property
+    def parameters(self) -> int:
+        """Everything in it."""
+        return sum(linear.parameters for linear in self.linears) + self.small
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +156,16 @@ class Quantization:
     """Weights that share one scale; 0: a channel or a tensor does."""
     kept: tuple[str, ...] = ()
     """Modules that stay in 16 bit (ignore, modules_to_not_convert), as patterns or names."""
+    scale_bits: float = 16
+    """Of one scale."""
+    zero_bits: float = 0
+    """Of one zero point, one for each group; 0 where quantization is symmetric."""
+    group_rows: int = 1
+    """Rows that share a scale too: 128 where blocks of 128 x 128 do."""
+    head: bool = False
+    """lm_head is quantized as well."""
+    parts: tuple[Part, ...] = ()
+    """Only these are quantized; empty: all linears of decoder layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +180,55 @@ class Architecture:
     tie_word_embeddings: bool = False
     max_position_embeddings: int | None = None
     """The longest request that vLLM derives from the config, rope scaling included; None: unlimited or not said."""
+    default_max_len: int | None = None
+    """What vLLM takes where nobody says a length, if not max_position_embeddings: with longrope the original length."""
     dtype: str | None = None
     """float32, bfloat16 or float16: what the checkpoint is in."""
     quantization: Quantization | None = None
     total_parameters: int | None = None
     """Where somebody stated it; else weights.py counts."""
     vision_parameters: int = 0
-    """Of encoders of pictures and sound; every tensor-parallel rank holds all of them."""
+    """Of encoders of pictures and sound and what joins them to the model."""
+    vision_split: bool = True
+    """Tensor-parallel ranks share the encoders; else each holds all of them."""
+    extra: tuple[Linear, ...] = ()
+    """Matrices of the first stage beside the embedding: projections, embeddings for each layer."""
     extra_parameters: int = 0
-    """Of what is neither embedding, head nor layer: positions that are learned, projections, final norms."""
+    """Of what is neither embedding, head, layer nor `extra`: positions that are learned, final norms."""
+    embedding_size: int | None = None
+    """Width of the embedding and the head where it is not hidden_size (OPT's word_embed_proj_dim)."""
+    head_bias: bool = False
+    rotary_values: int = 0
+    """Of the tables of sines and cosines, which every rank and stage holds in 16 bit; they count as weights."""
     mtp_layers: int = 0
     """Layers for multi-token prediction that are loaded only with speculation."""
     tokens_per_image: int = 0
     """Most tokens that one picture becomes; 0 for text models."""
+    vision_values: int = 0
+    """Values that the encoder holds at its peak for each token that a picture becomes."""
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the token embedding, unpadded."""
+        return self.vocab_size * (self.embedding_size or self.hidden_size)
+
+    @property
+    def counted_parameters(self) -> int:
+        """All that the checkpoint holds, by arithmetic; the multi-token prediction layers are left out."""
+        heads = 1 if self.tie_word_embeddings else 2
+        bias = self.vocab_size if self.head_bias else 0
+        layers = sum(count * layer.parameters for layer, count in self.distinct_layers)
+        extra = sum(linear.parameters for linear in self.extra) + self.extra_parameters
+        return self.embedding_parameters * heads + bias + layers + extra + self.vision_parameters
+
+    @property
+    def distinct_layers(self) -> tuple[tuple[Layer, int], ...]:
+        """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
+        counts: dict[int, int] = {}
+        for layer in self.layers:
+            counts[id(layer)] = counts.get(id(layer), 0) + 1
+        first = {id(layer): layer for layer in self.layers}
+        return tuple((first[key], count) for key, count in counts.items())
 
     @property
     def num_attention_heads(self) -> int:
@@ -129,3 +247,11 @@ class Incomplete(ValueError):
     def __init__(self, *missing: str) -> None:
         super().__init__(f"the model's configuration does not say: {', '.join(missing)}")
         self.missing = missing
+
+
+class InvalidModel(ValueError):
+    """A key of the model's configuration has a value that nothing can be made of."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key} in the model's configuration {problem}")
+        self.key = key

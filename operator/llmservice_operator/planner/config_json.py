@@ -1,0 +1,272 @@
+"""A model's config.json, or facts under the same names, made into an Architecture.
+
+It follows vLLM 0.32's model classes. Keys that are absent have transformers' defaults for the model_type, where
+published files leave them out. Checkpoints are judged by what their files say, never by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmservice_operator.planner import kept, quantized, vision
+from llmservice_operator.planner.architecture import (
+    Architecture,
+    Attention,
+    FeedForward,
+    InvalidModel,
+    Kind,
+    Layer,
+    Linear,
+    Part,
+    Split,
+)
+from llmservice_operator.planner.config_keys import ALIASES, MOST_LAYERS, Keys
+from llmservice_operator.planner.families import Family, family_of
+from llmservice_operator.planner.mixers import Mixer, attention, heads_of, kv_heads_of
+from llmservice_operator.planner.mlps import Mlp, dense, dense_width, expert_layers, experts
+from llmservice_operator.planner.patterns import kinds
+from llmservice_operator.planner.positions import lengths
+from llmservice_operator.planner.states import state
+
+_NESTED = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config")
+"""Where multimodal files keep the language model's part."""
+_DTYPES: Mapping[str, str] = {
+    "float32": "float32",
+    "float": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+}
+
+
+def read(document: Mapping[str, Any]) -> Architecture:
+    """What the model is made of.
+
+    `document` is the content of config.json, or facts under its names (model.architecture, an inspection's selection
+    with lists as [[value, count], ...]). Incomplete names what is indispensable and missing; InvalidModel names a key
+    whose value makes no sense.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidModel("config.json", "must be an object")
+    return _Reader(document).architecture()
+
+
+def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's keys, with those of the whole file behind them."""
+    text = document
+    for _ in range(3):
+        inner = next((text[name] for name in _NESTED if isinstance(text.get(name), Mapping)), None)
+        if inner is None:
+            break
+        outer = {key: value for key, value in text.items() if key not in _NESTED and key in _SHARED}
+        text = {**outer, **{key: value for key, value in inner.items() if value is not None}}
+    return text
+
+
+_SHARED = frozenset(
+    {"quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings", "architectures"}
+    | {"vision_config", "total_parameters"}
+    | {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+    | {"num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window", "rope_scaling", "rope_theta"}
+)
+"""Keys that some files say outside the language model's part, or say there for it."""
+
+
+class _Reader:
+    """One document."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        text = text_part(document)
+        model_type = text.get("model_type", document.get("model_type"))
+        if model_type is not None and not isinstance(model_type, str):
+            raise InvalidModel("model_type", "must be a string")
+        self.outer_type = document.get("model_type") if isinstance(document.get("model_type"), str) else ""
+        self.model_type = model_type or self.outer_type or ""
+        self.family: Family = family_of(self.model_type)
+        self.keys = Keys({**text, "model_type": self.model_type}, self.family.defaults)
+        self.document = document
+        self.layers_count = self._layers_count()
+
+    def _layers_count(self) -> int:
+        if not self.keys.has("num_hidden_layers"):
+            listed = self.keys.values("layers_block_type") or self.keys.text("hybrid_override_pattern")
+            if listed:
+                return len(listed)
+        return self.keys.needed("num_hidden_layers", most=MOST_LAYERS)
+
+    def architecture(self) -> Architecture:
+        keys, family = self.keys, self.family
+        hidden, vocabulary = keys.needed("hidden_size"), keys.needed("vocab_size")
+        each = kinds(keys, family, self.layers_count)
+        found = lengths(keys, family, each)
+        quantization = quantized.read(keys)
+        layers = self.layers(each)
+        if quantization is not None and quantization.kept:
+            layers = kept.marked(layers, quantization.kept)
+        encoder = vision.read(self.document, hidden)
+        made = Architecture(
+            name=self._name(),
+            hidden_size=hidden,
+            vocab_size=vocabulary,
+            layers=layers,
+            tie_word_embeddings=keys.flag("tie_word_embeddings", family.tied),
+            max_position_embeddings=found.longest,
+            default_max_len=found.default,
+            dtype=self._dtype(),
+            quantization=quantization,
+            total_parameters=keys.integer("total_parameters"),
+            vision_parameters=encoder.parameters,
+            vision_split=encoder.split,
+            extra=self._extra(),
+            extra_parameters=self._extra_parameters(),
+            embedding_size=self._embedding_size(hidden),
+            head_bias=family.head_bias,
+            rotary_values=found.rotary_values,
+            mtp_layers=keys.count("num_nextn_predict_layers") or keys.count("mtp_num_hidden_layers"),
+            tokens_per_image=encoder.tokens,
+        )
+        return _fitted(made, self)
+
+    def _name(self) -> str:
+        names = self.document.get("architectures")
+        if isinstance(names, list | tuple) and names and isinstance(names[0], str):
+            return names[0]
+        return self.model_type or "model"
+
+    def _dtype(self) -> str | None:
+        text = self.keys.text("dtype")
+        return None if text is None else _DTYPES.get(text.removeprefix("torch."))
+
+    def layers(self, each: tuple[str, ...] | None = None) -> tuple[Layer, ...]:
+        """One object for equal layers, so that what comes later counts few and not a hundred."""
+        each = kinds(self.keys, self.family, self.layers_count) if each is None else each
+        with_experts = expert_layers(self.keys, len(each))
+        widths = self._widths(len(each))
+        shared = self._sharing(each)
+        made: dict[tuple[str, bool, int, bool], Layer] = {}
+        result = []
+        for index, kind in enumerate(each):
+            key = (kind, with_experts[index], widths[index], shared[index])
+            if key not in made:
+                made[key] = self._layer(kind, with_experts[index], index, shared[index])
+            result.append(made[key])
+        return tuple(result)
+
+    def _widths(self, layers: int) -> tuple[int, ...]:
+        stated = self.keys.raw("intermediate_size")
+        if not isinstance(stated, list | tuple):
+            return (0,) * layers
+        return tuple(dense_width(self.keys, index) for index in range(layers))
+
+    def _sharing(self, each: tuple[str, ...]) -> tuple[bool, ...]:
+        """Gemma 3n and 4: the last layers read what earlier ones stored."""
+        sharing = min(self.keys.count("num_kv_shared_layers"), len(each))
+        return (False,) * (len(each) - sharing) + (True,) * sharing
+
+    def _layer(self, kind: str, with_experts: bool, index: int, shares: bool) -> Layer:
+        mixer = self._mixer(kind)
+        if shares:
+            mixer = replace(mixer, attention=replace(mixer.attention, shares_cache=True))
+        mlp = self._mlp(kind, with_experts, index)
+        linears = (*mixer.linears, *mlp[1], *self._beside())
+        norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
+        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + self.family.norms * norm)
+
+    def _mixer(self, kind: str) -> Mixer:
+        if kind in ("mlp", "moe"):
+            return Mixer(Attention(Kind.STATE), ())
+        if kind in ("mamba", "linear", "conv"):
+            return state(self.keys, kind)
+        if kind != "hybrid":
+            return attention(self.keys, self.family, kind)
+        beside, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
+        both = replace(
+            main.attention,
+            conv_values=beside.attention.conv_values,
+            recurrent_values=beside.attention.recurrent_values,
+            recurrent_bytes=beside.attention.recurrent_bytes,
+            state_groups=beside.attention.state_groups,
+            group_values=beside.attention.group_values,
+            parameters=main.attention.parameters + beside.attention.parameters,
+        )
+        return Mixer(both, (*main.linears, *beside.linears), main.small + beside.small)
+
+    def _mlp(self, kind: str, with_experts: bool, index: int) -> Mlp:
+        nothing: Mlp = (FeedForward(gated=self.family.gated), (), 0)
+        if self.model_type in ("mamba", "mamba2", "falcon_mamba"):
+            return nothing
+        if self.model_type == "nemotron_h":
+            if kind == "moe":
+                return experts(self.keys, self.family)
+            return dense(self.keys, self.family, index) if kind == "mlp" else nothing
+        if not with_experts:
+            return dense(self.keys, self.family, index)
+        routed = experts(self.keys, self.family)
+        if not self.keys.flag("enable_moe_block"):
+            return routed
+        both = dense(self.keys, self.family, index)
+        values = replace(routed[0], intermediate=both[0].intermediate)
+        return values, (*both[1], *routed[1]), both[2] + routed[2]
+
+    def _beside(self) -> tuple[Linear, ...]:
+        """Gemma 3n and 4 feed an embedding of its own into each layer."""
+        width = self.keys.count("hidden_size_per_layer_input")
+        if not width:
+            return ()
+        hidden = self.keys.needed("hidden_size")
+        return (
+            Linear("per_layer_input_gate", Part.OTHER, hidden, width, Split.NONE),
+            Linear("per_layer_projection", Part.OTHER, width, hidden, Split.NONE),
+        )
+
+    def _extra(self) -> tuple[Linear, ...]:
+        found: list[Linear] = []
+        hidden, narrow = self.keys.needed("hidden_size"), self.keys.integer("word_embed_proj_dim")
+        if narrow is not None and narrow != hidden:
+            found += [
+                Linear("project_in", Part.OTHER, narrow, hidden, Split.NONE),
+                Linear("project_out", Part.OTHER, hidden, narrow, Split.NONE),
+            ]
+        width = self.keys.count("hidden_size_per_layer_input")
+        if width:
+            words = self.keys.integer("vocab_size_per_layer_input") or self.keys.needed("vocab_size")
+            found += [
+                Linear("embed_tokens_per_layer", Part.OTHER, words, width * self.layers_count, plain=True),
+                Linear("per_layer_model_projection", Part.OTHER, hidden, width * self.layers_count),
+            ]
+        return tuple(found)
+
+    def _extra_parameters(self) -> int:
+        hidden, family = self.keys.needed("hidden_size"), self.family
+        norm = hidden * (2 if family.norm_bias else 1)
+        total = (norm if family.final_norm else 0) + (norm if family.embedding_norm else 0)
+        if family.positions is not None:
+            length = self.keys.integer("max_position_embeddings", "n_positions")
+            total += ((length or 1024) + family.positions) * hidden
+        return total
+
+    def _embedding_size(self, hidden: int) -> int | None:
+        narrow = self.keys.integer("word_embed_proj_dim")
+        return None if narrow in (None, hidden) else narrow
+
+
+def _fitted(made: Architecture, reader: _Reader) -> Architecture:
+    """Where only facts and a total are known, what they leave open follows from which form comes closest to it."""
+    total = made.total_parameters
+    if total is None or reader.model_type:
+        return made
+    forms = [made]
+    if not reader.keys.has("num_experts"):
+        reader.family = replace(reader.family, gated=not reader.family.gated)
+        forms.append(replace(made, layers=reader.layers()))
+    if not reader.keys.has("tie_word_embeddings"):
+        forms += [replace(form, tie_word_embeddings=True) for form in forms]
+    return min(forms, key=lambda form: abs(form.counted_parameters - total))
+
+
+INDISPENSABLE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
+"""Of a plain decoder; for messages and forms."""
+
+__all__ = ["ALIASES", "INDISPENSABLE", "heads_of", "kv_heads_of", "read", "text_part"]

@@ -1,0 +1,197 @@
+"""What config.json does not say because the model's class knows it: biases, norms, old names, defaults.
+
+By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM 0.32; a
+family that is not listed is read as a plain decoder of Llama's kind. Counts are held against the real classes in
+tests/unit/test_planner_weights_real.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The habits of one model class. The default is Llama's."""
+
+    gated: bool = True
+    """The MLP has three matrices."""
+    tied: bool = False
+    """Of tie_word_embeddings where config.json has none."""
+    norms: int = 2
+    """Norms of the hidden size in a layer."""
+    norm_bias: bool = False
+    """They are LayerNorms: a weight and a bias."""
+    qkv_bias: bool = False
+    """attention_bias where config.json has none."""
+    output_bias: bool = False
+    """Where attention_bias says nothing of o_proj."""
+    mlp_bias: bool = False
+    bias_key: str | None = "attention_bias"
+    """The key that says whether attention has biases; None: the class decides."""
+    bias_of_output: bool = True
+    """That key speaks of o_proj too."""
+    qk_norm: Literal["", "head", "all", "heads"] = ""
+    """Norms of queries and keys: one of a head's width, one over all heads, or one for each head."""
+    value_norm: bool = False
+    rope: bool = True
+    """It keeps tables of sines and cosines."""
+    positions: int | None = None
+    """Learned positions: max_position_embeddings and so many more; None: it has none."""
+    embedding_norm: bool = False
+    """A norm follows the embedding."""
+    final_norm: bool = True
+    head_bias: bool = False
+    window_everywhere: bool = True
+    """sliding_window without layer_types is of every layer; else of those that the class picks."""
+    shared_gate: bool = False
+    """A gate of one output weighs the shared experts."""
+    router_bias: bool = False
+    """A value for each expert beside the router: e_score_correction_bias, or the router's own bias."""
+    expert_bias: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """transformers' defaults of keys that published files leave out."""
+
+
+LLAMA = Family()
+_LAYER_NORM = Family(norm_bias=True)
+_GPT = replace(
+    _LAYER_NORM, gated=False, tied=True, qkv_bias=True, output_bias=True, mlp_bias=True, bias_key=None, rope=False
+)
+_GEMMA = Family(tied=True, norms=4, qk_norm="head", bias_of_output=True, window_everywhere=False)
+_QWEN2 = Family(qkv_bias=True, bias_key=None)
+_QWEN3 = Family(qk_norm="head")
+_DEEPSEEK = Family(router_bias=True, bias_of_output=True)
+_COHERE = Family(tied=True, norms=1)
+_OPENAI_MOE = Family(qkv_bias=True, output_bias=True, window_everywhere=False, router_bias=True, expert_bias=True)
+_GEMMA3 = replace(
+    _GEMMA,
+    defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "num_hidden_layers": 26,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+    },
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "gpt2": replace(_GPT, positions=0),
+    "gpt_bigcode": replace(_GPT, positions=0),
+    "gpt_neox": replace(
+        _GPT, rope=True, tied=False, bias_key="attention_bias", defaults={"partial_rotary_factor": 0.25}
+    ),
+    "gptj": Family(gated=False, norms=1, norm_bias=True, mlp_bias=True, bias_key=None, head_bias=True),
+    "opt": replace(_GPT, positions=2),
+    "bloom": replace(_GPT, embedding_norm=True),
+    "mpt": Family(gated=False, tied=True, bias_key=None, rope=False),
+    "falcon": Family(gated=False, tied=True, norms=1, norm_bias=True, bias_key="bias"),
+    "starcoder2": replace(_GPT, rope=True, bias_key="use_bias"),
+    "phi": replace(_GPT, rope=True, tied=False, norms=1, head_bias=True, defaults={"partial_rotary_factor": 0.5}),
+    "phi3": Family(bias_key=None),
+    "phi4_multimodal": Family(bias_key=None),
+    "phi4mm": Family(bias_key=None),
+    "phimoe": replace(_LAYER_NORM, head_bias=False),
+    "stablelm": Family(norm_bias=True, bias_key="use_qkv_bias", bias_of_output=False),
+    "nemotron": Family(gated=False, norm_bias=True),
+    "qwen": Family(qkv_bias=True, bias_key=None),
+    "qwen2": replace(_QWEN2, window_everywhere=False),
+    "qwen2_moe": replace(_QWEN2, window_everywhere=False, shared_gate=True),
+    "qwen2_vl": replace(_QWEN2, window_everywhere=False),
+    "qwen2_5_vl": replace(_QWEN2, window_everywhere=False),
+    "qwen2_5_omni_thinker": replace(_QWEN2, window_everywhere=False),
+    "qwen3": replace(_QWEN3, window_everywhere=False),
+    "qwen3_moe": replace(_QWEN3, window_everywhere=False),
+    "qwen3_vl": replace(_QWEN3, window_everywhere=False),
+    "qwen3_vl_moe": replace(_QWEN3, window_everywhere=False),
+    "qwen3_next": replace(_QWEN3, shared_gate=True, window_everywhere=False),
+    "qwen3_5": replace(_QWEN3, shared_gate=True, window_everywhere=False),
+    "qwen3_5_moe": replace(_QWEN3, shared_gate=True, window_everywhere=False),
+    "gemma": Family(tied=True, defaults={"head_dim": 256}),
+    "gemma2": replace(_GEMMA, qk_norm="", defaults={"head_dim": 256, "sliding_window": 4096}),
+    "gemma3": _GEMMA3,
+    "gemma3n": replace(_GEMMA, value_norm=False, defaults={"head_dim": 256, "sliding_window": 512}),
+    "gemma4": replace(_GEMMA, defaults={"head_dim": 256, "global_head_dim": 512}),
+    "cohere": replace(_COHERE, defaults={}),
+    "cohere2": replace(_COHERE, window_everywhere=False, defaults={"sliding_window_pattern": 4}),
+    "deepseek_v2": replace(_DEEPSEEK, router_bias=False),
+    "deepseek_v3": _DEEPSEEK,
+    "kimi_k2": _DEEPSEEK,
+    "glm": Family(qkv_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
+    "glm4": Family(norms=4, qkv_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
+    "glm4_moe": Family(router_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
+    "chatglm": Family(bias_key="add_qkv_bias", bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
+    "gpt_oss": replace(_OPENAI_MOE, bias_key="attention_bias"),
+    "olmo": Family(norms=0, final_norm=False),
+    "olmo2": Family(qk_norm="all"),
+    "olmo3": Family(qk_norm="all"),
+    "olmoe": Family(qk_norm="all"),
+    "minimax_m2": Family(qk_norm="all", router_bias=True, bias_key=None),
+    "exaone4": Family(qk_norm="head", window_everywhere=False),
+    "smollm3": Family(tied=True, window_everywhere=False),
+    "seed_oss": Family(qkv_bias=True, bias_of_output=False),
+    "granite": LLAMA,
+    "granitemoe": LLAMA,
+    "granitemoeshared": LLAMA,
+    "granitemoehybrid": Family(window_everywhere=False),
+    "mistral": LLAMA,
+    "mixtral": LLAMA,
+    "ministral": Family(window_everywhere=False),
+    "llama": LLAMA,
+    "llama4": Family(window_everywhere=False, bias_key="attention_bias"),
+    "mamba": Family(tied=True, norms=1, rope=False),
+    "falcon_mamba": Family(tied=True, norms=1, rope=False),
+    "mamba2": Family(norms=1, rope=False),
+    "jamba": Family(rope=False, window_everywhere=False, bias_key=None),
+    "bamba": Family(window_everywhere=False),
+    "falcon_h1": LLAMA,
+    "nemotron_h": Family(gated=False, norms=1, rope=False, window_everywhere=False),
+    "internlm2": Family(bias_key="bias"),
+    "baichuan": Family(bias_key=None),
+    "ernie4_5": Family(tied=True, bias_key="use_bias"),
+    "ernie4_5_moe": Family(tied=True, bias_key="use_bias", router_bias=True),
+    "dbrx": Family(norms=2, bias_key=None),
+    "lfm2": Family(tied=True, qk_norm="head", bias_key=None),
+    "kimi_linear": replace(_DEEPSEEK, rope=False),
+}
+"""By model_type; `_text` and other endings of nested configs are taken off first."""
+
+_ENDINGS = ("_text", "_text_model", "_moe_text", "_vl_text", "_language")
+_SAME: Mapping[str, str] = {
+    "RefinedWeb": "falcon",
+    "RefinedWebModel": "falcon",
+    "qwen3_vl_text": "qwen3",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "deepseek_v32": "deepseek_v3",
+    "glm_moe_dsa": "deepseek_v3",
+    "kimi_k25": "kimi_k2",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "ministral3": "ministral",
+    "mistral4": "deepseek_v3",
+    "gemma4_unified": "gemma4",
+    "ernie4_5_vl_moe": "ernie4_5_moe",
+}
+
+
+def canonical(model_type: str) -> str:
+    """The name that the table has a model_type under."""
+    for ending in ("", *_ENDINGS):
+        stem = model_type.removesuffix(ending)
+        name = _SAME.get(stem, stem)
+        if name in FAMILIES:
+            return name
+    return model_type
+
+
+def family_of(model_type: str) -> Family:
+    """The habits of a model_type; Llama's where it is not known."""
+    return FAMILIES.get(canonical(model_type), LLAMA)

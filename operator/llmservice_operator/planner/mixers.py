@@ -1,0 +1,188 @@
+"""The attention of one layer: what it stores for a token, and its matrices as checkpoints have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmservice_operator.planner.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
+from llmservice_operator.planner.config_keys import Keys
+from llmservice_operator.planner.families import Family
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """A token mixer with its weights."""
+
+    attention: Attention
+    linears: tuple[Linear, ...]
+    small: int = 0
+
+
+def matrix(module: str, inputs: int, outputs: int, *, bias: bool = False, units: int = 0) -> Linear:
+    """A matrix of attention that tensor-parallel ranks share."""
+    return Linear(f"self_attn.{module}", Part.ATTENTION, inputs, outputs, units=units, bias=outputs if bias else 0)
+
+
+def whole(module: str, inputs: int, outputs: int, *, bias: bool = False) -> Linear:
+    """A matrix of attention that every rank holds."""
+    return Linear(f"self_attn.{module}", Part.ATTENTION, inputs, outputs, split=Split.NONE, bias=outputs if bias else 0)
+
+
+def attention(keys: Keys, family: Family, kind: str) -> Mixer:
+    """What a layer of that kind is: full, sliding or chunked."""
+    if latent(keys) and kind == "full":
+        return _latent(keys, family)
+    return _grouped(keys, family, kind)
+
+
+def latent(keys: Keys) -> bool:
+    """Whether the model compresses keys and values (MLA)."""
+    return keys.has("kv_lora_rank", "mla")
+
+
+def heads_of(keys: Keys) -> int:
+    """Attention heads."""
+    return keys.needed("num_attention_heads", most=2**16)
+
+
+def kv_heads_of(keys: Keys) -> int:
+    """Key/value heads, with the old names of multi-query attention."""
+    heads = heads_of(keys)
+    nested = keys.section("attn_config")
+    if nested is not None and nested.has("kv_n_heads"):
+        return nested.needed("kv_n_heads", most=2**16)
+    if keys.has("new_decoder_architecture", "multi_query"):
+        if keys.flag("multi_query") and not keys.flag("new_decoder_architecture"):
+            return 1
+        return keys.integer("num_key_value_heads", most=2**16) or heads
+    if keys.raw("multi_query_attention") is False:
+        return heads
+    return keys.integer("num_key_value_heads", most=2**16) or heads
+
+
+def head_dim_of(keys: Keys) -> int:
+    """Width of a head, stated or hidden_size / num_attention_heads."""
+    stated = keys.integer("head_dim", least=0, most=2**16)
+    if stated:
+        return stated
+    hidden, heads = keys.needed("hidden_size"), heads_of(keys)
+    if hidden < heads:
+        raise InvalidModel("num_attention_heads", f"is {heads}, more than hidden_size {hidden}")
+    return hidden // heads
+
+
+def _grouped(keys: Keys, family: Family, kind: str) -> Mixer:
+    hidden, heads, kv_heads, dim = keys.needed("hidden_size"), heads_of(keys), kv_heads_of(keys), head_dim_of(keys)
+    same = False
+    if kind == "full":
+        dim = keys.integer("global_head_dim") or dim
+        same = keys.flag("attention_k_eq_v")
+        if same:
+            kv_heads = keys.integer("num_global_key_value_heads") or kv_heads
+    value_dim = keys.integer("v_head_dim") or dim
+    biased, output_biased = _biases(keys, family)
+    linears = [
+        matrix("q_proj", hidden, heads * dim * _query_width(keys), bias=biased, units=heads),
+        matrix("k_proj", hidden, kv_heads * dim, bias=biased, units=kv_heads),
+    ]
+    if not same:
+        linears.append(matrix("v_proj", hidden, kv_heads * value_dim, bias=biased, units=kv_heads))
+    output = Linear(
+        "self_attn.o_proj", Part.ATTENTION, heads * value_dim, hidden, units=heads, bias=hidden if output_biased else 0
+    )
+    linears.append(output)
+    window = _window(keys, kind)
+    return Mixer(
+        Attention(
+            Kind.FULL if window is None else Kind.SLIDING,
+            heads=heads,
+            kv_heads=kv_heads,
+            key_dim=dim,
+            value_dim=value_dim,
+            window=window,
+            parameters=sum(linear.parameters for linear in linears),
+            chunked=kind == "chunked",
+        ),
+        tuple(linears),
+        _norms(keys, family, heads, kv_heads, dim) + (heads if keys.text("model_type") == "gpt_oss" else 0),
+    )
+
+
+def _window(keys: Keys, kind: str) -> int | None:
+    if kind == "sliding":
+        return keys.needed("sliding_window", "sliding_window_size")
+    if kind == "chunked":
+        return keys.needed("attention_chunk_size")
+    return None
+
+
+def _query_width(keys: Keys) -> int:
+    """Qwen3-Next and later put a gate beside each query."""
+    return 2 if keys.flag("attn_output_gate") else 1
+
+
+def _biases(keys: Keys, family: Family) -> tuple[bool, bool]:
+    """Of q, k and v, and of the output."""
+    if family.bias_key is None or not keys.has(family.bias_key):
+        return family.qkv_bias, family.output_bias
+    stated = keys.flag(family.bias_key)
+    return stated, stated and family.bias_of_output
+
+
+def _norms(keys: Keys, family: Family, heads: int, kv_heads: int, dim: int) -> int:
+    if not family.qk_norm or keys.raw("use_qk_norm") is False:
+        return 0
+    if family.qk_norm == "head":
+        return 2 * dim
+    return (heads + kv_heads) * dim
+
+
+def _latent(keys: Keys, family: Family) -> Mixer:
+    facts = keys.section("mla") or keys
+    hidden, heads = keys.needed("hidden_size"), heads_of(keys)
+    rank, rope = facts.needed("kv_lora_rank"), facts.needed("qk_rope_head_dim", least=0)
+    nope, value = facts.needed("qk_nope_head_dim", least=0), facts.needed("v_head_dim")
+    query_rank = facts.integer("q_lora_rank", least=0) or 0
+    biased = keys.flag("attention_bias")
+    if query_rank:
+        queries = [
+            whole("q_a_proj", hidden, query_rank, bias=biased),
+            matrix("q_b_proj", query_rank, heads * (nope + rope), units=heads),
+        ]
+    else:
+        queries = [matrix("q_proj", hidden, heads * (nope + rope), units=heads)]
+    linears = (
+        *queries,
+        whole("kv_a_proj_with_mqa", hidden, rank + rope, bias=biased),
+        matrix("kv_b_proj", rank, heads * (nope + value), units=heads),
+        Linear("self_attn.o_proj", Part.ATTENTION, heads * value, hidden, units=heads, bias=hidden if biased else 0),
+    )
+    indexer, small = _indexer(keys, hidden, query_rank)
+    linears = (*linears, *indexer)
+    return Mixer(
+        Attention(
+            Kind.LATENT,
+            heads=heads,
+            kv_heads=1,
+            key_dim=nope + rope,
+            value_dim=value,
+            latent_dim=rank,
+            rope_dim=rope,
+            query_rank=query_rank,
+            parameters=sum(linear.parameters for linear in linears),
+        ),
+        linears,
+        rank + query_rank + small,
+    )
+
+
+def _indexer(keys: Keys, hidden: int, query_rank: int) -> tuple[tuple[Linear, ...], int]:
+    """DeepSeek V3.2's sparse attention picks tokens with a small attention of its own."""
+    heads, dim = keys.integer("index_n_heads"), keys.integer("index_head_dim")
+    if heads is None or dim is None:
+        return (), 0
+    return (
+        whole("indexer.wq_b", query_rank or hidden, heads * dim),
+        whole("indexer.wk", hidden, dim),
+        whole("indexer.weights_proj", hidden, heads),
+    ), 2 * dim

@@ -1,0 +1,183 @@
+"""The MLP of one layer, dense or of experts, and which layers have which."""
+
+from __future__ import annotations
+
+from llmservice_operator.planner.architecture import FeedForward, Linear, Part, Split
+from llmservice_operator.planner.config_keys import Keys
+from llmservice_operator.planner.families import Family
+
+Mlp = tuple[FeedForward, tuple[Linear, ...], int]
+"""The values, the matrices, and what every rank holds beside them."""
+
+
+def has_experts(keys: Keys) -> bool:
+    """Whether any layer has experts."""
+    return experts_of(keys) > 1
+
+
+def experts_of(keys: Keys) -> int:
+    """Routed experts of a layer; some files say it for each layer, with the same number."""
+    nested = keys.section("ffn_config")
+    if nested is not None and nested.has("moe_num_experts"):
+        return nested.count("moe_num_experts")
+    value = keys.raw("num_experts")
+    if isinstance(value, list | tuple):
+        numbers = [keys.checked("num_experts", one, least=0) for one in value]
+        return max(numbers, default=0)
+    return keys.count("num_experts")
+
+
+def dense(keys: Keys, family: Family, index: int = 0) -> Mlp:
+    """A layer's dense MLP."""
+    width = dense_width(keys, index)
+    linears = _matrices("mlp", keys.needed("hidden_size"), width, _gated(keys, family), bias=_biased(keys, family))
+    return FeedForward(intermediate=width, gated=_gated(keys, family)), linears, 0
+
+
+def dense_width(keys: Keys, index: int = 0) -> int:
+    """Of the layer with that index, where widths differ."""
+    value = keys.raw("intermediate_size_mlp") or keys.raw("intermediate_size")
+    if isinstance(value, list | tuple):
+        widths = keys.values("intermediate_size") or ()
+        return keys.checked("intermediate_size", widths[min(index, len(widths) - 1)] if widths else None)
+    if value is not None:
+        return keys.needed("intermediate_size_mlp", "intermediate_size")
+    if keys.has("expansion_ratio"):
+        return int((keys.number("expansion_ratio") or 4) * keys.needed("hidden_size"))
+    if keys.text("model_type") in _FOUR_TIMES:
+        return 4 * keys.needed("hidden_size")
+    return keys.needed("intermediate_size")
+
+
+_FOUR_TIMES = frozenset(
+    {"gpt2", "gpt_bigcode", "bloom", "mpt", "falcon", "gptj", "opt", "RefinedWeb", "RefinedWebModel"}
+)
+"""Their MLPs are four times the hidden size where the file says nothing."""
+
+
+def experts(keys: Keys, family: Family) -> Mlp:
+    """A layer's experts, with the router and the shared ones."""
+    hidden, count, gated = keys.needed("hidden_size"), experts_of(keys), _gated(keys, family)
+    width, shared = expert_width(keys), _shared_width(keys)
+    linears = [
+        Linear(
+            f"mlp.experts.{name}", Part.EXPERTS, a, b, Split.EXPERTS, count=count, bias=b if family.expert_bias else 0
+        )
+        for name, a, b in _shapes(hidden, width, gated)
+    ]
+    linears.append(
+        Linear(
+            "mlp.gate",
+            Part.FEED_FORWARD,
+            hidden,
+            count,
+            Split.NONE,
+            plain=True,
+            bias=count if family.router_bias else 0,
+        )
+    )
+    if shared:
+        linears += _matrices("mlp.shared_experts", hidden, shared, gated)
+        if family.shared_gate:
+            linears.append(Linear("mlp.shared_expert_gate", Part.FEED_FORWARD, hidden, 1, Split.NONE, plain=True))
+    used = keys.count("num_experts_per_tok")
+    if not used:
+        nested = keys.section("ffn_config")
+        used = nested.count("moe_top_k") if nested is not None else 0
+    return (
+        FeedForward(
+            gated=gated,
+            experts=count,
+            experts_per_token=min(used, count),
+            expert_intermediate=width,
+            shared_intermediate=shared,
+        ),
+        tuple(linears),
+        0,
+    )
+
+
+def expert_width(keys: Keys) -> int:
+    """Of one routed expert."""
+    nested = keys.section("ffn_config")
+    if nested is not None and nested.has("ffn_hidden_size"):
+        return nested.needed("ffn_hidden_size")
+    value = keys.raw("moe_intermediate_size")
+    if isinstance(value, list | tuple) and value:
+        return keys.checked("moe_intermediate_size", value[0])
+    return keys.needed("moe_intermediate_size", "intermediate_size")
+
+
+def _shared_width(keys: Keys) -> int:
+    """Of all shared experts together."""
+    if keys.has("shared_expert_intermediate_size"):
+        return keys.count("shared_expert_intermediate_size")
+    number = keys.count("num_shared_experts")
+    if not number and keys.text("model_type") in ("llama4", "llama4_text"):
+        number = 1
+    return number * expert_width(keys) if number else 0
+
+
+def expert_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts. Each family says it in its own way; without any of them all do."""
+    if not has_experts(keys):
+        return (False,) * layers
+    words = keys.words("mlp_layer_types")
+    if words is not None:
+        return _padded([word in ("sparse", "moe") for word in words], layers)
+    chosen = keys.values("moe_layers") or _enumerated(keys)
+    if chosen is not None:
+        wanted = {keys.checked("moe_layers", one, least=0) for one in chosen}
+        return tuple(index in wanted for index in range(layers))
+    frequency = keys.raw("moe_layer_freq")
+    if isinstance(frequency, list | tuple):
+        return _padded([bool(one) for one in keys.values("moe_layer_freq") or ()], layers)
+    dense_ones = {keys.checked("mlp_only_layers", one, least=0) for one in keys.values("mlp_only_layers") or ()}
+    return tuple(_has_experts(keys, index) and index not in dense_ones for index in range(layers))
+
+
+def _enumerated(keys: Keys) -> list[int] | None:
+    """Step3 writes a list as text: "4,5,6"."""
+    text = keys.text("moe_layers_enum")
+    return None if text is None else [int(one) for one in text.split(",") if one.strip().isdigit()]
+
+
+def _has_experts(keys: Keys, index: int) -> bool:
+    first, last = keys.count("first_k_dense_replace"), keys.integer("moe_layer_end_index", least=-1)
+    first = max(first, keys.count("moe_layer_start_index"))
+    if index < first or (last is not None and last >= 0 and index > last):
+        return False
+    if keys.has("expert_layer_period"):
+        return (index - keys.count("expert_layer_offset")) % keys.needed("expert_layer_period") == 0
+    if keys.has("moe_layer_freq"):
+        return index % keys.needed("moe_layer_freq") == 0
+    step = keys.integer("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", least=0)
+    return not step or (index + 1) % step == 0
+
+
+def _padded(found: list[bool], layers: int) -> tuple[bool, ...]:
+    return tuple((found + [True] * layers)[:layers])
+
+
+def _gated(keys: Keys, family: Family) -> bool:
+    gated = keys.raw("gated_mlp")
+    return family.gated if gated is None else keys.flag("gated_mlp")
+
+
+def _biased(keys: Keys, family: Family) -> bool:
+    for key in ("mlp_bias", "use_bias", "bias"):
+        if key in ("mlp_bias", family.bias_key) and keys.has(key):
+            return keys.flag(key)
+    return family.mlp_bias
+
+
+def _shapes(hidden: int, width: int, gated: bool) -> tuple[tuple[str, int, int], ...]:
+    up, down = ("up_proj", hidden, width), ("down_proj", width, hidden)
+    return (("gate_proj", hidden, width), up, down) if gated else (up, down)
+
+
+def _matrices(module: str, hidden: int, width: int, gated: bool, *, bias: bool = False) -> tuple[Linear, ...]:
+    return tuple(
+        Linear(f"{module}.{name}", Part.FEED_FORWARD, a, b, bias=b if bias else 0)
+        for name, a, b in _shapes(hidden, width, gated)
+    )

@@ -1,0 +1,102 @@
+"""How many bytes a matrix takes as an engine holds it: the type, the method, and what stays in 16 bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from llmservice_operator.planner import quantized
+from llmservice_operator.planner.architecture import Architecture, Incomplete, Linear, Part, Quantization
+from llmservice_operator.planner.plan import Request
+
+BYTES: Mapping[str, int] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+"""Of one value, by vLLM's names of types."""
+ROW_SCALE_BITS = 32
+"""Methods without groups keep one scale for each row of outputs, in 32 bit (per-channel fp8 and int8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The form that weights are held in."""
+
+    value_bytes: int
+    """Of one value that is not quantized."""
+    quantization: Quantization | None = None
+    own: bool = False
+    """The checkpoint is quantized so: its kept modules stay in 16 bit."""
+
+    def quantizes(self, linear: Linear) -> bool:
+        """Whether the method takes hold of a matrix."""
+        if self.quantization is None or linear.plain or (self.own and linear.kept):
+            return False
+        return not self.quantization.parts or linear.part in self.quantization.parts
+
+    def bytes_of(self, linear: Linear) -> float:
+        """Of all its values, scales, zeros and biases."""
+        biases = linear.bias * linear.count * self.value_bytes
+        if not self.quantizes(linear):
+            return linear.values * self.value_bytes + biases
+        assert self.quantization is not None
+        return quantized_bytes(self.quantization, linear) + biases
+
+    def head_bytes(self, values: int, rows: int) -> float:
+        """Of lm_head, which few methods quantize."""
+        if self.quantization is None or not (self.own and self.quantization.head):
+            return values * self.value_bytes
+        return quantized_bytes(self.quantization, Linear("lm_head", Part.HEAD, values // rows, rows))
+
+
+def quantized_bytes(quantization: Quantization, linear: Linear) -> float:
+    """bits for each value, a scale (and a zero) for each group; without groups a scale for each output."""
+    values, bits = linear.values, quantization.bits
+    if quantization.group_size:
+        groups = -(-linear.inputs // quantization.group_size) * -(-linear.outputs // quantization.group_rows)
+        extra = groups * linear.count * (quantization.scale_bits + quantization.zero_bits)
+    else:
+        extra = linear.outputs * linear.count * ROW_SCALE_BITS
+    return (values * bits + extra) / 8
+
+
+def checkpoint(architecture: Architecture) -> Storage:
+    """As the files hold it."""
+    value = BYTES.get(architecture.dtype or "", 2)
+    return Storage(value, architecture.quantization, own=True)
+
+
+def engine(request: Request) -> Storage:
+    """As the engine holds it: what the request says, else what the checkpoint is."""
+    own = request.architecture.quantization if request.architecture is not None else None
+    value = _value_bytes(request)
+    if own is not None and _means(request.quantization, own):
+        return Storage(value, own, own=True)
+    named = request.quantization or (None if own is not None else _BY_WEIGHTS.get(request.weights))
+    if named is None:
+        return Storage(value, own, own=True)
+    method = quantized.method(named)
+    if method is None:
+        raise Incomplete(f"the bits of a weight with quantization {named}")
+    if request.weights in ("int8", "fp8") and method.bits == 4 and own is None and method.method != "awq":
+        method = replace(method, bits=8)
+    return Storage(value, method)
+
+
+_BY_WEIGHTS: Mapping[str, str] = {"fp8": "fp8", "int8": "int8_per_channel_weight_only", "int4": "gptq"}
+"""What spec.precision.weights stands for where no method is named."""
+
+
+def _means(stated: str | None, own: Quantization) -> bool:
+    """Whether what is stated is what the checkpoint is anyway: nothing, or its method under one of its names."""
+    if stated is None:
+        return True
+    named, known = quantized.method(stated), quantized.method(own.method)
+    if named is None or known is None:
+        return stated == own.method
+    return named.method == known.method or named.bits == own.bits
+
+
+def _value_bytes(request: Request) -> int:
+    """Of the compute type. vLLM's auto makes 16 bit of float32 as well (config/model.py, _resolve_auto_dtype)."""
+    for stated in (request.dtype, request.weights):
+        if stated in BYTES:
+            return BYTES[stated]
+    return 2

@@ -1,0 +1,326 @@
+"""Bytes of weights, on the fullest GPU and in all, as vLLM 0.32 shares them out.
+
+Linears are split over tensor-parallel ranks, key/value heads are copied where there are fewer of them than ranks,
+routers and the down-projections of MLA are on each rank, embedding and head are padded to 64 rows and split. Stages of
+a pipeline take layers as get_pp_indices deals them (vllm/distributed/utils.py); the first holds the embedding, the last
+the head. Experts are shared by all ranks of all data-parallel engines, whole or in slices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from llmservice_operator.planner import storage
+from llmservice_operator.planner.architecture import Architecture, Incomplete, Kind, Layer, Linear, Part, Split
+from llmservice_operator.planner.plan import GIB, Line, Request
+from llmservice_operator.planner.storage import Storage
+from llmservice_operator.planner.tensors import Tensors
+
+VOCABULARY_PADDING = 64
+"""Rows of embedding and head come in so many (vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The answer, in bytes."""
+
+    per_gpu: int
+    """On the fullest GPU."""
+    total: int
+    """Over all GPUs of one replica, copies counted."""
+    lines: tuple[Line, ...]
+    """The arithmetic of the fullest GPU."""
+    checkpoint_parameters: int | None = None
+    """Of the model, as counted or stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Bytes of one part of a stage."""
+
+    whole: float = 0
+    """If one GPU held it all."""
+    rank: float = 0
+    """On each of the stage's GPUs."""
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(self.whole + other.whole, self.rank + other.rank)
+
+    def times(self, factor: float) -> Amounts:
+        """Both, so often."""
+        return Amounts(self.whole * factor, self.rank * factor)
+
+
+Stage = dict[Part, Amounts]
+"""What the GPUs of one pipeline stage hold."""
+
+
+def weigh(request: Request) -> Weights:
+    """The bytes of a model's weights for a request.
+
+    What is stated wins: weights_gib of the whole model, then the checkpoint's real tensors, then arithmetic that is
+    scaled to the stated number of parameters. Incomplete where nothing is known that weights could follow from.
+    """
+    architecture = request.architecture
+    if architecture is None or not any(layer.linears for layer in architecture.layers):
+        return _unknown_model(request)
+    held = storage.engine(request)
+    stages = [dict(stage) for stage in _stages(request, architecture, held)]
+    stages, how = _stated(request, architecture, held, stages)
+    return _answer(request, architecture, held, stages, how)
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """How many layers each stage has: remainders go to the last but one, and backwards from there."""
+    sizes = [layers // stages] * stages
+    for place in range(2, layers % stages + 2):
+        sizes[-place] += 1
+    return tuple(sizes)
+
+
+def _unknown_model(request: Request) -> Weights:
+    """Nothing but a size is known: it is shared evenly."""
+    gpus = request.tensor_parallel_size * request.pipeline_parallel_size
+    if request.weights_gib is not None:
+        size, how = request.weights_gib * GIB, f"{request.weights_gib:g} GiB stated"
+    elif request.parameters is not None:
+        held = storage.engine(request)
+        bits = held.quantization.bits if held.quantization is not None else 8 * held.value_bytes
+        size, how = request.parameters * bits / 8, f"{request.parameters:,} parameters x {bits / 8:g} bytes"
+    else:
+        raise Incomplete("config.json, or the number of parameters")
+    line = Line("weights", size / gpus / GIB, f"{how} / {gpus} GPUs")
+    return Weights(round(size / gpus), round(size * request.data_parallel_size), (line,), request.parameters)
+
+
+def _stages(request: Request, architecture: Architecture, held: Storage) -> Iterator[Stage]:
+    """Each stage's parts. Equal layers are one object and are weighed once."""
+    ranks = request.tensor_parallel_size
+    sharing = ranks * request.data_parallel_size
+    known = {
+        id(layer): _layer(layer, held, ranks, sharing, request.enable_expert_parallel)
+        for layer, _ in architecture.distinct_layers
+    }
+    sizes = stage_layers(len(architecture.layers), request.pipeline_parallel_size)
+    start = 0
+    for number, size in enumerate(sizes):
+        stage: Stage = {}
+        for key, count in Counter(map(id, architecture.layers[start : start + size])).items():
+            for part, amount in known[key].items():
+                stage[part] = stage.get(part, Amounts()) + amount.times(count)
+        start += size
+        _ends(stage, request, architecture, held, first=number == 0, last=number == len(sizes) - 1)
+        yield stage
+
+
+def _layer(layer: Layer, held: Storage, ranks: int, sharing: int, whole_experts: bool) -> Stage:
+    found: Stage = {}
+    for linear in layer.linears:
+        size = held.bytes_of(linear)
+        share = _share(linear, ranks, sharing, whole_experts)
+        found[linear.part] = found.get(linear.part, Amounts()) + Amounts(size, size * share)
+    small = layer.small * held.value_bytes
+    found[Part.ATTENTION] = found.get(Part.ATTENTION, Amounts()) + Amounts(small, small)
+    return found
+
+
+def _share(linear: Linear, ranks: int, sharing: int, whole_experts: bool) -> float:
+    """Of a matrix, on the rank with most of it."""
+    if linear.split is Split.NONE:
+        return 1
+    if linear.split is Split.EXPERTS:
+        return -(-linear.count // sharing) / linear.count if whole_experts and linear.count else 1 / sharing
+    if linear.units:
+        return max(1, -(-linear.units // ranks)) / linear.units
+    return 1 / ranks
+
+
+def _ends(
+    stage: Stage, request: Request, architecture: Architecture, held: Storage, *, first: bool, last: bool
+) -> None:
+    """What the first and the last stage hold beside their layers."""
+    ranks, tied = request.tensor_parallel_size, architecture.tie_word_embeddings
+    if first or (last and tied):
+        stage[Part.EMBEDDING] = _vocabulary(architecture, ranks, held)
+    if last and not tied:
+        stage[Part.HEAD] = _vocabulary(architecture, ranks, held, head=True)
+    if first:
+        vision = architecture.vision_parameters * held.value_bytes
+        if vision:
+            stage[Part.VISION] = Amounts(vision, vision / ranks if architecture.vision_split else vision)
+        for linear in architecture.extra:
+            size = held.bytes_of(linear)
+            amount = Amounts(size, size * _share(linear, ranks, ranks, False))
+            stage[Part.OTHER] = stage.get(Part.OTHER, Amounts()) + amount
+    if first or last:
+        small = architecture.extra_parameters * held.value_bytes
+        stage[Part.OTHER] = stage.get(Part.OTHER, Amounts()) + Amounts(small, small)
+
+
+def _vocabulary(architecture: Architecture, ranks: int, held: Storage, *, head: bool = False) -> Amounts:
+    rows = -(-architecture.vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
+    width = architecture.embedding_size or architecture.hidden_size
+    whole = architecture.vocab_size * width
+    if not head:
+        return Amounts(whole * held.value_bytes, rows * width * held.value_bytes / ranks)
+    bias = architecture.vocab_size * held.value_bytes if architecture.head_bias else 0
+    size = held.head_bytes(whole, architecture.vocab_size) + bias
+    return Amounts(size, size * rows / architecture.vocab_size / ranks)
+
+
+def _stated(
+    request: Request, architecture: Architecture, held: Storage, stages: list[Stage]
+) -> tuple[list[Stage], str]:
+    """The stages, brought to what is known better than by counting; and how that is."""
+    if request.weights_gib is not None:
+        factor = request.weights_gib * GIB / _whole(stages, architecture)
+        return [_scaled(stage, factor) for stage in stages], f"{request.weights_gib:g} GiB stated"
+    if request.parameters is None and request.tensors is not None and request.tensors.total:
+        return _measured(request, architecture, held, stages, request.tensors), "real sizes of the checkpoint's tensors"
+    counted = architecture.counted_parameters
+    total = request.parameters or architecture.total_parameters
+    if total is None or total == counted:
+        return stages, f"{counted:,} parameters counted"
+    return _to_total(architecture, held, stages, total, counted), f"{total:,} parameters stated, {counted:,} counted"
+
+
+UNKNOWN_SHARE = 0.003
+"""Parameters beyond the count are an encoder or the like where they are more than this share of the model; fewer are
+biases and rounding."""
+
+
+def _to_total(architecture: Architecture, held: Storage, stages: list[Stage], total: int, counted: int) -> list[Stage]:
+    """More than was counted is something unknown beside the layers, in 16 bit; less means smaller layers."""
+    over = total - counted
+    if UNKNOWN_SHARE * total < over and not architecture.vision_parameters and over < total / 2:
+        size = over * held.value_bytes
+        first = stages[0]
+        first[Part.VISION] = first.get(Part.VISION, Amounts()) + Amounts(size, size)
+        return stages
+    return [_scaled(stage, total / counted) for stage in stages]
+
+
+def _whole(stages: list[Stage], architecture: Architecture) -> float:
+    """Bytes of one copy of the model."""
+    total = sum(amount.whole for stage in stages for amount in stage.values())
+    if len(stages) > 1:
+        # Held by the first stage and by the last.
+        total -= stages[-1].get(Part.OTHER, Amounts()).whole
+        total -= stages[-1].get(Part.EMBEDDING, Amounts()).whole
+    return total
+
+
+def _scaled(stage: Stage, factor: float) -> Stage:
+    return {part: amount.times(factor) for part, amount in stage.items()}
+
+
+_MEASURED: Mapping[Part, str] = {
+    Part.EMBEDDING: "embedding",
+    Part.HEAD: "head",
+    Part.ATTENTION: "attention",
+    Part.FEED_FORWARD: "feed_forward",
+    Part.EXPERTS: "experts",
+    Part.VISION: "vision",
+}
+
+
+def _measured(
+    request: Request, architecture: Architecture, held: Storage, stages: list[Stage], tensors: Tensors
+) -> list[Stage]:
+    """Each part takes its real size, converted from how the files hold it to how the engine does."""
+    found = storage.checkpoint(architecture)
+    if found.quantization is None and tensors.parameters:
+        found = replace(found, value_bytes=4 if tensors.total / tensors.parameters > 3 else 2)
+    single = replace(request, tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1)
+    (filed,), (loaded,) = _stages(single, architecture, found), _stages(single, architecture, held)
+    factors: dict[Part, float] = {}
+    for part, name in _MEASURED.items():
+        real = getattr(tensors, name)
+        if real and part in filed and filed[part].whole:
+            factors[part] = real / filed[part].whole
+    result = [{part: amount.times(factors.get(part, 1)) for part, amount in stage.items()} for stage in stages]
+    ratio = held.value_bytes / found.value_bytes
+    if tensors.vision and Part.VISION not in loaded:
+        size = tensors.vision * ratio
+        result[0][Part.VISION] = Amounts(size, size)
+    if tensors.other:
+        size = tensors.other * ratio
+        result[0][Part.OTHER] = Amounts(size, size)
+    return result
+
+
+def _answer(request: Request, architecture: Architecture, held: Storage, stages: list[Stage], how: str) -> Weights:
+    ranks = request.tensor_parallel_size
+    copies = _copies(request, architecture, held)
+    per_stage = [sum(amount.rank for amount in stage.values()) for stage in stages]
+    fullest = max(range(len(stages)), key=lambda number: per_stage[number] + copies[number])
+    tables = architecture.rotary_values * held.value_bytes
+    total = (sum(per_stage) + sum(copies) + tables * len(stages)) * ranks * request.data_parallel_size
+    lines = tuple(_lines(request, held, stages[fullest], fullest, how))
+    if copies[fullest]:
+        lines += (
+            Line(
+                "MLA's expanded projections", copies[fullest] / GIB, "kv_b_proj once more in 16 bit", "mla_attention.py"
+            ),
+        )
+    if tables:
+        formula = f"{architecture.rotary_values:,} sines and cosines x {held.value_bytes} bytes"
+        lines += (Line("rotary tables", tables / GIB, formula, "rotary_embedding/base.py"),)
+    return Weights(
+        round(per_stage[fullest] + copies[fullest] + tables),
+        round(total),
+        lines,
+        request.parameters or architecture.total_parameters or architecture.counted_parameters,
+    )
+
+
+def _copies(request: Request, architecture: Architecture, held: Storage) -> list[float]:
+    """MLA keeps kv_b_proj a second time, out of its quantization, for decoding; by stage."""
+    sizes = stage_layers(len(architecture.layers), request.pipeline_parallel_size)
+    if not any(layer.attention.kind is Kind.LATENT for layer, _ in architecture.distinct_layers):
+        return [0.0] * len(sizes)
+    known = {
+        id(layer): sum(
+            linear.values * held.value_bytes / min(request.tensor_parallel_size, linear.units or 1)
+            for linear in layer.linears
+            if linear.module.endswith("kv_b_proj") and held.quantizes(linear)
+        )
+        for layer, _ in architecture.distinct_layers
+    }
+    result, start = [], 0
+    for size in sizes:
+        result.append(sum(known[id(layer)] for layer in architecture.layers[start : start + size]))
+        start += size
+    return result
+
+
+_NAMES: Mapping[Part, str] = {
+    Part.EMBEDDING: "embedding",
+    Part.HEAD: "lm_head",
+    Part.ATTENTION: "attention and norms",
+    Part.FEED_FORWARD: "MLPs",
+    Part.EXPERTS: "experts",
+    Part.VISION: "encoders",
+    Part.MTP: "multi-token prediction",
+    Part.OTHER: "positions, final norm and projections",
+}
+
+
+def _lines(request: Request, held: Storage, stage: Stage, number: int, how: str) -> Iterator[Line]:
+    """What the fullest GPU holds."""
+    form = f"{held.value_bytes} bytes a value"
+    if held.quantization is not None:
+        group = f", groups of {held.quantization.group_size}" if held.quantization.group_size else ""
+        form = f"{held.quantization.method}, {held.quantization.bits:g} bits{group}, the rest {form}"
+    yield Line("weights", None, f"{how}; {form}")
+    where = f" of stage {number + 1}" if request.pipeline_parallel_size > 1 else ""
+    for part in Part:
+        amount = stage.get(part)
+        if amount is None or not amount.rank:
+            continue
+        formula = f"{amount.whole / GIB:.3f} GiB{where}"
+        if request.tensor_parallel_size > 1 or part is Part.EXPERTS:
+            formula += f", of which one of {request.tensor_parallel_size} ranks holds {amount.rank / amount.whole:.1%}"
+        yield Line(_NAMES[part], amount.rank / GIB, formula)

@@ -23,6 +23,7 @@ else:
 # Containers and ports of the pod.
 SERVER_CONTAINER = "server"
 RUNTIME_CONTAINER = "runtime"
+INSPECT_CONTAINER = "inspect"
 HTTP_PORT = 8000
 HTTP_PORT_NAME = "http"
 STATE_PORT = 8081
@@ -66,6 +67,7 @@ HF_TOKEN_ENV = "HF_TOKEN"
 
 # Commands, without their options.
 INSTALL_COMMAND = ("python", "-m", "llmservice_runtime", "install", RUNTIME_DIR)
+INSPECT_COMMAND = ("python", "-m", "llmservice_runtime", "inspect")
 SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
 DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 

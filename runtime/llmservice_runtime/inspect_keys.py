@@ -41,13 +41,14 @@ _FEED_FORWARD = """
     intermediate_size_per_layer mlp_hidden_act mlp_layer_types
     num_experts num_local_experts n_routed_experts moe_num_experts num_moe_experts num_experts_per_tok
     num_experts_per_token moe_top_k moe_topk moe_k top_k_experts num_selected_experts moe_intermediate_size
-    expert_intermediate_size moe_ffn_hidden_size expert_ffn_hidden_size expert_hidden_dim expert_hidden_size n_shared_experts
-    num_shared_experts num_shared_expert moe_num_shared_experts shared_expert_intermediate_size
+    expert_intermediate_size moe_ffn_hidden_size expert_ffn_hidden_size expert_hidden_dim expert_hidden_size
+    n_shared_experts num_shared_experts num_shared_expert moe_num_shared_experts
+    shared_expert_intermediate_size
     shared_intermediate_size moe_shared_expert_intermediate_size share_expert_dim share_expert_dims
     moe_latent_size first_k_dense_replace first_k_dense num_dense_layers moe_layer_freq moe_layer_interval
     moe_layer_start_index moe_layer_end_index decoder_sparse_step mlp_only_layers interleave_moe_layer_step moe_layers
-    moe_layers_enum expert_layer_period expert_layer_offset layers_num_experts use_moe enable_moe_block dense_intermediate_size
-    zero_expert_num moe_every_n_layers
+    moe_layers_enum expert_layer_period expert_layer_offset layers_num_experts use_moe enable_moe_block
+    dense_intermediate_size zero_expert_num moe_every_n_layers
 """
 _STATE = """
     state_size ssm_state_size mamba_d_state mamba_d_conv mamba_expand mamba_n_heads mamba_num_heads n_mamba_heads

@@ -65,7 +65,7 @@ class Lists(KubeClient):
         metadata_only: bool = False,
         limit: int = 500,
     ) -> AsyncIterator[dict[str, Any]]:
-        assert label_selector == "llmservice.dev/service"
+        assert label_selector == "app.kubernetes.io/managed-by=llmservice-operator"
         for start in range(0, max(1, len(self.objects)), 2):
             self.requests.append(metadata_only)
             yield {"metadata": {"resourceVersion": "100"}, "items": self.objects[start : start + 2]}
@@ -127,3 +127,27 @@ async def test_a_list_that_grew_too_old_between_pages_starts_again() -> None:
     await checker.check(POD, None)
     assert len(kube.requests) == 3
     assert keys == []
+
+
+async def test_a_pod_with_a_copied_label_is_not_waited_for() -> None:
+    """The watch brings it, and no projection keeps it: the start would wait for it for ever."""
+    cache = Cache(PROJECTIONS)
+    stranger = pod("a", "uid-a", "5")
+    stranger["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "llmservice-operator"}
+    assert cache.update("Pod", stranger) == ()
+    kube = Lists(stranger)
+    checker, keys = resync(kube, cache)
+    await checker.check(POD, None)
+    assert kube.requests == [True], "the full list was read as well"
+    assert keys == []
+
+
+async def test_a_pod_that_looks_at_a_model_belongs_to_its_service() -> None:
+    cache = Cache(PROJECTIONS)
+    looks = pod("a", "uid-a", "5")
+    looks["metadata"]["labels"] = {"llmservice.dev/inspects": "chat"}
+    assert cache.update("Pod", looks) == (Key("ns", "chat"),)
+    checker, keys = resync(Lists(), cache)
+    await checker.check(POD, None)
+    assert keys == [Key("ns", "chat")]
+    assert cache.get("Pod", "ns", "a") is None

@@ -16,7 +16,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.kinds import PROJECTIONS, WATCHED
 from llmservice_operator.kube.credentials import Credentials, TokenSource
-from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, POD, Resource
+from llmservice_operator.kube.resources import DEPLOYMENT, JOB, LLMSERVICE, POD, Resource
 
 PATHS = {resource.path(None): resource for resource in WATCHED}
 
@@ -193,10 +193,15 @@ async def test_nothing_is_ever_written(api: Api) -> None:
 async def test_the_server_filters_children_by_our_label(api: Api) -> None:
     async with watching(api):
         pass
-    for resource in (DEPLOYMENT, POD):
+    for resource, selector in (
+        (DEPLOYMENT, "llmservice.dev/service"),
+        (JOB, "llmservice.dev/service"),
+        # Pods that look at models do not carry the label that Services select by.
+        (POD, "app.kubernetes.io/managed-by=llmservice-operator"),
+    ):
         queries = [query for _, path, query in api.requests if path == resource.path(None)]
         assert queries
-        assert {query.get("labelSelector") for query in queries} == {"llmservice.dev/service"}
+        assert {query.get("labelSelector") for query in queries} == {selector}
     assert all("labelSelector" not in q for _, path, q in api.requests if path == LLMSERVICE.path(None))
 
 

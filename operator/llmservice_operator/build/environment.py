@@ -29,6 +29,23 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
     return [v for v in variables if v["name"] not in given] + [dict(v) for v in llm.spec.runtime.env]
 
 
+def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: bool) -> list[EnvVar]:
+    """What reaches a model at a hub or in a bucket, as the server's container has it; nothing where it is mounted."""
+    if not (hub or bucket):
+        return []
+    ours = _network(settings) | (_buckets(llm.spec.model.s3) if bucket else {})
+    variables = [{"name": name, "value": value} for name, value in ours.items()]
+    variables += _hub_secrets(llm) if hub else _bucket_secrets(llm)
+    given = [dict(variable) for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
+    names = {variable["name"] for variable in given}
+    return [v for v in variables if v["name"] not in names] + given
+
+
+def is_for_transfers(name: str) -> bool:
+    """Whether a variable that the user sets says how files are reached, or is read on the way."""
+    return name.startswith(("HF_", "HUGGING_FACE_", "AWS_", "SSL_CERT_")) or name.upper().endswith("_PROXY")
+
+
 def _paths(llm: LLMService) -> dict[str, str]:
     """Everything that is written goes to volumes: the root file system is read-only, the UID may be any."""
     cache = contract.CACHE_DIR
@@ -123,18 +140,26 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
 
 
 def _secrets(llm: LLMService) -> list[EnvVar]:
-    variables = []
-    if llm.spec.model.token_secret_ref is not None:
-        variables.append(_from_secret(contract.HF_TOKEN_ENV, llm.spec.model.token_secret_ref))
+    variables = _hub_secrets(llm)
     if llm.spec.endpoint.api_key_secret_ref is not None:
         variables.append(_from_secret(contract.API_KEY_ENV, llm.spec.endpoint.api_key_secret_ref))
-    if (bucket_keys := llm.spec.model.s3.credentials_secret_ref) is not None:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            variables.append(_from_secret(name, SecretKeyRef(name=bucket_keys.name, key=name)))
-        # Only temporary credentials have one.
-        token = SecretKeyRef(name=bucket_keys.name, key="AWS_SESSION_TOKEN")
-        variables.append(_from_secret(token.key, token, optional=True))
-    return variables
+    return variables + _bucket_secrets(llm)
+
+
+def _hub_secrets(llm: LLMService) -> list[EnvVar]:
+    token = llm.spec.model.token_secret_ref
+    return [] if token is None else [_from_secret(contract.HF_TOKEN_ENV, token)]
+
+
+def _bucket_secrets(llm: LLMService) -> list[EnvVar]:
+    keys = llm.spec.model.s3.credentials_secret_ref
+    if keys is None:
+        return []
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    variables = [_from_secret(name, SecretKeyRef(name=keys.name, key=name)) for name in names]
+    # Only temporary credentials have one.
+    token = SecretKeyRef(name=keys.name, key="AWS_SESSION_TOKEN")
+    return [*variables, _from_secret(token.key, token, optional=True)]
 
 
 def _from_secret(name: str, reference: SecretKeyRef, *, optional: bool = False) -> EnvVar:

@@ -11,6 +11,8 @@ Manifest = dict[str, Any]
 
 SERVICE_LABEL = f"{GROUP}/service"
 REVISION_LABEL = f"{GROUP}/revision"
+INSPECTS_LABEL = f"{GROUP}/inspects"
+"""On the pod that looks at a service's model, instead of SERVICE_LABEL: it is none of the service's pods."""
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """On our children only: a hash of what we asked for, so that a field that we no longer ask for is noticed too."""
 

@@ -50,7 +50,7 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
         *_sources(llm),
         *_config_maps(llm),
         *_shared_memory(llm, settings),
-        *_ca_bundle(settings),
+        *ca_bundle(settings),
     ]
 
 
@@ -63,12 +63,13 @@ def _sources(llm: LLMService) -> list[Mounted]:
     """What need not be fetched is mounted."""
     pull_policy = llm.spec.runtime.image_pull_policy
     return [
-        Mounted(place.volume, _mounted(at, pull_policy), place.path, read_only=True)
+        Mounted(place.volume, source_volume(at, pull_policy), place.path, read_only=True)
         for at, place in places(llm.spec).items()
     ]
 
 
-def _mounted(at: Store, pull_policy: str | None) -> dict[str, Any]:
+def source_volume(at: Store, pull_policy: str | None) -> dict[str, Any]:
+    """A claim or an image, as a volume of a pod."""
     if at.kind == "claim":
         # Read-only on both levels: the kubelet then leaves the files' owners alone.
         return {"persistentVolumeClaim": {"claimName": at.name, "readOnly": True}}
@@ -103,7 +104,8 @@ def _shared_memory(llm: LLMService, settings: Settings) -> list[Mounted]:
     return [Mounted("dshm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Gi"}}, contract.SHM_DIR)]
 
 
-def _ca_bundle(settings: Settings) -> list[Mounted]:
+def ca_bundle(settings: Settings) -> list[Mounted]:
+    """The certificates to trust, where the chart names some."""
     if settings.ca_bundle is None:
         return []
     return [Mounted("ca-bundle", {"configMap": {"name": settings.ca_bundle.config_map}}, CA_DIR, read_only=True)]

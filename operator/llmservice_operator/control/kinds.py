@@ -11,12 +11,21 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.observe.facts import BudgetFacts, ClaimFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.observe.facts import (
+    BudgetFacts,
+    ClaimFacts,
+    DeploymentFacts,
+    JobFacts,
+    RevisionFacts,
+    ServiceFacts,
+)
+from llmservice_operator.observe.inspections import INSPECTS_LABEL, InspectionFacts, pod_from_object
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 
 SERVICE_LABEL = "llmservice.dev/service"
+MANAGED_BY = "app.kubernetes.io/managed-by=llmservice-operator"
 
 JSON = Mapping[str, Any]
 
@@ -82,15 +91,27 @@ PROJECTIONS: Mapping[str, Project] = {
     resources.PDB.kind: BudgetFacts.from_object,
     resources.PVC.kind: ClaimFacts.from_object,
     resources.CONTROLLER_REVISION.kind: RevisionFacts.from_object,
-    resources.POD.kind: PodFacts.from_object,
+    resources.JOB.kind: JobFacts.from_object,
+    resources.POD.kind: pod_from_object,
 }
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
 
 
 def selector(resource: Resource) -> str:
-    """The server sends only what carries our label; LLMServices are ours without."""
+    """The server sends only what carries our label; LLMServices are ours without.
+
+    Pods that look at models are none of a service's and do not carry its label, and a selector knows no `or`.
+    """
+    if resource is resources.POD:
+        return MANAGED_BY
     return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
+
+
+def is_ours(resource: Resource, metadata: JSON) -> bool:
+    """Whether what the selector lets through is kept: somebody may have copied a label of ours."""
+    labels = metadata.get("labels") or {}
+    return resource is not resources.POD or SERVICE_LABEL in labels or INSPECTS_LABEL in labels
 
 
 def observed(
@@ -107,14 +128,17 @@ def observed(
         return around.get(kind, {}).get(name)
 
     revisions = around.get(resources.CONTROLLER_REVISION.kind, {}).values()
-    pods = around.get(resources.POD.kind, {}).values()
+    jobs = around.get(resources.JOB.kind, {}).values()
+    pods = sorted(around.get(resources.POD.kind, {}).values(), key=lambda facts: facts.name)
     return Observed(
         deployment=named(resources.DEPLOYMENT.kind, key.name),
         service=named(resources.SERVICE.kind, key.name),
         budget=named(resources.PDB.kind, key.name),
         claim=named(resources.PVC.kind, f"{key.name}-cache"),
         revisions=tuple(sorted(revisions, key=lambda facts: (facts.revision, facts.name))),
-        pods=tuple(sorted(pods, key=lambda facts: facts.name)),
+        pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
+        inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
+        inspection_jobs=tuple(sorted(jobs, key=lambda facts: (facts.created_at, facts.name))),
         applied=applied,
         refused=refused,
         reports=reports,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen, newer
-from llmservice_operator.control.kinds import WATCHED, selector
+from llmservice_operator.control.kinds import WATCHED, is_ours, selector
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Gone, KubeError
 from llmservice_operator.kube.resources import Resource
@@ -177,5 +177,7 @@ class Resync:
             version = version or page["metadata"]["resourceVersion"]
             for item in page.get("items") or ():
                 metadata = item["metadata"]
+                if not is_ours(resource, metadata):
+                    continue
                 listed[metadata["namespace"], metadata["name"]] = Seen(metadata["uid"], metadata["resourceVersion"])
         return listed, version

@@ -52,11 +52,12 @@ SERVICE = Resource("", "v1", "services", "Service")
 POD = Resource("", "v1", "pods", "Pod")
 PVC = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
+JOB = Resource("batch", "v1", "jobs", "Job")
 PDB = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EVENT = Resource("", "v1", "events", "Event")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
-ALL = (LLMSERVICE, DEPLOYMENT, CONTROLLER_REVISION, SERVICE, POD, PVC, CONFIG_MAP, PDB, EVENT, LEASE)
+ALL = (LLMSERVICE, DEPLOYMENT, CONTROLLER_REVISION, SERVICE, POD, PVC, CONFIG_MAP, JOB, PDB, EVENT, LEASE)
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in ALL}
 
 

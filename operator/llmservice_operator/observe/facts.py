@@ -23,6 +23,7 @@ __all__ = [
     "ClaimFacts",
     "Controller",
     "DeploymentFacts",
+    "JobFacts",
     "PodFacts",
     "RevisionFacts",
     "ServiceFacts",
@@ -183,6 +184,28 @@ class DeploymentFacts(ChildFacts):
             replica_failure=still.replica_failure(str(failing.get("message", "")))
             if failing.get("status") == "True"
             else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts(ChildFacts):
+    """The Job that looks at a service's model."""
+
+    kind: ClassVar[str] = "Job"
+    created_at: str
+    complete: bool
+    failed: str | None
+    """Why, in a word of the Job controller's (DeadlineExceeded, BackoffLimitExceeded); None: it did not fail."""
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        conditions = {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if c["status"] == "True"}
+        failed = conditions.get("Failed")
+        return cls(
+            **_common(obj, cls.content),
+            created_at=str(obj["metadata"].get("creationTimestamp") or ""),
+            complete="Complete" in conditions,
+            failed=None if failed is None else str(failed.get("reason") or "Failed"),
         )
 
 

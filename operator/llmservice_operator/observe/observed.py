@@ -11,9 +11,11 @@ from llmservice_operator.observe.facts import (
     ChildFacts,
     ClaimFacts,
     DeploymentFacts,
+    JobFacts,
     RevisionFacts,
     ServiceFacts,
 )
+from llmservice_operator.observe.inspections import InspectionFacts
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 
@@ -52,6 +54,10 @@ class Observed:
     claim: ClaimFacts | None = None
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
+    inspection_jobs: tuple[JobFacts, ...] = ()
+    """Those that look, or looked, at this service's model; the latest last."""
+    inspections: tuple[InspectionFacts, ...] = ()
+    """Their pods."""
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
@@ -61,7 +67,17 @@ class Observed:
         """All children that exist."""
         yield from (c for c in (self.service, self.claim, self.deployment, self.budget) if c is not None)
         yield from self.revisions
+        yield from self.inspection_jobs
 
     def child(self, kind: str, name: str) -> ChildFacts | None:
         """One child by kind and name."""
         return next((c for c in self.children() if (c.kind, c.name) == (kind, name)), None)
+
+    def inspection_job(self, name: str) -> JobFacts | None:
+        """One of them by name."""
+        return next((job for job in self.inspection_jobs if job.name == name), None)
+
+    def inspection(self, job: JobFacts) -> InspectionFacts | None:
+        """What is known of the pod of a Job: where there are several, of the one that came furthest."""
+        own = [pod for pod in self.inspections if pod.owner_uid == job.uid]
+        return max(own, key=lambda pod: (pod.inspection is not None, pod.since), default=None)

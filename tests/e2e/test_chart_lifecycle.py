@@ -128,15 +128,15 @@ def test_two_releases_of_one_name_side_by_side(cluster: Cluster, charts: StandIn
     chart = charts.version("0.1.0", "old")
     for namespace in (BLUE, GREEN):
         install(cluster, "one", namespace, chart, "--set", f"watch.namespaces={{{namespace}}}")
-    assert granted(cluster) == {BLUE: 4, GREEN: 4}
+    assert granted(cluster) == {BLUE: 5, GREEN: 5}
     cluster.helm("uninstall", "one", "-n", BLUE)
-    assert granted(cluster) == {GREEN: 4}
+    assert granted(cluster) == {GREEN: 5}
     install(cluster, "one", GREEN, charts.version("0.2.0", "old", "new"), "--reuse-values")
     assert fields(cluster, charts) == {"old", "new"}
 
 
 def granted(cluster: Cluster) -> dict[str, int]:
-    """How many Roles (the operator's own) and ClusterRoles (view, edit, admin) each of the two releases has."""
+    """How many Roles (the operator's own) and ClusterRoles (nodes, view, edit, admin) each of the two releases has."""
     roles = json.loads(cluster.kubectl("get", "roles,clusterroles", "-A", "-o", "json"))["items"]
     counts: dict[str, int] = {}
     for role in roles:

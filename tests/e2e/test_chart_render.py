@@ -96,7 +96,7 @@ def test_every_object_names_its_release_and_no_namespace_but_ours() -> None:
 def test_cluster_wide_by_default() -> None:
     objects = render()
     role = only(objects, "ClusterRole", "demo-llmservice-operator")
-    binding = only(objects, "ClusterRoleBinding")
+    binding = only(objects, "ClusterRoleBinding", "demo-llmservice-operator")
     assert binding["roleRef"]["name"] == role["metadata"]["name"] == "llm:demo-llmservice-operator"
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "demo-llmservice-operator", "namespace": "llm"}]
     assert [each["metadata"]["name"] for each in of_kind(objects, "Role")] == ["demo-llmservice-operator-leader"]
@@ -106,10 +106,20 @@ def test_a_list_of_namespaces_grants_nothing_elsewhere() -> None:
     objects = render({"watch": {"namespaces": ["blue", "green"]}})
     granting = of_kind(objects, "RoleBinding", ":demo-llmservice-operator")
     assert [each["metadata"]["namespace"] for each in granting] == ["blue", "green"]
-    assert not of_kind(objects, "ClusterRoleBinding")
     aggregated = {"rbac.authorization.k8s.io/aggregate-to-" + role for role in ("view", "edit", "admin")}
-    for role in of_kind(objects, "ClusterRole"):
-        assert aggregated & set(role["metadata"]["labels"]), role["metadata"]["name"]
+    own = [role for role in of_kind(objects, "ClusterRole") if not aggregated & set(role["metadata"]["labels"])]
+    (wide,) = own
+    assert wide["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}], "nodes are in none"
+    (binding,) = of_kind(objects, "ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == wide["metadata"]["name"] == "llm:demo-llmservice-operator:nodes"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "demo-llmservice-operator", "namespace": "llm"}]
+
+
+@pytest.mark.parametrize("namespaces", [[], ["blue"]], ids=["cluster-wide", "namespaces"])
+def test_the_right_on_nodes_can_be_left_out(namespaces: list[str]) -> None:
+    objects = render({"watch": {"namespaces": namespaces}, "rbac": {"nodes": False}})
+    assert not of_kind(objects, "ClusterRole", ":nodes")
+    assert not of_kind(objects, "ClusterRoleBinding", ":nodes")
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["cluster-wide", "namespaces"])

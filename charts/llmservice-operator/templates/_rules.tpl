@@ -28,6 +28,10 @@ Deployments and Services are deleted by the garbage collector, through their own
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch, delete]
+# NAME-inspect-HASH, which looks at a model before it starts and is deleted, with its pod, when it is known.
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

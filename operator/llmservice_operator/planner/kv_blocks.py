@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import lcm
+from dataclasses import dataclass, replace
 
-from llmservice_operator.planner.architecture import Architecture, Attention, Kind
-from llmservice_operator.planner.kv_states import state_bytes
-from llmservice_operator.planner.kv_types import head_bytes, latent_bytes, value_bytes
+from llmservice_operator.planner.architecture import Architecture, Attention, Kind, Layer
+from llmservice_operator.planner.kv_states import has_state, state_bytes
+from llmservice_operator.planner.kv_types import head_bytes, is_packed, latent_bytes, value_bytes
 from llmservice_operator.planner.plan import Request
 
 
@@ -43,19 +42,24 @@ _CPU_MLA = _Backend(16, (16,), multiples=False)
 _GPU = _Backend(16, (16,))
 _FLASHINFER = _Backend(16, (16, 32, 64), multiples=False)
 _FLASH_MLA = _Backend(64, (64,), multiples=False)
+_SPARSE_MLA = _Backend(64, (64,))
 _FLASHINFER_MLA = _Backend(32, (32, 64), multiples=False)
 
 
 def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_states: bool) -> Blocks:
     """For one model on one device. `amx`, `wide_states`: the CPU has AMX tiles, AVX-512 BF16."""
-    latent = any(layer.attention.kind is Kind.LATENT for layer in architecture.layers)
-    backend = _backend(request, latent, amx)
+    layers = {id(layer): layer for layer in architecture.layers}.values()
+    latent = any(layer.attention.kind is Kind.LATENT for layer in layers)
+    sparse = latent and any(map(index_width, layers))
+    backend = _SPARSE_MLA if sparse else _backend(request, latent, amx)
     full = backend.default if backend is _CPU_MLA else request.block_size or backend.default
-    attending = [one.attention for one in architecture.layers if one.attention.kind is not Kind.STATE]
+    attending = [one.attention for one in layers if one.attention.kind is not Kind.STATE]
+    if attending and len(attending) == len(layers) and is_packed(request.kv_cache_dtype):
+        full = _covering(full, request, attending[0])
     states = [
         state_bytes(request, layer.attention, request.tensor_parallel_size, wide_states)
-        for layer in architecture.layers
-        if layer.attention.conv_values or layer.attention.recurrent_values
+        for layer in layers
+        if has_state(layer.attention)
     ]
     if not states or not attending:
         return Blocks(full, backend.at_most(full))
@@ -63,12 +67,22 @@ def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_stat
     return Blocks(full, backend.at_most(full), full * _token_bytes(request, attending[0]))
 
 
+def index_width(layer: Layer) -> int:
+    """Of sparse MLA's index (DeepSeek V3.2); 0: the layer has none."""
+    return next((linear.outputs for linear in layer.linears if linear.module.endswith("indexer.wk")), 0)
+
+
 def _aligned(full: int, backend: _Backend, state: int, token: int, latent: bool) -> int:
     """A block of attention is at least as large as a state, since both come from one pool."""
     step = max(backend.sizes[0], full, 128 if latent else 0)
     tokens = step * -(-state // (step * token))
-    smallest = lcm(backend.sizes[0])
-    return max(full, -(-tokens // smallest) * smallest)
+    return max(full, -(-tokens // backend.sizes[0]) * backend.sizes[0])
+
+
+def _covering(full: int, request: Request, attention: Attention) -> int:
+    """With layers that stay unquantized, a block of the others holds at least 16 tokens of those."""
+    packed, plain = _token_bytes(request, attention), _token_bytes(replace(request, kv_cache_dtype="auto"), attention)
+    return max(full, full * -(-16 * plain // (full * packed)))
 
 
 def _token_bytes(request: Request, attention: Attention) -> int:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmservice_operator.planner.architecture import Architecture, Attention, Incomplete, Kind
+from llmservice_operator.planner.architecture import Architecture, Attention, Incomplete, Kind, Layer
 from llmservice_operator.planner.engines import engine
-from llmservice_operator.planner.kv_blocks import Blocks
-from llmservice_operator.planner.kv_states import state_blocks, state_bytes
+from llmservice_operator.planner.kv_blocks import Blocks, index_width
+from llmservice_operator.planner.kv_states import has_state, state_blocks, state_bytes
 from llmservice_operator.planner.kv_types import head_bytes, is_packed, latent_bytes, value_bytes
 from llmservice_operator.planner.plan import Draft, Request
 from llmservice_operator.planner.stages import layers_of_stages
-
-INDEXER_BYTES = 132
-"""Of one token in the index of sparse MLA: 128 values of 8 bits and a scale (vllm models/deepseek_v2.py)."""
-_SPARSE = ("DeepseekV32", "GlmMoeDsa")
 
 
 class Spec(NamedTuple):
@@ -60,13 +56,13 @@ class _Setting:
     wide_states: bool
 
     def specs(self, attention: Attention, *, plain: bool = False) -> list[Spec]:
-        """Of one layer: none, one, or two where it has attention and a state, or an index."""
+        """Of one layer: none, one, or two where it has attention and a state."""
         if attention.shares_cache:
             return []
         made: list[Spec] = []
         if attention.kind is not Kind.STATE:
             made.append(self._attention(attention, plain))
-        if attention.conv_values or attention.recurrent_values:
+        if has_state(attention):
             made.append(self._state(attention))
         return made
 
@@ -78,9 +74,9 @@ class _Setting:
         heads = max(1, attention.kv_heads // self.ranks)
         token = heads * head_bytes(kv_dtype, attention.key_dim, attention.value_dim, size)
         shape = (heads, attention.key_dim, attention.value_dim, token)
-        if attention.kind is Kind.SLIDING and attention.window and self.keeps_windows:
-            block = self.blocks.sliding
-            return Spec(Kind.SLIDING, block, block * token, shape, attention.window + self.extra_window)
+        if self._keeps_window(attention):
+            block, window = self.blocks.sliding, attention.window or 0
+            return Spec(Kind.SLIDING, block, block * token, shape, window + self.extra_window)
         return Spec(Kind.FULL, self.blocks.full, self.blocks.full * token, shape)
 
     def _latent(self, attention: Attention, kv_dtype: str, size: int) -> Spec:
@@ -96,14 +92,12 @@ class _Setting:
 
     def _state(self, attention: Attention) -> Spec:
         page = max(state_bytes(self.request, attention, self.ranks, self.wide_states), self.blocks.state_page)
-        return Spec(Kind.STATE, 0, page, (), 0, state_blocks(self.request))
+        return Spec(Kind.STATE, 0, page, (), 0, state_blocks(self.request, attention))
 
-    @property
-    def keeps_windows(self) -> bool:
-        """Chunked local attention (Llama 4) is kept like full attention, for it is faster so."""
-        architecture = self.request.architecture
-        chunked = architecture is not None and architecture.name.startswith("Llama4")
-        return engine(self.request.vllm_version).swa_groups and not chunked
+    def _keeps_window(self, attention: Attention) -> bool:
+        """vLLM keeps everything in chunked layers (Llama 4), and so in all local ones beside them: it is faster so."""
+        sliding = attention.kind is Kind.SLIDING and bool(attention.window)
+        return sliding and not attention.chunked and engine(self.request.vllm_version).swa_groups
 
     @property
     def extra_window(self) -> int:
@@ -124,17 +118,26 @@ def placed_specs(request: Request, blocks: Blocks, *, wide_states: bool) -> list
     counts = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
     stages = [stage for stage, count in enumerate(counts) for _ in range(count)]
     outer = _unquantized(request, architecture)
-    placed = [
-        Placed(spec, stage)
-        for place, (layer, stage) in enumerate(zip(architecture.layers, stages, strict=True))
-        for spec in setting.specs(layer.attention, plain=place in outer)
-    ]
-    if architecture.name.startswith(_SPARSE):
-        index = Spec(Kind.LATENT, blocks.full, blocks.full * INDEXER_BYTES, (INDEXER_BYTES,))
-        placed += [Placed(index, one.stage) for one in placed if one.spec.kind is Kind.LATENT]
+    # Most layers are one and the same object.
+    made: dict[tuple[int, bool], tuple[Spec, ...]] = {}
+    placed: list[Placed] = []
+    for place, (layer, stage) in enumerate(zip(architecture.layers, stages, strict=True)):
+        key = (id(layer), place in outer)
+        if key not in made:
+            made[key] = (*setting.specs(layer.attention, plain=key[1]), *_index(layer, blocks))
+        placed += [Placed(spec, stage) for spec in made[key]]
     if request.draft is not None:
         placed += [Placed(spec, len(counts) - 1) for spec in _draft_specs(setting, request.draft, architecture)]
     return placed
+
+
+def _index(layer: Layer, blocks: Blocks) -> list[Spec]:
+    """Sparse MLA finds its tokens in an index: values of 8 bits, and a scale of 32 for every 128 of them."""
+    width = index_width(layer)
+    if not width:
+        return []
+    token = width + width // 128 * 4
+    return [Spec(Kind.LATENT, blocks.full, blocks.full * token, (token,))]
 
 
 def _unquantized(request: Request, architecture: Architecture) -> frozenset[int]:
@@ -148,11 +151,12 @@ def _unquantized(request: Request, architecture: Architecture) -> frozenset[int]
 
 def _draft_specs(setting: _Setting, draft: Draft, architecture: Architecture) -> list[Spec]:
     """Of the layers that speculation adds; they are on the last stage."""
-    if draft.method == "mtp":
-        return setting.specs(architecture.layers[-1].attention) * max(1, architecture.mtp_layers)
-    if draft.method in ("eagle", "eagle3") and draft.architecture is None:
+    last = next((one for one in reversed(architecture.layers) if one.attention.heads), None)
+    if draft.method == "mtp" and last is not None:
+        return [*setting.specs(last.attention), *_index(last, setting.blocks)] * max(1, architecture.mtp_layers)
+    if draft.method in ("eagle", "eagle3") and draft.architecture is None and last is not None:
         # A head is one layer of the model's own kind.
-        return setting.specs(architecture.layers[-1].attention)
+        return setting.specs(last.attention)
     if draft.method not in ("draftModel", "draft_model", "eagle", "eagle3"):
         return []
     if draft.architecture is None:

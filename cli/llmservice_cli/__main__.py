@@ -9,6 +9,8 @@ def main() -> int:
     """The entry points are there in every installation; what the commands need is an extra."""
     try:
         from .app import run
+
+        return run()
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("llmservice"):
             raise
@@ -17,7 +19,6 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    return run()
 
 
 if __name__ == "__main__":

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from .bench import command as bench
 from .errors import CliError, ExitCode
-from .status import command as status
 
 EPILOG = """\
-exit codes: 0 done, 1 failed (the message says what to do), 2 wrong arguments,
+exit codes: 0 done, 1 failed (the message says what to do) or plan: it does not fit, 2 wrong arguments or input,
             3 bench: some requests were not answered, 130 bench: interrupted, with partial results
 """
+COMMANDS = ("plan", "status", "bench")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """One command; what goes wrong is one message on standard error."""
-    options = make_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = make_parser(words).parse_args(words)
     try:
-        code: ExitCode = asyncio.run(options.run(options))
+        answer = options.run(options)
+        if isinstance(answer, ExitCode):
+            return answer
+        import asyncio  # `plan` answers a thousand times in a build and waits for nobody
+
+        code: ExitCode = asyncio.run(answer)
     except CliError as error:
         print(f"error: {error}", file=sys.stderr)
-        return ExitCode.FAILED
+        return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -36,16 +41,17 @@ def run(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Every command registers itself."""
+def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Every command registers itself. Where `words` name one, the others, and what they import, are left alone."""
     as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
     parser = argparse.ArgumentParser(
         prog="kubectl llmservice" if as_plugin else "llmservice",
-        description="Look at LLMServices, and measure them.",
+        description="Plan LLMServices, look at them, and measure them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    status.add_to(commands)
-    bench.add_to(commands)
+    named = [name for name in COMMANDS if words[:1] == [name]]
+    for name in named or COMMANDS:
+        import_module(f"llmservice_cli.{name}.command").add_to(commands)
     return parser

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -10,13 +12,17 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1  # nothing came of it; the message says why
+    DOES_NOT_FIT = 1  # plan: the answer is no
     USAGE = 2  # argparse's own
+    BAD_INPUT = 2  # plan: a value, a file or a manifest cannot be used; a line for each says why
     REQUESTS_FAILED = 3  # bench: there is a result, and requests in it that were not answered
     INTERRUPTED = 130  # bench: there is a result of what was measured until Ctrl-C
 
 
 class CliError(Exception):
     """One sentence on what is wrong and one on what to do about it."""
+
+    exit_code = ExitCode.FAILED
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -25,3 +31,28 @@ class CliError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  what to do: {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A value that cannot be used: the option, field or key that holds it, why, and what to write instead."""
+
+    field: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message} {self.remedy}"
+
+
+class BadInput(CliError):
+    """Everything that is wrong with what was given, so that it can be corrected in one go; a line each."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+    def __init__(self, wrongs: Iterable[Wrong]) -> None:
+        self.wrongs = tuple(wrongs)
+        super().__init__("; ".join(map(str, self.wrongs)), "")
+
+    def __str__(self) -> str:
+        return "\nerror: ".join(map(str, self.wrongs))

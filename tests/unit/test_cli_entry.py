@@ -20,7 +20,8 @@ def cli(*words: str, code: str = "", **environ: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(("--help",), ["status", "bench", "exit codes"], id="llmservice"),
+        pytest.param(("--help",), ["plan", "status", "bench", "exit codes"], id="llmservice"),
+        pytest.param(("plan", "--help"), ["examples:", "--max-model-len", "exit codes:"], id="plan"),
         pytest.param(("status", "--help"), ["examples:", "--context", "pods/proxy"], id="status"),
         pytest.param(("bench", "--help"), ["examples:", "--discipline", "static", "services/proxy"], id="bench"),
     ],
@@ -38,6 +39,7 @@ def test_help_has_examples_and_the_rights_that_are_needed(words: tuple[str, ...]
         pytest.param((), 2, "COMMAND", id="no command"),
         pytest.param(("plant",), 2, "invalid choice", id="unknown command"),
         pytest.param(("status", "chat"), 1, "what to do: name one with --kubeconfig", id="no kubeconfig"),
+        pytest.param(("plan",), 2, "there is nothing to plan", id="no model"),
         pytest.param(("bench",), 1, "NAME or by --url", id="no server"),
     ],
 )
@@ -49,6 +51,6 @@ def test_what_goes_wrong_is_one_message(words: tuple[str, ...], code: int, said:
 
 
 def test_without_the_extra_the_message_names_it() -> None:
-    done = cli("status", code=WITHOUT_HTTPX)
+    done = cli("bench", code=WITHOUT_HTTPX)
     assert done.returncode == 1
     assert done.stderr == "error: httpx is not installed\n  what to do: pip install 'llmservice-operator[cli]'\n"

@@ -1,0 +1,1 @@
+"""`llmservice plan`: does it fit, before anything runs."""

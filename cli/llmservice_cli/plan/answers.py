@@ -1,0 +1,93 @@
+"""What is answered: the plan of the first acceptable GPU that fits, with what would make it fit where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+
+from llmservice_cli.errors import ExitCode
+
+from .questions import Question
+
+USUAL_GPUS = (
+    *("NVIDIA-T4", "NVIDIA-L4", "NVIDIA-A10G", "NVIDIA-GeForce-RTX-4090", "NVIDIA-L40S", "NVIDIA-A100-SXM4-40GB"),
+    *("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H200", "NVIDIA-B200", "AMD_Instinct_MI300X_OAM"),
+)
+"""What is compared, and what is proposed, where nobody says which GPUs there are."""
+_BEST_FIRST = (Fit.FITS, Fit.TIGHT, Fit.UNKNOWN, Fit.DOES_NOT_FIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question with its plan."""
+
+    question: Question
+    request: Request
+    """The one that the plan is of."""
+    plan: Plan
+    passed_over: tuple[Plan, ...] = ()
+    """Of acceptable GPUs that the manifest prefers, and that do not fit."""
+
+    def exit_code(self, *, strict: bool) -> ExitCode:
+        """What a build ends with."""
+        bad = (Fit.DOES_NOT_FIT, Fit.TIGHT, Fit.UNKNOWN) if strict else (Fit.DOES_NOT_FIT,)
+        return ExitCode.DOES_NOT_FIT if self.plan.verdict in bad else ExitCode.DONE
+
+
+def answer(question: Question, *, with_remedies: bool = True) -> Answer:
+    """Plan for every acceptable GPU until one fits; where none does, for the one that comes nearest, as the operator
+    picks from a cluster's."""
+    tried: list[tuple[Request, Plan]] = []
+    for request in question.requests:
+        tried.append((request, memory.plan(request)))
+        if tried[-1][1].verdict is Fit.FITS:
+            break
+    best = min(range(len(tried)), key=lambda i: _rank(tried[i][1]))
+    request, plan = tried[best]
+    if with_remedies and plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT):
+        from llmservice_operator.planner import remedies  # and with it all of the spec's models
+
+        plan = remedies.with_remedies(request, plan, _others(question, request), accepts=question.accepts)
+    return Answer(question, request, _honest(question, plan), tuple(plan for _, plan in tried[:best]))
+
+
+def _rank(plan: Plan) -> tuple[int, float]:
+    """The best first: by the verdict, and of those that do not fit by what is missing."""
+    short = -(plan.margin_gib or 0.0) if plan.verdict is Fit.DOES_NOT_FIT else 0.0
+    return _BEST_FIRST.index(plan.verdict), short
+
+
+def worst(codes: Iterable[ExitCode]) -> ExitCode:
+    """Of several plans."""
+    return max(codes, default=ExitCode.DONE)
+
+
+@lru_cache(maxsize=1)
+def usual_devices() -> tuple[Device, ...]:
+    """Those of the catalogue that most clusters have some of."""
+    found = (gpus.device(name) for name in USUAL_GPUS)
+    return tuple(device for device in found if device is not None)
+
+
+def _others(question: Question, request: Request) -> Sequence[Device]:
+    """GPUs to propose: the question's own, then the usual ones."""
+    if request.device is None or request.device.is_cpu:
+        return ()
+    known = (*question.devices, *usual_devices())
+    return [device for device in known if device.name != request.device.name]
+
+
+def _honest(question: Question, plan: Plan) -> Plan:
+    """An Unknown says what nobody gave, and why it could not be read."""
+    if plan.verdict is not Fit.UNKNOWN or not (question.missing or question.why_missing):
+        return plan
+    reason = plan.reason
+    if question.why_missing is not None:
+        reason = question.why_missing
+    elif question.missing:
+        reason = f"The model's configuration does not say: {', '.join(question.missing)}."
+    return replace(plan, missing=tuple(dict.fromkeys((*question.missing, *plan.missing))), reason=reason)

@@ -1,0 +1,247 @@
+"""`--compare`: one model on several GPUs, in several precisions, as a grid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from textwrap import wrap
+from typing import Any
+
+from llmservice_operator.planner import memory
+from llmservice_operator.planner.changes import INT4, Around, fp8_cache
+from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+from llmservice_runtime.flags import LOAD_METHODS
+
+from llmservice_cli.errors import ExitCode
+
+from .answers import usual_devices
+from .document import figures
+from .markdown import escaped
+from .markdown import table as markdown_table
+from .questions import Question
+from .screen import VERDICT_STYLES, Row
+
+Json = dict[str, Any]
+
+AS_IT_IS = "as it is"
+_WEIGHTS = ("fp8", "int4")
+_NEEDS_CHECKPOINT = "int4 weights need a checkpoint that is quantized so."
+_SHOWN = (
+    "verdict",
+    "reason",
+    "weightsGiB",
+    "kvCacheGiB",
+    "kvCacheTokens",
+    "maxModelLen",
+    "maxConcurrency",
+    "errorBand",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """A column: what weights and KV cache are held in."""
+
+    weights: str
+    kv_cache: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.weights}, {self.kv_cache} KV"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One GPU with one precision."""
+
+    device: Device
+    precision: Precision
+    plan: Plan | None
+    refused: str | None = None
+    """Why vLLM does not serve that precision on that GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every GPU with every precision."""
+
+    question: Question
+    devices: tuple[Device, ...]
+    precisions: tuple[Precision, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Done where anything can be run at all."""
+        verdicts = {cell.plan.verdict for cell in self.cells if cell.plan is not None}
+        return ExitCode.DOES_NOT_FIT if verdicts <= {Fit.DOES_NOT_FIT} else ExitCode.DONE
+
+    def row(self, device: Device) -> tuple[Cell, ...]:
+        """The cells of one GPU."""
+        return tuple(cell for cell in self.cells if cell.device == device)
+
+
+def compare(question: Question) -> Grid:
+    """Plan all of them: on the GPUs that were named, else on the usual ones."""
+    devices = question.devices if len(question.devices) > 1 else (question.devices + _usual_but(question.devices))
+    columns = tuple(_precisions(question.request))
+    cells = tuple(_cell(question.request, device, precision) for device in devices for precision in columns)
+    return Grid(question, devices, columns, cells)
+
+
+def document(grid: Grid) -> Json:
+    """For programs."""
+    question = grid.question
+    named: Json = {"service": question.name, "namespace": question.namespace} if question.is_manifest else {}
+    return named | {"cells": [_cell_document(cell) for cell in grid.cells]}
+
+
+def screen(grid: Grid, width: int) -> Iterator[Row]:
+    """One grid where it is wide enough, else one for each type of the KV cache, else a list."""
+    if grid.question.name:
+        yield ((grid.question.name, "bold"),)
+    by_kv = [
+        [p for p in grid.precisions if p.kv_cache == kv] for kv in dict.fromkeys(p.kv_cache for p in grid.precisions)
+    ]
+    narrow = [(precision,) for precision in grid.precisions]
+    for blocks in ([list(grid.precisions)], by_kv, narrow):
+        drawn = [list(_block(grid, block)) for block in blocks]
+        if blocks is narrow or all(sum(len(text) for text, _ in row) <= width for rows in drawn for row in rows):
+            break
+    for index, rows in enumerate(drawn):
+        yield from ([()] if index else [])
+        yield from rows
+    yield ()
+    yield from (((line, "dim"),) for text in _legend(grid) for line in wrap(text, width))
+
+
+def _block(grid: Grid, precisions: Sequence[Precision]) -> Iterator[Row]:
+    """A header and a row for each GPU."""
+    cells = {(cell.device, cell.precision): cell for cell in grid.cells}
+    names = {device: _short_name(device.name) for device in grid.devices}
+    first = max(len(name) for name in names.values())
+    columns = [max(len(p.label), *(len(_text(cells[device, p])) for device in names)) for p in precisions]
+    labels = (f"  {p.label:<{size}}" for p, size in zip(precisions, columns, strict=True))
+    yield ((f"{'':<{first}}{''.join(labels)}".rstrip(), "bold"),)
+    for device, name in names.items():
+        row = [cells[device, precision] for precision in precisions]
+        spans = ((f"  {_text(cell):<{size}}", _style(cell)) for cell, size in zip(row, columns, strict=True))
+        yield ((f"{name:<{first}}", "bold"), *spans)
+
+
+def _short_name(product: str) -> str:
+    """Without what every label begins with; --gpu takes it."""
+    return re.sub(r"^(NVIDIA-(GeForce-)?|AMD_Instinct_)", "", product)
+
+
+def markdown(grid: Grid) -> Iterator[str]:
+    """For a comment on a pull request."""
+    if grid.question.name:
+        yield from (f"### {escaped(grid.question.name)}", "")
+    rows = ([escaped(device.name), *(_text(cell) for cell in grid.row(device))] for device in grid.devices)
+    yield from markdown_table(("", *(p.label for p in grid.precisions)), rows)
+    yield from ("", *(f"{escaped(line)}  " for line in _legend(grid)))
+
+
+def _usual_but(named: Sequence[Device]) -> tuple[Device, ...]:
+    names = {device.name for device in named}
+    return tuple(device for device in usual_devices() if device.name not in names)
+
+
+def _precisions(request: Request) -> Iterator[Precision]:
+    """As asked for first. A checkpoint that is quantized, or is to be, stays what it is."""
+    model = request.architecture
+    is_plain = request.weights == "auto" and request.quantization is None and request.weights_gib is None
+    is_quantized = not is_plain or (model is not None and model.quantization is not None)
+    for weights in (AS_IT_IS,) if is_quantized else (AS_IT_IS, *_WEIGHTS):
+        for kv_cache in dict.fromkeys((request.kv_cache_dtype, "auto", "fp8")):
+            yield Precision(weights, kv_cache)
+
+
+def _cell(request: Request, device: Device, precision: Precision) -> Cell:
+    asked = _held_in(precision.weights, replace(request, device=device, kv_cache_dtype=precision.kv_cache))
+    refused = refusal(asked)
+    if refused is not None:
+        return Cell(device, precision, None, refused)
+    plan = memory.plan(asked)
+    if precision.kv_cache == "fp8" and request.kv_cache_dtype != "fp8" and _lacks_kernel(asked, plan):
+        return Cell(device, precision, None, f"no kernel reads an fp8 KV cache of this model on {device.name}.")
+    return Cell(device, precision, plan)
+
+
+def _held_in(weights: str, request: Request) -> Request:
+    """The request with its weights converted while they are loaded, or from another checkpoint."""
+    if weights == "fp8":
+        return replace(request, weights="fp8")
+    if weights == "int4" and request.architecture is not None:
+        model = replace(request.architecture, quantization=INT4)
+        return replace(request, architecture=model, tensors=None, weights="int4", quantization="awq")
+    return request
+
+
+def _lacks_kernel(asked: Request, plan: Plan) -> bool:
+    """By the rule of the remedies, which propose an fp8 cache where GPU and model have a kernel for it."""
+    has_cache = (plan.kv_cache_gib or 0.0) > 0
+    return has_cache and not list(fp8_cache(replace(asked, kv_cache_dtype="auto"), plan, Around()))
+
+
+def refusal(request: Request) -> str | None:
+    """Why vLLM does not serve the precision of a request on its GPU; None where nothing speaks against it."""
+    device = request.device
+    if device is None:
+        return None
+    values = {
+        "accelerator": "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia",
+        "capability": None if device.capability is None else f"{device.capability[0]}.{device.capability[1]}",
+        "weights": request.weights,
+        "method": request.quantization or LOAD_METHODS.get(request.weights),
+        "dtype": None if request.dtype == "auto" else request.dtype,
+        "kvCache": request.kv_cache_dtype,
+    }
+    found = verdicts(Combination({name: value for name, value in values.items() if value is not None}, device.name))
+    return found[0].message if found else None
+
+
+def _cell_document(cell: Cell) -> Json:
+    about = {"gpu": cell.device.name, "weights": cell.precision.weights, "kvCacheDtype": cell.precision.kv_cache}
+    if cell.plan is None:
+        return about | {"verdict": None, "reason": cell.refused}
+    found = figures(cell.plan)
+    return about | {name: found[name] for name in _SHOWN}
+
+
+def _text(cell: Cell) -> str:
+    """`Fits 32k/96k`: verdict, longest request, tokens of the KV cache."""
+    plan = cell.plan
+    if plan is None:
+        return "not served"
+    if plan.verdict in (Fit.UNKNOWN, Fit.DOES_NOT_FIT) and not plan.max_model_len:
+        return str(plan.verdict)
+    return f"{plan.verdict} {_short(plan.max_model_len)}/{_short(plan.kv_cache_tokens)}"
+
+
+def _short(tokens: int | None) -> str:
+    """Thousands, rounded down, for what is promised must be there."""
+    if tokens is None:
+        return "?"
+    if tokens < 10_000:
+        return f"{tokens:,}"
+    return f"{tokens // 1000:,}k" if tokens < 10_000_000 else f"{tokens // 1_000_000:,}M"
+
+
+def _style(cell: Cell) -> str:
+    return "dim" if cell.plan is None else VERDICT_STYLES[cell.plan.verdict].removeprefix("bold ")
+
+
+def _legend(grid: Grid) -> Iterator[str]:
+    wanted = next((cell.plan.requested_max_model_len for cell in grid.cells if cell.plan is not None), None)
+    of = "" if wanted is None else f" for requests of {wanted:,} tokens"
+    yield f"verdict{of}, longest request that fits for sure / tokens of the KV cache"
+    gpus = next((cell.plan.gpus for cell in grid.cells if cell.plan is not None), 1)
+    if gpus > 1:
+        yield f"each on {gpus} GPUs"
+    if any(precision.weights == "int4" for precision in grid.precisions):
+        yield _NEEDS_CHECKPOINT
+    yield from dict.fromkeys(f"not served: {cell.refused}" for cell in grid.cells if cell.refused is not None)

@@ -1,0 +1,133 @@
+"""A plan for programs: the keys that scripts rely on, null where something is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.planner.plan import Line, Plan, Remedy
+
+from .answers import Answer
+from .options import OPTIONS
+
+Json = dict[str, Any]
+
+_DIGITS = 4
+_WEIGHTS_AS_OPTION = {"int8": "int8 w8a16", "int4": "int4 w4a16"}
+"""spec.precision.weights in the words of --quantization, for what is quantized before it is loaded."""
+_OPTION_OF = {option.spec: option.name for option in OPTIONS.values() if option.spec is not None}
+
+
+def document(answer: Answer, *, explain: bool = False) -> Json:
+    """One plan. Names are only ever added; everything in GiB is of one GPU, unless it says total."""
+    question = answer.question
+    named: Json = {}
+    if question.is_manifest:
+        named = {"service": question.name, "namespace": question.namespace}
+    found = named | figures(answer.plan)
+    found["remedies"] = [remedy_document(remedy) for remedy in answer.plan.remedies]
+    if answer.passed_over:
+        found["passedOver"] = [
+            {"gpu": plan.gpu, "verdict": str(plan.verdict), "reason": plan.reason} for plan in answer.passed_over
+        ]
+    if question.notes:
+        found["notes"] = list(question.notes)
+    if explain:
+        found["explanation"] = [_line(line) for line in answer.plan.explanation]
+    return found
+
+
+def figures(plan: Plan) -> Json:
+    """Verdict and figures."""
+    return {
+        "verdict": str(plan.verdict),
+        "reason": plan.reason,
+        "missing": list(plan.missing),
+        "gpu": plan.gpu,
+        "gpus": plan.gpus,
+        "memoryGiB": _rounded(plan.memory_gib),
+        "budgetGiB": _rounded(plan.budget_gib),
+        "weightsGiB": _rounded(plan.weights_gib),
+        "nonTorchGiB": _rounded(plan.non_torch_gib),
+        "activationGiB": _rounded(plan.activation_gib),
+        "graphGiB": _rounded(plan.graph_gib),
+        "kvCacheGiB": _rounded(plan.kv_cache_gib),
+        "kvCacheTokens": plan.kv_cache_tokens,
+        "kvBytesPerToken": _rounded(plan.kv_bytes_per_token),
+        "blockSize": plan.block_size,
+        "numBlocks": plan.num_blocks,
+        "maxModelLen": plan.max_model_len,
+        "requestedMaxModelLen": plan.requested_max_model_len,
+        "maxConcurrency": _rounded(plan.max_concurrency),
+        "recommendedMaxNumSeqs": plan.recommended_max_num_seqs,
+        "errorBand": _rounded(plan.error_band),
+        "errorBandGiB": _rounded(plan.error_band_gib),
+        "marginGiB": _rounded(plan.margin_gib),
+        "weightsTotalGiB": _rounded(plan.weights_total_gib),
+        "kvCacheTotalGiB": _rounded(plan.kv_cache_total_gib),
+        "naiveAttentionGiB": _rounded(plan.naive_attention_gib),
+        "flashAttentionGiB": _rounded(plan.flash_attention_gib),
+    }
+
+
+def remedy_document(remedy: Remedy) -> Json:
+    """A change: in words, as a patch of the manifest, and as options of this command."""
+    return {
+        "change": remedy.change,
+        "patch": patch(remedy),
+        "options": options_of(remedy),
+        "gpu": remedy.gpu,
+        "verdict": str(remedy.verdict),
+        "maxModelLen": remedy.max_model_len,
+        "kvCacheTokens": remedy.kv_cache_tokens,
+    }
+
+
+def patch(remedy: Remedy) -> Json:
+    """What to merge into the manifest."""
+    result: Json = {}
+    for path, value in _changes(remedy):
+        node = result.setdefault("spec", {})
+        *parents, last = path.split(".")
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = list(value) if isinstance(value, tuple) else value
+    return result
+
+
+def options_of(remedy: Remedy) -> Json:
+    """The same under the options' names; fields that no option has are left out."""
+    found: Json = {"gpu": remedy.gpu} if remedy.gpu is not None else {}
+    for path, value in _changes(remedy):
+        if path == "precision.weights":
+            found["quantization"] = _WEIGHTS_AS_OPTION.get(str(value), value)
+        elif path in _OPTION_OF:
+            found[_OPTION_OF[path]] = value
+    return found
+
+
+def flags_of(options: Mapping[str, Any]) -> str:
+    """Options as they are typed."""
+    words = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words.append(f"{flag} '{value}'" if " " in str(value) else f"{flag} {value}")
+    return " ".join(words)
+
+
+def _changes(remedy: Remedy) -> list[tuple[str, Any]]:
+    changes = [(path.removeprefix("spec."), value) for path, value in remedy.patch]
+    if remedy.gpu is not None and not any(path == "accelerator.product" for path, _ in changes):
+        changes.append(("accelerator.product", [remedy.gpu]))
+    return changes
+
+
+def _line(line: Line) -> Json:
+    return {"name": line.name, "gib": _rounded(line.gib), "formula": line.formula, "source": line.source}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

@@ -1,0 +1,213 @@
+"""Questions from manifests: each LLMService of a file, judged by the operator's own models and checks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from llmservice_operator.api.constants import API_VERSION, KIND
+from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.engine import engine_options, vllm_version
+from llmservice_operator.build.resources import cpu_kv_cache_gib
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.planner import gpus
+from llmservice_operator.planner.changes import Fields
+from llmservice_operator.planner.checks import check
+from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.plan import Device
+from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.requests import request_of
+from llmservice_runtime.flags import render
+
+from llmservice_cli.errors import BadInput, Wrong
+
+from .given import Given
+from .models import STDIN, Model
+from .options import OPTIONS, overridden, write
+from .questions import Question, with_values
+from .sources import Sources
+
+# An installation may have images of its own for these; that is not what a plan is about.
+_SETTINGS = Settings(default_amd_image="the-installation's", default_cpu_image="the-installation's")
+_OFFLINE_REMEDY = "Correct the file."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one file asks."""
+
+    questions: tuple[Question, ...]
+    wrongs: tuple[Wrong, ...]
+    """Of LLMServices that cannot be planned for; the others still are."""
+    notes: tuple[str, ...]
+
+
+def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Asked:
+    """Every LLMService of a file (`-`: stdin). BadInput for a file that is none, or has none."""
+    questions: list[Question] = []
+    wrongs: list[Wrong] = []
+    notes: list[str] = []
+    services = 0
+    for where, manifest in _objects(place):
+        if manifest.get("kind") != KIND or not str(manifest.get("apiVersion", "")).startswith(_group()):
+            notes.append(f"skipped {manifest.get('kind', 'an object without kind')} {_name(manifest)}".rstrip())
+            continue
+        services += 1
+        try:
+            questions.append(_question(manifest, given, named, sources))
+        except InvalidSpec as invalid:
+            wrongs += [_wrong(problem, where, manifest) for problem in invalid.problems]
+        except BadInput as bad:
+            wrongs += bad.wrongs
+    if not services:
+        raise BadInput(
+            [Wrong(_shown(place), f"it holds no {KIND}.", f"Give a manifest of kind {KIND}, {API_VERSION}.")]
+        )
+    return Asked(tuple(questions), tuple(wrongs), tuple(notes))
+
+
+def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
+    service = LLMService.from_object(_complete(overridden(manifest, given.values), given))
+    spec = service.spec
+    is_cpu = spec.accelerator.type == "cpu"
+    devices = () if is_cpu else _devices(service, given)
+    _judge(service, devices if given.devices else ())
+    model, draft = sources.model_of(service, named), spec.draft_model
+    request = request_of(
+        spec,
+        architecture=model.architecture,
+        tensors=model.tensors,
+        device=None,
+        vllm_version=vllm_version(service, _SETTINGS),
+        cpu_kv_cache_gib=cpu_kv_cache_gib(service, _SETTINGS),
+        draft=None if draft is None else sources.architecture_of(draft.uri),
+    )
+    return Question(
+        with_values(request, given.values),
+        devices,
+        name=service.name,
+        namespace=manifest["metadata"].get("namespace"),
+        missing=model.missing,
+        why_missing=model.why_missing,
+        notes=(*_overrides(manifest, given), *model.notes),
+        is_manifest=True,
+        accepts=lambda fields: _is_valid(manifest, given, fields),
+    )
+
+
+def _is_valid(manifest: Mapping[str, Any], given: Given, fields: Fields) -> bool:
+    """Whether the operator would take the manifest with these fields in it."""
+    changed = overridden(manifest, given.values)
+    for path, value in fields:
+        write(changed, path, list(value) if isinstance(value, tuple) else value)
+    try:
+        _judge(LLMService.from_object(_complete(changed, given)), ())
+    except InvalidSpec:
+        return False
+    return True
+
+
+def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
+    """With what an API server adds before the operator reads it; a GPU that is named stands for the manifest's own."""
+    metadata = manifest.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        raise InvalidSpec([Problem("metadata.name", "it is missing.", "Give the LLMService a name.")])
+    if manifest.get("apiVersion") != API_VERSION:
+        found = manifest.get("apiVersion")
+        raise InvalidSpec([Problem("apiVersion", f"{found} is none that this version knows.", f"Write {API_VERSION}.")])
+    accelerator = (manifest.get("spec") or {}).get("accelerator") if isinstance(manifest.get("spec"), dict) else None
+    if given.devices and isinstance(accelerator, dict):
+        accelerator.pop("product", None)
+    return {**manifest, "metadata": {"namespace": "default", **metadata}}
+
+
+def _judge(service: LLMService, named: Sequence[Device]) -> None:
+    """What the operator would refuse before it plans; on GPUs that were named beside the manifest, too."""
+    problems = list(
+        check(
+            service.spec,
+            image=service.spec.runtime.image or _SETTINGS.default_gpu_image,
+            vllm_version=vllm_version(service, _SETTINGS),
+            arguments=render(engine_options(service)),
+        )
+    )
+    for device in named:
+        if device.capability is not None:
+            combination = Combination.from_spec(service.spec)
+            capability = {"capability": f"{device.capability[0]}.{device.capability[1]}"}
+            on_device = replace(combination, values={**combination.values, **capability}, product=device.name)
+            problems += [problem for problem in verdicts(on_device) if problem not in problems]
+    if problems:
+        raise InvalidSpec(problems)
+
+
+def _devices(service: LLMService, given: Given) -> tuple[Device, ...]:
+    """Acceptable GPUs in order of preference: those beside the manifest, else its own."""
+    if given.devices:
+        return given.devices
+    accelerator = service.spec.accelerator
+    stated = given.values.get("gpu_memory_gib") or (gibibytes(accelerator.memory) if accelerator.memory else None)
+    found = []
+    for product in accelerator.product or ():
+        device = gpus.device(product, stated)
+        if device is not None:
+            found.append(replace(device, name=product, is_amd=accelerator.type == "amd"))
+    if not found and stated is not None:
+        found.append(Device(f"a GPU of {stated:g} GiB", stated, is_amd=accelerator.type == "amd"))
+    return tuple(found)
+
+
+def _overrides(manifest: Mapping[str, Any], given: Given) -> Iterator[str]:
+    """Which of the manifest's values an option stands for."""
+    for name in given.values:
+        path = OPTIONS[name].spec
+        stated: Any = manifest.get("spec")
+        for part in path.split(".") if path else ():
+            stated = stated.get(part) if isinstance(stated, Mapping) else None
+        if path and stated is not None:
+            yield f"{OPTIONS[name].flag} instead of spec.{path}: {stated}"
+
+
+def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each object with where it stands; the items of a List one by one, empty documents left out."""
+    try:
+        text = sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadInput([Wrong("-f", f"{place} cannot be read: {why}.", "Give a manifest, or - for stdin.")]) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise BadInput([Wrong("-f", f"{_shown(place)} is no YAML: {why}.", _OFFLINE_REMEDY)]) from None
+    for index, document in enumerate(documents, 1):
+        if document is None:
+            continue
+        items = document.get("items") if isinstance(document, dict) and "items" in document else [document]
+        for item in items if isinstance(items, list) else [items]:
+            where = _shown(place) if len(documents) == 1 else f"{_shown(place)}, document {index}"
+            if not isinstance(item, dict):
+                raise BadInput([Wrong("-f", f"{where} is no Kubernetes object.", _OFFLINE_REMEDY)])
+            yield where, item
+
+
+def _wrong(problem: Problem, where: str, manifest: Mapping[str, Any]) -> Wrong:
+    name = _name(manifest)
+    return Wrong(f"{where}: {name + ': ' if name else ''}{problem.field}", problem.message, problem.remedy)
+
+
+def _name(manifest: Mapping[str, Any]) -> str:
+    metadata = manifest.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+
+def _group() -> str:
+    return API_VERSION.split("/")[0]
+
+
+def _shown(place: str) -> str:
+    return "standard input" if place == STDIN else place

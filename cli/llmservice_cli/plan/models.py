@@ -1,0 +1,136 @@
+"""What is known of a model: from a config.json, a folder, the hub or a bucket. Weights are never read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmservice_operator.planner import config_json
+from llmservice_operator.planner.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.tensors import Tensors
+from llmservice_runtime.contract import Failure
+
+from llmservice_cli.errors import BadInput, Wrong
+
+from .values import Refused, shown
+
+REMOTE = ("hf://", "s3://")
+STDIN = "-"
+CONFIG_JSON = "config.json"
+
+
+class NotReached(Exception):
+    """A model that could not be looked at, and why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Facts of one model; what is missing where they are too few to compute with."""
+
+    architecture: Architecture | None = None
+    tensors: Tensors | None = None
+    missing: tuple[str, ...] = ()
+    document: Mapping[str, Any] | None = None
+    """What the architecture was read from."""
+
+
+def from_document(document: object, label: str, tensors: Tensors | None = None) -> Model:
+    """A config.json's content, or facts under the same names; Refused, or BadInput naming the key, where it is none."""
+    if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
+        raise Refused(f"{shown(document)} is no model's configuration.", "Give the content of its config.json.")
+    try:
+        return Model(config_json.read(document), tensors, document=document)
+    except Incomplete as incomplete:
+        return Model(None, tensors, incomplete.missing, document)
+    except InvalidModel as invalid:
+        wrong = Wrong(f"{label}.{invalid.key}", f"{invalid}.", "Take config.json as the model's publisher wrote it.")
+        raise BadInput([wrong]) from None
+
+
+def from_config(place: str) -> Model:
+    """--config: a file, a folder with config.json (and safetensors, whose headers give the real bytes), or stdin."""
+    path = Path(place)
+    if place != STDIN and path.is_dir():
+        return _from_folder(path)
+    text = _text(place)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{place} is no JSON: {error}.", "Give the model's config.json.") from None
+    return from_document(document, "--config")
+
+
+def from_uri(uri: str) -> Model:
+    """--model: hf://, s3:// or a local folder; NotReached where it cannot be looked at."""
+    from llmservice_runtime.inspection import inspect
+
+    if not uri.startswith(REMOTE):
+        path = Path(uri.removeprefix("file://"))
+        if not path.exists():
+            raise Refused(
+                f"{uri} is neither hf://ORG/NAME, s3://BUCKET/PREFIX nor a folder here.",
+                "Give one of them, or the model's config.json with --config.",
+            )
+        return from_config(str(path))
+    found = inspect(uri, _environment())
+    if found.failure is not None:
+        raise NotReached(found.failure)
+    return from_document(found.config, "--model", _tensors(found.tensors))
+
+
+def named(config: str | None, uri: str | None) -> Model | None:
+    """The model of --config or --model; BadInput, about the option, where there is none to be had there."""
+    option, place = ("--config", config) if config is not None else ("--model", uri)
+    if place is None:
+        return None
+    try:
+        return from_uri(place) if config is None else from_config(place)
+    except Refused as refused:
+        raise BadInput([Wrong(option, refused.message, refused.remedy)]) from None
+    except NotReached as unreached:
+        raise BadInput([Wrong(option, f"{place}: {unreached.failure.message}", unreached.failure.remedy)]) from None
+
+
+def _from_folder(folder: Path) -> Model:
+    from llmservice_runtime.inspection import inspect
+
+    if not (folder / CONFIG_JSON).is_file():
+        raise Refused(f"{folder} holds no {CONFIG_JSON}.", "Give the folder of a model, or its config.json.")
+    tensors = None
+    if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors.index.json")):
+        found = inspect(str(folder), _environment())
+        if found.failure is not None:
+            raise NotReached(found.failure)
+        tensors = _tensors(found.tensors)
+    model = from_config(str(folder / CONFIG_JSON))
+    return Model(model.architecture, tensors, model.missing, model.document)
+
+
+def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:
+    return None if document is None else Tensors.from_document(document)
+
+
+def _environment() -> dict[str, str]:
+    """HF_TOKEN, HF_ENDPOINT, AWS_... and proxies, as the user's other tools have them."""
+    return dict(os.environ)
+
+
+def _text(place: str) -> str:
+    if place == STDIN:
+        return sys.stdin.read()
+    try:
+        return Path(place).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise Refused(
+            f"{place} cannot be read: {why}.", "Give a file that is there, a folder, or - for stdin."
+        ) from None

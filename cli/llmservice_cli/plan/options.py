@@ -1,0 +1,249 @@
+"""The inputs of a plan: one table for the command line, a line of a batch and what overrides a manifest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from llmservice_cli.errors import Wrong
+
+from . import values
+from .quantizations import quantized
+from .speculation import speculation
+from .values import MOST_GPUS, MOST_TOKENS, Reader, Refused
+
+Values = Mapping[str, Any]
+"""What was given, by the options' names with underscores; what was not given is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One input, under vLLM's own name."""
+
+    name: str
+    """With underscores, as in a line of a batch and in planner.plan.Request."""
+    read: Reader
+    help: str
+    metavar: str = "N"
+    spec: str | None = None
+    """The field of the spec that says the same, without `spec.`; None where the spec has none."""
+    short: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    """Other names in a line of a batch."""
+    is_switch: bool = False
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+def _gpus(what: str) -> Reader:
+    return values.count(1, MOST_GPUS, what)
+
+
+_MODEL = (
+    Option(
+        "dtype", values.dtype, "type that vLLM computes in: auto, half, bfloat16, float32", "TYPE", "precision.dtype"
+    ),
+    Option(
+        "quantization",
+        quantized,
+        "how the weights are quantized: fp8, awq, gptq, 'int8 w8a16', ... (default: as config.json says)",
+        "METHOD",
+        "precision.quantization",
+        ("-q",),
+    ),
+    Option(
+        "kv_cache_dtype", values.kv_cache_dtype, "type of the KV cache: auto, fp8, ...", "TYPE", "precision.kvCache"
+    ),
+    Option("parameters", values.parameters, "parameters of the model, where config.json is not at hand: 8B", "COUNT"),
+    Option("weights_gib", values.gibibytes, "GiB of the whole model's weights; wins over what is computed", "GIB"),
+)
+_ENGINE = (
+    Option(
+        "tensor_parallel_size",
+        _gpus("2"),
+        "GPUs that share every layer",
+        spec="parallelism.tensorParallelSize",
+        short=("-tp",),
+        aliases=("tp",),
+    ),
+    Option(
+        "pipeline_parallel_size",
+        _gpus("2"),
+        "stages that share the layers",
+        spec="parallelism.pipelineParallelSize",
+        short=("-pp",),
+        aliases=("pp",),
+    ),
+    Option(
+        "data_parallel_size",
+        _gpus("2"),
+        "copies of the engine in one replica",
+        spec="parallelism.dataParallelSize",
+        short=("-dp",),
+        aliases=("dp",),
+    ),
+    Option(
+        "enable_expert_parallel",
+        values.switch,
+        "spread experts, not parts of them, over the GPUs",
+        spec="parallelism.enableExpertParallel",
+        short=("-ep",),
+        aliases=("expert_parallel", "ep"),
+        is_switch=True,
+    ),
+    Option(
+        "gpu_memory_utilization",
+        values.share,
+        "share of the memory that vLLM takes (default: its own, 0.92)",
+        "SHARE",
+        "accelerator.gpuMemoryUtilization",
+    ),
+    Option(
+        "max_model_len",
+        values.length,
+        "longest request in tokens: 32000, 32k (32,000), 32K (32,768), auto (default: the model's own)",
+        "TOKENS",
+        "batching.maxModelLen",
+    ),
+    Option(
+        "max_num_seqs",
+        values.count(1, 65_536, "256"),
+        "sequences of one step (default: vLLM's, by the GPU)",
+        spec="batching.maxNumSeqs",
+    ),
+    Option(
+        "max_num_batched_tokens",
+        values.count(1, MOST_TOKENS, "8192"),
+        "tokens of one step (default: vLLM's, by the GPU)",
+        "TOKENS",
+        "batching.maxNumBatchedTokens",
+    ),
+    Option("block_size", values.count(1, 65_536, "16"), "tokens of one block", "TOKENS", "batching.blockSize"),
+    Option(
+        "enforce_eager",
+        values.switch,
+        "no CUDA graphs",
+        spec="compilation.enforceEager",
+        aliases=("eager",),
+        is_switch=True,
+    ),
+    Option(
+        "kv_cache_memory_bytes",
+        values.count(1, 2**50, "8G"),
+        "bytes of the KV cache, instead of what is left",
+        "BYTES",
+    ),
+    Option("enable_lora", values.switch, "make room for LoRA adapters", is_switch=True),
+    Option("max_loras", values.count(1, 4096, "4"), "adapters in one step", spec="lora.maxLoras"),
+    Option("max_lora_rank", values.count(1, 4096, "16"), "largest rank of an adapter", spec="lora.maxLoraRank"),
+    Option(
+        "speculative_config",
+        speculation,
+        'who guesses, as vLLM takes it: {"method": "ngram", "num_speculative_tokens": 4}; config: that of the draft',
+        "JSON",
+    ),
+    Option("vllm_version", values.version, "plan for another vLLM than 0.32", "VERSION"),
+)
+_DEVICE = (
+    Option(
+        "gpu_memory_gib",
+        values.gibibytes,
+        "memory of one GPU as its driver reports it; also for GPUs that are not in the catalogue",
+        "GIB",
+        aliases=("gpu_memory_gib_reported",),
+    ),
+)
+GROUPS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
+    {"the model": _MODEL, "the engine, under vLLM's names": _ENGINE, "the GPU": _DEVICE}
+)
+OPTIONS: Mapping[str, Option] = MappingProxyType({one.name: one for group in GROUPS.values() for one in group})
+BY_ALIAS: Mapping[str, str] = MappingProxyType({alias: one.name for one in OPTIONS.values() for alias in one.aliases})
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Every option, as text: its own reader says what is wrong with it, and all that is wrong is told at once."""
+    for title, options in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for one in options:
+            if one.is_switch:
+                group.add_argument(
+                    *one.short,
+                    one.flag,
+                    dest=one.name,
+                    action=argparse.BooleanOptionalAction,
+                    default=None,
+                    help=one.help,
+                )
+            else:
+                group.add_argument(*one.short, one.flag, dest=one.name, metavar=one.metavar, help=one.help)
+
+
+@dataclass(slots=True)
+class Reading:
+    """Values as they are read, and everything that is wrong with them."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    wrongs: list[Wrong] = field(default_factory=list)
+
+    def take(self, name: str, label: str, read: Callable[[Any], Any], raw: object) -> None:
+        """Read one value, None is one that was not given; `label` is what its user calls it."""
+        if raw is None:
+            return
+        try:
+            value = read(raw)
+        except Refused as refused:
+            self.wrongs.append(Wrong(label, refused.message, refused.remedy))
+        else:
+            if value is not None:
+                self.found[name] = value
+
+
+def read_options(options: argparse.Namespace) -> Reading:
+    """The values of the command line, but for files and GPUs."""
+    reading = Reading()
+    for one in OPTIONS.values():
+        reading.take(one.name, one.flag, one.read, getattr(options, one.name))
+    return reading
+
+
+def overridden(manifest: Mapping[str, Any], given: Values) -> dict[str, Any]:
+    """A manifest with the values that have a field in it written there: its own models then judge them."""
+    result: dict[str, Any] = _copy(manifest)
+    for name, value in given.items():
+        path = OPTIONS[name].spec if name in OPTIONS else None
+        if path is not None:
+            for where, what in _fields(path, value):
+                write(result, where, what)
+    return result
+
+
+def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    method = getattr(value, "method", value)
+    if method is not None:
+        yield path, method
+    weights = getattr(value, "weights", "auto")
+    if weights != "auto":
+        yield "precision.weights", weights
+
+
+def write(manifest: dict[str, Any], path: str, value: Any) -> None:
+    """Set a field, by its dotted path under spec, in place."""
+    node, (*parents, last) = manifest, ("spec", *path.split("."))
+    for name in parents:
+        if node.get(name) is None:
+            node[name] = {}
+        node = node[name]
+        if not isinstance(node, dict):
+            return  # no object, which the manifest's models will say
+    node[last] = value
+
+
+def _copy(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _copy(value) for key, value in node.items()}
+    return [_copy(value) for value in node] if isinstance(node, list) else node

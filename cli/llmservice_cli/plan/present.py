@@ -1,0 +1,74 @@
+"""Answers in the form that was asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from llmservice_operator.planner.plan import Fit
+
+from llmservice_cli.errors import ExitCode
+
+from .answers import Answer, answer, worst
+from .document import document
+from .questions import Question
+
+
+def present(questions: Sequence[Question], options: argparse.Namespace) -> ExitCode:
+    """Every plan, then warnings on standard error."""
+    answers = [answer(question) for question in questions]
+    if options.output in ("json", "yaml"):
+        _documents([document(one, explain=options.explain) for one in answers], options.output)
+    elif options.output == "markdown":
+        from .markdown import markdown
+
+        _blocks(markdown(one, explain=options.explain) for one in answers)
+    else:
+        from . import terminal
+        from .screen import screen
+
+        for index, one in enumerate(answers):
+            terminal.show([*([()] if index else []), *screen(one, terminal.width(), explain=options.explain)])
+    for one in answers:
+        _warn(one)
+    return worst(one.exit_code(strict=options.strict) for one in answers)
+
+
+def compared(questions: Sequence[Question], options: argparse.Namespace) -> ExitCode:
+    """A grid of each."""
+    from . import compare, terminal
+
+    grids = [compare.compare(question) for question in questions]
+    if options.output in ("json", "yaml"):
+        _documents([compare.document(grid) for grid in grids], options.output)
+    elif options.output == "markdown":
+        _blocks(compare.markdown(grid) for grid in grids)
+    else:
+        for grid in grids:
+            terminal.show(compare.screen(grid, terminal.width()))
+    return worst(grid.exit_code for grid in grids)
+
+
+def _documents(found: Sequence[dict[str, Any]], output: str) -> None:
+    """One document as it is, several as a list (JSON) or one after the other (YAML)."""
+    if output == "json":
+        print(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))
+        return
+    import yaml
+
+    print(yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True, explicit_start=len(found) > 1), end="")
+
+
+def _blocks(found: Iterable[Iterable[str]]) -> None:
+    print("\n\n".join("\n".join(lines) for lines in found))
+
+
+def _warn(one: Answer) -> None:
+    name = f"{one.question.name}: " if one.question.name else ""
+    if one.plan.verdict is Fit.TIGHT:
+        print(f"warning: {name}Tight: it may start or not; --strict makes that an error", file=sys.stderr)
+    elif one.plan.verdict is Fit.UNKNOWN:
+        print(f"warning: {name}Unknown: {one.plan.reason}", file=sys.stderr)

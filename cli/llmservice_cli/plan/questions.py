@@ -1,0 +1,114 @@
+"""What is asked: a planner's request for each acceptable GPU, made from plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from llmservice_operator.planner import gpus
+from llmservice_operator.planner.plan import Adapters, Device, Request
+
+from .models import Model
+from .options import Values
+from .quantizations import Quantized
+from .values import Refused, shown
+
+if TYPE_CHECKING:
+    from llmservice_operator.planner.changes import Fields
+
+_AS_THEY_ARE = (
+    *("dtype", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    *("enable_expert_parallel", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_model_len", "max_num_seqs"),
+    *("max_num_batched_tokens", "block_size", "enforce_eager", "parameters", "weights_gib", "vllm_version"),
+)
+"""Options that are fields of the request."""
+_WITHOUT_A_FIELD = ("kv_cache_memory_bytes", "parameters", "weights_gib", "vllm_version")
+"""Options that override a manifest in the request, for the spec has no field for them."""
+CPU = "cpu"
+
+Accepts = Callable[["Fields"], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One model, as it is to be served, and the GPUs that it may run on."""
+
+    request: Request
+    """Without a device, but for CPUs."""
+    devices: tuple[Device, ...] = ()
+    """Acceptable ones, the first that fits is taken; empty where none is known."""
+    name: str | None = None
+    """Of the LLMService."""
+    namespace: str | None = None
+    missing: tuple[str, ...] = ()
+    """Facts of the model that nobody gave."""
+    why_missing: str | None = None
+    """Why they are not known, where there was an attempt to read them."""
+    notes: tuple[str, ...] = ()
+    is_manifest: bool = False
+    accepts: Accepts = lambda _: True
+    """Whether the manifest would still be a valid one with these fields."""
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """One for each acceptable GPU; at least one."""
+        return tuple(replace(self.request, device=device) for device in self.devices) or (self.request,)
+
+
+def from_values(values: Values, model: Model, devices: Sequence[Device]) -> Question:
+    """From options alone."""
+    request = Request(
+        architecture=model.architecture,
+        device=None,
+        tensors=model.tensors,
+        adapters=_adapters(values),
+        draft=values.get("speculative_config"),
+        **_quantization(values.get("quantization")),
+        **{name: values[name] for name in _AS_THEY_ARE if name in values},
+    )
+    return Question(request, tuple(devices), missing=model.missing)
+
+
+def with_values(request: Request, values: Values) -> Request:
+    """A manifest's request with the options that the spec has no field for."""
+    draft = values.get("speculative_config", request.draft)
+    return replace(request, draft=draft, **{name: values[name] for name in _WITHOUT_A_FIELD if name in values})
+
+
+def device(name: str | None, memory_gib: float | None) -> Device | None:
+    """The GPU of a name, of a memory size, or of both; None where neither is given. Refused for a name nobody knows."""
+    if name is None:
+        return None if memory_gib is None else Device(f"a GPU of {memory_gib:g} GiB", memory_gib)
+    if name.lower() == CPU:
+        if memory_gib is None:
+            raise Refused("cpu needs the GiB of its KV cache (VLLM_CPU_KVCACHE_SPACE).", "Add --gpu-memory-gib 4.")
+        return Device(CPU, memory_gib, is_cpu=True)
+    found = gpus.device(name, memory_gib)
+    if found is None:
+        raise Refused(
+            f"{shown(name)} is no GPU of the catalogue.",
+            f"Write a node's nvidia.com/gpu.product{_near(name)}, or add the memory that its driver reports "
+            "(--gpu-memory-gib).",
+        )
+    return found
+
+
+def _near(name: str) -> str:
+    plain = {product.lower().removeprefix("nvidia-").replace("_", "-"): product for product in gpus.CATALOGUE}
+    words = name.lower().removeprefix("nvidia").strip(" -").replace(" ", "-").replace("_", "-")
+    near = [plain[one] for one in get_close_matches(words, plain, n=3, cutoff=0.5)]
+    return f" such as {', '.join(near or ['NVIDIA-L4', 'NVIDIA-H100-80GB-HBM3'])}"
+
+
+def _adapters(values: Values) -> Adapters | None:
+    most, rank = values.get("max_loras"), values.get("max_lora_rank")
+    if values.get("enable_lora") is False or not (values.get("enable_lora") or most or rank):
+        return None
+    said = {"max_loras": most, "max_lora_rank": rank}
+    return Adapters(**{name: value for name, value in said.items() if value is not None})
+
+
+def _quantization(meant: Quantized | None) -> Mapping[str, Any]:
+    return {} if meant is None else {"quantization": meant.method, "weights": meant.weights}

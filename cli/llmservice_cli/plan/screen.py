@@ -1,0 +1,190 @@
+"""A plan for people: lines of styled text, without a terminal in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+import yaml
+from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
+
+from . import bar
+from .answers import Answer
+from .document import flags_of, options_of, patch
+
+Span = tuple[str, str]
+"""Text and style."""
+Row = tuple[Span, ...]
+
+WIDEST = 100
+NARROWEST = 30
+_INDENT = "  "
+VERDICT_STYLES = {Fit.FITS: "bold green", Fit.TIGHT: "bold yellow", Fit.DOES_NOT_FIT: "bold red", Fit.UNKNOWN: "bold"}
+
+
+def screen(answer: Answer, width: int, *, explain: bool = False) -> Iterator[Row]:
+    """Everything about one plan; no row is wider than `width` where words allow it."""
+    plan, width = answer.plan, max(NARROWEST, min(width, WIDEST))
+    yield _headline(answer)
+    yield from _prose(plan.reason, width)
+    yield from _memory(plan, width)
+    yield from _facts(plan, width)
+    for passed in answer.passed_over:
+        yield from _prose(f"passed over {passed.gpu}: {passed.reason}", width)
+    for note in answer.question.notes:
+        yield from _prose(f"note: {note}", width)
+    if plan.remedies:
+        yield ()
+        yield (("what would make it fit", "bold"),)
+        for index, remedy in enumerate(plan.remedies, 1):
+            yield from _remedy(index, remedy, width, is_manifest=answer.question.is_manifest)
+    if explain and plan.explanation:
+        yield ()
+        yield (("the arithmetic, per GPU", "bold"),)
+        yield from _explained(plan.explanation, width)
+        yield from _attention(plan, width)
+
+
+def headline(answer: Answer) -> tuple[str, str]:
+    """Of which service, and on what."""
+    question, plan = answer.question, answer.plan
+    where = f" in {question.namespace}" if question.namespace else ""
+    on = f" on {plan.gpus} x {plan.gpu}" if plan.gpu else f" on {plan.gpus} GPUs" if plan.gpus > 1 else ""
+    return (f"{question.name}{where}: " if question.name else "", on)
+
+
+def facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What the memory comes to, in words."""
+    if plan.kv_cache_tokens is not None and plan.block_size is not None:
+        yield "KV cache", f"{plan.kv_cache_tokens:,} tokens in {plan.num_blocks or 0:,} blocks of {plan.block_size}"
+    if plan.max_model_len is not None:
+        asked = plan.requested_max_model_len
+        wanted = "" if asked is None or asked == plan.max_model_len else f"{asked:,} tokens wanted; "
+        yield "longest request", f"{wanted}{plan.max_model_len:,} tokens fit for sure"
+    if plan.max_concurrency is not None and plan.requested_max_model_len:
+        yield "at once", f"{plan.max_concurrency:.2f} requests of {plan.requested_max_model_len:,} tokens"
+    if plan.recommended_max_num_seqs is not None and plan.verdict is not Fit.DOES_NOT_FIT:
+        yield "recommended", f"maxNumSeqs {plan.recommended_max_num_seqs}"
+    if plan.error_band_gib is not None and plan.margin_gib is not None:
+        spare = f"{plan.margin_gib:.2f} GiB to spare" if plan.margin_gib >= 0 else f"{-plan.margin_gib:.2f} GiB short"
+        yield "error band", f"± {plan.error_band_gib:.2f} GiB; {spare} beside one such request"
+    if plan.gpus > 1 and plan.weights_total_gib is not None and plan.kv_cache_total_gib is not None:
+        all_gpus = f"{plan.weights_total_gib:.2f} GiB of weights, {plan.kv_cache_total_gib:.2f} GiB of KV cache"
+        yield f"on all {plan.gpus} GPUs", all_gpus
+    if plan.missing:
+        yield "not known", ", ".join(plan.missing)
+
+
+def memory_title(plan: Plan) -> str:
+    """Above the bar."""
+    which = "memory" if plan.gpus == 1 else f"memory of each of {plan.gpus} GPUs (the fullest)"
+    of = "" if plan.budget_gib is None else f", of which vLLM may take {plan.budget_gib:.2f}"
+    return f"{which}: {plan.memory_gib:.2f} GiB{of}"
+
+
+def change(remedy: Remedy, *, is_manifest: bool) -> str:
+    """What to write: YAML for a manifest, else options. Empty where another checkpoint is the change."""
+    if not is_manifest:
+        return flags_of(options_of(remedy))
+    merged = patch(remedy)
+    return str(yaml.safe_dump(merged, sort_keys=False)).rstrip() if merged else ""
+
+
+def outcome(remedy: Remedy) -> str:
+    """What comes of a change."""
+    told = [str(remedy.verdict)]
+    if remedy.max_model_len:
+        told.append(f"{remedy.max_model_len:,} tokens a request")
+    if remedy.kv_cache_tokens:
+        told.append(f"{remedy.kv_cache_tokens:,} KV tokens")
+    return ", ".join(told)
+
+
+def attention(plan: Plan) -> str | None:
+    """Why nobody stores all scores any more."""
+    if plan.naive_attention_gib is None or plan.flash_attention_gib is None:
+        return None
+    return (
+        f"attention over one request of {plan.requested_max_model_len or 0:,} tokens: "
+        f"{plan.naive_attention_gib:,.2f} GiB if all scores were stored, "
+        f"{plan.flash_attention_gib:,.3f} GiB with FlashAttention"
+    )
+
+
+def _headline(answer: Answer) -> Row:
+    name, on = headline(answer)
+    verdict = answer.plan.verdict
+    return ((name, "bold"), (str(verdict), VERDICT_STYLES[verdict]), (on, ""))
+
+
+def _memory(plan: Plan, width: int) -> Iterator[Row]:
+    parts = bar.segments(plan)
+    if not parts or plan.memory_gib is None:
+        return
+    yield ()
+    yield from _prose(memory_title(plan), width, indent="")
+    drawn = bar.cells(parts, width - 4, plan.memory_gib)
+    spans = [(bar.END, "bold red") if part is None else (part.letter, f"reverse {part.style}") for part in drawn]
+    yield ((f"{_INDENT}[", ""), *_joined(spans), ("]", ""))
+    for part in parts:
+        share = f"{100 * part.gib / plan.memory_gib:5.1f} %"
+        figure = f"  {part.label:<15} {part.gib:8.2f} GiB {share}"
+        yield ((f"{_INDENT}", ""), (part.letter, f"reverse {part.style}"), (figure, ""))
+    if plan.kv_cache_gib is not None and plan.kv_cache_gib < 0:
+        yield from _prose(f"{-plan.kv_cache_gib:.2f} GiB are missing before there is any KV cache", width)
+
+
+def _facts(plan: Plan, width: int) -> Iterator[Row]:
+    rows = list(facts(plan))
+    if rows:
+        yield ()
+    for name, value in rows:
+        first, *more = wrap(value, max(10, width - 20), break_on_hyphens=False) or [""]
+        yield ((f"{_INDENT}{name:<16}  ", "bold"), (first, ""))
+        for line in more:
+            yield ((f"{' ' * 20}{line}", ""),)
+
+
+def _remedy(index: int, remedy: Remedy, width: int, *, is_manifest: bool) -> Iterator[Row]:
+    first, *more = wrap(f"{index}. {remedy.change}", width - 2, subsequent_indent="   ", break_on_hyphens=False)
+    yield ((f"{_INDENT}{first}", ""),)
+    for line in more:
+        yield ((f"{_INDENT}{line}", ""),)
+    yield ((f"{_INDENT}   {outcome(remedy)}", VERDICT_STYLES[remedy.verdict]),)
+    for line in change(remedy, is_manifest=is_manifest).splitlines():
+        yield ((f"{_INDENT}     {line}", "dim"),)
+
+
+def _explained(lines: Sequence[Line], width: int) -> Iterator[Row]:
+    """Names, figures, and how they come about; sources below."""
+    label = max(len(line.name) for line in lines)
+    left = len(_INDENT) + label + 2 + len("00000.000 GiB") + 2
+    room = max(24, width - left)
+    for line in lines:
+        figure = f"{line.gib:9.3f} GiB" if line.gib is not None else " " * 13
+        first, *more = wrap(line.formula, room, break_on_hyphens=False) or [""]
+        yield ((f"{_INDENT}{line.name:<{label}}  ", "bold"), (f"{figure}  {first}", ""))
+        yield from (((f"{' ' * left}{text}", ""),) for text in more)
+        yield from (((f"{' ' * left}{text}", "dim"),) for text in wrap(line.source, room, break_on_hyphens=False))
+
+
+def _attention(plan: Plan, width: int) -> Iterator[Row]:
+    told = attention(plan)
+    if told is not None:
+        yield from _prose(told, width)
+
+
+def _prose(text: str, width: int, indent: str = _INDENT) -> Iterator[Row]:
+    lines = wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    yield from (((line, ""),) for line in lines)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Neighbours of one style as one span."""
+    result: list[Span] = []
+    for text, style in spans:
+        if result and result[-1][1] == style:
+            result[-1] = (result[-1][0] + text, style)
+        else:
+            result.append((text, style))
+    return result

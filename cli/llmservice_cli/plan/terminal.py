@@ -1,0 +1,39 @@
+"""Rows on standard output: with colours on a terminal that wants them, else plain."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from shutil import get_terminal_size
+
+from .screen import Row
+
+
+def width() -> int:
+    """Columns; a pipe has what COLUMNS says, or 80."""
+    return get_terminal_size((80, 24)).columns
+
+
+def is_styled() -> bool:
+    """Whether somebody sees colours: a terminal, without NO_COLOR (https://no-color.org) and not a dumb one."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and sys.stdout.isatty()
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print them."""
+    if not is_styled():
+        print("\n".join(plain(row) for row in rows))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    for row in rows:
+        console.print(Text.assemble(*row), soft_wrap=True)
+
+
+def plain(row: Row) -> str:
+    """A row without its styles."""
+    return "".join(text for text, _ in row).rstrip()

@@ -1,0 +1,202 @@
+"""`llmservice plan --batch`: a line in, a line out."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_cli.app import run
+from llmservice_cli.errors import BadInput, ExitCode
+from llmservice_cli.plan.batch import batch, planned
+
+from .cli_plan_world import LLAMA_8B
+
+SERVED = {"id": "a", "gpu": "NVIDIA L4", "config": LLAMA_8B, "max_model_len": 8192}
+# The facts of a model by the names of measured data, nulls and remarks included.
+FACTS = {
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "head_dim": None,
+    "vocab_size": 129280,
+    "intermediate_size": 18432,
+    "max_position_embeddings": 163840,
+    "tie_word_embeddings": False,
+    "total_parameters": 671026419200,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "num_shared_experts": 1,
+    "sliding_window": None,
+    "first_k_dense": 3,
+    "mla": {
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+    },
+    "source": "published",
+    "certain": True,
+}
+
+
+def lines(text: str, folder: Path, **options: Any) -> tuple[ExitCode, list[dict[str, Any]]]:
+    path = folder / "cases.jsonl"
+    path.write_text(text, encoding="utf-8")
+    out = io.StringIO()
+    code = batch(str(path), out, **options)
+    return code, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def case(**changed: Any) -> dict[str, Any]:
+    return {**SERVED, **changed}
+
+
+def test_a_bad_line_is_told_in_its_place_and_the_run_goes_on(tmp_path: Path) -> None:
+    text = "\n".join(
+        [
+            json.dumps(case(id=1)),
+            "{not json",
+            json.dumps(case(id={"row": 3}, dtype="fp4", max_num_seqs=0)),
+            "",
+            json.dumps([1]),
+            json.dumps(case(id="last")),
+        ]
+    )
+    code, found = lines(text, tmp_path)
+    assert code == ExitCode.BAD_INPUT
+    assert [line.get("verdict") for line in found] == ["Fits", None, None, None, "Fits"]
+    assert [line["id"] for line in found] == [1, None, {"row": 3}, None, "last"]
+    assert found[1]["error"]["field"] == "line 2"
+    assert [error["field"] for error in found[2]["errors"]] == ["dtype", "max_num_seqs"]
+    assert found[2]["error"] == {
+        "field": "dtype",
+        "message": "'fp4' is no type that vLLM computes in.",
+        "remedy": "Write one of auto, half, float16, bfloat16, float32.",
+    }
+    assert found[3]["error"]["field"] == "line 5"
+
+
+def test_a_good_batch_ends_with_0_whatever_the_verdicts(tmp_path: Path) -> None:
+    code, found = lines(f"{json.dumps(case(gpu='T4'))}\n{json.dumps(case(gpu=None))}\n", tmp_path)
+    assert code == ExitCode.DONE
+    assert [line["verdict"] for line in found] == ["DoesNotFit", "Unknown"]
+    assert found[0]["remedies"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tensor_parallel_size": 2},
+        {"tp": 2},
+        {"num_gpus": 2},
+        {"tp": 2, "num_gpus": 2},
+        {"num_gpus": 4, "pp": 2},
+    ],
+    ids=str,
+)
+def test_ranks_by_any_of_their_names(said: Mapping[str, Any]) -> None:
+    ranks = planned(case(tensor_parallel_size=2, pipeline_parallel_size=said.get("pp", 1)))
+    assert planned(case(**said))["weightsGiB"] == ranks["weightsGiB"]
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"gpu": "NVIDIA H200", "tp": 8, "config": FACTS, "vllm_version": "0.20.0 (V1)", "quantization": "fp8"},
+        {"gpu": "Tesla T4", "quantization": "awq_marlin", "vllm_version": "2026-02, V1 (version not stated)"},
+        {"gpu": "NVIDIA A100 40GB", "dtype": "half", "vllm_version": "0.6.x (Dec 2024)"},
+        {"gpu": "NVIDIA H100 NVL (94GB)", "quantization": "int8 w8a16", "dtype": "auto"},
+        {"gpu": "NVIDIA GeForce RTX 5090 32GB", "quantization": "nvfp4 mixed", "kv_cache_dtype": "fp8"},
+        {"gpu": "NVIDIA A100 40GB MIG 1g.5gb", "gpu_memory_gib": 4.75, "vllm_version": "RHAIIS 2026"},
+        {"gpu": None, "gpu_memory_gib": 79.15, "enforce_eager": True, "block_size": None, "max_num_seqs": None},
+        {"gpu": "Some New GPU", "gpu_memory_gib": 100, "model": "meta-llama/Llama-3.1-8B", "note": "a remark"},
+    ],
+    ids=lambda one: str(one.get("gpu")),
+)
+def test_measured_data_is_understood_as_it_is(measured: Mapping[str, Any]) -> None:
+    found = planned(case(**measured))
+    assert found["verdict"] in ("Fits", "Tight", "DoesNotFit")
+    assert found["kvCacheTokens"] is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({"gpu": "H1000"}, "gpu", "is no GPU of the catalogue"),
+        ({"gpu": 7}, "gpu", "is no name"),
+        ({"tp": 0}, "tp", "from 1 to 1,024"),
+        ({"gpu_memory_utilization": 92}, "gpu_memory_utilization", "no share"),
+        ({"config": 5}, "config", "no model's configuration"),
+        ({"config": {**LLAMA_8B, "hidden_size": "wide"}}, "config.hidden_size", "hidden_size"),
+        ({"max_modellen": 4096}, "max_modellen", "no such option"),
+        ({"num_gpus": 3, "pp": 2}, "num_gpus", "groups of equal size"),
+        ({"vllm_version": "banana"}, "vllm_version", "no version"),
+    ],
+    ids=lambda one: str(one) if isinstance(one, str) else "",
+)
+def test_a_bad_value_is_named_by_its_key(wrong: Mapping[str, Any], field: str, said: str) -> None:
+    with pytest.raises(BadInput) as bad:
+        planned(case(**wrong))
+    assert [(one.field, said in one.message, bool(one.remedy)) for one in bad.value.wrongs] == [(field, True, True)]
+
+
+def test_what_the_model_does_not_say_is_missing() -> None:
+    found = planned(case(config={"num_hidden_layers": 32, "hidden_size": 4096}))
+    assert found["verdict"] == "Unknown"
+    assert found["missing"]
+
+
+def test_standard_input_is_answered_line_by_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{json.dumps(case())}\n"))
+    assert run(["plan", "--batch", "-", "--explain"]) == ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["id"], found["verdict"]) == ("a", "Fits")
+    assert found["explanation"]
+
+
+def test_other_options_have_no_effect_and_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--batch", "-", "--gpu", "L4", "-tp", "2"]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].strip() for line in said] == ["--gpu", "--tensor-parallel-size"]
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--batch", "/no/such/cases.jsonl"]) == ExitCode.BAD_INPUT
+    assert capsys.readouterr().err.startswith("error: --batch: /no/such/cases.jsonl cannot be read")
+
+
+def test_a_planner_that_fails_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmservice_operator.planner import memory
+
+    plan = memory.plan
+
+    def fails_at_7(request: memory.Request) -> memory.Plan:
+        if request.max_num_seqs == 7:
+            raise TypeError("seven")
+        return plan(request)
+
+    monkeypatch.setattr(memory, "plan", fails_at_7)
+    code, found = lines("\n".join(json.dumps(case(max_num_seqs=n)) for n in (6, 7, 8)), tmp_path)
+    assert code == ExitCode.BAD_INPUT
+    assert [line.get("verdict") for line in found] == ["Fits", None, "Fits"]
+    assert "the planner failed: TypeError: seven" in found[1]["error"]["message"]
+
+
+def test_speculation_takes_its_share() -> None:
+    small = {**LLAMA_8B, "num_hidden_layers": 4}
+    plain = planned(case())
+    drafted = planned(
+        case(speculative_config={"method": "draft_model", "num_speculative_tokens": 3, "config": small}),
+    )
+    assert drafted["kvCacheTokens"] < plain["kvCacheTokens"]
+    with pytest.raises(BadInput, match="method 'oracle' is none"):
+        planned(case(speculative_config='{"method": "oracle"}'))

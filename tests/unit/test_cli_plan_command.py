@@ -1,0 +1,201 @@
+"""`llmservice plan` from its arguments to its exit code, without a manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from llmservice_cli.app import run
+from llmservice_cli.errors import ExitCode
+
+from .cli_plan_world import config
+
+NO_NETWORK = """
+import socket, sys
+def refuse(*_): raise AssertionError('the network was asked')
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
+from llmservice_cli.__main__ import main
+code = main()
+for name in ('aiohttp', 'kubernetes', 'rich', 'pydantic', 'yaml', 'httpx', 'asyncio'):
+    assert name not in sys.modules, name
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "verdict"),
+    [
+        (["--gpu", "NVIDIA-L4", "--max-model-len", "8K"], 0, "Fits"),
+        (["--gpu", "H100", "-tp", "2", "--max-model-len", "auto", "--kv-cache-dtype", "fp8"], 0, "Fits"),
+        (["--gpu", "NVIDIA-L4"], 1, "DoesNotFit"),
+        (["--gpu", "T4", "--quantization", "awq", "--max-model-len", "4k", "--enforce-eager"], 0, "Fits"),
+        (["--gpu-memory-gib", "22.03", "--max-model-len", "8K", "--dtype", "half"], 0, "Fits"),
+        (["--gpu", "T4", "--gpu", "L4", "--max-model-len", "8K"], 0, "Fits"),
+        ([], 0, "Unknown"),
+        (["--strict"], 1, "Unknown"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_exit_code_says_whether_it_fits(
+    words: list[str], code: int, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "--config", config(tmp_path), "-o", "json", *words]) == code
+    said = capsys.readouterr()
+    assert json.loads(said.out)["verdict"] == verdict
+    assert ("warning: Unknown" in said.err) == (verdict == "Unknown")
+
+
+def test_tight_is_a_warning_and_with_strict_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path)
+    run(["plan", "--config", path, "--gpu", "L4", "--max-model-len", "auto", "-o", "json"])
+    longest = json.loads(capsys.readouterr().out)["maxModelLen"]
+    words = ["plan", "--config", path, "--gpu", "L4", "--max-model-len", str(longest + 512)]
+    assert run(words) == ExitCode.DONE
+    assert "warning: Tight" in capsys.readouterr().err
+    assert run([*words, "--strict"]) == ExitCode.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dtype", "fp4"], ["error: --dtype: 'fp4' is no type that vLLM computes in. Write one of auto,"]),
+        (["--max-model-len", "32.5K"], ["error: --max-model-len: '32.5K': vLLM takes no decimals with K"]),
+        (
+            ["--gpu", "H1000"],
+            ["error: --gpu: 'H1000' is no GPU of the catalogue. Write a node's nvidia.com/gpu.product"],
+        ),
+        (["--gpu-memory-utilization", "92"], ["error: --gpu-memory-utilization: '92' is no share of the memory."]),
+        (["--parameters", "many"], ["error: --parameters: 'many' is no number of parameters."]),
+        (["-tp", "0"], ["error: --tensor-parallel-size: '0' is not from 1 to 1,024."]),
+        (["--gpu", "cpu"], ["error: --gpu: cpu needs the GiB of its KV cache"]),
+        (["--model", "hf://a/b"], ["error: --model: --config already says which model it is. Leave one of them out."]),
+        (["--speculative-config", "{"], ["error: --speculative-config: '{' is no JSON"]),
+        (
+            ["--dtype", "fp4", "--max-num-seqs", "none", "--gpu", "Z80", "--kv-cache-dtype", "int2"],
+            ["error: --dtype:", "error: --kv-cache-dtype:", "error: --max-num-seqs:", "error: --gpu:"],
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_bad_value_is_one_line(
+    words: list[str], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "--config", config(tmp_path), *words]) == ExitCode.BAD_INPUT
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = told.err.splitlines()
+    assert len(lines) == len(said)
+    for line, beginning in zip(lines, said, strict=True):
+        assert line.startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read: No such file or directory."),
+        ("{", "is no JSON"),
+        ("[]", "is no model's configuration"),
+        ('{"hidden_size": -1, "num_hidden_layers": 2}', "--config.hidden_size: "),
+    ],
+)
+def test_a_config_that_is_none(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    assert run(["plan", "--config", str(path), "--gpu", "L4"]) == ExitCode.BAD_INPUT
+    told = capsys.readouterr().err
+    assert told.startswith("error: --config")
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_folder_without_config_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--config", str(tmp_path), "--gpu", "L4"]) == ExitCode.BAD_INPUT
+    assert "holds no config.json" in capsys.readouterr().err
+
+
+def test_nothing_to_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--gpu", "L4"]) == ExitCode.BAD_INPUT
+    assert "there is nothing to plan. Give a manifest with -f" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["--parameters", "70B", "--gpu", "L4"], 1), (["--weights-gib", "4", "--gpu", "L4"], 0)],
+)
+def test_weights_alone_can_only_be_too_large(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *words, "-o", "yaml"]) == code
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found["verdict"] == ("DoesNotFit" if code else "Unknown")
+    assert found["kvCacheTokens"] is None
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml", "markdown"])
+def test_every_form_has_the_verdict_and_the_remedies(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--config", config(tmp_path), "--gpu", "L4", "-o", output, "--explain"]
+    assert run(words) == ExitCode.DOES_NOT_FIT
+    said = capsys.readouterr().out
+    assert "DoesNotFit" in said
+    assert "what would make it fit" in said.lower() or "remedies" in said
+    assert "--max-model-len 2" in said or "max_model_len" in said
+    assert "budget" in said
+
+
+def test_a_remedy_is_good_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--config", config(tmp_path), "--gpu", "T4", "-o", "json"]
+    assert run(words) == ExitCode.DOES_NOT_FIT
+    remedies = json.loads(capsys.readouterr().out)["remedies"]
+    assert remedies
+    for remedy in remedies:
+        changed = [
+            word for name, value in remedy["options"].items() for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        words_then = words[:3] + (changed if "gpu" in remedy["options"] else ["--gpu", "T4", *changed])
+        assert run([*words_then, "-o", "json"]) == ExitCode.DONE
+        found = json.loads(capsys.readouterr().out)
+        assert (found["verdict"], found["kvCacheTokens"]) == (remedy["verdict"], remedy["kvCacheTokens"])
+
+
+def test_the_program_asks_nobody_and_loads_little(tmp_path: Path) -> None:
+    words = ["plan", "--config", config(tmp_path), "--gpu", "L4", "--max-model-len", "8k", "-o", "json"]
+    env = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", NO_NETWORK, *words], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["verdict"] == "Fits"
+
+
+def test_the_program_plans_from_standard_input(tmp_path: Path) -> None:
+    text = Path(config(tmp_path)).read_text(encoding="utf-8")
+    words = ["plan", "--config", "-", "--gpu", "NVIDIA-L4", "--max-model-len", "8k"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "llmservice_cli", *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Fits on 1 x NVIDIA-L4\n")
+    assert "\x1b" not in done.stdout
+
+
+def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["plan", "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for word in ("examples:", "exit codes:", "--batch", "--tensor-parallel-size", "--explain"):
+        assert word in said

@@ -27,7 +27,8 @@ METHODS: Mapping[str, Quantization] = {
         Quantization("fp8_per_channel", 8),
         Quantization("fp8_per_block", 8, 128, scale_bits=32, group_rows=128),
         Quantization("modelopt", 8),
-        Quantization("modelopt_fp4", 4, 16, scale_bits=8),
+        Quantization("modelopt_fp4", 4, 16, scale_bits=8, parts=(Part.FEED_FORWARD, Part.EXPERTS)),
+        Quantization("modelopt_mixed", 4, 16, scale_bits=8),
         Quantization("modelopt_mxfp8", 8, 32, scale_bits=8),
         Quantization("nvfp4_per_token", 4, 16, scale_bits=8),
         Quantization("mxfp4", 4, 32, scale_bits=8, parts=(Part.EXPERTS,)),
@@ -46,7 +47,7 @@ METHODS: Mapping[str, Quantization] = {
 """What a method stores for a weight where no file says it otherwise: bits, weights to a scale, bits of a scale.
 The bits are of the formats' definitions: AWQ and GPTQ of 4 bits with groups of 128 are their tools' defaults, NVFP4 has
 a scale of 8 bits for 16 values, MX formats one for 32, bitsandbytes' NF4 one for 64. FBGEMM's fp8 leaves attention in
-16 bit."""
+16 bit, and so do ModelOpt's NVFP4 recipes (vllm#40291: a 31B that cannot hold its attention beside 29.4 GiB)."""
 
 _SAME: Mapping[str, str] = {
     "awq_marlin": "awq",
@@ -57,7 +58,6 @@ _SAME: Mapping[str, str] = {
     "autoround": "inc",
     "auto-round": "inc",
     "auto_round": "inc",
-    "modelopt_mixed": "modelopt_fp4",
     "modelopt_nvfp4": "modelopt_fp4",
     "nvfp4": "modelopt_fp4",
     "gpt_oss_mxfp4": "mxfp4",
@@ -212,7 +212,7 @@ def _targets_head(group: Mapping[str, Any]) -> bool:
 def _modelopt(name: str, nested: Keys, kept: tuple[str, ...]) -> Quantization:
     algorithm = (nested.text("quant_algo") or ("NVFP4" if "fp4" in name else "FP8")).upper()
     if "NVFP4" in algorithm or "MIXED" in algorithm:
-        return replace(METHODS["modelopt_fp4"], method=name, group_size=_group(nested, 16), kept=kept)
+        return replace(METHODS["modelopt_fp4"], method=name, group_size=_group(nested, 16), kept=kept, parts=())
     if "MXFP8" in algorithm:
         return replace(METHODS["modelopt_mxfp8"], method=name, kept=kept)
     if "PB_WO" in algorithm:

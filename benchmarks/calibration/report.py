@@ -1,0 +1,118 @@
+"""The docs page that says how far off the planner is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llmservice_operator.planner.constants import CONSTANTS, FITTED
+from llmservice_operator.planner.plan import Fit
+
+from benchmarks.calibration.judge import COVERED, Judged, median, quantile
+
+HEAD = """\
+# How exact the planner is
+
+<!-- Generated: python -m benchmarks.calibration --write -->
+
+Start-ups that people measured on real GPUs and published (`benchmarks/calibration/startups.jsonl`), each planned with
+constants that were fitted **without its model** (leave one model out). Doubtful records, and those that do not name
+their GPU, take part in the fit or not at all, and are listed but not counted."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures that count."""
+
+    starts: int
+    tokens_median: float
+    tokens_quantile: float
+    verdicts: int
+    right: int
+    tight: int
+    wrongly_fits: tuple[str, ...]
+
+    @property
+    def right_share(self) -> float:
+        """Of the verdicts."""
+        return self.right / self.verdicts
+
+    @property
+    def tight_share(self) -> float:
+        """Of the verdicts."""
+        return self.tight / self.verdicts
+
+
+def is_counted(judged: Judged) -> bool:
+    """Whether the record is one to be judged by."""
+    return judged.startup.names_gpu and not judged.startup.is_doubtful
+
+
+def summary(all_judged: Sequence[Judged]) -> Summary:
+    """Of the records that count."""
+    counted = [one for one in all_judged if is_counted(one)]
+    errors = [abs(error) for one in counted if (error := one.tokens_error) is not None]
+    verdicts = [one for one in counted if one.verdict_is_right is not None]
+    wrongly = (one for one in verdicts if one.plan.verdict is Fit.FITS and not one.verdict_is_right)
+    return Summary(
+        starts=len(errors),
+        tokens_median=median(errors),
+        tokens_quantile=quantile(errors, COVERED),
+        verdicts=len(verdicts),
+        right=sum(bool(one.verdict_is_right) for one in verdicts),
+        tight=sum(one.plan.verdict is Fit.TIGHT for one in verdicts),
+        wrongly_fits=tuple(one.startup.id for one in wrongly),
+    )
+
+
+def page(all_judged: Sequence[Judged]) -> str:
+    """Markdown."""
+    return "\n".join([HEAD, "", *_figures(summary(all_judged)), "", *_constants(), "", *_table(all_judged), ""])
+
+
+def _figures(found: Summary) -> Iterator[str]:
+    yield "| | |"
+    yield "|-|-|"
+    yield f"| KV tokens, median error of {found.starts} start-ups | {found.tokens_median:.1%} |"
+    yield f"| KV tokens, 90th percentile of the error | {found.tokens_quantile:.1%} |"
+    yield f"| verdicts that were right, of {found.verdicts} | {found.right_share:.1%} |"
+    yield f"| verdicts that were Tight | {found.tight_share:.1%} |"
+    yield f"| Fits, and it did not start | {', '.join(found.wrongly_fits) or 'none'} |"
+    yield ""
+    yield "A Tight counts as right only where the measured margin lies inside the band that it was given for."
+
+
+def _constants() -> Iterator[str]:
+    yield "## Constants"
+    yield ""
+    yield "| name | value | ± | unit | where from |"
+    yield "|-|-|-|-|-|"
+    for name, constant in CONSTANTS.named().items():
+        mark = " (fitted)" if name in FITTED else ""
+        spread = f"{constant.uncertainty:g}" if constant.uncertainty else "-"
+        yield f"| `{name}` | {constant.value:g}{mark} | {spread} | {constant.unit} | {constant.source} |"
+
+
+def _table(all_judged: Sequence[Judged]) -> Iterator[str]:
+    yield "## Start-ups"
+    yield ""
+    yield "KV cache in GiB per GPU."
+    yield ""
+    yield "| start-up | engine | KV planned | measured | tokens off by | verdict | outcome | |"
+    yield "|-|-|-|-|-|-|-|-|"
+    for one in all_judged:
+        facts = one.startup.facts
+        error, measured, planned = one.tokens_error, one.startup.kv_gib, one.plan.kv_cache_gib
+        marks = [] if is_counted(one) else ["not counted"]
+        marks += ["**wrong**"] if one.verdict_is_right is False else []
+        cells = (
+            f"{one.startup.id} ({facts['source']})",
+            facts["vllm_version"],
+            "-" if planned is None else f"{planned:.2f}",
+            "-" if measured is None else f"{measured:.2f}",
+            "-" if error is None else f"{error:+.1%}",
+            one.plan.verdict,
+            one.startup.outcome or "stopped by something else",
+            ", ".join(marks),
+        )
+        yield f"| {' | '.join(cells)} |"

@@ -1,0 +1,130 @@
+"""The numbers that no source code gives away: fitted on measured start-ups, each with its unit, source and uncertainty.
+
+`python -m benchmarks.calibration` fits them again and writes docs/reference/planner-accuracy.md, where each stands with
+what was left when its own model was kept out of the fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, and how far it is to be trusted."""
+
+    value: float
+    unit: str
+    uncertainty: float
+    """In the same unit: nine of ten measured start-ups lie within."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """One set; the calibration makes others, each without one model."""
+
+    hidden_copies: Constant = Constant(
+        3.0,
+        "values per hidden unit and token",
+        0.4,
+        "Beside the MLP's buffers a layer holds the residual, its normalised copy and its own result. Slope of two "
+        "start-ups that differ in their length only (vllm#10517, 8B at 20,000 and 29,000 tokens): 2.98.",
+    )
+    hidden_copies_v0: Constant = Constant(
+        5.0,
+        "values per hidden unit and token",
+        0.5,
+        "As hidden_copies, for V0 engines whose ranks sum up their results: what goes into the sum and what comes out "
+        "of it have buffers of their own. Slope of vllm#10517, 70B on two GPUs at 20,000 and 24,000 tokens: 5.4.",
+    )
+    sampler_bytes_v0: Constant = Constant(
+        39.0,
+        "bytes per sequence and token of the vocabulary",
+        5.0,
+        "Logits in 16 and 32 bit, sorted values and their indices, probabilities, sums and masks. Eight V0 start-ups "
+        "that print their activation peak: 35 to 48.",
+    )
+    sampler_bytes_v1: Constant = Constant(
+        41.0,
+        "bytes per sequence and token of the vocabulary",
+        4.0,
+        "As sampler_bytes_v0, for V1 engines before 0.19, which sort on the GPU too: 125M model with 1,024 sequences, "
+        "two start-ups.",
+    )
+    sampler_bytes: Constant = Constant(
+        14.0,
+        "bytes per sequence and token of the vocabulary",
+        2.0,
+        "vllm/v1/sample/sampler.py and ops/topk_topp_sampler.py: logits in 16 bit (2) and 32 bit (4), probabilities "
+        "(4) and noise (4); nothing is sorted. Measured with Qwen2.5-7B on an L4: 14.0.",
+    )
+    non_torch: Constant = Constant(
+        0.30,
+        "GiB",
+        0.15,
+        "Kernels, cuBLAS and attention workspaces that are loaded while the engine profiles itself, on one GPU.",
+    )
+    non_torch_v0: Constant = Constant(
+        0.10, "GiB", 0.12, "As non_torch, as V0 engines print it: 0.04 to 0.35 on one GPU."
+    )
+    cuda_context: Constant = Constant(
+        0.50, "GiB", 0.1, "The CUDA context, which engines from 0.3 to 0.5 counted as theirs."
+    )
+    non_torch_peer: Constant = Constant(
+        0.25,
+        "GiB per further GPU",
+        0.08,
+        "Buffers for exchange with each further rank of a tensor-parallel group: NCCL's and custom all-reduce's. "
+        "0.28 on 8 x A100, 0.3 on 8 x H100, 0.27 on 16 x H20; next to nothing on cards without fast links.",
+    )
+    graph_mib: Constant = Constant(
+        0.35,
+        "MiB per layer and captured size",
+        0.12,
+        "CUDA graphs hold the launches of every layer once for each captured batch size. Start-ups that print their "
+        "estimate or use: 0.26 to 0.6 MiB.",
+    )
+    band_gib: Constant = Constant(
+        0.10, "GiB per GPU", 0.0, "Floor of the error band: totals that drivers report of one product differ so much."
+    )
+    band_share: Constant = Constant(
+        0.30,
+        "share of the overheads",
+        0.0,
+        "The error band as far as it grows with activation, non-torch and graph memory: nine of ten start-ups of "
+        "models that had no part in the fit, on engines from 0.19 on.",
+    )
+    band_share_old: Constant = Constant(0.35, "share of the overheads", 0.0, "As band_share, for engines before 0.19.")
+    band_reserved_gib: Constant = Constant(
+        0.60,
+        "GiB per GPU",
+        0.0,
+        "As band_gib, for engines from 0.3 to 0.5, which counted gaps in the allocator's reserve as well.",
+    )
+    band_reserved_share: Constant = Constant(
+        0.20, "share of the overheads", 0.0, "As band_share, for the same engines."
+    )
+
+    def named(self) -> dict[str, Constant]:
+        """All of them by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+PRIOR = Constants()
+"""What sources and single measurements say of each; the fit does not go far from it."""
+
+FITTED: dict[str, float] = {
+    "hidden_copies": 3.29,
+    "hidden_copies_v0": 4.6,
+    "sampler_bytes_v0": 35.6,
+    "sampler_bytes_v1": 43.2,
+    "non_torch": 0.36,
+    "non_torch_v0": 0.07,
+    "cuda_context": 0.53,
+    "non_torch_peer": 0.25,
+    "graph_mib": 0.38,
+}
+"""The values of the last calibration."""
+
+CONSTANTS = replace(PRIOR, **{name: replace(PRIOR.named()[name], value=value) for name, value in FITTED.items()})

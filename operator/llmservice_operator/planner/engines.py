@@ -1,0 +1,146 @@
+"""vLLM's generations, as far as memory is concerned: what each profiles, holds back and counts.
+
+The planner plans for the version that the operator is made for. Older ones are here because published start-ups, which
+the constants are fitted on, ran on them, and because a service may name an older image.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from llmservice_operator.planner.constants import Constant, Constants
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One generation."""
+
+    name: str
+    is_v1: bool
+    default_utilization: float
+    """--gpu-memory-utilization where it is not given."""
+    sampler: Literal["v0", "v1", "current"]
+    counts_context: bool
+    """Whether the CUDA context counts as the engine's own memory."""
+    graphs_in_budget: bool
+    """Whether CUDA graphs are estimated and taken out of the budget before the KV cache is sized."""
+    mla: Literal["latent", "padded", "expanded"]
+    """How MLA models keep their cache: compressed, padded to 640 values, or expanded to full heads of 256."""
+    swa_groups: bool
+    """Whether sliding-window layers keep their window only; before, they were treated as full ones."""
+    chunk_above: int | None = None
+    """V0: a longer maximum switches chunked prefill on."""
+    chunk_tokens: int = 2048
+    """V0: tokens of a step with chunked prefill."""
+    expert_chunk: int | None = None
+    """Tokens that experts work on at a time (VLLM_FUSED_MOE_CHUNK_SIZE); None: all."""
+    seqs_large_default: bool = False
+    """V1 before 0.8.5: 1,024 sequences by default on every GPU."""
+
+    def sampler_bytes(self, constants: Constants) -> Constant:
+        """Bytes per sequence and token of the vocabulary while it samples."""
+        return {
+            "v0": constants.sampler_bytes_v0,
+            "v1": constants.sampler_bytes_v1,
+            "current": constants.sampler_bytes,
+        }[self.sampler]
+
+    def band(self, overheads_gib: float, constants: Constants) -> float:
+        """Half the width of the error band in GiB: nine of ten start-ups lie within."""
+        if self.counts_context:
+            floor, share = constants.band_reserved_gib, constants.band_reserved_share
+        else:
+            floor = constants.band_gib
+            share = constants.band_share if self.sampler == "current" else constants.band_share_old
+        return floor.value + share.value * overheads_gib
+
+
+_V0 = Engine(
+    "V0, to 0.2",
+    is_v1=False,
+    default_utilization=0.9,
+    sampler="v0",
+    counts_context=False,
+    graphs_in_budget=False,
+    mla="expanded",
+    swa_groups=False,
+)
+_V0_03 = replace(_V0, name="V0, 0.3 to 0.5.2", counts_context=True)
+_V0_053 = replace(_V0_03, name="V0, 0.5.3 to 0.5.5", chunk_above=32768, chunk_tokens=512, expert_chunk=32768)
+_V0_06 = replace(_V0_053, name="V0, 0.6", counts_context=False)
+_V0_07 = replace(_V0_06, name="V0, 0.7 on", mla="padded", chunk_tokens=2048)
+_V1_080 = replace(
+    _V0_07,
+    name="V1, 0.8.0 to 0.8.4",
+    is_v1=True,
+    sampler="v1",
+    mla="latent",
+    chunk_above=None,
+    seqs_large_default=True,
+)
+_V1_085 = replace(_V1_080, name="V1, 0.8.5 to 0.9", seqs_large_default=False)
+_V1_010 = replace(_V1_085, name="V1, 0.10 to 0.18", swa_groups=True)
+_V1_019 = replace(_V1_010, name="V1, 0.19 to 0.20", sampler="current", expert_chunk=None)
+_V1_021 = replace(_V1_019, name="V1, 0.21 on", default_utilization=0.92, graphs_in_budget=True)
+
+_GENERATIONS: tuple[tuple[Version, Engine], ...] = (
+    ((0, 0, 0), _V0),
+    ((0, 3, 0), _V0_03),
+    ((0, 5, 3), _V0_053),
+    ((0, 6, 0), _V0_06),
+    ((0, 7, 0), _V0_07),
+    ((0, 8, 0), _V1_080),
+    ((0, 8, 5), _V1_085),
+    ((0, 10, 0), _V1_010),
+    ((0, 19, 0), _V1_019),
+    ((0, 21, 0), _V1_021),
+)
+CURRENT = _GENERATIONS[-1][1]
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_RELEASED: tuple[tuple[tuple[int, int], Version], ...] = (
+    # The first release of a month, where it is another generation.
+    ((2023, 1), (0, 1, 0)),
+    ((2024, 2), (0, 3, 0)),
+    ((2024, 7), (0, 5, 3)),
+    ((2024, 9), (0, 6, 0)),
+    ((2025, 2), (0, 7, 2)),
+    ((2025, 4), (0, 8, 3)),
+    ((2025, 5), (0, 8, 5)),
+    ((2025, 8), (0, 10, 0)),
+    ((2026, 2), (0, 16, 0)),
+    ((2026, 4), (0, 19, 0)),
+    ((2026, 5), (0, 21, 0)),
+)
+
+
+@lru_cache(maxsize=256)
+def engine(version: str | None) -> Engine:
+    """The generation of a version as people write it: 0.32.0, `0.8.3 (V0)`, `Mar 2026`; the current one for None."""
+    text = (version or "").lower()
+    found = _version(text)
+    if found is None:
+        return CURRENT
+    says_v0, says_v1 = re.search(r"\bv0\b(?!\.)", text), re.search(r"\bv1\b", text)
+    if says_v0 and not says_v1 and found >= (0, 8, 0):
+        return _V0_07
+    chosen = [made for since, made in _GENERATIONS if since <= found][-1]
+    if says_v1 and not chosen.is_v1:
+        return next(made for _, made in _GENERATIONS if made.is_v1)
+    return chosen
+
+
+def _version(text: str) -> Version | None:
+    number = re.search(r"(?<![\d.])(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if number:
+        return (int(number[1]), int(number[2]), int(number[3] or 0))
+    year = re.search(r"\b(20\d\d)(?:-(\d\d))?", text)
+    if year is None:
+        return None
+    month = int(year[2]) if year[2] else next((i for i, name in enumerate(_MONTHS, 1) if name in text), 12)
+    return next((v for since, v in reversed(_RELEASED) if since <= (int(year[1]), month)), None)

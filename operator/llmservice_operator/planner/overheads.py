@@ -1,0 +1,196 @@
+"""What lies on a GPU beside weights and KV cache: activations at their peak, CUDA graphs, and memory outside torch.
+
+The engine runs one step of its largest size before it sizes the KV cache (vllm/v1/worker/gpu_worker.py,
+determine_available_memory); the peak of that step is inside one layer, in the sampler, or in the encoder of pictures.
+First the sizes that count, without constants (`load`); then bytes (`overheads`): the calibration varies only these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from llmservice_operator.planner.architecture import Architecture, Attention, FeedForward, Kind, Layer
+from llmservice_operator.planner.batching import Batching
+from llmservice_operator.planner.constants import CONSTANTS, Constants
+from llmservice_operator.planner.engines import Engine
+from llmservice_operator.planner.plan import GIB, Device, Line, Request
+
+MIB = 2**20
+GRAPH_LIMIT = 512
+"""Largest batch that graphs are captured for (vllm/config/vllm.py, _set_cudagraph_sizes); twice that from 10.0 on."""
+DATA_CENTER_BLACKWELL = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the largest step consists of, on one GPU."""
+
+    tokens: int
+    hidden_size: int
+    layer_values: float
+    """That a token holds inside the widest layer, copies of the hidden state and experts apart."""
+    expert_values: float
+    """That each of `expert_tokens` holds inside the widest layer of experts."""
+    expert_tokens: int
+    value_bytes: int
+    sequences: int
+    vocab_size: int
+    encoder_values: int
+    """That the encoder holds for a token of a picture."""
+    peers: int
+    """Further ranks of the tensor-parallel group."""
+    graph_layers: int
+    graph_sizes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Bytes on the fullest GPU."""
+
+    activation: float
+    non_torch: float
+    graphs: float
+    """What graphs take; `counted_graphs` of it before the KV cache is sized."""
+    counted_graphs: float
+    lines: tuple[Line, ...]
+
+    @property
+    def counted(self) -> float:
+        """What is taken out of the budget."""
+        return self.activation + self.non_torch + self.counted_graphs
+
+
+def load(request: Request, model: Architecture, device: Device, engine: Engine, step: Batching) -> Load:
+    """The sizes that count."""
+    is_in_32_bit = request.dtype in ("float32", "float") or (request.dtype == "auto" and request.weights == "float32")
+    guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
+    has_graphs = not (request.enforce_eager or request.cuda_graphs == "NONE" or device.is_cpu)
+    layers = [layer for layer, _ in model.distinct_layers]
+    return Load(
+        tokens=step.tokens,
+        hidden_size=model.hidden_size,
+        layer_values=max((_layer_values(request, model, layer) for layer in layers), default=0.0),
+        expert_values=max((_expert_values(request, model, layer, engine) for layer in layers), default=0.0),
+        expert_tokens=min(step.tokens, engine.expert_chunk or step.tokens),
+        value_bytes=4 if is_in_32_bit else 2,
+        sequences=min(step.sequences, step.tokens),
+        vocab_size=model.vocab_size,
+        encoder_values=model.vision_values,
+        peers=request.tensor_parallel_size - 1,
+        graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
+        graph_sizes=sum(1 for _ in capture_sizes(device, step, 1 + guesses)) if has_graphs else 0,
+    )
+
+
+def overheads(load: Load, engine: Engine, constants: Constants = CONSTANTS) -> Overheads:
+    """Everything beside weights and KV cache."""
+    activation, shown = _activation(load, engine, constants)
+    non_torch, said = _non_torch(load, engine, constants)
+    graphs = load.graph_layers * load.graph_sizes * constants.graph_mib.value * MIB
+    formula = f"{load.graph_layers} layers x {load.graph_sizes} sizes x {constants.graph_mib.value:g} MiB"
+    if graphs and not engine.graphs_in_budget:
+        formula += " (outside the budget of this engine)"
+    return Overheads(
+        activation=activation,
+        non_torch=non_torch,
+        graphs=graphs,
+        counted_graphs=graphs if engine.graphs_in_budget else 0.0,
+        lines=(shown, said, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")),
+    )
+
+
+def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float, Line]:
+    copies = (constants.hidden_copies_v0 if load.peers and not engine.is_v1 else constants.hidden_copies).value
+    experts = load.expert_tokens * load.expert_values
+    values = max(load.layer_values, experts / max(1, load.tokens)) + copies * load.hidden_size
+    entry = engine.sampler_bytes(constants).value
+    size = load.value_bytes
+    peaks = (
+        (load.tokens * values * size, "layer", f"{load.tokens} tokens x {values:.0f} values x {size} bytes"),
+        (
+            load.sequences * load.vocab_size * entry + load.tokens * load.hidden_size * size,
+            "sampler",
+            f"{load.sequences} sequences x {load.vocab_size} words x {entry:g} bytes, and {load.tokens} hidden states",
+        ),
+        (
+            load.tokens * load.encoder_values * size,
+            "encoder",
+            f"{load.tokens} tokens of pictures x {load.encoder_values} values x {size} bytes",
+        ),
+    )
+    peak, where, formula = max(peaks)
+    sources = {"layer": "hidden_copies", "sampler": "sampler_bytes", "encoder": "config.json"}
+    return peak, Line(f"activation ({where})", peak / GIB, formula, sources[where])
+
+
+def _non_torch(load: Load, engine: Engine, constants: Constants) -> tuple[float, Line]:
+    base = (constants.non_torch if engine.is_v1 else constants.non_torch_v0).value
+    context = constants.cuda_context.value if engine.counts_context else 0.0
+    peer = constants.non_torch_peer.value
+    gib = base + context + load.peers * peer
+    formula = f"{base:g}" + (f" + {context:g} (CUDA context)" if context else "")
+    formula += f" + {load.peers} x {peer:g} GiB" if load.peers else " GiB"
+    return gib * GIB, Line("non-torch", gib, formula, "non_torch, non_torch_peer")
+
+
+def _layer_values(request: Request, model: Architecture, layer: Layer) -> float:
+    mixed = _attention_values(layer.attention, model.hidden_size, request.tensor_parallel_size)
+    return max(mixed, _feed_forward_values(layer.feed_forward, request.tensor_parallel_size))
+
+
+def _attention_values(attention: Attention, hidden_size: int, ranks: int) -> float:
+    """Queries, keys, values and the result."""
+    if attention.kind is Kind.STATE:
+        return attention.parameters / max(1, hidden_size) / ranks
+    heads = attention.heads / ranks
+    if attention.kind is Kind.LATENT:
+        # Keys and values are expanded for the prompt, and the keys are joined with their rotated part.
+        return heads * (3 * attention.key_dim + 2 * attention.value_dim) + attention.latent_dim + attention.query_rank
+    width = attention.key_dim + attention.value_dim
+    return (heads + max(1.0, attention.kv_heads / ranks)) * width
+
+
+def _feed_forward_values(layer: FeedForward, ranks: int) -> float:
+    """Gate and up, and what becomes of them."""
+    matrices = 3 if layer.gated else 2
+    return matrices * max(layer.intermediate, layer.shared_intermediate) / ranks
+
+
+def _expert_values(request: Request, model: Architecture, layer: Layer, engine: Engine) -> float:
+    """Of all experts that a token uses (vllm/model_executor/layers/fused_moe): one workspace for the first and the last
+    product (V0: one for each), one for the middle, and the sum."""
+    experts = layer.feed_forward
+    if not experts.experts:
+        return 0.0
+    ranks = 1 if request.enable_expert_parallel else request.tensor_parallel_size
+    width = experts.expert_intermediate / ranks
+    first = (2 if experts.gated else 1) * width
+    outer = max(first, model.hidden_size) if engine.is_v1 else first + model.hidden_size
+    return experts.experts_per_token * (outer + width) + model.hidden_size
+
+
+def absorbed(request: Request, model: Architecture, engine: Engine) -> Iterator[float]:
+    """Bytes of each layer's matrices that V0 engines multiplied out for MLA, beside those of the checkpoint.
+
+    Queries times the keys' expansion and the values' expansion times the output (0.7: vllm/attention/backends/mla).
+    """
+    if engine.mla != "padded":
+        return
+    own = model.quantization.method if model.quantization is not None else ""
+    size = 1 if "fp8" in (request.quantization or own) else 2
+    for layer, count in model.distinct_layers:
+        attention = layer.attention
+        if attention.kind is Kind.LATENT:
+            width = (attention.query_rank or model.hidden_size) + model.hidden_size
+            yield count * attention.heads * attention.latent_dim * width * size / request.tensor_parallel_size
+
+
+def capture_sizes(device: Device, step: Batching, tokens_per_seq: int = 1) -> Iterator[int]:
+    """Batch sizes that graphs are captured for (vllm/config/vllm.py, _set_cudagraph_sizes)."""
+    is_blackwell = device.capability is not None and device.capability[0] == DATA_CENTER_BLACKWELL
+    limit = GRAPH_LIMIT * 2 if is_blackwell else GRAPH_LIMIT
+    largest = min(step.sequences * tokens_per_seq * 2, limit, step.tokens)
+    every = chain((1, 2, 4), range(8, min(largest + 1, 256), 8), range(256, largest + 1, 16))
+    return (size for size in every if size <= largest)

@@ -115,6 +115,8 @@ class Linear:
     """No method quantizes it: convolutions, routers."""
     kept: bool = False
     """The checkpoint's own quantization leaves it in 16 bit."""
+    copy: bool = False
+    """The engine makes room for it, and the checkpoint has it not: values that are the keys once more (Gemma 4)."""
 
     @property
     def values(self) -> int:
@@ -123,8 +125,8 @@ class Linear:
 
     @property
     def parameters(self) -> int:
-        """Of all `count` matrices, with biases."""
-        return self.values + self.bias * self.count
+        """Of all `count` matrices in the checkpoint, with biases."""
+        return 0 if self.copy else self.values + self.bias * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +191,8 @@ class Architecture:
     """Where somebody stated it; else weights.py counts."""
     vision_parameters: int = 0
     """Of encoders of pictures and sound and what joins them to the model."""
-    vision_split: bool = True
-    """Tensor-parallel ranks share the encoders; else each holds all of them."""
+    vision_shared: int = 0
+    """Of those, what tensor-parallel ranks share; each holds the rest."""
     extra: tuple[Linear, ...] = ()
     """Matrices of the first stage beside the embedding: projections, embeddings for each layer."""
     extra_parameters: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner import kept, quantized, vision
+from llmservice_operator.planner import gemma, kept, quantized, vision
 from llmservice_operator.planner.architecture import (
     Architecture,
     Attention,
@@ -22,9 +22,9 @@ from llmservice_operator.planner.architecture import (
     Part,
     Split,
 )
-from llmservice_operator.planner.config_keys import ALIASES, MOST_LAYERS, Keys
+from llmservice_operator.planner.config_keys import MOST_LAYERS, Keys
 from llmservice_operator.planner.families import Family, family_of
-from llmservice_operator.planner.mixers import Mixer, attention, heads_of, kv_heads_of
+from llmservice_operator.planner.mixers import Mixer, attention, sharing
 from llmservice_operator.planner.mlps import Mlp, dense, dense_width, expert_layers, experts
 from llmservice_operator.planner.patterns import kinds
 from llmservice_operator.planner.positions import lengths
@@ -118,7 +118,7 @@ class _Reader:
             quantization=quantization,
             total_parameters=keys.integer("total_parameters"),
             vision_parameters=encoder.parameters,
-            vision_split=encoder.split,
+            vision_shared=encoder.shared,
             extra=self._extra(),
             extra_parameters=self._extra_parameters(),
             embedding_size=self._embedding_size(hidden),
@@ -168,11 +168,12 @@ class _Reader:
     def _layer(self, kind: str, with_experts: bool, index: int, shares: bool) -> Layer:
         mixer = self._mixer(kind)
         if shares:
-            mixer = replace(mixer, attention=replace(mixer.attention, shares_cache=True))
-        mlp = self._mlp(kind, with_experts, index)
-        linears = (*mixer.linears, *mlp[1], *self._beside())
+            mixer = sharing(mixer, self.keys)
+        mlp = self._mlp(kind, with_experts, index, shares)
+        beside = gemma.beside(self.keys)
+        linears = (*mixer.linears, *mlp[1], *beside[0])
         norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
-        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + self.family.norms * norm)
+        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + beside[1] + self.family.norms * norm)
 
     def _mixer(self, kind: str) -> Mixer:
         if kind in ("mlp", "moe"):
@@ -193,7 +194,7 @@ class _Reader:
         )
         return Mixer(both, (*main.linears, *beside.linears), main.small + beside.small)
 
-    def _mlp(self, kind: str, with_experts: bool, index: int) -> Mlp:
+    def _mlp(self, kind: str, with_experts: bool, index: int, shares: bool) -> Mlp:
         nothing: Mlp = (FeedForward(gated=self.family.gated), (), 0)
         if self.model_type in ("mamba", "mamba2", "falcon_mamba"):
             return nothing
@@ -202,24 +203,14 @@ class _Reader:
                 return experts(self.keys, self.family)
             return dense(self.keys, self.family, index) if kind == "mlp" else nothing
         if not with_experts:
-            return dense(self.keys, self.family, index)
+            twice = 2 if shares and self.keys.flag("use_double_wide_mlp") else 1
+            return dense(self.keys, self.family, index, twice)
         routed = experts(self.keys, self.family)
         if not self.keys.flag("enable_moe_block"):
             return routed
         both = dense(self.keys, self.family, index)
         values = replace(routed[0], intermediate=both[0].intermediate)
         return values, (*both[1], *routed[1]), both[2] + routed[2]
-
-    def _beside(self) -> tuple[Linear, ...]:
-        """Gemma 3n and 4 feed an embedding of its own into each layer."""
-        width = self.keys.count("hidden_size_per_layer_input")
-        if not width:
-            return ()
-        hidden = self.keys.needed("hidden_size")
-        return (
-            Linear("per_layer_input_gate", Part.OTHER, hidden, width, Split.NONE),
-            Linear("per_layer_projection", Part.OTHER, width, hidden, Split.NONE),
-        )
 
     def _extra(self) -> tuple[Linear, ...]:
         found: list[Linear] = []
@@ -229,13 +220,7 @@ class _Reader:
                 Linear("project_in", Part.OTHER, narrow, hidden, Split.NONE),
                 Linear("project_out", Part.OTHER, hidden, narrow, Split.NONE),
             ]
-        width = self.keys.count("hidden_size_per_layer_input")
-        if width:
-            words = self.keys.integer("vocab_size_per_layer_input") or self.keys.needed("vocab_size")
-            found += [
-                Linear("embed_tokens_per_layer", Part.OTHER, words, width * self.layers_count, plain=True),
-                Linear("per_layer_model_projection", Part.OTHER, hidden, width * self.layers_count),
-            ]
+        found += gemma.extra(self.keys, self.layers_count)
         return tuple(found)
 
     def _extra_parameters(self) -> int:
@@ -245,7 +230,7 @@ class _Reader:
         if family.positions is not None:
             length = self.keys.integer("max_position_embeddings", "n_positions")
             total += ((length or 1024) + family.positions) * hidden
-        return total
+        return total + gemma.extra_parameters(self.keys)
 
     def _embedding_size(self, hidden: int) -> int | None:
         narrow = self.keys.integer("word_embed_proj_dim")
@@ -268,5 +253,3 @@ def _fitted(made: Architecture, reader: _Reader) -> Architecture:
 
 INDISPENSABLE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
 """Of a plain decoder; for messages and forms."""
-
-__all__ = ["ALIASES", "INDISPENSABLE", "heads_of", "kv_heads_of", "read", "text_part"]

@@ -35,7 +35,8 @@ class Family:
     """That key speaks of o_proj too."""
     qk_norm: Literal["", "head", "all", "heads"] = ""
     """Norms of queries and keys: one of a head's width, one over all heads, or one for each head."""
-    value_norm: bool = False
+    query_gate: bool = False
+    """A gate stands beside each query."""
     rope: bool = True
     """It keeps tables of sines and cosines."""
     positions: int | None = None
@@ -111,13 +112,13 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": replace(_QWEN3, window_everywhere=False),
     "qwen3_vl": replace(_QWEN3, window_everywhere=False),
     "qwen3_vl_moe": replace(_QWEN3, window_everywhere=False),
-    "qwen3_next": replace(_QWEN3, shared_gate=True, window_everywhere=False),
-    "qwen3_5": replace(_QWEN3, shared_gate=True, window_everywhere=False),
-    "qwen3_5_moe": replace(_QWEN3, shared_gate=True, window_everywhere=False),
+    "qwen3_next": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
+    "qwen3_5": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
+    "qwen3_5_moe": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
     "gemma2": replace(_GEMMA, qk_norm="", defaults={"head_dim": 256, "sliding_window": 4096}),
     "gemma3": _GEMMA3,
-    "gemma3n": replace(_GEMMA, value_norm=False, defaults={"head_dim": 256, "sliding_window": 512}),
+    "gemma3n": replace(_GEMMA, defaults={"head_dim": 256, "sliding_window": 512}),
     "gemma4": replace(_GEMMA, defaults={"head_dim": 256, "global_head_dim": 512}),
     "cohere": replace(_COHERE, defaults={}),
     "cohere2": replace(_COHERE, window_everywhere=False, defaults={"sliding_window_pattern": 4}),
@@ -158,7 +159,8 @@ FAMILIES: Mapping[str, Family] = {
     "ernie4_5": Family(tied=True, bias_key="use_bias"),
     "ernie4_5_moe": Family(tied=True, bias_key="use_bias", router_bias=True),
     "dbrx": Family(norms=2, bias_key=None),
-    "lfm2": Family(tied=True, qk_norm="head", bias_key=None),
+    "lfm2": Family(tied=True, qk_norm="head", bias_key=None, defaults={"block_auto_adjust_ff_dim": True}),
+    "lfm2_moe": Family(tied=True, qk_norm="head", bias_key=None, router_bias=True),
     "kimi_linear": replace(_DEEPSEEK, rope=False),
 }
 """By model_type; `_text` and other endings of nested configs are taken off first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmservice_operator.planner.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
 from llmservice_operator.planner.config_keys import Keys
@@ -82,11 +82,11 @@ def _grouped(keys: Keys, family: Family, kind: str) -> Mixer:
     value_dim = keys.integer("v_head_dim") or dim
     biased, output_biased = _biases(keys, family)
     linears = [
-        matrix("q_proj", hidden, heads * dim * _query_width(keys), bias=biased, units=heads),
+        matrix("q_proj", hidden, heads * dim * _query_width(keys, family), bias=biased, units=heads),
         matrix("k_proj", hidden, kv_heads * dim, bias=biased, units=kv_heads),
     ]
-    if not same:
-        linears.append(matrix("v_proj", hidden, kv_heads * value_dim, bias=biased, units=kv_heads))
+    values = matrix("v_proj", hidden, kv_heads * value_dim, bias=biased, units=kv_heads)
+    linears.append(replace(values, copy=same))
     output = Linear(
         "self_attn.o_proj", Part.ATTENTION, heads * value_dim, hidden, units=heads, bias=hidden if output_biased else 0
     )
@@ -108,6 +108,20 @@ def _grouped(keys: Keys, family: Family, kind: str) -> Mixer:
     )
 
 
+def sharing(mixer: Mixer, keys: Keys) -> Mixer:
+    """The same in a layer that reads what an earlier one stored, and has no keys and values of its own."""
+    own = ("self_attn.k_proj", "self_attn.v_proj")
+    # Gemma 3n's class in vLLM has room for them all the same.
+    room = keys.has("altup_num_inputs")
+    linears = tuple(
+        replace(linear, copy=True) if linear.module in own else linear
+        for linear in mixer.linears
+        if room or linear.module not in own
+    )
+    norm = mixer.attention.key_dim if mixer.small else 0
+    return Mixer(replace(mixer.attention, shares_cache=True), linears, mixer.small - norm)
+
+
 def _window(keys: Keys, kind: str) -> int | None:
     if kind == "sliding":
         return keys.needed("sliding_window", "sliding_window_size")
@@ -116,9 +130,9 @@ def _window(keys: Keys, kind: str) -> int | None:
     return None
 
 
-def _query_width(keys: Keys) -> int:
+def _query_width(keys: Keys, family: Family) -> int:
     """Qwen3-Next and later put a gate beside each query."""
-    return 2 if keys.flag("attn_output_gate") else 1
+    return 2 if keys.flag("attn_output_gate", family.query_gate) else 1
 
 
 def _biases(keys: Keys, family: Family) -> tuple[bool, bool]:

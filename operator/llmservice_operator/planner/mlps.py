@@ -27,9 +27,9 @@ def experts_of(keys: Keys) -> int:
     return keys.count("num_experts")
 
 
-def dense(keys: Keys, family: Family, index: int = 0) -> Mlp:
-    """A layer's dense MLP."""
-    width = dense_width(keys, index)
+def dense(keys: Keys, family: Family, index: int = 0, times: int = 1) -> Mlp:
+    """A layer's dense MLP, so many times as wide as it is said to be."""
+    width = dense_width(keys, index) * times
     linears = _matrices("mlp", keys.needed("hidden_size"), width, _gated(keys, family), bias=_biased(keys, family))
     return FeedForward(intermediate=width, gated=_gated(keys, family)), linears, 0
 
@@ -41,7 +41,7 @@ def dense_width(keys: Keys, index: int = 0) -> int:
         widths = keys.values("intermediate_size") or ()
         return keys.checked("intermediate_size", widths[min(index, len(widths) - 1)] if widths else None)
     if value is not None:
-        return keys.needed("intermediate_size_mlp", "intermediate_size")
+        return _adjusted(keys, keys.needed("intermediate_size_mlp", "intermediate_size"))
     if keys.has("expansion_ratio"):
         return int((keys.number("expansion_ratio") or 4) * keys.needed("hidden_size"))
     if keys.text("model_type") in _FOUR_TIMES:
@@ -55,15 +55,25 @@ _FOUR_TIMES = frozenset(
 """Their MLPs are four times the hidden size where the file says nothing."""
 
 
+def _adjusted(keys: Keys, width: int) -> int:
+    """LFM2 says the width that a plain MLP would have."""
+    if not keys.flag("block_auto_adjust_ff_dim"):
+        return width
+    multiple = keys.integer("block_multiple_of") or 256
+    width = int((keys.number("block_ffn_dim_multiplier") or 1) * (2 * width // 3))
+    return -(-width // multiple) * multiple
+
+
 def experts(keys: Keys, family: Family) -> Mlp:
     """A layer's experts, with the router and the shared ones."""
     hidden, count, gated = keys.needed("hidden_size"), experts_of(keys), _gated(keys, family)
     width, shared = expert_width(keys), _shared_width(keys)
+    latent = keys.count("moe_latent_size")
     linears = [
         Linear(
             f"mlp.experts.{name}", Part.EXPERTS, a, b, Split.EXPERTS, count=count, bias=b if family.expert_bias else 0
         )
-        for name, a, b in _shapes(hidden, width, gated)
+        for name, a, b in _shapes(latent or hidden, width, gated)
     ]
     linears.append(
         Linear(
@@ -76,6 +86,10 @@ def experts(keys: Keys, family: Family) -> Mlp:
             bias=count if family.router_bias else 0,
         )
     )
+    if latent:
+        # Nemotron's experts work on a narrower state.
+        linears.append(Linear("mlp.fc1_latent_proj", Part.FEED_FORWARD, hidden, latent, Split.NONE))
+        linears.append(Linear("mlp.fc2_latent_proj", Part.FEED_FORWARD, latent, hidden, Split.NONE))
     if shared:
         linears += _matrices("mlp.shared_experts", hidden, shared, gated)
         if family.shared_gate:
@@ -143,7 +157,7 @@ def _enumerated(keys: Keys) -> list[int] | None:
 
 
 def _has_experts(keys: Keys, index: int) -> bool:
-    first, last = keys.count("first_k_dense_replace"), keys.integer("moe_layer_end_index", least=-1)
+    first, last = keys.count("first_k_dense_replace", "num_dense_layers"), keys.integer("moe_layer_end_index", least=-1)
     first = max(first, keys.count("moe_layer_start_index"))
     if index < first or (last is not None and last >= 0 and index > last):
         return False

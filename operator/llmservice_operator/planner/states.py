@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llmservice_operator.planner.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
 from llmservice_operator.planner.config_keys import Keys
-from llmservice_operator.planner.mixers import Mixer
+from llmservice_operator.planner.mixers import Mixer, head_dim_of, heads_of
 
 _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
@@ -34,13 +34,17 @@ def state(keys: Keys, kind: str) -> Mixer:
     """A layer of that kind: mamba, linear or conv."""
     if kind == "conv":
         return _short_conv(keys)
-    if kind == "linear":
-        if keys.has("linear_attn_config"):
+    mamba = keys.has("mamba_n_heads", "mamba_num_heads", "mamba_d_state") or keys.text("model_type") in _MAMBAS
+    if kind == "linear" and not mamba:
+        if keys.has("linear_attn_config", "linear_head_dim"):
             return _delta_attention(keys)
         if keys.has("attn_type_list") or (keys.text("model_type") or "").startswith("minimax"):
             return _lightning(keys)
         return _delta_net(keys)
     return _mamba2(keys, _second(keys)) if _is_second(keys) else _mamba1(keys, _first(keys))
+
+
+_MAMBAS = ("mamba", "mamba2", "falcon_mamba")
 
 
 def _matrix(module: str, inputs: int, outputs: int, *, plain: bool = False, bias: int = 0) -> Linear:
@@ -204,9 +208,17 @@ def _delta_net(keys: Keys) -> Mixer:
 def _delta_attention(keys: Keys) -> Mixer:
     """Kimi Delta Attention."""
     facts = keys.section("linear_attn_config")
-    assert facts is not None
-    hidden, heads, dim = keys.needed("hidden_size"), facts.needed("num_heads"), facts.needed("head_dim")
-    kernel, inner = facts.integer("short_conv_kernel_size") or 4, heads * dim
+    hidden = keys.needed("hidden_size")
+    if facts is not None:
+        heads, dim, kernel = (
+            facts.needed("num_heads"),
+            facts.needed("head_dim"),
+            facts.integer("short_conv_kernel_size"),
+        )
+    else:
+        heads, dim = keys.needed("linear_num_heads"), keys.needed("linear_head_dim")
+        kernel = keys.integer("linear_conv_kernel_dim")
+    kernel, inner = kernel or 4, heads * dim
     linears = (
         *(_matrix(f"self_attn.{name}_proj", hidden, inner) for name in "qkv"),
         *(_matrix(f"self_attn.{name}_conv1d", kernel, inner, plain=True) for name in "qkv"),
@@ -221,7 +233,7 @@ def _delta_attention(keys: Keys) -> Mixer:
 
 def _lightning(keys: Keys) -> Mixer:
     """MiniMax's lightning attention."""
-    hidden, heads, dim = keys.needed("hidden_size"), keys.needed("num_attention_heads"), keys.needed("head_dim")
+    hidden, heads, dim = keys.needed("hidden_size"), heads_of(keys), head_dim_of(keys)
     inner = heads * dim
     linears = (
         _matrix("self_attn.qkv_proj", hidden, 3 * inner),

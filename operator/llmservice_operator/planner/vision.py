@@ -1,4 +1,9 @@
-"""Encoders of pictures and sound beside a language model: their parameters, and the tokens a picture becomes."""
+"""Encoders of pictures and sound beside a language model: their parameters, and the tokens a picture becomes.
+
+Blocks are counted by their matrices, biases and norms, as the classes of transformers 5 have them. vLLM's own towers
+share the matrices of their blocks over tensor-parallel ranks (mm_encoder_tp_mode weights, its default); what stands
+before and after the blocks is on every rank, and so are towers that vLLM takes from transformers whole.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +19,169 @@ class Encoder:
     """All encoders of a model together, with what joins them to it."""
 
     parameters: int = 0
-    split: bool = True
+    shared: int = 0
+    """Of them, those that tensor-parallel ranks share."""
     tokens: int = 0
+    """Most that one picture becomes."""
+
+    def __add__(self, other: Encoder) -> Encoder:
+        return Encoder(self.parameters + other.parameters, self.shared + other.shared, self.tokens + other.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tower:
+    """How the blocks of a kind of encoder are made. The default is CLIP's and SigLIP's."""
+
+    gated: bool = False
+    biases: bool = True
+    layer_norm: bool = True
+    frames: int = 1
+    """Pictures that one patch spans."""
+    positions: bool = True
+    own: bool = True
+    """vLLM has a class of its own for it, which ranks share."""
+    scaled: bool = False
+    """Two scales of the hidden size in each block."""
+
+
+_TOWERS: Mapping[str, _Tower] = {
+    "pixtral": _Tower(gated=True, biases=False, layer_norm=False, positions=False),
+    "qwen2_vl": _Tower(frames=2, positions=False),
+    "qwen2_5_vl": _Tower(gated=True, layer_norm=False, frames=2, positions=False),
+    "qwen2_5_omni_vision_encoder": _Tower(gated=True, layer_norm=False, frames=2, positions=False),
+    "glm4v": _Tower(gated=True, biases=False, layer_norm=False, frames=2),
+    "glm4v_moe": _Tower(gated=True, biases=False, layer_norm=False, frames=2),
+    "internvl_vision": _Tower(scaled=True),
+    "intern_vit_6b": _Tower(scaled=True),
+    "gemma4_vision": _Tower(gated=True, biases=False, layer_norm=False, own=False),
+    "gemma4_unified_vision": _Tower(gated=True, biases=False, layer_norm=False, own=False),
+}
+_FRAMES = frozenset({"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"})
+"""Made as the default, with patches of two pictures."""
+_MOBILENET = 300_000_000
+"""Gemma 3n's mobilenetv5_300m_enc, by its name; config.json does not say what it is made of."""
+_CHANNELS = 3
+_LARGEST_PICTURE = 16_384
+"""Tokens of the largest picture that Qwen-VL's preprocessors make, where no file says otherwise."""
+_TILES = 13
+"""InternVL's twelve tiles and the thumbnail."""
 
 
 def read(document: Mapping[str, Any], hidden: int) -> Encoder:
     """From vision_config and audio_config; nothing where there are none."""
-    section = Keys(document).section("vision_config")
-    if section is None:
-        return Encoder()
-    width = section.integer("hidden_size", "embed_dim", "width")
-    layers = section.integer("num_hidden_layers", "depth", "layers", least=0)
+    keys, found = Keys(document), Encoder()
+    section = keys.section("vision_config")
+    thinker = keys.section("thinker_config")
+    if section is None and thinker is not None:
+        keys, section = thinker, thinker.section("vision_config")
+    if section is not None:
+        found += _pictures(keys, section, hidden)
+    audio = keys.section("audio_config")
+    if audio is not None:
+        found += _sound(audio, hidden)
+    return found
+
+
+def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
+    model_type = (section.text("model_type") or keys.text("model_type") or "").removesuffix("_vision")
+    model_type = model_type if model_type in _TOWERS or model_type in _FRAMES else section.text("model_type") or ""
+    if section.text("architecture") is not None and not section.has("num_hidden_layers"):
+        return Encoder(_MOBILENET + section.count("hidden_size") * hidden, 0, _tokens(keys, section, model_type))
+    tower = _Tower(frames=2) if model_type in _FRAMES else _TOWERS.get(model_type, _Tower())
+    width = section.integer("embed_dim", "width", "hidden_size")
+    layers = section.integer("num_hidden_layers", "depth", "layers", "num_layers", least=0)
     if width is None or layers is None:
         return Encoder()
-    inner = section.integer("intermediate_size") or 4 * width
-    matrices = 3 if section.text("model_type") in ("pixtral", "qwen2_5_vl") else 2
-    parameters = layers * (4 * width * width + matrices * width * inner) + width * hidden
-    return Encoder(parameters, True, 0)
+    inner = section.integer("intermediate_size") or int((section.number("mlp_ratio") or 4) * width)
+    if model_type.startswith("glm4v"):
+        inner = section.integer("out_hidden_size") or inner
+    matrices = layers * (4 * width * width + (3 if tower.gated else 2) * width * inner)
+    small = layers * _small(tower, width, inner) + _patches(tower, section, width)
+    joint = _joint(keys, section, model_type, width, hidden)
+    return Encoder(matrices + small + joint, matrices if tower.own else 0, _tokens(keys, section, model_type))
+
+
+def _small(tower: _Tower, width: int, inner: int) -> int:
+    """Biases and norms of one block."""
+    norms = width * (4 if tower.layer_norm else 2) + (2 * width if tower.scaled else 0)
+    return norms + (5 * width + inner * (2 if tower.gated else 1) if tower.biases else 0)
+
+
+def _patches(tower: _Tower, section: Keys, width: int) -> int:
+    """What stands before the blocks: the patches' projection and the positions."""
+    patch = _side(section, "patch_size") or 14
+    total = _CHANNELS * tower.frames * patch * patch * width + 3 * width
+    if not tower.positions:
+        return total
+    stated = section.integer("num_position_embeddings") or 2 * section.count("position_embedding_size")
+    return total + (stated or (_side(section, "image_size", default=336) // patch) ** 2 + 1) * width
+
+
+def _side(section: Keys, name: str, default: int = 0) -> int:
+    """Of a picture or a patch: a number, or two of which the larger counts."""
+    value = section.raw(name)
+    if isinstance(value, list | tuple):
+        return max((section.checked(name, one) for one in value), default=default)
+    return section.count(name, default=default)
+
+
+def _joint(keys: Keys, section: Keys, model_type: str, width: int, hidden: int) -> int:
+    """What leads from the encoder into the model."""
+    outer = keys.text("model_type") or ""
+    if model_type.startswith(("qwen2_vl", "qwen2_5_vl", "qwen3", "qwen2_5_omni")):
+        wide = width * (section.integer("spatial_merge_size") or 2) ** 2
+        out = (
+            section.integer("out_hidden_size")
+            or (section.has("embed_dim") and section.integer("hidden_size"))
+            or hidden
+        )
+        mergers = 1 + len(section.values("deepstack_visual_indexes") or ())
+        return mergers * (wide * wide + wide * out + wide + out + 2 * wide)
+    if model_type.startswith("glm4v"):
+        out, inner = section.integer("out_hidden_size") or hidden, section.count("intermediate_size")
+        return out * out + 3 * out * inner + width * out * 4
+    if outer.startswith(("gemma3", "paligemma", "gemma4")):
+        return width * hidden + width
+    if model_type.startswith("llama4"):
+        mid, out = section.count("projector_input_dim", default=4096), section.count("vision_output_dim", default=4096)
+        projected = section.count("projector_output_dim", default=4096)
+        return section.count("intermediate_size") * mid + mid * projected + out * hidden
+    if outer == "mistral3":
+        merge = keys.integer("spatial_merge_size") or 2
+        return width * merge * merge * width + width * hidden + hidden * hidden
+    middle = keys.integer("alignment_intermediate_size")
+    if middle is not None:
+        return width * (keys.integer("downsample_factor") or 2) ** 2 * middle + middle // 2 * hidden
+    if outer.startswith("internvl"):
+        width *= round(1 / (keys.number("downsample_ratio") or 0.5)) ** 2
+    return width * hidden + hidden * hidden + 2 * hidden
+
+
+def _tokens(keys: Keys, section: Keys, model_type: str) -> int:
+    stated = keys.integer(
+        "mm_tokens_per_image", "vision_soft_tokens_per_image", "image_seq_length", "tokens_per_image", "num_image_token"
+    )
+    outer = keys.text("model_type") or ""
+    if outer.startswith("internvl"):
+        return (stated or 256) * _TILES
+    if stated is not None:
+        return stated
+    if model_type.startswith(("qwen", "glm4v")):
+        return _LARGEST_PICTURE
+    patch = _side(section, "patch_size") or 14
+    merge = keys.integer("spatial_merge_size") or 1
+    return (_side(section, "image_size", default=336) // (patch * merge)) ** 2
+
+
+def _sound(section: Keys, hidden: int) -> Encoder:
+    """Whisper's kind of encoder, or a conformer (Gemma 3n)."""
+    width = section.integer("d_model", "hidden_size")
+    layers = section.integer("encoder_layers", "conf_num_hidden_layers", "num_hidden_layers", least=0)
+    if width is None or layers is None:
+        return Encoder()
+    if section.has("conf_num_hidden_layers") or not section.has("encoder_ffn_dim", "intermediate_size"):
+        # Two MLPs of four times the width, attention with relative positions, a gated convolution.
+        return Encoder(layers * 24 * width * width + width * hidden)
+    inner = section.integer("encoder_ffn_dim", "intermediate_size") or 4 * width
+    matrices = layers * (4 * width * width + 2 * width * inner)
+    return Encoder(matrices + layers * 12 * width + width * hidden, matrices)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from llmservice_operator.planner import storage
 from llmservice_operator.planner.architecture import Architecture, Incomplete, Kind, Layer, Linear, Part, Split
 from llmservice_operator.planner.plan import GIB, Line, Request
+from llmservice_operator.planner.stages import layers_of_stages
 from llmservice_operator.planner.storage import Storage
 from llmservice_operator.planner.tensors import Tensors
 
@@ -72,14 +73,6 @@ def weigh(request: Request) -> Weights:
     return _answer(request, architecture, held, stages, how)
 
 
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """How many layers each stage has: remainders go to the last but one, and backwards from there."""
-    sizes = [layers // stages] * stages
-    for place in range(2, layers % stages + 2):
-        sizes[-place] += 1
-    return tuple(sizes)
-
-
 def _unknown_model(request: Request) -> Weights:
     """Nothing but a size is known: it is shared evenly."""
     gpus = request.tensor_parallel_size * request.pipeline_parallel_size
@@ -103,7 +96,7 @@ def _stages(request: Request, architecture: Architecture, held: Storage) -> Iter
         id(layer): _layer(layer, held, ranks, sharing, request.enable_expert_parallel)
         for layer, _ in architecture.distinct_layers
     }
-    sizes = stage_layers(len(architecture.layers), request.pipeline_parallel_size)
+    sizes = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
     start = 0
     for number, size in enumerate(sizes):
         stage: Stage = {}
@@ -149,7 +142,8 @@ def _ends(
     if first:
         vision = architecture.vision_parameters * held.value_bytes
         if vision:
-            stage[Part.VISION] = Amounts(vision, vision / ranks if architecture.vision_split else vision)
+            shared = architecture.vision_shared * held.value_bytes
+            stage[Part.VISION] = Amounts(vision, vision - shared + shared / ranks)
         for linear in architecture.extra:
             size = held.bytes_of(linear)
             amount = Amounts(size, size * _share(linear, ranks, ranks, False))
@@ -183,7 +177,9 @@ def _stated(
     total = request.parameters or architecture.total_parameters
     if total is None or total == counted:
         return stages, f"{counted:,} parameters counted"
-    return _to_total(architecture, held, stages, total, counted), f"{total:,} parameters stated, {counted:,} counted"
+    return _to_total(
+        architecture, held, stages, total, counted, request.tensor_parallel_size
+    ), f"{total:,} parameters stated, {counted:,} counted"
 
 
 UNKNOWN_SHARE = 0.003
@@ -191,13 +187,15 @@ UNKNOWN_SHARE = 0.003
 biases and rounding."""
 
 
-def _to_total(architecture: Architecture, held: Storage, stages: list[Stage], total: int, counted: int) -> list[Stage]:
+def _to_total(
+    architecture: Architecture, held: Storage, stages: list[Stage], total: int, counted: int, ranks: int
+) -> list[Stage]:
     """More than was counted is something unknown beside the layers, in 16 bit; less means smaller layers."""
     over = total - counted
     if UNKNOWN_SHARE * total < over and not architecture.vision_parameters and over < total / 2:
         size = over * held.value_bytes
         first = stages[0]
-        first[Part.VISION] = first.get(Part.VISION, Amounts()) + Amounts(size, size)
+        first[Part.VISION] = first.get(Part.VISION, Amounts()) + Amounts(size, size / ranks)
         return stages
     return [_scaled(stage, total / counted) for stage in stages]
 
@@ -278,7 +276,7 @@ def _answer(request: Request, architecture: Architecture, held: Storage, stages:
 
 def _copies(request: Request, architecture: Architecture, held: Storage) -> list[float]:
     """MLA keeps kv_b_proj a second time, out of its quantization, for decoding; by stage."""
-    sizes = stage_layers(len(architecture.layers), request.pipeline_parallel_size)
+    sizes = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
     if not any(layer.attention.kind is Kind.LATENT for layer, _ in architecture.distinct_layers):
         return [0.0] * len(sizes)
     known = {

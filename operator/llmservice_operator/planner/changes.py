@@ -1,0 +1,307 @@
+"""Single changes of a service that need less memory or bring more of it: what remedies.py tries.
+
+Each kind yields its variants in the order in which they are wanted; the first that fits is proposed. A kind that can
+bring nothing near what is missing yields none, so that little is planned in vain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from llmservice_runtime.flags import FLOAT_WEIGHTS, LOAD_METHODS
+
+from llmservice_operator.api.matrix import DIMENSIONS, ROWS
+from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
+from llmservice_operator.planner.architecture import Kind, Quantization
+from llmservice_operator.planner.batching import batching
+from llmservice_operator.planner.compatibility import matches
+from llmservice_operator.planner.plan import Device, Plan, Request
+
+Fields = tuple[tuple[str, object], ...]
+"""Paths under spec, and their new values."""
+
+USEFUL_TOKENS = 2048
+"""A length that serves a chat; below it a request is not what was asked for, unless that was short as well."""
+USEFUL_SHARE = 8
+"""Of the wanted length, at least one eighth."""
+HIGHEST_UTILIZATION = 0.95
+"""Beyond it nothing is left for what the engine does not count."""
+LESS_BATCHING = ((256, 2048), (64, 1024), (16, 512))
+"""maxNumSeqs and maxNumBatchedTokens, from vLLM's own for GPUs below 70 GiB down."""
+RANKS = (2, 4, 8)
+"""Times the tensor-parallel size."""
+INT4 = Quantization("awq", 4, 128, zero_bits=4)
+"""What most int4 checkpoints are: groups of 128 with a scale and a zero point."""
+_PRODUCT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is done, what it sets, and what the planner is asked then."""
+
+    words: str
+    fields: Fields
+    request: Request
+    gpu: str | None = None
+    """The other product."""
+
+    def then(self, other: Change) -> Change:
+        """Both; `other` was made from this one's request."""
+        return Change(
+            f"{self.words}, and {other.words}", (*self.fields, *other.fields), other.request, other.gpu or self.gpu
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What else there is."""
+
+    others: Sequence[Device] = ()
+    most_gpus: int = 8
+    """That one replica may have."""
+
+
+Way = Callable[[Request, Plan, Around], Iterator[Change]]
+
+
+def shorter(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """A shorter maxModelLen: the longest that fits, rounded down, where a useful length is left."""
+    wanted, longest = plan.requested_max_model_len, plan.max_model_len
+    if not wanted or not longest or request.max_model_len == "auto":
+        return
+    length = comfortable(min(longest, wanted - 1))
+    # A change of the length moves other things a little (blocks, batched tokens): so a step shorter is tried too.
+    for tokens in (length, comfortable(length * 7 // 8)):
+        if tokens and (tokens >= USEFUL_TOKENS or tokens * USEFUL_SHARE >= wanted):
+            words = f"set spec.batching.maxModelLen to {tokens}"
+            yield Change(words, (("batching.maxModelLen", tokens),), replace(request, max_model_len=tokens))
+
+
+def comfortable(tokens: int) -> int:
+    """Rounded down to a number that one can remember, by a sixteenth at most."""
+    step = 1 << max(0, tokens.bit_length() - 5)
+    return tokens // step * step
+
+
+def smaller_batches(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """Fewer sequences and tokens a step: a lower activation peak and fewer CUDA graphs, for less throughput."""
+    if _short_of(plan) > (plan.activation_gib or 0.0) + (plan.graph_gib or 0.0):
+        return
+    now = batching(request)
+    guesses = 1 + (request.draft.num_speculative_tokens if request.draft is not None else 0)
+    for sequences, tokens in LESS_BATCHING:
+        wanted: dict[str, int] = {}
+        if sequences < now.sequences:
+            wanted["batching.maxNumSeqs"] = sequences
+        if tokens < now.tokens:
+            wanted["batching.maxNumBatchedTokens"] = tokens
+        new = replace(
+            request,
+            max_num_seqs=wanted.get("batching.maxNumSeqs", request.max_num_seqs),
+            max_num_batched_tokens=wanted.get("batching.maxNumBatchedTokens", request.max_num_batched_tokens),
+        )
+        step = batching(new)
+        if wanted and step.tokens >= step.sequences * guesses:
+            words = " and ".join(f"spec.{path} to {value}" for path, value in wanted.items())
+            yield Change(f"set {words}", tuple(wanted.items()), new)
+
+
+def more_of_the_gpu(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """A higher gpuMemoryUtilization, where that little is enough."""
+    if request.device is None or request.device.is_cpu or not plan.budget_gib or not plan.memory_gib:
+        return
+    if request.kv_cache_memory_bytes is not None:
+        return
+    now = plan.budget_gib / plan.memory_gib
+    for share in (0.93, 0.94, HIGHEST_UTILIZATION):
+        if share > now + 0.001 and (share - now) * plan.memory_gib >= _short_of(plan):
+            words = f"set spec.accelerator.gpuMemoryUtilization to {share:g}"
+            fields = (("accelerator.gpuMemoryUtilization", share),)
+            yield Change(words, fields, replace(request, gpu_memory_utilization=share))
+
+
+def fp8_cache(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """Half the bytes of each token, where GPU and model have a kernel for it."""
+    if request.kv_cache_dtype not in ("auto", "float16", "bfloat16") or (plan.kv_cache_gib or 0.0) <= 0:
+        return
+    if request.device is None or not _reads_fp8_cache(request, request.device):
+        return
+    new = replace(request, kv_cache_dtype="fp8")
+    if goes_together(request, new):
+        yield Change("set spec.precision.kvCache to fp8", (("precision.kvCache", "fp8"),), new)
+
+
+def without_graphs(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """No CUDA graphs: their memory for the cache, for slower decoding."""
+    if request.enforce_eager or request.cuda_graphs is not None or _short_of(plan) > (plan.graph_gib or 0.0):
+        return
+    if plan.graph_gib:
+        fields = (("compilation.enforceEager", True),)
+        yield Change("set spec.compilation.enforceEager to true", fields, replace(request, enforce_eager=True))
+
+
+def fp8_weights(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """A 16-bit checkpoint, converted while it is loaded."""
+    device, model = request.device, request.architecture
+    if device is None or device.is_cpu or model is None or _is_old_amd(device):
+        return
+    if model.quantization is None and request.quantization is None and request.weights in ("auto", *FLOAT_WEIGHTS):
+        new = replace(request, weights="fp8")
+        if _saves_enough(plan, 2) and goes_together(request, new):
+            yield Change("set spec.precision.weights to fp8", (("precision.weights", "fp8"),), new)
+
+
+def int4_checkpoint(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+    """Another checkpoint of the model: nobody can set a field to have it, so there is no patch."""
+    model = request.architecture
+    if request.device is None or request.device.is_cpu or model is None or model.quantization is not None:
+        return
+    if (
+        request.quantization is not None
+        or request.weights not in ("auto", *FLOAT_WEIGHTS)
+        or not _saves_enough(plan, 4)
+    ):
+        return
+    quantized = replace(model, quantization=INT4)
+    new = replace(request, architecture=quantized, tensors=None, weights="int4", quantization="awq")
+    if goes_together(request, new):
+        yield Change("name an int4 checkpoint of the model (AWQ or GPTQ) in spec.model.uri", (), new)
+
+
+def more_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+    """Tensor parallelism over more GPUs."""
+    for times in RANKS:
+        size = request.tensor_parallel_size * times
+        new = replace(request, tensor_parallel_size=size)
+        is_possible = _gpus(new) <= around.most_gpus and shares_heads(request, size) and _may_split(request, new)
+        if is_possible and _saves_enough(plan, times):
+            words = f"set spec.parallelism.tensorParallelSize to {size}"
+            yield Change(words, (("parallelism.tensorParallelSize", size),), new)
+
+
+def more_stages(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+    """Pipeline parallelism, where heads do not divide or links are slow."""
+    size = request.pipeline_parallel_size * 2
+    new = replace(request, pipeline_parallel_size=size)
+    layers = len(request.architecture.layers) if request.architecture is not None else 0
+    if size <= layers and _gpus(new) <= around.most_gpus and _may_split(request, new) and _saves_enough(plan, 2):
+        words = f"set spec.parallelism.pipelineParallelSize to {size}"
+        yield Change(words, (("parallelism.pipelineParallelSize", size),), new)
+
+
+def another_gpu(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+    """The same number of another product, the smallest first: what a GPU costs goes with what it holds."""
+    now = request.device
+    if now is None or now.is_cpu:
+        return
+    alike = {device.name: device for device in around.others if device.is_amd == now.is_amd and not device.is_cpu}
+    for device in sorted(alike.values(), key=lambda device: device.memory_gib):
+        new = replace(request, device=device)
+        times = device.memory_gib / now.memory_gib
+        if times > 1 and _saves_enough(plan, times) and goes_together(request, new):
+            is_label = _PRODUCT.fullmatch(device.name) is not None
+            fields: Fields = (("accelerator.product", (device.name,)),) if is_label else ()
+            yield Change(f"take {device.name} (spec.accelerator.product)", fields, new, device.name)
+
+
+def goes_together(old: Request, new: Request) -> bool:
+    """Whether nothing speaks against the new request that does not against the old one already."""
+    return _refused(_values(new)) <= _refused(_values(old))
+
+
+@lru_cache(maxsize=4096)
+def _refused(values: frozenset[tuple[str, str]]) -> frozenset[int]:
+    known = dict(values)
+    return frozenset(index for index, row in enumerate(ROWS) if matches(row, known))
+
+
+def _values(request: Request) -> frozenset[tuple[str, str]]:
+    """What the compatibility matrix asks, as far as a request says it."""
+    device, model, draft = request.device, request.architecture, request.draft
+    known: dict[str, str | None] = {
+        "weights": request.weights,
+        "method": request.quantization or LOAD_METHODS.get(request.weights),
+        "dtype": None if request.dtype == "auto" else request.dtype,
+        "kvCache": request.kv_cache_dtype,
+        "tensorParallel": ONE if request.tensor_parallel_size == 1 else MANY,
+        "pipelineParallel": ONE if request.pipeline_parallel_size == 1 else MANY,
+        "dataParallel": ONE if request.data_parallel_size == 1 else MANY,
+        "expertParallel": ON if request.enable_expert_parallel else OFF,
+        "speculation": "none" if draft is None else draft.method,
+        "lora": OFF if request.adapters is None else ON,
+        "enforceEager": ON if request.enforce_eager else OFF,
+    }
+    if device is not None:
+        known["accelerator"] = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
+        known["capability"] = None if device.capability is None else "{}.{}".format(*device.capability)
+    if model is not None:
+        known["mla"] = "yes" if _is_latent(request) else "no"
+    return frozenset((name, value) for name, value in known.items() if value in DIMENSIONS[name].values)
+
+
+def _is_latent(request: Request) -> bool:
+    model = request.architecture
+    return model is not None and any(layer.attention.kind is Kind.LATENT for layer, _ in model.distinct_layers)
+
+
+def _reads_fp8_cache(request: Request, device: Device) -> bool:
+    """vLLM 0.32: Triton's backends need capability 8.9 for it (v1/attention/backends/triton_attn.py); from 8.0 on
+    FlashInfer reads it, which is not for latent attention."""
+    if device.is_cpu or device.capability is None:
+        return not _is_old_amd(device)
+    return device.capability >= ((8, 9) if _is_latent(request) else (8, 0))
+
+
+def _is_old_amd(device: Device) -> bool:
+    """The MI200 series has no fp8."""
+    return device.is_amd and re.search(r"mi2\d\d", device.name.lower()) is not None
+
+
+def _may_split(old: Request, new: Request) -> bool:
+    """MIG slices cannot talk to each other."""
+    return old.device is not None and "mig" not in old.device.name.lower() and goes_together(old, new)
+
+
+def shares_heads(request: Request, ranks: int) -> bool:
+    """Whether so many tensor-parallel ranks can share the model's heads evenly."""
+    model = request.architecture
+    if model is None:
+        return False
+    mixers = [layer.attention for layer, _ in model.distinct_layers if layer.attention.kind is not Kind.STATE]
+    return all(_divides(ranks, mixer.heads, mixer.kv_heads) for mixer in mixers)
+
+
+def _divides(ranks: int, heads: int, kv_heads: int) -> bool:
+    """As checks.py has it: key/value heads are dealt out too or, when there are fewer than ranks, copied."""
+    if heads % ranks:
+        return False
+    return not kv_heads or kv_heads % ranks == 0 or ranks % kv_heads == 0
+
+
+def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:
+    """False where the weights of `request`, evenly over the GPUs of `split`, are more than these have."""
+    if plan.weights_gib is None or split.device is None:
+        return True
+    ranks = request.tensor_parallel_size * request.pipeline_parallel_size
+    return (
+        plan.weights_gib * ranks < split.device.memory_gib * split.tensor_parallel_size * split.pipeline_parallel_size
+    )
+
+
+def _gpus(request: Request) -> int:
+    return request.tensor_parallel_size * request.pipeline_parallel_size * request.data_parallel_size
+
+
+def _short_of(plan: Plan) -> float:
+    """GiB per GPU without which it does not surely fit."""
+    return (plan.error_band_gib or 0.0) - (plan.margin_gib or 0.0)
+
+
+def _saves_enough(plan: Plan, times: float) -> bool:
+    """False where even weights of one `times`-th would not go into the budget."""
+    if plan.weights_gib is None or plan.budget_gib is None:
+        return True
+    return plan.weights_gib / times < plan.budget_gib

@@ -1,0 +1,165 @@
+"""What would make a service fit: the three cheapest changes, each planned again.
+
+Cheap is, in this order, what costs nothing that was asked for, then throughput, then a little accuracy, then more
+GPUs, then larger ones. Two changes together where too few are enough by themselves; none without its new verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+from llmservice_operator.planner import changes, memory
+from llmservice_operator.planner.changes import Around, Change, Fields, Way
+from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
+
+MOST = 3
+"""Proposals."""
+CLEARLY_SMALLER = 0.8
+_MANY_GPUS = (1, 2, 4, 8, 16)
+
+PlanFor = Callable[[Request], Plan]
+Accepts = Callable[[Fields], bool]
+
+
+def with_remedies(
+    request: Request,
+    plan: Plan,
+    others: Sequence[Device] = (),
+    *,
+    plan_for: PlanFor = memory.plan,
+    accepts: Accepts = lambda _: True,
+    most_gpus: int = 8,
+) -> Plan:
+    """The plan of `request` with what would make it fit; as it is where it fits already or nothing is known.
+
+    `others` are GPUs that could be had instead, `most_gpus` what one replica may have, `accepts` whether a spec with
+    these fields is a valid one. Where no change or pair of changes is enough, the reason says what would be.
+    """
+    if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or request.device is None or request.architecture is None:
+        return plan
+    search = _Search(request, plan, Around(others, most_gpus), plan_for, accepts)
+    found = list(islice(chain(search.singles(), search.pairs()), MOST))
+    if not found and plan.verdict is Fit.DOES_NOT_FIT:
+        found = search.nearly[:MOST]
+    if found:
+        return replace(plan, remedies=tuple(found))
+    return replace(plan, reason=f"{plan.reason} {search.what_it_takes()}")
+
+
+@dataclass(slots=True)
+class _Tried:
+    """A change with its plan."""
+
+    change: Change
+    plan: Plan
+
+    @property
+    def remedy(self) -> Remedy:
+        """For the answer."""
+        return Remedy(
+            change=self.change.words,
+            patch=self.change.fields,
+            gpu=self.change.gpu,
+            verdict=self.plan.verdict,
+            max_model_len=self.plan.max_model_len,
+            kv_cache_tokens=self.plan.kv_cache_tokens,
+        )
+
+
+class _Search:
+    """The changes of one request, in the order of their cost."""
+
+    def __init__(self, request: Request, plan: Plan, around: Around, plan_for: PlanFor, accepts: Accepts) -> None:
+        self.request, self.plan, self.around = request, plan, around
+        self.plan_for, self.accepts = plan_for, accepts
+        self.nearly: list[Remedy] = []
+        """Those that end in Tight."""
+        self.not_enough: list[tuple[Way, _Tried]] = []
+        self.proposed: dict[Way, Change] = {}
+
+    def singles(self) -> Iterator[Remedy]:
+        """One of each kind that is enough by itself. Stages are for where ranks are not."""
+        for way in self._by_cost():
+            if way is changes.more_stages and changes.more_ranks in self.proposed:
+                continue
+            tried = self._first(way, self.request, self.plan)
+            if tried is not None:
+                self.proposed[way] = tried.change
+                yield tried.remedy
+
+    def pairs(self) -> Iterator[Remedy]:
+        """For each kind of change that helps but is not enough, the cheapest further one with which it is.
+
+        Not for another checkpoint, which no patch brings: half a patch would not do what is said.
+        """
+        ways = [way for way in self._by_cost() if way is not changes.int4_checkpoint]
+        done: set[Way] = {changes.int4_checkpoint}
+        for way, first in self.not_enough:
+            if way in done or not self._is_cheaper(way, first.change):
+                continue
+            for second in ways[: ways.index(way)]:
+                found = self._first(second, first.change.request, first.plan, first.change)
+                if found is not None:
+                    done.add(way)
+                    yield found.remedy
+                    break
+
+    def _is_cheaper(self, way: Way, change: Change) -> bool:
+        """A second change beside another product is worth it where that is clearly smaller than one that does alone."""
+        alone = self.proposed.get(way)
+        if way is not changes.another_gpu or alone is None:
+            return True
+        one, other = change.request.device, alone.request.device
+        return one is not None and other is not None and one.memory_gib < CLEARLY_SMALLER * other.memory_gib
+
+    def what_it_takes(self) -> str:
+        """The least memory of known GPUs on which it would run as it is asked for."""
+        device = self.request.device
+        assert device is not None
+        alike = {other.name: other for other in (device, *self.around.others) if other.is_amd == device.is_amd}
+        choices = [(count * other.memory_gib, count, other) for other in alike.values() for count in _MANY_GPUS]
+        for _, count, other in sorted(choices, key=lambda choice: choice[:2]):
+            if any(self.plan_for(split).verdict is Fit.FITS for split in self._over(count, other)):
+                return f"No change that was tried is enough: it needs {count} x {other.name}."
+        return f"Nothing that was tried is enough, up to {_MANY_GPUS[-1]} GPUs of each kind."
+
+    def _over(self, count: int, device: Device) -> Iterator[Request]:
+        """The request over so many GPUs: all ranks, or eight ranks and stages."""
+        for ranks in (count, 8, 4, 2, 1):
+            if count % ranks == 0 and changes.shares_heads(self.request, ranks):
+                split = replace(
+                    self.request,
+                    device=device,
+                    tensor_parallel_size=ranks,
+                    pipeline_parallel_size=count // ranks,
+                    data_parallel_size=1,
+                )
+                if changes.weights_may_fit(self.request, self.plan, split):
+                    yield split
+                return
+
+    def _by_cost(self) -> tuple[Way, ...]:
+        """A shorter length costs nothing where nobody asked for one, and what was asked for where somebody did."""
+        is_asked = isinstance(self.request.max_model_len, int)
+        free = () if is_asked else (changes.shorter,)
+        dear = (changes.shorter,) if is_asked else ()
+        settings = (changes.smaller_batches, changes.more_of_the_gpu, changes.fp8_cache, changes.without_graphs)
+        weights = (changes.fp8_weights, changes.int4_checkpoint)
+        return (*free, *settings, *dear, *weights, changes.more_ranks, changes.more_stages, changes.another_gpu)
+
+    def _first(self, way: Way, request: Request, plan: Plan, before: Change | None = None) -> _Tried | None:
+        """The first variant that surely fits."""
+        for change in way(request, plan, self.around):
+            whole = change if before is None else before.then(change)
+            if not self.accepts(whole.fields):
+                continue
+            tried = _Tried(whole, self.plan_for(whole.request))
+            if tried.plan.verdict is Fit.FITS:
+                return tried
+            if tried.plan.verdict is Fit.TIGHT:
+                self.nearly.append(tried.remedy)
+            if before is None:
+                self.not_enough.append((way, tried))
+        return None

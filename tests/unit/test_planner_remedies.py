@@ -1,0 +1,403 @@
+"""What is proposed where a model does not fit: which changes, in which order, and whether they really do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.planner import changes, gpus, memory
+from llmservice_operator.planner.changes import LESS_BATCHING, Around, Way, comfortable
+from llmservice_operator.planner.checks import check
+from llmservice_operator.planner.plan import Device, Draft, Fit, Plan, Remedy, Request
+from llmservice_operator.planner.remedies import MOST, with_remedies
+from llmservice_operator.planner.requests import request_of
+
+from tests.unit.planner_models import CONFIGS, architecture
+
+PRODUCTS = (
+    *("Tesla-T4", "NVIDIA-L4", "NVIDIA-L40S", "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H200"),
+    "NVIDIA-B200",
+)
+
+
+def device(name: str) -> Device:
+    found = gpus.device(name)
+    assert found is not None
+    return found
+
+
+OTHERS = tuple(map(device, PRODUCTS))
+
+
+def asked(model: str, gpu: str, **settings: Any) -> Request:
+    return replace(Request(architecture(model), device(gpu)), **settings)
+
+
+def remedied(request: Request, others: tuple[Device, ...] = (), **how: Any) -> Plan:
+    return with_remedies(request, memory.plan(request), others, **how)
+
+
+def paths(remedy: Remedy) -> tuple[str, ...]:
+    return tuple(path.rpartition(".")[2] for path, _ in remedy.patch)
+
+
+PROPOSED = {
+    "a long default length": (
+        *(asked("llama-3.1-8b", "NVIDIA-L4"), ()),
+        (("maxModelLen",), ("tensorParallelSize",), ("kvCache", "maxModelLen")),
+    ),
+    "a length that was asked for": (
+        *(asked("llama-3.1-8b", "NVIDIA-L4", max_model_len=40960), ()),
+        (("kvCache",), ("maxModelLen",), ("weights",)),
+    ),
+    "weights that are too large": (asked("qwen2.5-7b", "Tesla-T4"), (), (("weights",), (), ("tensorParallelSize",))),
+    "a large model": (
+        *(asked("llama-3.1-70b", "NVIDIA-H100-80GB-HBM3", max_model_len=32768), OTHERS),
+        ((), ("tensorParallelSize",), ("product",)),
+    ),
+    "a checkpoint that is quantized already": (
+        *(asked("qwen2.5-7b-awq", "NVIDIA-GeForce-RTX-3060-Laptop-GPU"), ()),
+        (("tensorParallelSize",), ("tensorParallelSize", "maxModelLen")),
+    ),
+}
+"""A request, other GPUs, and the fields of what is proposed; no field: another checkpoint."""
+
+
+@pytest.mark.parametrize(("request_", "others", "proposed"), PROPOSED.values(), ids=PROPOSED)
+def test_the_cheapest_first(
+    request_: Request, others: tuple[Device, ...], proposed: tuple[tuple[str, ...], ...]
+) -> None:
+    plan = remedied(request_, others)
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert tuple(map(paths, plan.remedies)) == proposed
+
+
+def cases() -> Iterator[Any]:
+    lengths = (None, 8192, 32768)
+    for model, gpu, length in product(CONFIGS, ("Tesla-T4", "NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"), lengths):
+        yield pytest.param(model, gpu, length, id=f"{model} {gpu} {length}")
+
+
+@pytest.mark.parametrize(("model", "gpu", "length"), tuple(cases()))
+def test_a_patched_spec_fits(model: str, gpu: str, length: int | None) -> None:
+    """Through the manifest, as somebody applies it: the operator asks the same question, and nothing is refused."""
+    body: dict[str, Any] = {"accelerator": {"product": [gpu]}}
+    if length is not None:
+        body["batching"] = {"maxModelLen": length}
+    plan = remedied(_request(body, model), OTHERS)
+    assert plan.verdict is Fit.FITS or plan.remedies or "needs" in plan.reason
+    for remedy in plan.remedies:
+        assert remedy.verdict is Fit.FITS
+        if not remedy.patch:
+            assert "checkpoint" in remedy.change
+            continue
+        again = memory.plan(_request(_patched(body, remedy), model))
+        assert (again.verdict, again.max_model_len, again.kv_cache_tokens) == (
+            *(Fit.FITS, remedy.max_model_len),
+            remedy.kv_cache_tokens,
+        ), remedy
+        assert (again.gpu == gpu) == (remedy.gpu is None)
+
+
+def _request(body: dict[str, Any], model: str) -> Request:
+    spec = LLMServiceSpec.model_validate({"model": {"uri": "hf://a/b"}, "scaling": {"replicas": 1}} | body)
+    assert check(spec, image="i", vllm_version="0.32.0") == ()
+    assert spec.accelerator.product
+    return request_of(
+        spec,
+        architecture=architecture(model),
+        tensors=None,
+        device=device(spec.accelerator.product[0]),
+        vllm_version="0.32.0",
+        cpu_kv_cache_gib=1,
+    )
+
+
+def _patched(body: dict[str, Any], remedy: Remedy) -> dict[str, Any]:
+    new = {name: dict(section) for name, section in body.items()}
+    for path, value in remedy.patch:
+        section, name = path.split(".")
+        new.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
+    return new
+
+
+HOPEFUL = Plan(
+    Fit.DOES_NOT_FIT,
+    "",
+    memory_gib=24.0,
+    budget_gib=20.0,
+    weights_gib=16.0,
+    activation_gib=2.0,
+    graph_gib=1.0,
+    kv_cache_gib=4.0,
+    margin_gib=-0.1,
+    error_band_gib=0.1,
+    max_model_len=9000,
+    requested_max_model_len=32768,
+)
+"""So little is missing that every change may do."""
+ON_CPUS = replace(asked("llama-3.1-8b", "NVIDIA-L4"), device=Device("cpu", 1.0, is_cpu=True))
+R1 = asked("deepseek-r1", "NVIDIA-H100-80GB-HBM3")
+
+POSSIBLE = {
+    "a shorter length": (asked("llama-3.1-8b", "NVIDIA-L4"), changes.shorter),
+    "smaller batches": (asked("llama-3.1-8b", "NVIDIA-H100-80GB-HBM3"), changes.smaller_batches),
+    "more of the GPU": (asked("llama-3.1-8b", "NVIDIA-L4"), changes.more_of_the_gpu),
+    "an fp8 cache on Ampere": (asked("llama-3.1-8b", "NVIDIA-A40"), changes.fp8_cache),
+    "an fp8 cache of latent attention on Ada": (asked("deepseek-v2-lite", "NVIDIA-L40S"), changes.fp8_cache),
+    "an fp8 cache on an MI300X": (asked("llama-3.1-8b", "MI300X"), changes.fp8_cache),
+    "an fp8 cache on CPUs": (ON_CPUS, changes.fp8_cache),
+    "no graphs": (asked("llama-3.1-8b", "NVIDIA-L4"), changes.without_graphs),
+    "fp8 weights on Turing": (asked("qwen2.5-7b", "Tesla-T4"), changes.fp8_weights),
+    "fp8 weights on an MI300X": (asked("qwen2.5-7b", "MI300X"), changes.fp8_weights),
+    "another checkpoint": (asked("qwen2.5-7b", "Tesla-T4"), changes.int4_checkpoint),
+    "ranks": (asked("llama-3.1-8b", "NVIDIA-L4"), changes.more_ranks),
+    "stages": (asked("llama-3.1-8b", "NVIDIA-L4"), changes.more_stages),
+    "stages of a compiled engine on CPUs": (ON_CPUS, changes.more_stages),
+    "another GPU": (asked("llama-3.1-8b", "NVIDIA-L4"), changes.another_gpu),
+}
+IMPOSSIBLE = {
+    "a shorter length than what is chosen by itself": (
+        asked("llama-3.1-8b", "NVIDIA-L4", max_model_len="auto"),
+        changes.shorter,
+    ),
+    "smaller batches than small ones": (
+        asked("llama-3.1-8b", "NVIDIA-L4", max_num_seqs=16, max_num_batched_tokens=512),
+        changes.smaller_batches,
+    ),
+    "batches that are too small for guesses": (
+        *(asked("llama-3.1-8b", "NVIDIA-L4", max_num_seqs=256, draft=Draft("ngram", 40)),),
+        changes.smaller_batches,
+    ),
+    "more than nearly all of the GPU": (
+        replace(asked("llama-3.1-8b", "NVIDIA-L4", kv_cache_memory_bytes=2**30)),
+        changes.more_of_the_gpu,
+    ),
+    "a share of a CPU": (ON_CPUS, changes.more_of_the_gpu),
+    "an fp8 cache on Turing": (asked("llama-3.1-8b", "Tesla-T4"), changes.fp8_cache),
+    "an fp8 cache of latent attention on Ampere": (asked("deepseek-v2-lite", "NVIDIA-A40"), changes.fp8_cache),
+    "an fp8 cache on an MI200": (asked("llama-3.1-8b", "MI210"), changes.fp8_cache),
+    "an fp8 cache twice": (asked("llama-3.1-8b", "NVIDIA-L4", kv_cache_dtype="fp8"), changes.fp8_cache),
+    "graphs that are off": (asked("llama-3.1-8b", "NVIDIA-L4", enforce_eager=True), changes.without_graphs),
+    "graphs that were asked for": (asked("llama-3.1-8b", "NVIDIA-L4", cuda_graphs="full"), changes.without_graphs),
+    "fp8 weights on Volta": (asked("qwen2.5-7b", "Tesla-V100-SXM2-16GB"), changes.fp8_weights),
+    "fp8 weights on an MI200": (asked("qwen2.5-7b", "MI210"), changes.fp8_weights),
+    "fp8 weights of a quantized checkpoint": (R1, changes.fp8_weights),
+    "fp8 weights beside a method": (
+        asked("qwen2.5-7b", "Tesla-T4", quantization="fp8_per_tensor"),
+        changes.fp8_weights,
+    ),
+    "fp8 weights twice": (asked("qwen2.5-7b", "Tesla-T4", weights="fp8"), changes.fp8_weights),
+    "another checkpoint of a quantized one": (R1, changes.int4_checkpoint),
+    "another checkpoint on Volta": (asked("qwen2.5-7b", "Tesla-V100-SXM2-16GB"), changes.int4_checkpoint),
+    "ranks on slices": (asked("llama-3.1-8b", "NVIDIA-H100-80GB-HBM3-MIG-1g.20gb"), changes.more_ranks),
+    "ranks that heads do not divide among": (
+        asked("qwen2.5-7b", "NVIDIA-L4", tensor_parallel_size=4),
+        changes.more_ranks,
+    ),
+    "stages of an eager engine on CPUs": (replace(ON_CPUS, enforce_eager=True), changes.more_stages),
+    "more stages than layers": (asked("qwen2.5-7b", "NVIDIA-L4", pipeline_parallel_size=16), changes.more_stages),
+    "another GPU for CPUs": (ON_CPUS, changes.another_gpu),
+    "NVIDIA's for AMD's": (asked("llama-3.1-8b", "MI210"), changes.another_gpu),
+    "a smaller GPU": (asked("llama-3.1-8b", "NVIDIA-B200"), changes.another_gpu),
+}
+
+
+@pytest.mark.parametrize(("request_", "way"), POSSIBLE.values(), ids=POSSIBLE)
+def test_what_can_work_is_thought_of(request_: Request, way: Way) -> None:
+    assert next(way(request_, HOPEFUL, Around(OTHERS, 64)), None) is not None
+
+
+@pytest.mark.parametrize(("request_", "way"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_cannot_work_is_not(request_: Request, way: Way) -> None:
+    assert next(way(request_, HOPEFUL, Around(OTHERS, 64)), None) is None
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_a_replica_has_no_more_gpus_than_can_be_had(most: int) -> None:
+    for remedy in remedied(asked("llama-3.1-70b", "NVIDIA-L40S"), most_gpus=most).remedies:
+        sizes = [value for path, value in remedy.patch if path.startswith("parallelism.")]
+        assert not sizes or (isinstance(sizes[0], int) and sizes[0] <= most)
+
+
+def test_a_length_is_comfortable_and_no_shorter_than_it_must_be() -> None:
+    request = asked("llama-3.1-8b", "NVIDIA-L4")
+    plan = memory.plan(request)
+    assert plan.max_model_len is not None
+    ((_, length),) = with_remedies(request, plan).remedies[0].patch
+    assert isinstance(length, int)
+    assert length == comfortable(length)
+    assert 15 / 16 * plan.max_model_len <= length <= plan.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rounded"),
+    [(1, 1), (31, 31), (33, 32), (1000, 992), (2047, 1984), (20992, 20480), (131071, 126976), (131072, 131072)],
+)
+def test_comfortable(tokens: int, rounded: int) -> None:
+    assert comfortable(tokens) == rounded
+
+
+def test_a_length_that_is_of_no_use_is_not_proposed() -> None:
+    """A few hundred tokens of 128k serve nobody; a few hundred of 1,024 may."""
+    request = asked("llama-3.1-8b", "NVIDIA-L4")
+    for longest, wanted, is_proposed in ((600, 131072, False), (2048, 131072, True), (600, 4096, True)):
+        short = _planned(Fit.DOES_NOT_FIT, longest=longest, wanted=wanted)
+        plan = with_remedies(request, short, plan_for=_fits_when(_is_shorter, short))
+        assert (("maxModelLen",) in map(paths, plan.remedies)) == is_proposed
+
+
+def test_a_spec_that_would_be_refused_is_not_proposed() -> None:
+    plan = remedied(
+        asked("llama-3.1-8b", "NVIDIA-L4"), accepts=lambda fields: "batching.maxModelLen" not in dict(fields)
+    )
+    assert plan.remedies
+    assert "maxModelLen" not in _fields(plan)
+
+
+def test_tight_is_proposed_only_where_nothing_surely_fits() -> None:
+    request = asked("llama-3.1-8b", "NVIDIA-L4")
+    bad = _planned(Fit.DOES_NOT_FIT, longest=4096, wanted=131072)
+    tight = with_remedies(request, bad, plan_for=lambda _: _planned(Fit.TIGHT, longest=4096, wanted=131072))
+    assert [remedy.verdict for remedy in tight.remedies] == [Fit.TIGHT] * MOST
+    mixed = with_remedies(
+        request,
+        bad,
+        plan_for=lambda new: _planned(Fit.FITS if _is_shorter(new) else Fit.TIGHT, longest=4096, wanted=131072),
+    )
+    assert {remedy.verdict for remedy in mixed.remedies} == {Fit.FITS}
+    nearly = _planned(Fit.TIGHT, longest=4096, wanted=131072)
+    assert with_remedies(request, nearly, plan_for=lambda _: nearly).remedies == ()
+
+
+def test_nothing_is_proposed_that_does_not_fit() -> None:
+    request = asked("llama-3.1-8b", "NVIDIA-L4")
+    bad = _planned(Fit.DOES_NOT_FIT, longest=4096, wanted=131072)
+    plan = with_remedies(request, bad, OTHERS, plan_for=lambda _: bad)
+    assert plan.remedies == ()
+    assert "up to 16 GPUs" in plan.reason
+
+
+def test_what_would_do_is_said_where_no_change_is_enough() -> None:
+    plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), OTHERS)
+    assert plan.remedies == ()
+    assert plan.reason.endswith("it needs 8 x NVIDIA-H200.")
+    alone = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=131072, kv_cache_dtype="fp8"), most_gpus=1)
+    assert alone.reason.endswith("it needs 16 x NVIDIA-L4.")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(asked("qwen2.5-0.5b", "NVIDIA-H100-80GB-HBM3"), id="fits"),
+        pytest.param(replace(asked("llama-3.1-8b", "NVIDIA-L4"), device=None), id="no GPU is known"),
+        pytest.param(replace(asked("llama-3.1-8b", "NVIDIA-L4"), architecture=None), id="no model is known"),
+        pytest.param(
+            replace(asked("llama-3.1-8b", "NVIDIA-L4"), architecture=None, weights_gib=900.0),
+            id="only too much is known",
+        ),
+    ],
+)
+def test_a_plan_that_needs_or_allows_no_change_stays(request_: Request) -> None:
+    plan = memory.plan(request_)
+    assert with_remedies(request_, plan, OTHERS) == plan
+
+
+def test_on_cpus_no_gpu_is_proposed() -> None:
+    plan = remedied(ON_CPUS, OTHERS)
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert paths(plan.remedies[0]) == ("maxModelLen",)
+    assert _fields(plan) <= {"maxModelLen", "kvCache", "tensorParallelSize", "pipelineParallelSize"}
+
+
+def test_batches_get_smaller_and_stay_large_enough_for_guesses() -> None:
+    request = asked(
+        *("llama-3.1-8b", "NVIDIA-L4"),
+        max_model_len=4096,
+        max_num_batched_tokens=65536,
+        draft=Draft("ngram", 5),
+    )
+    plan = with_remedies(request, memory.plan(request))
+    sizes = [dict(remedy.patch) for remedy in plan.remedies if "maxNumBatchedTokens" in paths(remedy)]
+    assert sizes
+    assert (sizes[0].get("batching.maxNumSeqs", 256), sizes[0]["batching.maxNumBatchedTokens"]) in LESS_BATCHING
+
+
+def test_another_product_is_the_smallest_that_does() -> None:
+    plan = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=8192), OTHERS, most_gpus=1)
+    assert [remedy.gpu for remedy in plan.remedies if paths(remedy) == ("product",)] == ["NVIDIA-B200"]
+
+
+def _gib(request: Request) -> float:
+    assert request.device is not None
+    return request.device.memory_gib
+
+
+def test_a_smaller_product_with_a_second_change_beside_one_without() -> None:
+    """An L40S is worth a shorter length beside an H200; an H100 beside an A100 with as much memory is not."""
+    request = asked("llama-3.1-70b", "NVIDIA-L4")
+    bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)
+
+    def proposed(alone: float, shorter: float) -> list[tuple[str | None, int]]:
+        plan_for = _fits_when(lambda new: _gib(new) >= (shorter if _is_shorter(new) else alone), bad)
+        return [
+            (remedy.gpu, len(remedy.patch))
+            for remedy in with_remedies(request, bad, OTHERS, plan_for=plan_for).remedies
+        ]
+
+    assert proposed(139, 44) == [("NVIDIA-H200", 1), ("NVIDIA-L40S", 2)]
+    assert proposed(79.15, 79.11) == [("NVIDIA-A100-SXM4-80GB", 1)]
+
+
+def test_a_pair_has_no_other_checkpoint() -> None:
+    """A patch of half of it would not fit."""
+    bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)
+    for is_enough in (_is_shorter, lambda new: new.tensor_parallel_size > 1):
+        plan_for = _fits_when(lambda new, is_enough=is_enough: new.weights == "int4" and is_enough(new), bad)  # type: ignore[misc]
+        plan = with_remedies(asked("llama-3.1-8b", "NVIDIA-L4"), bad, plan_for=plan_for)
+        assert plan.remedies == ()
+
+
+def test_what_it_takes_has_ranks_that_share_the_heads() -> None:
+    """28 heads and 4 key/value heads go to 4 ranks; 8 GPUs are two stages of these."""
+    seen: list[tuple[int, int]] = []
+
+    def plan_for(request: Request) -> Plan:
+        sizes = request.tensor_parallel_size, request.pipeline_parallel_size
+        seen.append(sizes)
+        return replace(bad, verdict=Fit.FITS if sizes == (4, 2) else Fit.DOES_NOT_FIT)
+
+    bad = _planned(Fit.DOES_NOT_FIT, longest=0, wanted=32768)
+    plan = with_remedies(asked("qwen2.5-7b", "NVIDIA-L4"), bad, plan_for=plan_for, most_gpus=1)
+    assert plan.reason.endswith("it needs 8 x NVIDIA-L4.")
+    assert seen[-4:] == [(1, 1), (2, 1), (4, 1), (4, 2)]
+
+
+def test_what_it_takes_is_counted_in_gpus_of_the_same_kind() -> None:
+    plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), (device("MI300X"), device("NVIDIA-B200")))
+    assert plan.reason.endswith("it needs 8 x NVIDIA-B200.")
+
+
+def test_amd_is_no_replacement_for_nvidia() -> None:
+    plan = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=8192), (device("MI300X"),), most_gpus=1)
+    assert plan.remedies == ()
+
+
+def _planned(verdict: Fit, *, longest: int, wanted: int) -> Plan:
+    return Plan(verdict, "", max_model_len=longest, requested_max_model_len=wanted, kv_cache_gib=1.0, margin_gib=-1.0)
+
+
+def _fits_when(is_enough: Callable[[Request], bool], plan: Plan) -> Callable[[Request], Plan]:
+    return lambda request: replace(plan, verdict=Fit.FITS if is_enough(request) else Fit.DOES_NOT_FIT)
+
+
+def _is_shorter(request: Request) -> bool:
+    return request.max_model_len is not None
+
+
+def _fields(plan: Plan) -> set[str]:
+    return {field for remedy in plan.remedies for field in paths(remedy)}

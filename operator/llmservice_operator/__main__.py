@@ -30,6 +30,7 @@ from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from llmservice_operator.kube.lease import Lease
+from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
@@ -52,11 +53,13 @@ class Operator:
         self._lease = self._make_lease() if opts.leader_elect else None
         gate: Gate = self._lease or AlwaysOpen()
         self._starts = Starts(reader.read, self._changed, metrics)
+        kube = KubeClient(transport, gate)
         self._ctx = Context(
-            kube=KubeClient(transport, gate),
+            kube=kube,
             cache=Cache(PROJECTIONS),
             queue=WorkQueue(),
             starts=self._starts,
+            nodes=Nodes(kube),
             settings=opts.services,
             metrics=metrics,
             decide=decide,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,21 @@ from typing import Any
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.decision import Decision, FactsOf, GpusOf
 from llmservice_operator.observe.facts import (
     BudgetFacts,
     ChildFacts,
     ClaimFacts,
     DeploymentFacts,
+    JobFacts,
     PodFacts,
     RevisionFacts,
     ServiceFacts,
 )
+from llmservice_operator.observe.inspections import InspectionFacts
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.reports import Report
+from llmservice_operator.planner.cluster import ClusterGPUs
 
 Json = dict[str, Any]
 
@@ -32,10 +35,20 @@ UID = "11111111-1111-4111-8111-111111111111"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SETTINGS = Settings(operator_image="llmservice-operator:1")
 FIVE_LINES: Json = {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"}, "scaling": {"replicas": 1}}
+# As Qwen2.5-7B-Instruct's config.json says.
+QWEN_7B: Json = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 32768,
+}
 FIXTURES = Path(__file__).parent / "fixtures"
 
 FACTS: Mapping[str, type[ChildFacts]] = {
-    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, BudgetFacts, ClaimFacts, RevisionFacts)
+    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, BudgetFacts, ClaimFacts, JobFacts, RevisionFacts)
 }
 
 
@@ -64,6 +77,13 @@ class World:
     pods: dict[str, Json] = field(default_factory=dict)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    inspections: list[Json] = field(default_factory=list)
+    """Pods of Jobs that look at the model."""
+    lent: Json = field(default_factory=lambda: {"config": json.dumps(QWEN_7B)})
+    """What another service of the namespace knows of the model; by default all there is to know."""
+    gpus: ClusterGPUs = field(default_factory=ClusterGPUs)
+    """What a look at the nodes shows; by default there is none with a GPU."""
+    node_reads: int = 0
     settings: Settings = SETTINGS
     now: datetime = NOW
     status_writes: int = 0
@@ -85,12 +105,27 @@ class World:
             claim=only["PersistentVolumeClaim"],
             revisions=tuple(by_kind["ControllerRevision"]),
             pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),
+            inspection_jobs=tuple(by_kind["Job"]),
+            inspections=tuple(InspectionFacts.from_object(pod) for pod in self.inspections),
             refused=dict(self.refused),
             reports=dict(self.reports),
         )
 
     def decide(self) -> Decision:
-        return decide(self.service(), self.observed(), self.settings, self.now)
+        """With what it lacks, as reconcile supplies it."""
+        observed = self.observed()
+        decision = decide(self.service(), observed, self.settings, self.now)
+        while decision.lack is not None:
+            match decision.lack:
+                case GpusOf():
+                    assert observed.gpus is None
+                    self.node_reads += 1
+                    observed = replace(observed, gpus=self.gpus)
+                case FactsOf(inspection):
+                    assert observed.lent is None
+                    observed = replace(observed, lent=self.lent and {**self.lent, "inspection": inspection})
+            decision = decide(self.service(), observed, self.settings, self.now)
+        return decision
 
     def step(self) -> Decision:
         """Decide once and carry it out."""
@@ -129,6 +164,7 @@ class World:
         meta["uid"] = old["metadata"]["uid"] if old else f"uid-{self._serial}"
         if old is not None and applied["kind"] == "ControllerRevision":
             assert applied["data"] == old["data"], "the data of a ControllerRevision cannot be changed"
+        meta["creationTimestamp"] = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         generation = old["metadata"]["generation"] if old else 0
         is_changed = old is None or old.get("spec") != applied.get("spec")
         meta["generation"] = generation + (1 if is_changed else 0)

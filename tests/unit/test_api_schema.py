@@ -98,7 +98,8 @@ def test_nothing_is_kept_unseen() -> None:
 
 
 def test_it_fits_into_the_annotation_that_kubectl_apply_writes() -> None:
-    assert len(json.dumps(crd(), separators=(",", ":"))) < 256 * 1024 * 0.8
+    # kubectl refuses annotations of more than 262,144 bytes; a tenth is left for those of other tools.
+    assert len(json.dumps(crd(), separators=(",", ":"))) < 256 * 1024 * 0.9
 
 
 RULE_ROWS = [(path, rule) for path, rules in RULES.items() for rule in rules]

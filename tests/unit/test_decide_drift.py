@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 from llmservice_operator.build.meta import APPLIED_HASH
-from llmservice_operator.control.choose import choose
+from llmservice_operator.build.chosen import NOTHING
+from llmservice_operator.control.choose import choose, standing
 from llmservice_operator.control.decide import decide
 from llmservice_operator.control.decision import Decision
 from llmservice_operator.control.wanted import wanted
 from llmservice_operator.observe.facts import BudgetFacts, DeploymentFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.observe.foreign import removal_patch
 from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.planner.cluster import ClusterGPUs
 
-from tests.unit.decide_world import FACTS, FIXTURES, NOW, SETTINGS, World, an_llmservice
+from tests.unit.decide_world import FACTS, FIXTURES, NOW, QWEN_7B, SETTINGS, World, an_llmservice
 
 SPEC = {
     "model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"},
@@ -34,7 +36,8 @@ def recorded(name: str) -> dict[str, Any]:
     obj: dict[str, Any] = json.loads((FIXTURES / "drift" / f"{name}.json").read_text())
     service = World(an_llmservice(SPEC)).service()
     revision = json.loads((FIXTURES / "drift" / "revision.json").read_text())
-    children = wanted(service, choose(service, [RevisionFacts.from_object(revision)], SETTINGS))
+    stand = standing(service, [RevisionFacts.from_object(revision)])
+    children = wanted(service, choose(service, stand, stand.chosen or NOTHING, SETTINGS))
     hashes = {child.id[0]: child.input_hash for child in children}
     obj["metadata"]["annotations"][APPLIED_HASH] = hashes[obj["kind"]]
     return obj
@@ -51,6 +54,8 @@ def look(
         budget=BudgetFacts.from_object(live["budget"]) if "budget" in live else None,
         revisions=(RevisionFacts.from_object(live["revision"]),) if "revision" in live else (),
         applied=records or {},
+        lent={"config": json.dumps(QWEN_7B)},
+        gpus=ClusterGPUs(),
     )
     return decide(World(an_llmservice(SPEC)).service(), observed, SETTINGS, NOW)
 

@@ -154,6 +154,7 @@ def test_ready_when_everything_is_of_the_current_generation() -> None:
     world.settle()
     assert {type_: c["status"] for type_, c in world.conditions().items()} == {
         "Accepted": "True",
+        "Fits": "Unknown",
         "Available": "True",
         "Ready": "True",
     }
@@ -223,7 +224,13 @@ def test_a_failed_rollout_leaves_the_service_available() -> None:
     world.pods["new"] = a_pod("new", world.revision(), state={"terminated": ENDED})
     world.settle()
     statuses = {type_: c["status"] for type_, c in world.conditions().items()}
-    assert statuses == {"Accepted": "True", "Available": "True", "Ready": "False", "Stalled": "True"}
+    assert statuses == {
+        "Accepted": "True",
+        "Fits": "Unknown",
+        "Available": "True",
+        "Ready": "False",
+        "Stalled": "True",
+    }
     assert world.obj["status"]["rollout"]["failedRevision"] == world.revision()
     world.edit(batching={})
     world.settle()
@@ -267,7 +274,7 @@ def test_scaled_to_zero_is_neither_stalled_nor_reconciling() -> None:
     world.settle()
     conditions = world.conditions()
     assert conditions["Ready"]["reason"] == conditions["Available"]["reason"] == "ScaledToZero"
-    assert set(conditions) == {"Accepted", "Available", "Ready"}
+    assert set(conditions) == {"Accepted", "Fits", "Available", "Ready"}
 
 
 def test_a_transition_time_moves_only_with_its_status() -> None:

@@ -18,7 +18,7 @@ ADAPTERS = [{"name": "a", "uri": "hf://a/b"}]
 def adapted(generation: int = 1, version: int = 1, **spec: Any) -> Any:
     """An LLMService with an adapter."""
     made = parent(version, generation=generation)
-    made["spec"] |= {"scaling": {"replicas": 1}, "adapters": ADAPTERS} | spec
+    made["spec"] |= {"scaling": {"replicas": 1}, "adapters": ADAPTERS, "fitPolicy": "Ignore"} | spec
     return made
 
 

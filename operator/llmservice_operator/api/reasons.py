@@ -18,6 +18,13 @@ class Reason(StrEnum):
     UNSUPPORTED_COMBINATION = "UnsupportedCombination"
     UNKNOWN_FLAG = "UnknownFlag"
     UNKNOWN_VERSION = "UnknownVersion"
+    # the plan
+    FITS = "Fits"
+    TIGHT = "Tight"
+    DOES_NOT_FIT = "DoesNotFit"
+    INSPECTING_MODEL = "InspectingModel"
+    FACTS_MISSING = "FactsMissing"
+    POLICY_IGNORE = "PolicyIgnore"
     # the rollout
     ROLLED_OUT = "RolledOut"
     PAUSED = "Paused"
@@ -111,6 +118,36 @@ _DOCS = {
     Reason.UNKNOWN_VERSION: ReasonDoc(
         "The operator has no table of flags for the vLLM version that spec.runtime names.",
         "Use a version that the message lists, or set spec.runtime.version to the one that the image is built from.",
+    ),
+    Reason.FITS: ReasonDoc(
+        "By the plan, the model and the KV cache of its longest request fit into the accelerator's memory.",
+        "Nothing to do; status.plan has the figures.",
+    ),
+    Reason.TIGHT: ReasonDoc(
+        "By the plan it fits, or does not, by less than the plan's own error: it may start or not.",
+        "Nothing to do if it starts. For a sure start lower spec.batching.maxModelLen to status.plan.maxModelLen, or "
+        "take one of status.plan.remedies.",
+    ),
+    Reason.DOES_NOT_FIT: ReasonDoc(
+        "By the plan, the model or the KV cache of one request of full length is larger than the accelerator's memory; "
+        "the message has the figures. With fitPolicy Enforce no pod is made or changed, and what serves goes on.",
+        "Make one of the changes in status.plan.remedies, each with a patch for `kubectl patch llms NAME --type "
+        "merge -p`, or set spec.fitPolicy to Warn to try it all the same.",
+    ),
+    Reason.INSPECTING_MODEL: ReasonDoc(
+        "A short Job reads the model's config.json and the headers of its weights; the rollout waits for it.",
+        "Wait: two minutes at most, and half a minute when its pod cannot run. Facts in spec.model.architecture make "
+        "it unnecessary.",
+    ),
+    Reason.FACTS_MISSING: ReasonDoc(
+        "Too little is known to say whether the model fits; the message says what is missing. It is started all the "
+        "same.",
+        "Give what the message names: facts of the model in spec.model.architecture, the GPU in "
+        "spec.accelerator.product or spec.accelerator.memory, or the right to list nodes.",
+    ),
+    Reason.POLICY_IGNORE: ReasonDoc(
+        "spec.fitPolicy is Ignore, so nothing was planned.",
+        "Set spec.fitPolicy to Warn or Enforce to have the next revision planned.",
     ),
     Reason.ROLLED_OUT: ReasonDoc(
         "Every replica runs the current generation and answers.",

@@ -1,6 +1,7 @@
 """spec: everything that a user says about one model service."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field
 
@@ -31,6 +32,13 @@ class LLMServiceSpec(ApiModel):
         examples=[True],
     )
     model: Model = Field(description="The model: where it comes from and what clients call it.")
+    fit_policy: Literal["Enforce", "Warn", "Ignore"] = knob(
+        "Enforce",
+        description="What happens when the plan says that the model does not fit into the accelerator's memory. "
+        "Enforce makes no pod and changes none; Warn starts it all the same, with Fits=False; Ignore plans nothing and looks "
+        "at neither the model nor the nodes beforehand. A model of which too little is known is never kept back.",
+        examples=["Warn"],
+    )
     precision: Precision = section(
         Precision, "What the weights and the KV cache are held in, and what vLLM computes in."
     )

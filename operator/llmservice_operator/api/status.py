@@ -226,6 +226,77 @@ class MeasuredStatus(StatusModel):
     reason: Word | None = said("Why values are missing, when they are.")
 
 
+class InspectedTensors(StatusModel):
+    """Bytes of the checkpoint's tensors, by what they are for."""
+
+    embedding: int | None = said("Bytes of the embedding.")
+    head: int | None = said("Bytes of the output head; 0 where it is the embedding.")
+    attention: int | None = said("Bytes of attention, norms and what else is in a layer.")
+    feed_forward: int | None = said("Bytes of dense MLPs and shared experts.")
+    experts: int | None = said("Bytes of experts.")
+    vision: int | None = said("Bytes of encoders of pictures and sound.")
+    mtp: int | None = said("Bytes of layers for multi-token prediction.")
+    other: int | None = said("Bytes of all others.")
+    parameters: int | None = said("Number of values, packed ones as they are stored.")
+    dtype: Word | None = said("The type of most bytes.")
+
+
+class ModelStatus(StatusModel):
+    """What was read of the model: the plan's facts."""
+
+    inspection: Word | None = said("What was inspected, as a hash: another uri or revision has another one.")
+    revision: Word | None = said("Commit of the repository that was read.")
+    config: Annotated[str, StringConstraints(max_length=8192)] | None = said(
+        "What config.json says and the plan needs, as JSON text."
+    )
+    tensors: InspectedTensors | None = said("What the headers of the safetensors files add up to.")
+    failure: Text | None = said("Why the model could not be read.")
+
+
+class PlanPerGPU(StatusModel):
+    """The memory of the fullest GPU, in GiB."""
+
+    memory_gi_b: float | None = said("What the driver reports.", alias="memoryGiB")
+    budget_gi_b: float | None = said("The share of it that vLLM takes.", alias="budgetGiB")
+    weights_gi_b: float | None = said("Weights.", alias="weightsGiB")
+    non_torch_gi_b: float | None = said("Libraries and communication.", alias="nonTorchGiB")
+    activation_gi_b: float | None = said("What the largest step needs beside the weights.", alias="activationGiB")
+    graph_gi_b: float | None = said("CUDA graphs.", alias="graphGiB")
+    kv_cache_gi_b: float | None = said("What is left for the KV cache.", alias="kvCacheGiB")
+
+
+class PlanRemedy(StatusModel):
+    """A change with which it would fit."""
+
+    change: Text = Field(description="In words.")
+    patch: Text | None = said("For `kubectl patch llms NAME --type merge -p`; absent where other nodes are needed.")
+    gpu: Word | None = said("The other GPU, where that is the change.")
+    verdict: Word | None = said("Fits or Tight: the verdict with the change.")
+    max_model_len: int | None = said("The longest request that fits for sure with it.")
+    kv_cache_tokens: int | None = said("Tokens in the KV cache with it.")
+
+
+class PlanStatus(StatusModel):
+    """What the planner computed before a pod was made; it stays as it is while the revision does."""
+
+    verdict: Word | None = said("Fits, Tight, DoesNotFit or Unknown.")
+    reason: Text | None = said("The figures that decided.")
+    missing: Many[Word] | None = said("What an Unknown verdict would need.", max_length=64)
+    gpu: Word | None = said("The GPU that it was planned for.")
+    gpus: int | None = said("GPUs of one replica.")
+    weights_gi_b: float | None = said("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")
+    kv_cache_gi_b: float | None = said("GiB of KV cache, over all GPUs of a replica.", alias="kvCacheGiB")
+    kv_cache_tokens: int | None = said("Tokens that fit into the KV cache, as vLLM will print them.")
+    max_model_len: int | None = said("The longest request that fits for sure.")
+    requested_max_model_len: int | None = said("The longest request that was asked for.")
+    max_concurrency: float | None = said("Requests of the asked length that fit at once.")
+    recommended_max_num_seqs: int | None = said("A spec.batching.maxNumSeqs that the KV cache can feed.")
+    error_band: float | None = said("Nine of ten starts have this share of KV tokens more or less, at most.")
+    per_gpu: PlanPerGPU | None = said("The memory of the fullest GPU.", alias="perGPU")
+    explanation: Many[Text] | None = said("The arithmetic, step by step.", max_length=64)
+    remedies: Many[PlanRemedy] | None = said("Changes with which it would fit, the cheapest first.", max_length=8)
+
+
 class RolloutStatus(StatusModel):
     """What runs, and what a change is waiting for."""
 
@@ -270,6 +341,8 @@ class LLMServiceStatus(StatusModel):
     endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
     effective: EffectiveStatus | None = said("The values in force for every knob that has a default.")
     progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
+    model: ModelStatus | None = said("What was read of the model, for the plan.")
+    plan: PlanStatus | None = said("What the planner computed; status.measured is what became of it.")
     measured: MeasuredStatus | None = said("What vLLM itself reported.")
     adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = said(
         "The adapters of the spec, and whether they are served.", max_length=64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import REVISION_LABEL, Manifest, metadata
 
 KEPT = 5
@@ -10,16 +11,15 @@ KEPT = 5
 
 
 def controller_revision(
-    llm: LLMService, *, label: str, number: int, key: str, template: Manifest, update_requested: str | None
+    llm: LLMService, *, label: str, number: int, key: str, template: Manifest, chosen: Chosen
 ) -> Manifest:
     """`data` can never be changed, `revision` can."""
     meta = metadata(llm, f"{llm.name}-{label}")
     meta["labels"][REVISION_LABEL] = label
-    chosen = {} if update_requested is None else {"updateRequested": update_requested}
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
         "metadata": meta,
         "revision": number,
-        "data": {"key": key, "template": template, "chosen": chosen},
+        "data": {"key": key, "template": template, "chosen": chosen.to_document()},
     }

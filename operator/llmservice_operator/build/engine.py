@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.build.sources import draft_path, fetched, model_path
 from llmservice_operator.planner.quantity import gibibytes
@@ -16,8 +19,8 @@ from llmservice_operator.planner.versions import image_version
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
 
 
-def engine_options(llm: LLMService) -> EngineOptions:
-    """Every knob that decides the command line; what the user left out stays vLLM's to decide."""
+def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
+    """Every knob that decides the command line; what neither the user nor the plan says stays vLLM's to decide."""
     spec = llm.spec
     precision, parallelism, batching = spec.precision, spec.parallelism, spec.batching
     compilation, generation = spec.compilation, spec.generation
@@ -38,7 +41,7 @@ def engine_options(llm: LLMService) -> EngineOptions:
         enable_expert_parallel=parallelism.enable_expert_parallel,
         max_num_seqs=batching.max_num_seqs,
         max_num_batched_tokens=batching.max_num_batched_tokens,
-        max_model_len=batching.max_model_len,
+        max_model_len=max_model_len(llm, chosen),
         max_num_queued_requests=batching.max_num_queued_requests,
         max_num_queued_tokens=batching.max_num_queued_tokens,
         chunked_prefill=batching.chunked_prefill,
@@ -64,6 +67,12 @@ def engine_options(llm: LLMService) -> EngineOptions:
         gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
         extra_args=spec.runtime.extra_args,
     )
+
+
+def max_model_len(llm: LLMService, chosen: Chosen) -> int | Literal["auto"] | None:
+    """`auto` is what the plan found; vLLM finds it by itself where there is no plan."""
+    asked = llm.spec.batching.max_model_len
+    return chosen.max_model_len or asked if asked == "auto" else asked
 
 
 def _speculation(spec: LLMServiceSpec) -> Speculation | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.resources import accelerator_resource
 
 _PRODUCT_LABELS = {"nvidia": "nvidia.com/gpu.product", "amd": "amd.com/gpu.product-name"}
@@ -17,10 +18,13 @@ def tolerations(llm: LLMService) -> list[dict[str, Any]]:
     return own + [t for t in llm.spec.pod_template.spec.tolerations if t not in own]
 
 
-def affinity(llm: LLMService) -> dict[str, Any]:
-    """The user's affinity, with the acceptable products required in every alternative and preferred in order."""
+def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
+    """The user's affinity, with the acceptable products required in every alternative and preferred in order.
+
+    The one that was planned for is the only one: on another the model may not fit, or its length may not.
+    """
     given = llm.spec.pod_template.spec.affinity
-    products = llm.spec.accelerator.product
+    products = llm.spec.accelerator.product if chosen.gpu is None else (chosen.gpu,)
     label = _PRODUCT_LABELS.get(llm.spec.accelerator.type)
     if not products or label is None:
         return given

@@ -8,37 +8,37 @@ from llmservice_runtime import contract
 from llmservice_runtime.flags import render
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import START_CEILING_SECONDS
 from llmservice_operator.build.engine import engine_options, image, serve_options
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.meta import Manifest, labels
 from llmservice_operator.build.placement import affinity, tolerations
 from llmservice_operator.build.resources import INIT_RESOURCES, server_resources, with_requests
+from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, volumes
 
 _STARTUP_PERIOD = 5
-_CONTAINER_SECURITY: dict[str, Any] = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
-def pod_template(llm: LLMService, settings: Settings) -> Manifest:
-    """Everything but the revision label, which names this template and so cannot be part of it."""
+def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> Manifest:
+    """Everything but the revision label, which names this template and so cannot be part of it.
+
+    `chosen` is what the plan decided where the spec leaves it open.
+    """
     mounted = volumes(llm, settings)
     given = llm.spec.pod_template
     spec: Manifest = {
         "initContainers": [_runtime_container(settings), *map(_guest, given.spec.init_containers)],
-        "containers": [_server(llm, settings, mounted)],
+        "containers": [_server(llm, settings, chosen, mounted)],
         "volumes": [m.volume() for m in mounted] + [dict(v) for v in given.spec.volumes],
-        "securityContext": _pod_security(llm, settings),
+        "securityContext": pod_security(llm, settings),
         # Drops the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": contract.grace_period_seconds(llm.spec.drain.timeout_seconds),
-        **_placement(llm, settings),
+        **_placement(llm, settings, chosen),
     }
     metadata: Manifest = {"labels": given.metadata.labels | labels(llm)}
     if given.metadata.annotations:
@@ -53,7 +53,7 @@ def _runtime_container(settings: Settings) -> Manifest:
         "image": settings.operator_image,
         "command": list(contract.INSTALL_COMMAND),
         "resources": INIT_RESOURCES,
-        "securityContext": _CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -62,20 +62,20 @@ def _runtime_container(settings: Settings) -> Manifest:
     return container
 
 
-def _server(llm: LLMService, settings: Settings, mounted: list[Mounted]) -> Manifest:
+def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[Mounted]) -> Manifest:
     runtime, given = llm.spec.runtime, llm.spec.pod_template.spec
     container: Manifest = {
         "name": contract.SERVER_CONTAINER,
         "image": image(llm, settings),
         "command": list(contract.SERVE_COMMAND),
-        "args": [*serve_options(llm, settings).to_args(), "--", *render(engine_options(llm))],
+        "args": [*serve_options(llm, settings).to_args(), "--", *render(engine_options(llm, chosen))],
         "env": environment(llm, settings),
         "ports": [
             {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},
             {"name": contract.STATE_PORT_NAME, "containerPort": contract.STATE_PORT, "protocol": "TCP"},
         ],
         "resources": server_resources(llm, settings),
-        "securityContext": _CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
         # The period is short so that Ready follows the model closely; the ceiling is only a backstop.
         "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),
@@ -101,28 +101,17 @@ def _probe(path: str, period: int, failures: int) -> Manifest:
 
 def _guest(container: dict[str, Any]) -> dict[str, Any]:
     """A user's init container, with what `restricted` and quotas ask of every container where it says nothing."""
-    security = {key: value for key, value in _CONTAINER_SECURITY.items() if key != "readOnlyRootFilesystem"}
+    security = {key: value for key, value in CONTAINER_SECURITY.items() if key != "readOnlyRootFilesystem"}
     return with_requests(container) | {"securityContext": security | (container.get("securityContext") or {})}
 
 
-def _pod_security(llm: LLMService, settings: Settings) -> Manifest:
-    security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if settings.run_as_user is not None:
-        security |= {
-            "runAsUser": settings.run_as_user,
-            "fsGroup": settings.run_as_user,
-            "fsGroupChangePolicy": "OnRootMismatch",
-        }
-    return security | llm.spec.pod_template.spec.security_context
-
-
-def _placement(llm: LLMService, settings: Settings) -> Manifest:
+def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
     given = llm.spec.pod_template.spec
     secrets = [{"name": name} for name in settings.image_pull_secrets]
     wanted: Manifest = {
         "nodeSelector": dict(given.node_selector),
         "tolerations": tolerations(llm),
-        "affinity": affinity(llm),
+        "affinity": affinity(llm, chosen),
         "topologySpreadConstraints": [dict(c) for c in given.topology_spread_constraints],
         "priorityClassName": given.priority_class_name,
         "schedulerName": given.scheduler_name,

@@ -110,6 +110,9 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
 
 def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
+    if apply.is_optional:
+        memory.declined[apply.kind, apply.name] = refusal
+        return True
     memory.refuse((apply.kind, apply.name), refusal, ctx.clock())
     return False
 

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.revision import labelled, revision_key, revision_label
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.observe.facts import RevisionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a spec stands among the revisions that are recorded."""
+
+    key: str
+    newest: int
+    """The highest number of a revision; 0: there is none."""
+    same_key: RevisionFacts | None
+    """The latest one of the spec's key."""
+    template: Manifest | None = None
+    """Its template, where it is to be used as it is: nothing calls for another one."""
+    chosen: Chosen | None = None
+    """What it was made with, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +39,39 @@ class Choice:
     key: str
     template: Manifest
     """With the revision label, as the Deployment has it."""
-    update_requested: str | None
+    chosen: Chosen
     update_pending: bool
     """What would be rendered today differs, and waits for the next rollout."""
 
 
-def choose(service: LLMService, revisions: Sequence[RevisionFacts], settings: Settings) -> Choice:
-    """The recorded template of the spec's key, unless there is none or the user asks for an update."""
+def standing(service: LLMService, revisions: Sequence[RevisionFacts]) -> Standing:
+    """The record of the spec's key, and whether it holds: the user may ask for an update."""
     key = revision_key(service.spec)
-    rendered = pod_template(service, settings)
-    requested = service.annotations.get(UPDATE_REQUESTED_ANNOTATION)
     newest = max((facts.revision for facts in revisions), default=0)
-    recorded = max((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label), default=None)
-    if recorded is not None and requested in (None, recorded.update_requested):
-        template = recorded.template()
+    same_key = max((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label), default=None)
+    if same_key is None or _requested(service) not in (None, same_key.update_requested):
+        return Standing(key, newest, same_key)
+    data = same_key.data()
+    return Standing(key, newest, same_key, data["template"], Chosen.from_document(data.get("chosen") or {}))
+
+
+def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Settings) -> Choice:
+    """The recorded template, or one that is rendered now with what was chosen."""
+    if stand.template is not None and stand.same_key is not None:
+        label = stand.same_key.label
         return Choice(
-            label=recorded.label,
-            number=recorded.revision if recorded.revision == newest else newest + 1,
-            key=key,
-            template=template,
-            update_requested=recorded.update_requested,
-            update_pending=template != labelled(rendered, recorded.label),
+            label=label,
+            number=stand.newest if stand.same_key.revision == stand.newest else stand.newest + 1,
+            key=stand.key,
+            template=stand.template,
+            chosen=chosen,
+            update_pending=stand.template != labelled(pod_template(service, settings, chosen), label),
         )
-    label = key if recorded is None else revision_label(key, rendered, requested)
-    return Choice(label, newest + 1, key, labelled(rendered, label), requested, update_pending=False)
+    rendered, requested = pod_template(service, settings, chosen), _requested(service)
+    label = stand.key if stand.same_key is None else revision_label(stand.key, rendered, requested)
+    chosen = replace(chosen, update_requested=requested, recorded=None)
+    return Choice(label, stand.newest + 1, stand.key, labelled(rendered, label), chosen, update_pending=False)
+
+
+def _requested(service: LLMService) -> str | None:
+    return service.annotations.get(UPDATE_REQUESTED_ANNOTATION)

@@ -17,6 +17,7 @@ from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 
 
@@ -48,6 +49,8 @@ class Memory:
     applied: dict[ChildId, AppliedRecord] = field(default_factory=dict)
     refused: dict[ChildId, Refusal] = field(default_factory=dict)
     """What the API server did not take. While something is in here, no child is applied."""
+    declined: dict[ChildId, Refusal] = field(default_factory=dict)
+    """What it did not take either, and what can be done without for this generation."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
     _tries: int = 0
@@ -70,6 +73,8 @@ class Memory:
         """Forget refusals when their time is over or the spec changed, so that the next decision tries again."""
         if generation != self._generation or now >= self._try_again_at:
             self.refused.clear()
+        if generation != self._generation:
+            self.declined.clear()
         self._generation = generation
 
     def wait(self, now: float) -> float | None:
@@ -87,6 +92,7 @@ class Context:
     settings: Settings
     metrics: Metrics
     starts: Starts
+    nodes: Nodes
     decide: Decide
     decide_invalid: DecideInvalid
     now: Callable[[], datetime.datetime]

@@ -11,18 +11,19 @@ from llmservice_runtime.flags import render
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import adapters, pdb, pvc
+from llmservice_operator.build import adapters, inspection, pdb, pvc
 from llmservice_operator.build.controller_revision import KEPT
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.meta import adapters_config_name, selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.choose import Choice, choose
+from llmservice_operator.control.choose import Choice, choose, standing
 from llmservice_operator.control.decision import Apply, Decision, Prune
 from llmservice_operator.control.events import events
+from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
-from llmservice_operator.control.wanted import Wanted, wanted
+from llmservice_operator.control.wanted import Wanted, wanted, with_hash
 from llmservice_operator.observe import still
 from llmservice_operator.observe.drift import difference
 from llmservice_operator.observe.facts import ChildFacts, RevisionFacts
@@ -47,17 +48,26 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     )
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
-    choice = choose(service, _own_revisions(service, observed), settings)
+    stand = standing(service, _own_revisions(service, observed))
+    outcome = assess(service, observed, settings, now, stand.chosen)
+    if outcome.lack is not None:
+        return Decision(lack=outcome.lack)
+    choice = choose(service, stand, outcome.chosen, settings)
+    if outcome.hold is not None and not service.spec.paused and not _runs(observed, choice):
+        return _keep_back(service, observed, settings, outcome, now)
     children = wanted(service, choice)
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
     apply = tuple(_applies(service, observed, children))
-    verdict = _verdict(service, settings, choice, _obstacle(service, observed, children), is_pending=bool(apply))
+    obstacle = _obstacle(service, observed, children)
+    verdict = _verdict(service, settings, choice, outcome, obstacle, is_pending=bool(apply))
     if service.spec.paused:
         return _report(_subject(service), observed, verdict, now, notes=(REASONS[Reason.PAUSED].summary,))
-    prune = tuple(_prunes(service, observed, choice))
-    return _report(_subject(service), observed, verdict, now, apply=apply, prune=prune)
+    prune = (*_prunes(service, observed, choice), *_looked(service, observed, outcome))
+    return _report(
+        _subject(service), observed, verdict, now, apply=apply, prune=prune, requeue_after=outcome.requeue_after
+    )
 
 
 def decide_invalid(obj: Json, problems: tuple[Problem, ...], observed: Observed, now: datetime) -> Decision:
@@ -76,6 +86,55 @@ def decide_invalid(obj: Json, problems: tuple[Problem, ...], observed: Observed,
     return _refuse(subject, problems, observed, replicas, now)
 
 
+def _runs(observed: Observed, choice: Choice) -> bool:
+    """Whether the Deployment is of this revision already."""
+    return observed.deployment is not None and observed.deployment.revision == choice.label
+
+
+def _keep_back(
+    service: LLMService, observed: Observed, settings: Settings, outcome: Outcome, now: datetime
+) -> Decision:
+    """No child is made or changed; the status goes on telling what serves, and says what keeps the rest back."""
+    subject, previous = _subject(service), service.status
+    verdict = Verdict(
+        obstacle=outcome.hold,
+        replicas=service.spec.scaling.replicas,
+        revision=observed.deployment.revision if observed.deployment is not None else "",
+        strategy=service.spec.rollout.strategy,
+        selector=selector_text(service.name),
+        gpus=gpus(service),
+        endpoint=previous.get("endpoint") or _endpoint(service),
+        effective=(observed.deployment and previous.get("effective")) or effective(service, settings),
+        fitness=outcome.fitness,
+        plan=outcome.plan,
+        model=outcome.model,
+        adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
+    )
+    return _report(
+        subject,
+        observed,
+        verdict,
+        now,
+        apply=tuple(_look(service, observed, settings, outcome)),
+        prune=tuple(_looked(service, observed, outcome)),
+        requeue_after=outcome.requeue_after,
+    )
+
+
+def _look(service: LLMService, observed: Observed, settings: Settings, outcome: Outcome) -> Iterator[Apply]:
+    """The Job that looks at the model; what it is made of can never be changed, and it does not last."""
+    if outcome.job is not None and observed.inspection_job(outcome.job) is None:
+        child = with_hash(inspection.job(service, settings))
+        yield Apply(child.manifest, "the model is to be planned", is_optional=True, input_hash=child.input_hash)
+
+
+def _looked(service: LLMService, observed: Observed, outcome: Outcome) -> Iterator[Prune]:
+    """Jobs whose findings stand in the status, or that looked at another model."""
+    for job in observed.inspection_jobs:
+        if _is_own(job, service) and job.name != outcome.job:
+            yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")
+
+
 def _refuse(
     subject: Subject, problems: tuple[Problem, ...], observed: Observed, replicas: int, now: datetime
 ) -> Decision:
@@ -90,6 +149,7 @@ def _refuse(
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
         effective=previous.get("effective") or {},
+        model=previous.get("model"),
         adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )
     return _report(subject, observed, verdict, now, notes=tuple(map(str, problems)))
@@ -113,7 +173,13 @@ def _own_revisions(service: LLMService, observed: Observed) -> list[RevisionFact
 
 
 def _verdict(
-    service: LLMService, settings: Settings, choice: Choice, obstacle: Obstacle | None, *, is_pending: bool
+    service: LLMService,
+    settings: Settings,
+    choice: Choice,
+    outcome: Outcome,
+    obstacle: Obstacle | None,
+    *,
+    is_pending: bool,
 ) -> Verdict:
     return Verdict(
         obstacle=obstacle,
@@ -125,14 +191,21 @@ def _verdict(
         update_pending=choice.update_pending,
         selector=selector_text(service.name),
         gpus=gpus(service),
-        endpoint={
-            "url": url(service.name, service.namespace, service.spec.endpoint.port),
-            "modelNames": list(service.served_names),
-        },
-        effective=effective(service, settings),
+        endpoint=_endpoint(service),
+        effective=effective(service, settings, choice.chosen),
+        fitness=outcome.fitness,
+        plan=outcome.plan,
+        model=outcome.model,
         adapters=tuple(sorted(adapter.name for adapter in service.spec.adapters)),
         adapters_digest=adapters.digest(service),
     )
+
+
+def _endpoint(service: LLMService) -> Json:
+    return {
+        "url": url(service.name, service.namespace, service.spec.endpoint.port),
+        "modelNames": list(service.served_names),
+    }
 
 
 def _obstacle(service: LLMService, observed: Observed, children: list[Wanted]) -> Obstacle | None:

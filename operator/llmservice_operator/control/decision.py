@@ -28,6 +28,8 @@ class Apply:
     expel: bool = False
     is_unread: bool = False
     """No right to read it: whose it is has to be found out before it is applied."""
+    is_optional: bool = False
+    """The next decision does without it where the API server does not take it."""
     input_hash: str = ""
     """Goes into `AppliedRecord.input_hash` once the API server has taken it."""
 
@@ -52,6 +54,25 @@ class Prune:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusOf:
+    """To be found out: what nodes with these labels have of a resource, as `Observed.gpus`."""
+
+    resource: str
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FactsOf:
+    """To be found out: what another service of the namespace knows of the same model, as `Observed.lent`."""
+
+    inspection: str
+
+
+Lack = GpusOf | FactsOf
+"""What no watch tells, and only a few decisions need."""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A Kubernetes Event about the LLMService; `type` is Normal or Warning."""
 
@@ -71,6 +92,8 @@ class Decision:
     events: tuple[Event, ...] = ()
     asks: tuple[Ask, ...] = ()
     """Pods whose supervisors are to be asked from now on."""
+    lack: Lack | None = None
+    """Find this out and decide again; nothing else counts then."""
     requeue_after: float | None = None
     """Seconds; only where no event of the cluster will wake this key."""
     notes: tuple[str, ...] = field(default=())

@@ -19,6 +19,7 @@ def events(before: Json, after: Json) -> tuple[Event, ...]:
 def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Json) -> Iterator[Event]:
     if _turned("Accepted", "False", old, new) or _other_words("Accepted", "False", old, new):
         yield _event("Warning", new["Accepted"])
+    yield from _fits(old.get("Fits", {}), new.get("Fits", {}), new)
     revision = (after.get("rollout") or {}).get("revision")
     if revision and revision != (before.get("rollout") or {}).get("revision"):
         yield Event("Normal", Reason.PROGRESSING, f"Rolling out revision {revision}.")
@@ -30,6 +31,18 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
     elif (after.get("failure") or {}).get("reason") not in (None, (before.get("failure") or {}).get("reason")):
         failure = after["failure"]
         yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")
+
+
+def _fits(old: Json, new: Json, conditions: dict[str, Json]) -> Iterator[Event]:
+    """A verdict that changed, or a first one that calls for action; what also stops the service is told as stalled."""
+    reason, before = new.get("reason"), old.get("reason")
+    if reason in (None, before, Reason.INSPECTING_MODEL, Reason.POLICY_IGNORE):
+        return
+    if before in (None, Reason.INSPECTING_MODEL) and reason in (Reason.FITS, Reason.FACTS_MISSING):
+        return
+    if reason == conditions.get("Stalled", {}).get("reason"):
+        return
+    yield _event("Warning" if reason == Reason.DOES_NOT_FIT else "Normal", new)
 
 
 def _adapters(before: Json, after: Json) -> Iterator[Event]:

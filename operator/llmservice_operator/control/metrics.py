@@ -12,8 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.plan_metrics import Plans
 
-_POD = ("namespace", "service", "pod")
+_SERVICE = ("namespace", "service")
+_POD = (*_SERVICE, "pod")
 _TABLE_HEAD = ("| name | type | labels | meaning |", "|-|-|-|-|")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -54,9 +56,22 @@ class Metrics:
             "llmservice_fetch_bytes", "Bytes of a model that a starting pod has fetched.", _POD
         )
         self.fetch_total_bytes = self._gauge("llmservice_fetch_total_bytes", "Bytes that it will have fetched.", _POD)
+        self.planned_tokens = self._gauge(
+            "llmservice_plan_kv_cache_tokens", "Tokens that the plan has for a replica's KV cache.", _SERVICE
+        )
+        self.measured_tokens = self._gauge(
+            "llmservice_measured_kv_cache_tokens", "Tokens that vLLM found room for in a replica's KV cache.", _SERVICE
+        )
+        self.plan_error = self._gauge(
+            "llmservice_plan_error_ratio",
+            "By how much the plan is above what vLLM measured, as a share of it: 0 is exact, below 0 too low.",
+            (*_SERVICE, "quantity"),
+        )
         self.state_reads = self._counter(
             "llmservice_state_reads", "Questions to pods about their state, by whether they were answered.", ("result",)
         )
+
+        self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """One request to the API ended; the transport calls this."""
@@ -68,6 +83,7 @@ class Metrics:
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Ready":
                 self.set_reason(key, str(condition.get("reason", "")))
+        self._plans.told(key, status)
 
     def set_reason(self, key: Key, reason: str) -> None:
         """A service's Ready condition has this reason now."""
@@ -84,6 +100,7 @@ class Metrics:
         old = self._reasons.pop(key, None)
         if old is not None:
             self.services.labels(old).dec()
+        self._plans.told(key, {})
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:
         """A pod was asked how far it is; None: it said nothing."""

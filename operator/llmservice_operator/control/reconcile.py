@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,11 +12,12 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, Lack
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
 from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.observe.observed import Observed
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         return NOTHING
     memory = ctx.memory(key, parent.uid)
     memory.forgive(parent.content["generation"], ctx.clock())
-    decision = consider(parent, ctx)
+    decision = await consider(parent, ctx)
     if is_quiet(decision, memory):
         tell_steady(parent, ctx)
         ctx.starts.want(key, decision.asks, pods(key, ctx))
@@ -51,7 +53,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
     if live is None:
         return NOTHING
     if live is not parent:
-        decision = consider(live, ctx)
+        decision = await consider(live, ctx)
     return await act(decision, live, ctx, object_logger(logger, key))
 
 
@@ -62,7 +64,7 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
         if memory.refused or not (decision.apply or decision.prune):
             break
         await carry_out(decision, parent, ctx, memory, log)
-        decision = consider(parent, ctx)
+        decision = await consider(parent, ctx)
     failure = None
     if not memory.refused and (decision.apply or decision.prune):
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
@@ -105,16 +107,41 @@ async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     return known(key, ctx)
 
 
-def consider(parent: ParentFacts, ctx: Context) -> Decision:
-    """The pure part: from what is known to what is to be done."""
+async def consider(parent: ParentFacts, ctx: Context) -> Decision:
+    """The pure part: from what is known to what is to be done; what it lacks is found out, and it is asked again."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    around = observed(ctx.cache, key, view(memory.applied), view(memory.refused), ctx.starts.reports(key))
+    around = observed(
+        ctx.cache, key, view(memory.applied), view(memory.declined | memory.refused), ctx.starts.reports(key)
+    )
     try:
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:
         return ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
-    return ctx.decide(service, around, ctx.settings, ctx.now())
+    decision = ctx.decide(service, around, ctx.settings, ctx.now())
+    while decision.lack is not None:
+        around = await supplied(decision.lack, key, around, ctx)
+        decision = ctx.decide(service, around, ctx.settings, ctx.now())
+    return decision
+
+
+async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Observed:
+    """With what a decision lacked; each lack is asked for once."""
+    if isinstance(lack, FactsOf) and around.lent is None:
+        return replace(around, lent=lent(lack.inspection, key, ctx))
+    if isinstance(lack, GpusOf) and around.gpus is None:
+        return replace(around, gpus=await ctx.nodes.gpus(lack.resource, dict(lack.node_selector)))
+    raise RuntimeError(f"a decision lacks what it was given: {lack}")
+
+
+def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
+    """What another service of the namespace knows of the same model; empty where none does."""
+    for other in ctx.cache.all_keys():
+        parent = ctx.cache.get(PARENT, *other) if other.namespace == key.namespace and other != key else None
+        model = (parent.obj["status"].get("model") or {}) if parent is not None else {}
+        if model.get("inspection") == inspection and model.get("config"):
+            return dict(model)
+    return {}
 
 
 def tell_steady(parent: ParentFacts, ctx: Context) -> None:

@@ -31,7 +31,7 @@ class Wanted:
 
 def wanted(service: LLMService, choice: Choice) -> list[Wanted]:
     """What pods need comes before the pods."""
-    return [_with_hash(manifest) for manifest in _manifests(service, choice)]
+    return [with_hash(manifest) for manifest in _manifests(service, choice)]
 
 
 def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
@@ -47,14 +47,14 @@ def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
         number=choice.number,
         key=choice.key,
         template=choice.template,
-        update_requested=choice.update_requested,
+        chosen=choice.chosen,
     )
     yield deployment(service, choice.template)
     if pdb.is_wanted(service):
         yield pdb.disruption_budget(service)
 
 
-def _with_hash(manifest: Manifest) -> Wanted:
+def with_hash(manifest: Manifest) -> Wanted:
     """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ _MESSAGE_LIMIT = 2048
 @dataclass(frozen=True, slots=True)
 class _Told:
     type: ConditionType
-    status: bool
+    status: bool | ConditionStatus
     reason: Reason
     message: str
 
@@ -40,7 +40,9 @@ def conditions(
 
 
 def _condition(told: _Told, subject: Subject, before: Json | None, now: str) -> Condition:
-    status = ConditionStatus.TRUE if told.status else ConditionStatus.FALSE
+    status = told.status
+    if isinstance(status, bool):
+        status = ConditionStatus.TRUE if status else ConditionStatus.FALSE
     is_as_before = before is not None and before.get("status") == str(status)
     return Condition(
         type=told.type,
@@ -54,6 +56,8 @@ def _condition(told: _Told, subject: Subject, before: Json | None, now: str) -> 
 
 def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None, unserved: str) -> Iterator[_Told]:
     yield _accepted(verdict)
+    if verdict.fitness is not None:
+        yield _Told(ConditionType.FITS, verdict.fitness.status, verdict.fitness.reason, verdict.fitness.message)
     yield _available(progress)
     ready = _ready(verdict, progress, trouble)
     if ready.status:

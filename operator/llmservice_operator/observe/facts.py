@@ -141,10 +141,10 @@ class RevisionFacts(ChildFacts):
             update_requested=(data.get("chosen") or {}).get("updateRequested"),
         )
 
-    def template(self) -> dict[str, Any]:
-        """The recorded pod template."""
-        template: dict[str, Any] = self.live()["data"]["template"]
-        return template
+    def data(self) -> dict[str, Any]:
+        """What is recorded: `template`, and what was `chosen` at the time."""
+        data: dict[str, Any] = self.live()["data"]
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from llmservice_operator.observe.facts import (
     BudgetFacts,
@@ -18,6 +19,7 @@ from llmservice_operator.observe.facts import (
 from llmservice_operator.observe.inspections import InspectionFacts
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
+from llmservice_operator.planner.cluster import ClusterGPUs
 
 ChildId = tuple[str, str]
 """(kind, name)"""
@@ -62,6 +64,10 @@ class Observed:
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
     """What supervisors said, by the pod's name."""
+    lent: Mapping[str, Any] | None = None
+    """status.model of another service of the same model, empty where there is none; None: nobody looked."""
+    gpus: ClusterGPUs | None = None
+    """What nodes have; None: nobody looked, since only a new revision needs it."""
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

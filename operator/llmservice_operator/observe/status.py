@@ -29,6 +29,8 @@ _OURS = (
     "rollout",
     "failure",
     "progress",
+    "model",
+    "plan",
     "measured",
     "adapters",
 )
@@ -69,6 +71,10 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
         status["failure"] = trouble.to_object()
     if starting is not None:
         status["progress"] = starting
+    if verdict.model:
+        status["model"] = dict(verdict.model)
+    if verdict.plan:
+        status["plan"] = dict(verdict.plan)
     if measured := measured_of(pods, reports, verdict.revision, previous):
         status["measured"] = measured
     if adapters:
@@ -82,7 +88,7 @@ def is_told(status: Json, previous: Json) -> bool:
         return False
     told = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
-    passing = {"Reconciling", "Stalled"} - types
+    passing = {"Fits", "Reconciling", "Stalled"} - types
     return not passing & set(told) and all(told.get(c["type"]) == c for c in status["conditions"])
 
 

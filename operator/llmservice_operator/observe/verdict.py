@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
 
@@ -36,6 +37,15 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class Fitness:
+    """What the Fits condition says."""
+
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What was decided."""
 
@@ -53,6 +63,11 @@ class Verdict:
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
+    fitness: Fitness | None = None
+    """None: the spec is not accepted, and nothing is said about its memory."""
+    plan: Json | None = None
+    model: Json | None = None
+    """What was read of the model."""
     adapters: tuple[str, ...] = ()
     """Names of the adapters that are to be served."""
     adapters_digest: str | None = None

@@ -1,0 +1,135 @@
+"""Does it fit? What is said about it, what the next revision is made with, and whether there may be one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from llmservice_operator.api.conditions import ConditionStatus
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.resources import accelerator_resource
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control import planning
+from llmservice_operator.control.decision import GpusOf, Lack
+from llmservice_operator.control.model_facts import ModelFacts, facts_of
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.plan import document, fitness
+from llmservice_operator.observe.verdict import Fitness, Obstacle
+from llmservice_operator.planner.pick import Pick
+from llmservice_operator.planner.plan import Fit, Plan
+
+Json = Mapping[str, Any]
+
+LOOK_AGAIN = 60.0
+"""Seconds between looks at the nodes while other nodes would help: nobody tells us when one comes."""
+_OF_AN_EARLIER_RELEASE = (
+    "What runs was started without a plan; the next revision is planned. status.measured has vLLM's own figures."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the question."""
+
+    fitness: Fitness
+    chosen: Chosen = NOTHING
+    """What the revision is made with, or was."""
+    plan: Json | None = None
+    """The value of status.plan."""
+    model: Json | None = None
+    """The value of status.model."""
+    hold: Obstacle | None = None
+    """Why the Deployment is neither made nor changed, unless it is of this revision already."""
+    lack: Lack | None = None
+    """What has to be found out first."""
+    job: str | None = None
+    """Name of the Job that looks at the model; others are not needed any more."""
+    requeue_after: float | None = None
+
+
+def assess(
+    service: LLMService, observed: Observed, settings: Settings, now: datetime, recorded: Chosen | None
+) -> Outcome:
+    """What the plan says; `recorded` is what the spec's revision was made with, where there is one already."""
+    if service.spec.fit_policy == "Ignore":
+        ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, REASONS[Reason.POLICY_IGNORE].summary)
+        return Outcome(ignored, recorded or NOTHING)
+    facts = facts_of(service, observed, now, may_ask=recorded is None and not service.spec.paused)
+    if facts.lack is not None:
+        return Outcome(_unknown(facts.why_not), lack=facts.lack)
+    if facts.is_waiting:
+        return _waiting(facts)
+    if recorded is not None:
+        outcome = _recorded(service, settings, facts, recorded)
+    elif facts.is_known and service.spec.accelerator.type != "cpu" and observed.gpus is None:
+        return Outcome(_unknown("The nodes are being looked at."), lack=_gpus_of(service))
+    else:
+        outcome = _new(service, observed, settings, facts)
+    wait = min(filter(None, (outcome.requeue_after, facts.look_again_after)), default=None)
+    return _held_to(replace(outcome, model=facts.record, job=facts.job, requeue_after=wait), service)
+
+
+def _waiting(facts: ModelFacts) -> Outcome:
+    """Until the model was looked at, nothing changes."""
+    return Outcome(
+        Fitness(ConditionStatus.UNKNOWN, Reason.INSPECTING_MODEL, facts.why_not),
+        hold=Obstacle(Reason.INSPECTING_MODEL, facts.why_not, is_final=False),
+        job=facts.job,
+        requeue_after=facts.look_again_after,
+    )
+
+
+def _recorded(service: LLMService, settings: Settings, facts: ModelFacts, recorded: Chosen) -> Outcome:
+    """What was planned when it was made, as long as the facts are those of then."""
+    plan, digest = recorded.plan, facts.digest(service)
+    if digest is not None and digest != recorded.facts:
+        asked = planning.question(service, settings, facts.document, facts.tensors)
+        if recorded.max_model_len is not None:
+            asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
+        device = None if asked.request.device is not None else planning.frozen_device(service, recorded)
+        plan = document(planning.planned(service, planning.on(asked, device)))
+    said = _unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan)
+    return Outcome(said, recorded, plan)
+
+
+def _new(service: LLMService, observed: Observed, settings: Settings, facts: ModelFacts) -> Outcome:
+    """What a revision would be made with now."""
+    asked = planning.question(service, settings, facts.document, facts.tensors)
+    if not facts.is_known:
+        choice = Pick(replace(planning.planned(service, asked), reason=facts.why_not))
+    elif service.spec.accelerator.type == "cpu":
+        choice = Pick(planning.planned(service, asked))
+    else:
+        assert observed.gpus is not None, "asked for before"
+        choice = planning.picked(service, asked, observed.gpus)
+    plan = document(choice.plan)
+    chosen = Chosen(choice.product, _length(service, choice.plan), plan, facts.digest(service))
+    is_kept_back = service.spec.fit_policy == "Enforce" and choice.plan.verdict is Fit.DOES_NOT_FIT
+    return Outcome(fitness(plan), chosen, plan, requeue_after=LOOK_AGAIN if choice.is_short and is_kept_back else None)
+
+
+def _held_to(outcome: Outcome, service: LLMService) -> Outcome:
+    """With fitPolicy Enforce, what does not fit is kept back."""
+    if service.spec.fit_policy != "Enforce" or outcome.fitness.reason is not Reason.DOES_NOT_FIT:
+        return outcome
+    return replace(outcome, hold=Obstacle(Reason.DOES_NOT_FIT, outcome.fitness.message))
+
+
+def _length(service: LLMService, plan: Plan) -> int | None:
+    """What `auto` stands for; vLLM finds it by itself where the plan does not know."""
+    is_open = service.spec.batching.max_model_len == "auto" and plan.verdict in (Fit.FITS, Fit.TIGHT)
+    return plan.max_model_len or None if is_open else None
+
+
+def _gpus_of(service: LLMService) -> GpusOf:
+    resource = accelerator_resource(service)
+    assert resource is not None, "CPUs are not looked for"
+    return GpusOf(resource, tuple(sorted(service.spec.pod_template.spec.node_selector.items())))
+
+
+def _unknown(message: str) -> Fitness:
+    return Fitness(ConditionStatus.UNKNOWN, Reason.FACTS_MISSING, message)

@@ -1,0 +1,216 @@
+"""The planner asked for one service. Answers are remembered: the same question has the same answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.api.techniques import ContextExtension
+from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.engine import vllm_version
+from llmservice_operator.build.resources import accelerator_resource, cpu_kv_cache_gib
+from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
+from llmservice_operator.planner import config_json, gpus, host, memory, remedies
+from llmservice_operator.planner.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.checks import check
+from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.pick import Pick, Wish, pick
+from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.requests import extended, request_of
+from llmservice_operator.planner.tensors import Tensors
+
+_REMEMBERED = 1024
+_MOST_GPUS = 8
+"""Of one node, where no node says: what machines with GPUs usually have."""
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question, in a form that is cheap to compare: an architecture has thousands of values."""
+
+    request: Request
+    """Without architecture and tensors."""
+    document: str | None
+    """The model's facts, as JSON text."""
+    tensors: str | None
+    extension: ContextExtension | None
+    memory_limit_gib: float | None = None
+    """Of the container, where the model lies in its memory."""
+
+
+def question(service: LLMService, settings: Settings, document: str | None, tensors: str | None) -> Question:
+    """What a service's spec asks; the device is still open, but on CPUs."""
+    spec = service.spec
+    request = request_of(
+        spec,
+        architecture=None,
+        tensors=None,
+        device=None,
+        vllm_version=vllm_version(service, settings),
+        cpu_kv_cache_gib=_kv_cache_gib(service, settings),
+    )
+    limit = (spec.runtime.resources.get("limits") or {}).get("memory") if spec.accelerator.type == "cpu" else None
+    return Question(
+        request, document, tensors, spec.context_extension, None if limit is None else gibibytes(str(limit))
+    )
+
+
+def _kv_cache_gib(service: LLMService, settings: Settings) -> int:
+    """As vLLM will find it in its environment, where a user's own variable comes last."""
+    for variable in service.spec.runtime.env:
+        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and str(variable.get("value", "")).isdecimal():
+            return int(variable["value"])
+    return cpu_kv_cache_gib(service, settings)
+
+
+def on(asked: Question, device: Device | None) -> Question:
+    """The same, about one device."""
+    return asked if device is None else replace(asked, request=replace(asked.request, device=device))
+
+
+def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
+    """The choice among the cluster's GPUs, with remedies where it is not sure to fit."""
+    choice = pick(wish(service), cluster, lambda device: judged(service, asked, device))
+    most = max((group.per_node for group in cluster.groups), default=_MOST_GPUS)
+    plan = remedied(service, choice.plan, on(asked, choice.device), choice.others, most)
+    return replace(choice, plan=plan)
+
+
+def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
+    """The plan for one product; what it cannot compute does not fit on it, whatever its memory."""
+    plan = answer(on(asked, device))
+    problems = () if device is None else verdicts(Combination.from_spec(service.spec, device.name))
+    if not problems or plan.verdict is Fit.UNKNOWN:
+        return plan
+    reason = f"{device and device.name}: {problems[0].message}"
+    return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
+
+
+def planned(service: LLMService, asked: Question) -> Plan:
+    """The plan for the device that the question names, with remedies where it is not sure to fit."""
+    return remedied(service, answer(asked), asked)
+
+
+def remedied(
+    service: LLMService, plan: Plan, asked: Question, others: tuple[Device, ...] = (), most_gpus: int = _MOST_GPUS
+) -> Plan:
+    """With changes that would help, where memory is what is missing."""
+    is_short = plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and plan.margin_gib is not None
+    if not is_short or plan.remedies or asked.request.device is None:
+        return plan
+    spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
+    return _remedied(asked, plan, others, most_gpus, spec)
+
+
+def wish(service: LLMService) -> Wish:
+    """What the spec says about its GPUs."""
+    spec, resource = service.spec, accelerator_resource(service)
+    assert resource is not None, "on CPUs there is nothing to pick"
+    return Wish(
+        gpus=spec.parallelism.accelerators,
+        resource=resource,
+        products=spec.accelerator.product or (),
+        memory_gib=stated_memory_gib(service),
+        tolerations=({"key": resource, "operator": "Exists"}, *spec.pod_template.spec.tolerations),
+    )
+
+
+def stated_memory_gib(service: LLMService) -> float | None:
+    """What the spec says that one GPU has."""
+    stated = service.spec.accelerator.memory
+    return None if stated is None else gibibytes(stated)
+
+
+def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
+    """The GPU of a revision that was made already, without a look at the nodes."""
+    memory_gib = stated_memory_gib(service)
+    product = chosen.gpu or next(iter(service.spec.accelerator.product or ()), None)
+    if product is not None:
+        return gpus.device(product) or gpus.device(product, memory_gib)
+    return None if memory_gib is None else Device(f"a GPU of {memory_gib:g} GiB", memory_gib)
+
+
+def is_enough(document: str) -> bool:
+    """Whether an architecture can be read from the facts."""
+    return isinstance(architecture(document), Architecture)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def architecture(document: str) -> Architecture | Incomplete | InvalidModel:
+    """What a model's facts say, or what is wrong with them."""
+    facts: Mapping[str, Any] = json.loads(document)
+    try:
+        return config_json.read(facts)
+    except (Incomplete, InvalidModel) as error:
+        return error
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def answer(asked: Question) -> Plan:
+    """The plan, without remedies."""
+    model = None if asked.document is None else architecture(asked.document)
+    plan = host.within(memory.plan(_request(asked)), asked.memory_limit_gib)
+    if plan.verdict is not Fit.UNKNOWN:
+        return plan
+    if isinstance(model, Incomplete):
+        return replace(plan, reason=f"{_sentence(model)} Give it in spec.model.architecture.", missing=model.missing)
+    if isinstance(model, InvalidModel):
+        return replace(plan, reason=_sentence(model))
+    return plan
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
+    """A change that the operator itself would refuse is no remedy."""
+    stored: Json = json.loads(spec)
+
+    def accepts(fields: Sequence[tuple[str, object]]) -> bool:
+        try:
+            changed = parse_spec(_with(stored, fields))
+        except InvalidSpec:
+            return False
+        return not check(changed, image="", vllm_version=asked.request.vllm_version or DEFAULT_VLLM_VERSION)
+
+    return remedies.with_remedies(
+        _request(asked),
+        plan,
+        others,
+        plan_for=lambda request: host.within(memory.plan(request), asked.memory_limit_gib),
+        accepts=accepts,
+        most_gpus=most_gpus,
+    )
+
+
+def _with(spec: Json, fields: Sequence[tuple[str, object]]) -> dict[str, Any]:
+    """A spec with other values at dotted paths."""
+    changed: dict[str, Any] = json.loads(json.dumps(spec))
+    for path, value in fields:
+        place = changed
+        *parts, last = path.split(".")
+        for part in parts:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return changed
+
+
+def _request(asked: Question) -> Request:
+    model = None if asked.document is None else architecture(asked.document)
+    return replace(
+        asked.request,
+        architecture=extended(model, asked.extension) if isinstance(model, Architecture) else None,
+        tensors=None if asked.tensors is None else Tensors.from_document(json.loads(asked.tensors)),
+    )
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,106 @@
+"""Reads the cluster's GPUs off its nodes, for as long as a plan needs them: listed in pages, summed up, forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_operator.planner.quantity import amount
+
+JSON = Mapping[str, Any]
+
+NODE = Resource("", "v1", "nodes", "Node")
+RIGHT = "list nodes"
+KEPT_SECONDS = 10.0
+"""Many services that are planned at once share one list."""
+_MIB = 2**20
+
+
+class Nodes:
+    """The nodes' GPUs, as of the last few seconds."""
+
+    def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._kept: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
+
+    async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
+        """What schedulable nodes with these labels have of an extended resource.
+
+        Where the right is missing the answer names it; other errors are raised and tried again with the service.
+        """
+        labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
+        now = self._clock()
+        self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
+        known = self._kept.get((resource, labels))
+        if known is not None:
+            return known[1]
+        found = await self._read(resource, labels)
+        self._kept[resource, labels] = (now, found)
+        return found
+
+    async def _read(self, resource: str, labels: str) -> ClusterGPUs:
+        counts: Counter[NodeGroup] = Counter()
+        try:
+            async for page in self._kube.list_pages(NODE, None, label_selector=labels):
+                counts.update(group for node in page.get("items") or () if (group := group_of(node, resource)))
+        except Forbidden:
+            return ClusterGPUs(missing_right=RIGHT)
+        groups = (replace(group, nodes=nodes) for group, nodes in counts.items())
+        return ClusterGPUs(tuple(sorted(groups, key=repr)))
+
+
+def group_of(node: JSON, resource: str) -> NodeGroup | None:
+    """What one node has of a resource; None where it has none, or takes no pods."""
+    spec = node.get("spec") or {}
+    per_node = _count((node.get("status") or {}).get("allocatable") or {}, resource)
+    if spec.get("unschedulable") or per_node <= 0:
+        return None
+    labels = node["metadata"].get("labels") or {}
+    return NodeGroup(
+        product=labels.get("nvidia.com/gpu.product") or labels.get("amd.com/gpu.product-name"),
+        per_node=per_node,
+        memory_mib=_memory_mib(labels, resource),
+        capability=_capability(labels),
+        is_amd="amd.com/gpu.product-name" in labels,
+        taints=tuple(sorted(_taints(spec))),
+    )
+
+
+def _count(allocatable: JSON, resource: str) -> int:
+    try:
+        return int(amount(str(allocatable.get(resource, "0"))))
+    except ValueError:
+        return 0
+
+
+def _memory_mib(labels: JSON, resource: str) -> float | None:
+    """A MIG slice has labels under its resource's own name; AMD's label is a quantity such as 192G."""
+    for label in (f"{resource}.memory", "nvidia.com/gpu.memory"):
+        if str(labels.get(label, "")).isdecimal():
+            return float(labels[label])
+    vram = labels.get("amd.com/gpu.vram")
+    if vram is None:
+        return None
+    try:
+        return float(amount(f"{vram}i" if str(vram)[-1:] in ("M", "G", "T") else vram) / _MIB)
+    except ValueError:
+        return None
+
+
+def _capability(labels: JSON) -> tuple[int, int] | None:
+    major, minor = (str(labels.get(f"nvidia.com/gpu.compute.{part}", "")) for part in ("major", "minor"))
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+
+
+def _taints(spec: JSON) -> Iterator[tuple[str, str, str]]:
+    for taint in spec.get("taints") or ():
+        if taint.get("effect") in ("NoSchedule", "NoExecute"):
+            yield str(taint.get("key", "")), str(taint.get("value") or ""), str(taint["effect"])

@@ -1,0 +1,176 @@
+"""Which of the cluster's GPUs a service gets: the first acceptable product on which it fits and that nodes have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmservice_operator.planner import gpus
+from llmservice_operator.planner.cluster import ClusterGPUs, Offer, offers
+from llmservice_operator.planner.plan import Device, Fit, Plan
+
+Json = Mapping[str, Any]
+PlanFor = Callable[[Device | None], Plan]
+
+USUAL = (
+    "NVIDIA-L4",
+    "NVIDIA-A100-SXM4-40GB",
+    "NVIDIA-L40S",
+    "NVIDIA-A100-SXM4-80GB",
+    "NVIDIA-H100-80GB-HBM3",
+    "NVIDIA-H200",
+    "NVIDIA-B200",
+    "AMD_Instinct_MI300X_OAM",
+    "AMD_Instinct_MI325_OAM",
+)
+"""What clouds rent, by memory: named where the cluster has nothing that fits."""
+GPU_FIELDS = "spec.accelerator.product or spec.accelerator.memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a spec says about its GPUs."""
+
+    gpus: int
+    """That one node must have for one replica."""
+    resource: str
+    products: tuple[str, ...] = ()
+    """Acceptable ones, in order of preference; empty: all."""
+    memory_gib: float | None = None
+    """Of one GPU, for when nothing else says it."""
+    tolerations: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The choice and its plan."""
+
+    plan: Plan
+    product: str | None = None
+    """The node label's value that pods must go to; None: the spec's own list decides."""
+    device: Device | None = None
+    others: tuple[Device, ...] = ()
+    """Further products of the cluster whose nodes have enough GPUs: what a remedy may name."""
+    is_short: bool = False
+    """Other nodes would change the answer."""
+
+
+def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+    """The first acceptable product that surely fits, else the first that is tight, else what stands in the way.
+
+    A product that the spec names and no node has yet counts as one that an autoscaler may bring, after all that are
+    there. Without a word about the GPU from nodes or spec the verdict is Unknown and says what to give.
+    """
+    there = offers(cluster, wish.tolerations)
+    others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= wish.gpus)
+    planned = [(device, plan_for(device)) for device in _candidates(wish, there)]
+    for verdict in (Fit.FITS, Fit.TIGHT):
+        for device, plan in planned:
+            if plan.verdict is verdict:
+                return Pick(_noted(plan, wish, cluster, there), _required(device, wish, there), device, others)
+    unknown = next((plan for _, plan in planned if plan.verdict is Fit.UNKNOWN), None)
+    if unknown is not None:
+        return Pick(unknown, others=others)
+    if planned:
+        device, plan = max(planned, key=lambda item: _margin(item[1]))
+        elsewhere = [other for other in others if other not in [device for device, _ in planned]]
+        reason = f"{plan.reason} {_would_fit(elsewhere, device, plan_for)}".strip()
+        return Pick(replace(plan, reason=reason), None, device, others, is_short=True)
+    if too_few := _too_few(wish, there, plan_for):
+        return too_few
+    return Pick(_unknown_gpu(wish, cluster, there, plan_for(None)), others=others)
+
+
+def _candidates(wish: Wish, there: Sequence[Offer]) -> Iterator[Device]:
+    """What nodes have first, in the spec's order or the smallest first; then what they may yet have."""
+    by_product = {offer.product: offer for offer in there}
+    for product in wish.products or tuple(by_product):
+        offer = by_product.get(product)
+        if product is not None and offer is not None and offer.per_node >= wish.gpus:
+            device = offer.device or _stated(product, wish)
+            if device is not None:
+                yield device
+    for product in wish.products:
+        if product not in by_product:
+            device = gpus.device(product, wish.memory_gib) or _stated(product, wish)
+            if device is not None:
+                yield replace(device, name=product)
+    if not wish.products and wish.memory_gib is not None and not any(offer.device for offer in there):
+        yield Device(f"a GPU of {wish.memory_gib:g} GiB", wish.memory_gib)
+
+
+def _stated(product: str, wish: Wish) -> Device | None:
+    return None if wish.memory_gib is None else Device(product, wish.memory_gib)
+
+
+def _required(device: Device, wish: Wish, there: Sequence[Offer]) -> str | None:
+    """A product that came from nodes, or out of several, is what the pods must get: another may not fit."""
+    is_there = any(offer.product == device.name for offer in there)
+    return device.name if is_there or (device.name in wish.products and len(wish.products) > 1) else None
+
+
+def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
+    """The plan, with what the nodes do not say."""
+    if cluster.missing_right is not None:
+        note = f"Nodes were not looked at: the operator has no right to {cluster.missing_right}."
+    elif plan.gpu in wish.products and not any(offer.product == plan.gpu for offer in there):
+        note = f"No node has {plan.gpu} now."
+    else:
+        return plan
+    return replace(plan, reason=f"{plan.reason} {note}")
+
+
+def _margin(plan: Plan) -> float:
+    return float("-inf") if plan.margin_gib is None else plan.margin_gib
+
+
+def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> str:
+    """The smallest that would do: of the cluster, else of those that can be had."""
+    for device in elsewhere:
+        if plan_for(device).verdict is Fit.FITS:
+            return f"It would fit on {device.name}, which this cluster has."
+    for product in USUAL:
+        device = gpus.device(product)
+        if device is None or device.is_amd != best.is_amd or device.memory_gib <= best.memory_gib:
+            continue
+        if plan_for(device).verdict is Fit.FITS:
+            return f"It would fit on {product}, which no node has."
+    return ""
+
+
+def _too_few(wish: Wish, there: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
+    """Acceptable products are there, but no node has as many GPUs as one replica needs."""
+    acceptable = [offer for offer in there if not wish.products or offer.product in wish.products]
+    most = max(acceptable, key=lambda offer: offer.per_node, default=None)
+    if most is None or most.per_node >= wish.gpus:
+        return None
+    plan = plan_for(most.device)
+    reason = (
+        f"One replica needs {wish.gpus} x {wish.resource} on one node, and the largest node has {most.per_node}. "
+        "Lower spec.parallelism, or add a node."
+    )
+    plan = replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
+    return Pick(plan, device=most.device, is_short=True)
+
+
+def _unknown_gpu(wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer], plan: Plan) -> Plan:
+    """Which GPU it will be cannot be said; what the plan misses besides stays named."""
+    if cluster.missing_right is not None:
+        reason = (
+            f"Which GPU it will be is not known: the operator has no right to {cluster.missing_right}. Grant it (the "
+            f"chart's role has it), or give {GPU_FIELDS}."
+        )
+        missing = [f"the right to {cluster.missing_right}", GPU_FIELDS]
+    else:
+        seen = "nodes with it do not say which GPU it is" if there else f"no node has {wish.resource}"
+        reason = f"Which GPU it will be is not known: {seen}. Give {GPU_FIELDS}."
+        missing = [GPU_FIELDS]
+    if wish.products:
+        reason = (
+            f"The memory of {', '.join(wish.products)} is not known: neither a node nor the catalogue has it. Give "
+            "spec.accelerator.memory."
+        )
+        missing = ["spec.accelerator.memory"]
+    beside = tuple(item for item in plan.missing if "GPU" not in item)
+    return replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=(*missing, *beside))

@@ -1,0 +1,119 @@
+"""From a spec to a question to the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.api.techniques import ContextExtension
+from llmservice_operator.planner.architecture import Architecture
+from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
+from llmservice_operator.planner.quantity import amount
+from llmservice_operator.planner.tensors import Tensors
+
+CPU = "cpu"
+_KV_BYTES_FLAG = "--kv-cache-memory-bytes"
+
+
+def request_of(
+    spec: LLMServiceSpec,
+    *,
+    architecture: Architecture | None,
+    tensors: Tensors | None,
+    device: Device | None,
+    vllm_version: str,
+    cpu_kv_cache_gib: int,
+    draft: Architecture | None = None,
+) -> Request:
+    """Everything in a spec that memory depends on.
+
+    `device` is one GPU of those that a replica gets; on CPUs it is made here, of `cpu_kv_cache_gib`. `draft` is the
+    architecture of the draft model, where it is known.
+    """
+    precision, parallelism, batching = spec.precision, spec.parallelism, spec.batching
+    return Request(
+        architecture=extended(architecture, spec.context_extension),
+        device=cpu(cpu_kv_cache_gib) if spec.accelerator.type == "cpu" else device,
+        tensors=tensors,
+        dtype=precision.dtype,
+        quantization=precision.quantization,
+        weights=precision.weights,
+        kv_cache_dtype=precision.kv_cache,
+        tensor_parallel_size=parallelism.tensor_parallel_size,
+        pipeline_parallel_size=parallelism.pipeline_parallel_size,
+        data_parallel_size=parallelism.data_parallel_size,
+        enable_expert_parallel=parallelism.enable_expert_parallel,
+        gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
+        kv_cache_memory_bytes=_kv_bytes(spec.runtime.extra_args),
+        max_model_len=batching.max_model_len,
+        max_num_seqs=batching.max_num_seqs,
+        max_num_batched_tokens=batching.max_num_batched_tokens,
+        block_size=batching.block_size,
+        enforce_eager=spec.compilation.enforce_eager,
+        cuda_graphs=_cuda_graphs(spec),
+        draft=_draft(spec, draft),
+        adapters=_adapters(spec),
+        vllm_version=vllm_version,
+    )
+
+
+def cpu(kv_cache_gib: int) -> Device:
+    """A CPU rank: vLLM reserves its KV cache beside the weights, in whole GiB."""
+    return Device(CPU, float(kv_cache_gib), is_cpu=True)
+
+
+def extended(architecture: Architecture | None, extension: ContextExtension | None) -> Architecture | None:
+    """With the length that spec.contextExtension stretches it to."""
+    if architecture is None or extension is None:
+        return architecture
+    original = extension.original_max_position_embeddings or architecture.max_position_embeddings
+    if original is None:
+        return architecture
+    return replace(architecture, max_position_embeddings=int(original * extension.factor), default_max_len=None)
+
+
+def _cuda_graphs(spec: LLMServiceSpec) -> str | None:
+    """Level 0 records none by itself."""
+    compilation = spec.compilation
+    if compilation.cuda_graphs is None and compilation.optimization_level == 0:
+        return "none"
+    return compilation.cuda_graphs
+
+
+def _draft(spec: LLMServiceSpec, architecture: Architecture | None) -> Draft | None:
+    asked = spec.speculative_decoding
+    if asked is None:
+        return None
+    return Draft(asked.method, asked.num_speculative_tokens, architecture, asked.draft_tensor_parallel_size)
+
+
+def _adapters(spec: LLMServiceSpec) -> Adapters | None:
+    """vLLM keeps room for adapters from the start, whether or not there are any yet."""
+    if not spec.is_lora_on:
+        return None
+    if spec.lora is None:
+        return Adapters()
+    default = Adapters()
+    return Adapters(spec.lora.max_loras or default.max_loras, spec.lora.max_lora_rank or default.max_lora_rank)
+
+
+def _kv_bytes(arguments: Sequence[str]) -> int | None:
+    """--kv-cache-memory-bytes has no field of its own and decides everything; the last one counts, as in argparse."""
+    found: str | None = None
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.replace("_", "-").partition("=")
+        if name == _KV_BYTES_FLAG:
+            found = value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return None if found is None else _bytes(found)
+
+
+def _bytes(text: str) -> int | None:
+    """As vLLM writes it: 8G is 10**9 x 8 with a small letter, 2**30 x 8 with a capital one; None where it is none."""
+    unit = text[-1:]
+    try:
+        if unit in ("K", "M", "G", "T"):
+            return int(amount(f"{text}i"))
+        return int(amount(f"{text[:-1]}{unit.upper()}" if unit in ("m", "g", "t") else text))
+    except ValueError:
+        return None

@@ -1,0 +1,133 @@
+"""Which of the cluster's GPUs a service gets: a table of clusters and wishes."""
+
+from __future__ import annotations
+
+import pytest
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
+from llmservice_operator.planner.pick import Pick, PlanFor, Wish, pick
+from llmservice_operator.planner.plan import Device, Fit, Plan
+
+GPU = "nvidia.com/gpu"
+T4 = NodeGroup("Tesla-T4", 4, memory_mib=15360)
+L4 = NodeGroup("NVIDIA-L4", 2, memory_mib=23034)
+A100 = NodeGroup("NVIDIA-A100-SXM4-40GB", 8, memory_mib=40960)
+H100 = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559)
+NEW = NodeGroup("NVIDIA-X1000", 8, memory_mib=204800)
+UNNAMED = NodeGroup(None, 8)
+TAINTED = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559, taints=(("team", "b", "NoSchedule"),))
+NO_EXECUTE = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559, taints=((GPU, "", "NoSchedule"),))
+
+
+def plan_for(gib: float, band: float) -> PlanFor:
+    """A model that needs so many GiB, give or take."""
+
+    def plan(device: Device | None) -> Plan:
+        if device is None:
+            return Plan(Fit.UNKNOWN, "Not known.", ("a GPU and its memory",))
+        margin = device.memory_gib - gib
+        verdict = Fit.TIGHT if abs(margin) <= band else Fit.FITS if margin > 0 else Fit.DOES_NOT_FIT
+        reason = f"{device.name} has {device.memory_gib:.0f} GiB of {gib:.0f}."
+        return Plan(verdict, reason, gpu=device.name, margin_gib=margin)
+
+    return plan
+
+
+def picked(
+    *groups: NodeGroup,
+    need: float = 20,
+    tight: float = 0,
+    products: tuple[str, ...] = (),
+    gpus: int = 1,
+    memory: float | None = None,
+    right: str | None = None,
+    tolerations: tuple[dict[str, str], ...] = (),
+) -> Pick:
+    wish = Wish(gpus, GPU, products, memory, tolerations)
+    return pick(wish, ClusterGPUs(groups, right), plan_for(need, tight))
+
+
+H, A, L, T = (group.product or "" for group in (H100, A100, L4, T4))
+
+ROWS = [
+    # name, what there is and what is wished, verdict, GPU that was planned, product that is required
+    ("the smallest that fits", picked(H100, A100, T4, L4), "Fits", L, L),
+    ("the first that is listed and fits", picked(H100, A100, L4, T4, products=(T, H, A)), "Fits", H, H),
+    ("one that is listed and there", picked(H100, L4, products=(H,)), "Fits", H, H),
+    ("not listed is not acceptable", picked(H100, L4, T4, products=(T,)), "DoesNotFit", T, None),
+    ("nodes hold too few", picked(L4, H100, gpus=4), "Fits", H, H),
+    ("no node holds enough", picked(L4, T4, gpus=8), "DoesNotFit", T, None),
+    ("a sure one before a tight one", picked(T4, L4, H100, need=22, tight=2), "Fits", H, H),
+    ("a tight one where none is sure", picked(T4, L4, need=22, tight=2), "Tight", L, L),
+    ("none fits", picked(T4, L4, need=60), "DoesNotFit", L, None),
+    ("scaled to zero, by the catalogue", picked(products=(T, A, H)), "Fits", A, A),
+    ("scaled to zero, one product", picked(products=(H,)), "Fits", H, None),
+    ("an autoscaler may bring what is listed", picked(T4, products=(T, H)), "Fits", H, H),
+    ("what is there before what may come", picked(L4, products=(H, L)), "Fits", L, L),
+    ("scaled to zero, memory is given", picked(memory=24), "Fits", "a GPU of 24 GiB", None),
+    ("scaled to zero, nothing is given", picked(), "Unknown", None, None),
+    ("nodes without a label", picked(UNNAMED), "Unknown", None, None),
+    ("nodes without a label, memory is given", picked(UNNAMED, memory=24), "Fits", "a GPU of 24 GiB", None),
+    ("a product that nobody knows, by its label", picked(NEW, need=180), "Fits", "NVIDIA-X1000", "NVIDIA-X1000"),
+    ("a product that nobody knows", picked(products=("NVIDIA-X1000",)), "Unknown", None, None),
+    ("a product that nobody knows, memory is given", picked(products=("X1",), memory=40), "Fits", "X1", None),
+    ("no right", picked(right="list nodes"), "Unknown", None, None),
+    ("no right, but the spec says it", picked(right="list nodes", products=(H,)), "Fits", H, None),
+    ("a taint that is not tolerated", picked(T4, TAINTED), "DoesNotFit", T, None),
+    ("a taint that is", picked(T4, TAINTED, tolerations=({"key": "team", "value": "b"},)), "Fits", H, H),
+    ("its own taint", picked(NO_EXECUTE, tolerations=({"key": GPU, "operator": "Exists"},)), "Fits", H, H),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "verdict", "gpu", "product"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
+def test_which_one(found: Pick, verdict: str, gpu: str | None, product: str | None) -> None:
+    assert (found.plan.verdict, found.plan.gpu, found.product) == (verdict, gpu, product)
+
+
+SAID = [
+    ("the cluster has one that is not listed", picked(T4, H100, products=(T,)), f"It would fit on {H}, which this"),
+    ("only others would do", picked(T4, L4, need=60), "It would fit on NVIDIA-A100-SXM4-80GB, which no node has"),
+    ("nothing would do", picked(T4, need=900), "Tesla-T4 has 15 GiB of 900."),
+    ("too few on one node", picked(L4, T4, gpus=8), "needs 8 x nvidia.com/gpu on one node, and the largest node has 4"),
+    ("no right", picked(right="list nodes"), "the operator has no right to list nodes"),
+    ("no right, but the spec says it", picked(right="list nodes", products=(H,)), "Nodes were not looked at"),
+    (
+        "scaled to zero",
+        picked(),
+        "no node has nvidia.com/gpu. Give spec.accelerator.product or spec.accelerator.memory",
+    ),
+    ("nodes without a label", picked(UNNAMED), "do not say which GPU it is"),
+    ("a product that nobody knows", picked(products=("X1",)), "The memory of X1 is not known"),
+    ("not there now", picked(products=(H,)), f"No node has {H} now."),
+]
+
+
+@pytest.mark.parametrize(("found", "words"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
+def test_what_is_said_about_it(found: Pick, words: str) -> None:
+    assert words in found.plan.reason
+
+
+def test_what_is_unknown_names_the_right_or_the_field() -> None:
+    assert picked(right="list nodes").plan.missing[0] == "the right to list nodes"
+    assert picked().plan.missing[0] == "spec.accelerator.product or spec.accelerator.memory"
+
+
+def test_remedies_may_name_what_nodes_can_hold() -> None:
+    assert [device.name for device in picked(L4, T4, H100, gpus=4, need=900).others] == [T, H]
+
+
+def test_lack_of_a_gpu_is_looked_at_again_and_a_model_that_nothing_is_known_of_is_not() -> None:
+    assert picked(T4).is_short
+    assert not picked(H100).is_short
+    assert not picked().is_short
+
+
+def test_nodes_of_one_product_are_one_offer_with_the_largest_node() -> None:
+    small, large = NodeGroup("Tesla-T4", 1, memory_mib=15360), NodeGroup("Tesla-T4", 8, memory_mib=15360)
+    (offer,) = offers(ClusterGPUs((small, large)), ())
+    assert (offer.product, offer.per_node) == ("Tesla-T4", 8)
+
+
+@pytest.mark.parametrize("taint", ["not-ready", "unreachable", "memory-pressure"])
+def test_passing_trouble_of_a_node_changes_nothing(taint: str) -> None:
+    group = NodeGroup("Tesla-T4", 1, memory_mib=15360, taints=((f"node.kubernetes.io/{taint}", "", "NoSchedule"),))
+    assert offers(ClusterGPUs((group,)), ())

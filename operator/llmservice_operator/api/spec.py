@@ -35,8 +35,8 @@ class LLMServiceSpec(ApiModel):
     fit_policy: Literal["Enforce", "Warn", "Ignore"] = knob(
         "Enforce",
         description="What happens when the plan says that the model does not fit into the accelerator's memory. "
-        "Enforce makes no pod and changes none; Warn starts it all the same, with Fits=False; Ignore plans nothing and looks "
-        "at neither the model nor the nodes beforehand. A model of which too little is known is never kept back.",
+        "Enforce makes no pod and changes none; Warn starts it all the same, with Fits=False; Ignore plans nothing and "
+        "looks at neither the model nor the nodes beforehand. A model of which too little is known is never kept back.",
         examples=["Warn"],
     )
     precision: Precision = section(

@@ -85,6 +85,14 @@ class Constants:
         "CUDA graphs hold the launches of every layer once for each captured batch size. Start-ups that print their "
         "estimate or use: 0.26 to 0.6 MiB.",
     )
+    free_at_start: Constant = Constant(
+        0.30,
+        "GiB",
+        0.15,
+        "What driver and CUDA context take of a GPU before the engine looks at it: it refuses to start where its share "
+        "of all memory is more than what is free (vllm/v1/worker/utils.py, request_memory). An A5000 served with 0.56 "
+        "left.",
+    )
     band_gib: Constant = Constant(
         0.10, "GiB per GPU", 0.0, "Floor of the error band: totals that drivers report of one product differ so much."
     )

@@ -31,6 +31,9 @@ class _Budget:
     available: float
     band: float
     lines: tuple[Line, ...]
+    spare: float = math.inf
+    """What the GPU has left when the engine has taken all of that; negative where it has less than the engine takes."""
+    spare_reason: str = ""
 
 
 def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
@@ -127,11 +130,17 @@ def _budget(
         per_gpu, everywhere = weighed.per_gpu + int(made), weighed.total + int(made) * ranks
         weighed = replace(weighed, per_gpu=per_gpu, total=everywhere, lines=(*weighed.lines, added))
     lines = (line, *weighed.lines, *beside.lines)
+    free = (device.memory_gib - constants.free_at_start.value) * GIB
     if request.kv_cache_memory_bytes is not None:
-        # The engine takes it as it is; whether the rest fits beside it is another question.
-        return _Budget(total, weighed, beside, float(request.kv_cache_memory_bytes), 0.0, lines)
+        # The engine takes it as it is, whatever the utilization says.
+        given = float(request.kv_cache_memory_bytes)
+        spare = free - weighed.per_gpu - beside.counted - given
+        why = "--kv-cache-memory-bytes is more than the GPU has beside weights and overheads: lower it"
+        return _Budget(total, weighed, beside, given, 0.0, lines, spare, why)
     available = total - weighed.per_gpu - beside.counted
-    return _Budget(total, weighed, beside, available, generation.band(beside.counted / GIB, constants) * GIB, lines)
+    band = generation.band(beside.counted / GIB, constants) * GIB
+    why = "--gpu-memory-utilization (gpuMemoryUtilization) asks for more than driver and CUDA context leave: lower it"
+    return _Budget(total, weighed, beside, available, band, lines, free - total if generation.is_v1 else math.inf, why)
 
 
 def _planned(request: Request, model: Architecture, device: Device, budget: _Budget, layout: kv_cache.Layout) -> Plan:
@@ -194,7 +203,7 @@ def _limit(request: Request, limit: int | None) -> int:
 
 
 def _verdict(budget: _Budget, needed: float, length: int) -> Fit:
-    if length == 0 or budget.available + budget.band < max(needed, 1):
+    if length == 0 or budget.spare < 0 or budget.available + budget.band < max(needed, 1):
         return Fit.DOES_NOT_FIT
     return Fit.FITS if budget.available - budget.band >= needed else Fit.TIGHT
 
@@ -213,6 +222,8 @@ def _recommended(concurrency: float, step: Batching) -> int:
 def _reason(verdict: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
     taken = budget.weights.per_gpu + (budget.beside.counted if budget.beside else 0)
     has, needs, band = budget.available / GIB, needed / GIB, budget.band / GIB
+    if budget.spare < 0:
+        return f"{device.name}: {budget.spare_reason} by at least {-budget.spare / GIB:.2f} GiB."
     if has <= 0:
         return (
             f"{device.name}: nothing is left for the KV cache: weights and overheads take {taken / GIB:.2f} GiB of the "

@@ -1,0 +1,126 @@
+"""Budget, verdict and what a plan says, for one GPU after another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.planner import config_json
+from llmservice_operator.planner.memory import plan
+from llmservice_operator.planner.plan import GIB, Device, Fit, Request
+
+from tests.unit.test_planner_overheads import config
+
+L4 = Device("NVIDIA-L4", 22.03, (8, 9))
+T4 = Device("Tesla-T4", 14.58, (7, 5))
+H100 = Device("NVIDIA-H100-80GB-HBM3", 79.18, (9, 0))
+CPU = Device("cpu", 4.0, is_cpu=True)
+LLAMA_8B = config_json.read(config(torch_dtype="bfloat16"))
+
+
+def asked(**more: Any) -> Request:
+    """Llama-3.1-8B on an L4."""
+    return replace(Request(LLAMA_8B, L4), **more)
+
+
+@pytest.mark.parametrize(
+    ("request_", "verdict", "says"),
+    [
+        pytest.param(asked(max_model_len=8192), Fit.FITS, "needs 1.00 GiB", id="8B, 8k on an L4"),
+        pytest.param(asked(), Fit.DOES_NOT_FIT, "The longest request that fits has", id="8B, its whole 128k on an L4"),
+        pytest.param(asked(max_model_len="auto"), Fit.FITS, "GiB of KV cache", id="auto takes what there is"),
+        pytest.param(
+            asked(max_model_len=32768), Fit.TIGHT, "closer than the planner's error", id="about what there is"
+        ),
+        pytest.param(asked(device=T4), Fit.DOES_NOT_FIT, "nothing is left for the KV cache", id="not even the weights"),
+        pytest.param(asked(device=H100), Fit.FITS, "131072 tokens needs 16.00 GiB", id="128k on an H100"),
+        pytest.param(asked(device=None), Fit.UNKNOWN, "a GPU and its memory", id="no GPU"),
+        pytest.param(Request(None, L4), Fit.UNKNOWN, "config.json", id="nothing of the model"),
+        pytest.param(Request(None, L4, parameters=8_030_261_248), Fit.UNKNOWN, "14.96 GiB", id="its size alone"),
+        pytest.param(Request(None, L4, parameters=70 * 10**9), Fit.DOES_NOT_FIT, "weights alone take", id="too large"),
+        pytest.param(Request(None, L4, weights_gib=40), Fit.DOES_NOT_FIT, "40.00 GiB", id="too many GiB"),
+    ],
+)
+def test_verdict(request_: Request, verdict: Fit, says: str) -> None:
+    found = plan(request_)
+    assert found.verdict is verdict
+    assert says in found.reason
+
+
+def test_the_budget_is_spent_to_the_last_byte() -> None:
+    found = plan(asked())
+    assert found.budget_gib == pytest.approx(22.03 * 0.92, abs=1e-6)
+    parts = (found.weights_gib, found.non_torch_gib, found.activation_gib, found.graph_gib, found.kv_cache_gib)
+    assert sum(part for part in parts if part is not None) == pytest.approx(found.budget_gib)
+
+
+def test_older_engines_leave_graphs_out_and_take_less_of_the_gpu() -> None:
+    found = plan(asked(vllm_version="0.20.0"))
+    parts = (found.weights_gib, found.non_torch_gib, found.activation_gib, found.kv_cache_gib)
+    assert sum(part for part in parts if part is not None) == pytest.approx(22.03 * 0.9)
+    assert found.graph_gib
+
+
+def test_the_longest_fits_when_it_is_asked_for() -> None:
+    longest = plan(asked()).max_model_len
+    assert longest is not None
+    assert 4096 < longest < 131072
+    assert plan(asked(max_model_len=longest)).verdict is Fit.FITS
+    assert plan(asked(max_model_len=longest + 16)).verdict is not Fit.FITS
+
+
+def test_the_longest_is_no_longer_than_the_model() -> None:
+    assert plan(asked(device=H100)).max_model_len == 131072
+
+
+def test_tokens_are_bytes_by_bytes_per_token() -> None:
+    found = plan(asked(max_model_len=8192))
+    assert found.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
+    assert found.kv_cache_gib is not None
+    assert found.kv_cache_tokens is not None
+    assert found.kv_cache_tokens == pytest.approx(found.kv_cache_gib * GIB / found.kv_bytes_per_token, abs=16 * 8)
+
+
+def test_a_given_kv_cache_is_taken_as_it_is() -> None:
+    found = plan(asked(kv_cache_memory_bytes=2 * GIB, max_model_len=8192))
+    assert found.kv_cache_gib == 2.0
+    assert found.error_band_gib == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        pytest.param(4 * GIB, Fit.FITS, id="it has room"),
+        pytest.param(9 * GIB, Fit.DOES_NOT_FIT, id="more than the GPU has beside the weights"),
+    ],
+)
+def test_a_given_kv_cache_must_have_room(given: int, verdict: Fit) -> None:
+    assert plan(asked(kv_cache_memory_bytes=given, max_model_len=8192)).verdict is verdict
+
+
+def test_cpus_have_the_space_that_they_are_given() -> None:
+    found = plan(asked(device=CPU, max_model_len=8192))
+    assert (found.kv_cache_gib, found.error_band, found.memory_gib) == (4.0, 0.0, None)
+    assert found.kv_cache_tokens == 4 * GIB // 131072
+    assert found.verdict is Fit.FITS
+
+
+def test_nearly_all_of_a_gpu_is_never_sure() -> None:
+    """The driver and the CUDA context have their share: the engine refuses to start where less is free."""
+    found = plan(asked(gpu_memory_utilization=0.995, max_model_len=2048))
+    assert found.verdict is Fit.DOES_NOT_FIT
+    assert "gpu-memory-utilization" in found.reason
+
+
+def test_the_recommended_number_of_sequences_follows_the_cache() -> None:
+    few, many = plan(asked(max_model_len=32768)), plan(asked(device=H100, max_model_len=4096))
+    assert few.recommended_max_num_seqs == 2
+    assert many.recommended_max_num_seqs == 256
+
+
+def test_every_step_of_the_arithmetic_is_told() -> None:
+    names = [line.name for line in plan(asked()).explanation]
+    assert names[0] == "budget"
+    assert {"non-torch", "CUDA graphs", "KV cache", "KV tokens", "one request"} <= set(names)
+    assert any(name.startswith("activation") for name in names)

@@ -126,6 +126,7 @@ class _Reader:
             rotary_values=found.rotary_values,
             mtp_layers=keys.count("num_nextn_predict_layers") or keys.count("mtp_num_hidden_layers"),
             tokens_per_image=encoder.tokens,
+            vision_values=encoder.values,
         )
         return _fitted(made, self)
 

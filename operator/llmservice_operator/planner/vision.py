@@ -8,7 +8,7 @@ before and after the blocks is on every rank, and so are towers that vLLM takes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.planner.config_keys import Keys
@@ -23,9 +23,8 @@ class Encoder:
     """Of them, those that tensor-parallel ranks share."""
     tokens: int = 0
     """Most that one picture becomes."""
-
-    def __add__(self, other: Encoder) -> Encoder:
-        return Encoder(self.parameters + other.parameters, self.shared + other.shared, self.tokens + other.tokens)
+    values: int = 0
+    """Held at the peak for each of those tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +68,18 @@ _TILES = 13
 
 def read(document: Mapping[str, Any], hidden: int) -> Encoder:
     """From vision_config and audio_config; nothing where there are none."""
-    keys, found = Keys(document), Encoder()
+    keys = Keys(document)
     section = keys.section("vision_config")
     thinker = keys.section("thinker_config")
     if section is None and thinker is not None:
         keys, section = thinker, thinker.section("vision_config")
-    if section is not None:
-        found += _pictures(keys, section, hidden)
+    found = Encoder() if section is None else _pictures(keys, section, hidden)
     audio = keys.section("audio_config")
-    if audio is not None:
-        found += _sound(audio, hidden)
-    return found
+    if audio is None:
+        return found
+    heard = _sound(audio, hidden)
+    parameters, shared = found.parameters + heard.parameters, found.shared + heard.shared
+    return replace(found, parameters=parameters, shared=shared)
 
 
 def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
@@ -98,7 +98,18 @@ def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
     matrices = layers * (4 * width * width + (3 if tower.gated else 2) * width * inner)
     small = layers * _small(tower, width, inner) + _patches(tower, section, width)
     joint = _joint(keys, section, model_type, width, hidden)
-    return Encoder(matrices + small + joint, matrices if tower.own else 0, _tokens(keys, section, model_type))
+    tokens = _tokens(keys, section, model_type)
+    # A patch's state twice and the inside of its MLP; several patches make a token.
+    values = (2 * width + inner * (2 if tower.gated else 1)) * _patches_of_token(keys, section, tokens)
+    return Encoder(matrices + small + joint, matrices if tower.own else 0, tokens, values)
+
+
+def _patches_of_token(keys: Keys, section: Keys, tokens: int) -> int:
+    merge = section.integer("spatial_merge_size") or keys.integer("spatial_merge_size")
+    if merge is not None:
+        return merge**2
+    side = _side(section, "image_size") // (_side(section, "patch_size") or 14)
+    return max(1, side * side // tokens) if tokens else 1
 
 
 def _small(tower: _Tower, width: int, inner: int) -> int:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner import storage
+from llmservice_operator.planner import attachments, storage
 from llmservice_operator.planner.architecture import Architecture, Incomplete, Kind, Layer, Linear, Part, Split
 from llmservice_operator.planner.plan import GIB, Line, Request
 from llmservice_operator.planner.stages import layers_of_stages
@@ -250,48 +250,79 @@ def _measured(
 
 
 def _answer(request: Request, architecture: Architecture, held: Storage, stages: list[Stage], how: str) -> Weights:
-    ranks = request.tensor_parallel_size
-    copies = _copies(request, architecture, held)
-    per_stage = [sum(amount.rank for amount in stage.values()) for stage in stages]
-    fullest = max(range(len(stages)), key=lambda number: per_stage[number] + copies[number])
-    tables = architecture.rotary_values * held.value_bytes
-    total = (sum(per_stage) + sum(copies) + tables * len(stages)) * ranks * request.data_parallel_size
+    ranks, tables = request.tensor_parallel_size, architecture.rotary_values * held.value_bytes
+    beside = _beside(request, architecture, held)
+    per_stage = [
+        sum(amount.rank for amount in stage.values()) + sum(more.values()) + tables
+        for stage, more in zip(stages, beside, strict=True)
+    ]
+    fullest = max(range(len(stages)), key=lambda number: per_stage[number])
     lines = tuple(_lines(request, held, stages[fullest], fullest, how))
-    if copies[fullest]:
-        lines += (
-            Line(
-                "MLA's expanded projections", copies[fullest] / GIB, "kv_b_proj once more in 16 bit", "mla_attention.py"
-            ),
-        )
+    lines += tuple(Line(name, size / GIB, _BESIDE[name]) for name, size in beside[fullest].items() if size)
     if tables:
         formula = f"{architecture.rotary_values:,} sines and cosines x {held.value_bytes} bytes"
         lines += (Line("rotary tables", tables / GIB, formula, "rotary_embedding/base.py"),)
     return Weights(
-        round(per_stage[fullest] + copies[fullest] + tables),
-        round(total),
+        round(per_stage[fullest]),
+        round(sum(per_stage) * ranks * request.data_parallel_size),
         lines,
         request.parameters or architecture.total_parameters or architecture.counted_parameters,
     )
 
 
-def _copies(request: Request, architecture: Architecture, held: Storage) -> list[float]:
-    """MLA keeps kv_b_proj a second time, out of its quantization, for decoding; by stage."""
-    sizes = layers_of_stages(len(architecture.layers), request.pipeline_parallel_size)
-    if not any(layer.attention.kind is Kind.LATENT for layer, _ in architecture.distinct_layers):
-        return [0.0] * len(sizes)
+_BESIDE: Mapping[str, str] = {
+    "MLA's expanded projections": "kv_b_proj once more in 16 bit (mla_attention.py, process_weights_after_loading)",
+    "adapters": "max_loras x max_lora_rank x (inputs + outputs) of each linear",
+    "speculation": "the draft model or head, on the last stage",
+}
+
+
+def _beside(request: Request, architecture: Architecture, held: Storage) -> list[dict[str, float]]:
+    """By stage, the bytes of what is not in the checkpoint: second copies, room for adapters, and what guesses."""
     known = {
-        id(layer): sum(
-            linear.values * held.value_bytes / min(request.tensor_parallel_size, linear.units or 1)
-            for linear in layer.linears
-            if linear.module.endswith("kv_b_proj") and held.quantizes(linear)
-        )
+        id(layer): {
+            "MLA's expanded projections": _expanded(layer, held, request.tensor_parallel_size),
+            "adapters": attachments.adapter_bytes(request, layer, held),
+        }
         for layer, _ in architecture.distinct_layers
     }
     result, start = [], 0
-    for size in sizes:
-        result.append(sum(known[id(layer)] for layer in architecture.layers[start : start + size]))
+    for size in layers_of_stages(len(architecture.layers), request.pipeline_parallel_size):
+        counts = Counter(map(id, architecture.layers[start : start + size]))
+        names = ("MLA's expanded projections", "adapters")
+        result.append({name: sum(known[key][name] * count for key, count in counts.items()) for name in names})
         start += size
+    words = attachments.vocabulary_bytes(request, architecture, held)
+    result[0]["adapters"] += words
+    result[-1]["adapters"] += words
+    result[-1]["speculation"] = _speculation(request, architecture, held)
     return result
+
+
+def _expanded(layer: Layer, held: Storage, ranks: int) -> float:
+    """MLA keeps kv_b_proj a second time, out of its quantization, for decoding."""
+    if layer.attention.kind is not Kind.LATENT:
+        return 0
+    return sum(
+        linear.values * held.value_bytes * _share(linear, ranks, ranks, False)
+        for linear in layer.linears
+        if linear.module.endswith("kv_b_proj") and held.quantizes(linear)
+    )
+
+
+def _speculation(request: Request, architecture: Architecture, held: Storage) -> float:
+    """On each GPU of the last stage."""
+    if request.draft is None:
+        return 0
+    model = attachments.own_model(request)
+    if model is not None:
+        return weigh(model).per_gpu
+    ranks = request.tensor_parallel_size
+    sharing = ranks * request.data_parallel_size
+    return sum(
+        held.bytes_of(linear) * _share(linear, ranks, sharing, request.enable_expert_parallel)
+        for linear in attachments.head_linears(request.draft, architecture)
+    )
 
 
 _NAMES: Mapping[Part, str] = {

@@ -81,12 +81,16 @@ def test_the_peak_is_where_it_is_highest(request_: dict[str, Any], where: str) -
     assert beside(**request_).lines[0].name == f"activation ({where})"
 
 
-def test_encoders_of_pictures_count() -> None:
-    architecture = replace(config_json.read(config()), vision_values=200_000)
+@pytest.mark.parametrize(
+    ("tokens_per_image", "tokens"),
+    [pytest.param(256, 2048, id="several pictures"), pytest.param(16384, 16384, id="one large picture")],
+)
+def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
+    architecture = replace(config_json.read(config()), vision_values=200_000, tokens_per_image=tokens_per_image)
     request = Request(architecture, L4)
     found = overheads(load(request, architecture, L4, CURRENT, Batching(256, 2048)), CURRENT)
     assert found.lines[0].name == "activation (encoder)"
-    assert found.activation == 2048 * 200_000 * 2
+    assert found.activation == tokens * (200_000 + 4096) * 2
 
 
 def test_32_bit_needs_twice_the_activations() -> None:

@@ -37,8 +37,10 @@ class Load:
     value_bytes: int
     sequences: int
     vocab_size: int
+    encoder_tokens: int
+    """That pictures of one step become: as many as the step has, and one picture at least."""
     encoder_values: int
-    """That the encoder holds for a token of a picture."""
+    """That the encoder holds for each of them."""
     peers: int
     """Further ranks of the tensor-parallel group."""
     graph_layers: int
@@ -77,6 +79,7 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
         value_bytes=4 if is_in_32_bit else 2,
         sequences=min(step.sequences, step.tokens),
         vocab_size=model.vocab_size,
+        encoder_tokens=max(step.tokens, model.tokens_per_image) if model.vision_values else 0,
         encoder_values=model.vision_values,
         peers=request.tensor_parallel_size - 1,
         graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
@@ -107,17 +110,19 @@ def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float
     values = max(load.layer_values, experts / max(1, load.tokens)) + copies * load.hidden_size
     entry = engine.sampler_bytes(constants).value
     size = load.value_bytes
+    # What the encoder made lies beside the language model's own step (gpu_model_runner.py, profile_run).
+    pictures = load.encoder_tokens * load.hidden_size * size
     peaks = (
-        (load.tokens * values * size, "layer", f"{load.tokens} tokens x {values:.0f} values x {size} bytes"),
+        (load.tokens * values * size + pictures, "layer", f"{load.tokens} tokens x {values:.0f} values x {size} bytes"),
         (
-            load.sequences * load.vocab_size * entry + load.tokens * load.hidden_size * size,
+            load.sequences * load.vocab_size * entry + load.tokens * load.hidden_size * size + pictures,
             "sampler",
             f"{load.sequences} sequences x {load.vocab_size} words x {entry:g} bytes, and {load.tokens} hidden states",
         ),
         (
-            load.tokens * load.encoder_values * size,
+            load.encoder_tokens * load.encoder_values * size + pictures,
             "encoder",
-            f"{load.tokens} tokens of pictures x {load.encoder_values} values x {size} bytes",
+            f"{load.encoder_tokens} tokens of pictures x {load.encoder_values} values x {size} bytes",
         ),
     )
     peak, where, formula = max(peaks)

@@ -207,7 +207,9 @@ class Architecture:
     tokens_per_image: int = 0
     """Most tokens that one picture becomes; 0 for text models."""
     vision_values: int = 0
-    """Values that the encoder holds at its peak for each token that a picture becomes."""
+    """Values that the encoder holds at its peak for each token that a picture becomes, on every rank."""
+    vision_shared_values: int = 0
+    """Values beside them that tensor-parallel ranks share."""
 
     @property
     def embedding_parameters(self) -> int:

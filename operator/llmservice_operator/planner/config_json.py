@@ -127,6 +127,7 @@ class _Reader:
             mtp_layers=keys.count("num_nextn_predict_layers") or keys.count("mtp_num_hidden_layers"),
             tokens_per_image=encoder.tokens,
             vision_values=encoder.values,
+            vision_shared_values=encoder.shared_values,
         )
         return _fitted(made, self)
 

@@ -39,7 +39,7 @@ class Load:
     vocab_size: int
     encoder_tokens: int
     """That pictures of one step become: as many as the step has, and one picture at least."""
-    encoder_values: int
+    encoder_values: float
     """That the encoder holds for each of them."""
     peers: int
     """Further ranks of the tensor-parallel group."""
@@ -80,7 +80,7 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
         sequences=min(step.sequences, step.tokens),
         vocab_size=model.vocab_size,
         encoder_tokens=max(step.tokens, model.tokens_per_image) if model.vision_values else 0,
-        encoder_values=model.vision_values,
+        encoder_values=model.vision_values + model.vision_shared_values / request.tensor_parallel_size,
         peers=request.tensor_parallel_size - 1,
         graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
         graph_sizes=sum(1 for _ in capture_sizes(device, step, 1 + guesses)) if has_graphs else 0,
@@ -122,7 +122,7 @@ def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float
         (
             load.encoder_tokens * load.encoder_values * size + pictures,
             "encoder",
-            f"{load.encoder_tokens} tokens of pictures x {load.encoder_values} values x {size} bytes",
+            f"{load.encoder_tokens} tokens of pictures x {load.encoder_values:.0f} values x {size} bytes",
         ),
     )
     peak, where, formula = max(peaks)

@@ -24,7 +24,9 @@ class Encoder:
     tokens: int = 0
     """Most that one picture becomes."""
     values: int = 0
-    """Held at the peak for each of those tokens."""
+    """Held at the peak for each of those tokens on every rank."""
+    shared_values: int = 0
+    """Held beside them, shared by tensor-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,11 @@ def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
     joint = _joint(keys, section, model_type, width, hidden)
     tokens = _tokens(keys, section, model_type)
     # A patch's state twice and the inside of its MLP; several patches make a token.
-    values = (2 * width + inner * (2 if tower.gated else 1)) * _patches_of_token(keys, section, tokens)
-    return Encoder(matrices + small + joint, matrices if tower.own else 0, tokens, values)
+    patches = _patches_of_token(keys, section, tokens)
+    outside, inside = 2 * width * patches, inner * (2 if tower.gated else 1) * patches
+    if not tower.own:
+        return Encoder(matrices + small + joint, 0, tokens, outside + inside)
+    return Encoder(matrices + small + joint, matrices, tokens, outside, inside)
 
 
 def _patches_of_token(keys: Keys, section: Keys, tokens: int) -> int:

@@ -1,0 +1,276 @@
+"""Bytes, blocks and tokens of the KV cache, by figures that others published."""
+
+from __future__ import annotations
+
+import json
+import timeit
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_operator.planner import config_json
+from llmservice_operator.planner.architecture import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Incomplete,
+    Kind,
+    Layer,
+    Linear,
+    Part,
+)
+from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.plan import GIB, Device, Draft, Request
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "calibration"
+
+
+def full(heads: int, kv_heads: int, dim: int = 128) -> Attention:
+    return Attention(Kind.FULL, heads, kv_heads, dim, dim)
+
+
+def latent(heads: int = 128) -> Attention:
+    return Attention(Kind.LATENT, heads, latent_dim=512, rope_dim=64)
+
+
+def sliding(window: int, heads: int, kv_heads: int, dim: int = 128) -> Attention:
+    return replace(full(heads, kv_heads, dim), kind=Kind.SLIDING, window=window)
+
+
+def model(count: int, *attention: Attention, name: str = "LlamaForCausalLM", **more: Any) -> Architecture:
+    """So many layers, of these kinds in turns."""
+    kinds = [Layer(one, FeedForward(1)) for one in attention]
+    return Architecture(name, 4096, 32000, tuple(kinds[place % len(kinds)] for place in range(count)), **more)
+
+
+def ask(architecture: Architecture, device: Device | None = None, **more: Any) -> Request:
+    return Request(architecture, device or Device("H100", 80.0, (9, 0)), **more)
+
+
+LLAMA_8B = model(32, full(32, 8))
+LLAMA_70B = model(80, full(64, 8))
+OCTOCODER = model(40, full(48, 48))
+STARCODER = model(40, full(48, 1))
+DEEPSEEK = model(61, latent())
+DEEPSEEK_LITE = model(27, latent(16))
+GEMMA_27B = model(62, *(sliding(1024, 32, 16),) * 5, full(32, 16))
+
+PER_TOKEN: dict[str, tuple[Request, float]] = {
+    "Llama-3.1-8B": (ask(LLAMA_8B), 131_072),
+    "Llama-3.1-8B, fp8": (ask(LLAMA_8B, kv_cache_dtype="fp8"), 65_536),
+    "Llama-3.1-8B, fp8 e5m2": (ask(LLAMA_8B, kv_cache_dtype="fp8_e5m2"), 65_536),
+    "Llama-3.1-8B in float32": (ask(LLAMA_8B, dtype="float32"), 262_144),
+    "Llama-3.1-8B in float32, cache in 16 bit": (ask(LLAMA_8B, dtype="float32", kv_cache_dtype="bfloat16"), 131_072),
+    "Llama-3.1-8B, 8 bits and two scales a head": (
+        ask(LLAMA_8B, kv_cache_dtype="int8_per_token_head"),
+        32 * 8 * (2 * 128 + 8),
+    ),
+    "Llama-3.1-8B, 4 bits and two scales a head": (
+        ask(LLAMA_8B, kv_cache_dtype="int4_per_token_head"),
+        32 * 8 * (128 + 8),
+    ),
+    "Llama-3.1-8B, 4.5 bits": (ask(LLAMA_8B, kv_cache_dtype="nvfp4"), 131_072 * 4.5 / 16),
+    "Llama-3.1-70B": (ask(LLAMA_70B), 327_680),
+    "Llama-3.1-70B, 2 GPUs": (ask(LLAMA_70B, tensor_parallel_size=2), 163_840),
+    "Llama-3.1-70B, 16 GPUs: a head each, twice": (ask(LLAMA_70B, tensor_parallel_size=16), 40_960),
+    "Llama-3.1-70B, 4 stages": (ask(LLAMA_70B, pipeline_parallel_size=4), 81_920),
+    "DeepSeek-R1": (ask(DEEPSEEK), 70_272),
+    "DeepSeek-R1, 16 GPUs: all of it on each": (ask(DEEPSEEK, tensor_parallel_size=16), 70_272),
+    "DeepSeek-R1, fp8": (ask(DEEPSEEK, kv_cache_dtype="fp8"), 35_136),
+    "DeepSeek-V3.2's packed rows": (ask(DEEPSEEK, kv_cache_dtype="fp8_ds_mla"), 61 * 656),
+    "DeepSeek-R1 with 0.7: 640 values": (ask(DEEPSEEK, vllm_version="0.7.3"), 61 * 640 * 2),
+    "DeepSeek-Coder-V2-Lite with 0.7": (ask(DEEPSEEK_LITE, vllm_version="0.7.3"), 34_560),
+    "the same with 0.5, which had no MLA, 2 GPUs": (
+        ask(DEEPSEEK_LITE, vllm_version="0.5.1", tensor_parallel_size=2),
+        27 * 8 * 2 * 256 * 2,
+    ),
+    "Gemma-3-27B: what grows is a sixth": (ask(GEMMA_27B), 10 * 16 * 2 * 128 * 2),
+    "Gemma-3-27B with 0.8: everything": (ask(GEMMA_27B, vllm_version="0.8.2"), 62 * 16 * 2 * 128 * 2),
+    "Mistral-7B 0.1: within the window": (ask(model(32, sliding(4096, 32, 8))), 131_072),
+    "layers that share": (ask(model(2, full(8, 2, 256), replace(full(8, 2, 256), shares_cache=True))), 2_048),
+}
+
+
+@pytest.mark.parametrize(("request_", "expected"), PER_TOKEN.values(), ids=PER_TOKEN)
+def test_bytes_of_a_token(request_: Request, expected: float) -> None:
+    assert layout(request_).bytes_per_token == expected
+
+
+def test_multi_query_attention_at_16000_tokens() -> None:
+    """Hugging Face's guide: 7,864,320,000 values with multi-head attention, under 400 MB with one key/value head."""
+    many, one = layout(ask(OCTOCODER)).bytes_per_token, layout(ask(STARCODER)).bytes_per_token
+    assert many / 2 * 16_000 == 7_864_320_000
+    assert one * 16_000 < 400e6
+
+
+# A start-up that prints both: its id, and why they do not belong together.
+EXPLAINED = {
+    "vllm21348-qwen3-235b-fp8-4xH100": "every rank prints its own memory, and the smallest of four decides",
+}
+
+
+def measured() -> list[Any]:
+    """Start-ups that print their cache in GiB and in tokens."""
+    cases = []
+    for line in (MEASURED / "startups.jsonl").read_text().splitlines():
+        facts = json.loads(line)
+        if facts.get("kv_cache_gib") is not None and facts.get("kv_cache_tokens") is not None:
+            skip = [pytest.mark.skip(reason=EXPLAINED[facts["id"]])] if facts["id"] in EXPLAINED else []
+            cases.append(pytest.param(facts, id=facts["id"], marks=skip))
+    return cases
+
+
+@pytest.mark.parametrize("facts", measured())
+def test_tokens_follow_from_the_printed_memory(facts: dict[str, Any]) -> None:
+    """To the rounding of the GiB, which are printed with two places."""
+    models = json.loads((MEASURED / "models.json").read_text())
+    length = facts["max_model_len"]
+    made = layout(
+        Request(
+            config_json.read(models[facts["model"]]),
+            Device(facts.get("gpu") or "GPU", facts.get("gpu_memory_gib_reported") or 24.0),
+            dtype=facts.get("dtype") or "auto",
+            kv_cache_dtype=facts.get("kv_cache_dtype") or "auto",
+            tensor_parallel_size=facts.get("tp") or 1,
+            pipeline_parallel_size=facts.get("pp") or 1,
+            max_model_len=length,
+            vllm_version=facts.get("vllm_version"),
+        )
+    )
+    least, most = (int((facts["kv_cache_gib"] + rounding) * GIB) for rounding in (-0.005, 0.005))
+    assert made.capacity(least, length).tokens <= facts["kv_cache_tokens"] <= made.capacity(most, length).tokens
+    if facts.get("estimated_max_len") is not None:
+        assert made.longest(least, length) <= facts["estimated_max_len"] <= made.longest(most, length)
+
+
+CPU = Device("cpu", 1, is_cpu=True)
+DELTA_NET = Attention(Kind.STATE, conv_values=8192 * 3, recurrent_values=32 * 128 * 128)
+INDEXED = Layer(latent(), FeedForward(1), (Linear("self_attn.indexer.wk", Part.ATTENTION, 7168, 128),))
+BLOCKS: dict[str, tuple[Request, int]] = {
+    "a GPU": (ask(LLAMA_8B), 16),
+    "no GPU known": (Request(LLAMA_8B, None), 16),
+    "Blackwell": (ask(LLAMA_8B, Device("B200", 178.0, (10, 0))), 16),
+    "asked for": (ask(LLAMA_8B, block_size=64), 64),
+    "a CPU": (ask(LLAMA_8B, CPU), 128),
+    "a CPU, asked for": (ask(LLAMA_8B, CPU, block_size=64), 64),
+    "MLA on Hopper": (ask(DEEPSEEK), 16),
+    "MLA on Hopper, fp8: another kernel": (ask(DEEPSEEK, kv_cache_dtype="fp8"), 64),
+    "MLA on Ampere": (ask(DEEPSEEK, Device("A100", 80.0, (8, 0))), 16),
+    "MLA on Blackwell": (ask(DEEPSEEK, Device("B200", 178.0, (10, 0))), 32),
+    "MLA on a CPU without AMX, whatever is asked for": (ask(DEEPSEEK, CPU, block_size=64), 16),
+    "sparse MLA": (ask(replace(DEEPSEEK, layers=(INDEXED,) * 61)), 64),
+    # 48 layers of Qwen3-Next: a state of 49,152 + 1,048,576 bytes in blocks of 2,048 bytes a token.
+    "states ask for as many tokens as they weigh": (
+        ask(model(48, *(DELTA_NET,) * 3, full(16, 2, 256), name="Qwen3NextForCausalLM")),
+        544,
+    ),
+    # 4-bit keys and values take 136 bytes, the outermost layers 512: blocks hold 16 tokens of those.
+    "types that leave the outermost layers alone": (ask(LLAMA_8B, kv_cache_dtype="turboquant_4bit_nc"), 64),
+}
+
+
+@pytest.mark.parametrize(("request_", "expected"), BLOCKS.values(), ids=BLOCKS)
+def test_tokens_of_a_block(request_: Request, expected: int) -> None:
+    assert layout(request_).block_size == expected
+
+
+def test_a_cpu_with_amx_takes_latent_vectors_in_larger_blocks() -> None:
+    assert layout(ask(DEEPSEEK, CPU), amx=True).block_size == 128
+
+
+def test_the_index_of_sparse_attention_is_kept_too() -> None:
+    made = layout(ask(replace(DEEPSEEK, layers=(INDEXED,) * 61), kv_cache_dtype="fp8_ds_mla"))
+    assert made.bytes_per_token == 61 * (656 + 132)
+
+
+ROOM = 10 * GIB
+SPECULATION: dict[str, tuple[Draft, float]] = {
+    # Bytes a token of Llama-3.1-8B's 32 layers, and of what is added.
+    "nothing but guesses": (Draft("ngram", 4), 131_072),
+    "medusa's heads store nothing": (Draft("medusa", 4), 131_072),
+    "a head is one layer more": (Draft("eagle3", 4), 131_072 / 32 * 33),
+    "a head that is known": (Draft("eagle", 4, model(1, full(32, 8))), 131_072 / 32 * 33),
+    "a model of its own": (Draft("draftModel", 4, model(16, full(32, 8, 64))), 131_072 + 16 * 8 * 2 * 64 * 2),
+    "a model of its own on one of 2 ranks": (
+        Draft("draftModel", 4, model(16, full(32, 8, 64)), tensor_parallel_size=1),
+        131_072 + 16 * 8 * 2 * 64 * 2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("draft", "expected"), SPECULATION.values(), ids=SPECULATION)
+def test_speculation_stores_its_own_layers(draft: Draft, expected: float) -> None:
+    assert layout(ask(LLAMA_8B, draft=draft)).bytes_per_token == expected
+
+
+def test_layers_for_multi_token_prediction_store_what_the_others_do() -> None:
+    predicting = replace(DEEPSEEK, mtp_layers=1)
+    assert layout(ask(predicting)).bytes_per_token == 70_272
+    assert layout(ask(predicting, draft=Draft("mtp", 1))).bytes_per_token == 62 * 576 * 2
+
+
+def test_the_drafts_layers_are_on_the_last_stage() -> None:
+    drafting = Draft("draftModel", 2, model(8, full(32, 8)))
+    made = layout(ask(LLAMA_8B, pipeline_parallel_size=2, draft=drafting))
+    assert made.bytes_per_token == (16 + 8) * 8 * 2 * 128 * 2
+
+
+def test_a_draft_that_is_not_known_cannot_be_counted() -> None:
+    with pytest.raises(Incomplete, match=r"draft model's config\.json"):
+        layout(ask(LLAMA_8B, draft=Draft("draftModel", 4)))
+
+
+def test_a_model_that_is_not_known_cannot_be_counted() -> None:
+    with pytest.raises(Incomplete, match=r"model\.architecture"):
+        layout(Request(None, CPU))
+
+
+def test_states_take_more_with_guesses() -> None:
+    hybrid = model(48, *(DELTA_NET,) * 3, full(16, 2, 256), name="Qwen3NextForCausalLM")
+    alone, guessing = (layout(ask(hybrid, draft=draft)) for draft in (None, Draft("ngram", 3)))
+    # Two states in each of three groups, and three guesses more.
+    assert guessing.blocks_of(1) - alone.blocks_of(1) == 3 * 3
+
+
+def test_states_alone_take_the_same_whatever_the_length() -> None:
+    made = layout(ask(model(24, DELTA_NET, name="MambaForCausalLM")))
+    assert made.blocks_of(1) == made.blocks_of(10**6) == 1
+    assert made.bytes_per_token == 0
+    assert made.capacity(24 * made.bytes_per_block, 1000).tokens == 24_000
+
+
+def test_a_model_without_a_cache_needs_none() -> None:
+    made = layout(ask(model(24, replace(full(8, 8), shares_cache=True))))
+    assert (made.needed(4096), made.longest(0, 4096), made.capacity(ROOM, 4096).tokens) == (0, 4096, 0)
+
+
+def test_memory_that_is_not_there_holds_nothing() -> None:
+    made = layout(ask(LLAMA_8B))
+    for available in (-GIB, 0, made.bytes_per_block):
+        assert made.longest(available, 4096) == 0
+    assert made.capacity(-GIB, 4096).num_blocks == 0
+    assert made.longest(2 * made.bytes_per_block, 4096) == 16
+
+
+VERSIONS: dict[str, tuple[str | None, int, int]] = {
+    # Tokens printed for 10,000 blocks and a length that is no multiple of a block, and the longest request.
+    "0.32": (None, 159_961, 159_984),
+    "0.26": ("0.26.1", 159_961, 159_984),
+    "0.22: no block is spared": ("0.22.0", 159_961, 160_000),
+    "0.19: blocks times their size": ("0.19.0", 160_000, 160_000),
+    "0.6: V0": ("0.6.4.post1", 160_000, 160_000),
+}
+
+
+@pytest.mark.parametrize(("version", "tokens", "longest"), VERSIONS.values(), ids=VERSIONS)
+def test_what_older_engines_print(version: str | None, tokens: int, longest: int) -> None:
+    made = layout(ask(LLAMA_8B, vllm_version=version))
+    available = 10_000 * made.bytes_per_block
+    assert made.capacity(available, 29_001).tokens == tokens
+    assert made.longest(available, 10**6) == longest
+
+
+def test_eighty_layers_take_less_than_half_a_millisecond() -> None:
+    question = ask(LLAMA_70B, tensor_parallel_size=8)
+    assert min(timeit.repeat(lambda: layout(question), number=1, repeat=50)) < 0.5e-3

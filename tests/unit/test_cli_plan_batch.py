@@ -12,6 +12,10 @@ import pytest
 from llmservice_cli.app import run
 from llmservice_cli.errors import BadInput, ExitCode
 from llmservice_cli.plan.batch import batch, planned
+from llmservice_operator.planner import memory
+from llmservice_operator.planner.plan import Plan, Request
+
+from benchmarks.calibration.records import startups
 
 from .cli_plan_world import LLAMA_8B
 
@@ -175,11 +179,9 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_planner_that_fails_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llmservice_operator.planner import memory
-
     plan = memory.plan
 
-    def fails_at_7(request: memory.Request) -> memory.Plan:
+    def fails_at_7(request: Request) -> Plan:
         if request.max_num_seqs == 7:
             raise TypeError("seven")
         return plan(request)
@@ -200,3 +202,17 @@ def test_speculation_takes_its_share() -> None:
     assert drafted["kvCacheTokens"] < plain["kvCacheTokens"]
     with pytest.raises(BadInput, match="method 'oracle' is none"):
         planned(case(speculative_config='{"method": "oracle"}'))
+
+
+def test_measured_start_ups_are_planned_as_the_calibration_plans_them(tmp_path: Path) -> None:
+    records = list(startups())
+    text = "\n".join(json.dumps({"id": None, "max_loras": None, **record.case}) for record in records)
+    code, found = lines(text, tmp_path)
+    assert code == ExitCode.DONE
+    assert [line["id"] for line in found] == [record.id for record in records]
+    for record, line in zip(records, found, strict=True):
+        if record.request is None:
+            assert line["verdict"] == "Unknown"
+        else:
+            plan = memory.plan(record.request)
+            assert (line["verdict"], line["kvCacheTokens"]) == (plan.verdict, plan.kv_cache_tokens)

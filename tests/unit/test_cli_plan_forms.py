@@ -12,7 +12,7 @@ from llmservice_cli.plan.answers import Answer
 from llmservice_cli.plan.document import document, flags_of, options_of, patch
 from llmservice_cli.plan.markdown import markdown
 from llmservice_cli.plan.screen import screen
-from llmservice_operator.planner.plan import Fit, Plan
+from llmservice_operator.planner.plan import Fit, Plan, Remedy
 
 from . import cli_plan_world as world
 
@@ -87,7 +87,7 @@ def test_what_is_not_known_is_null() -> None:
         ),
     ],
 )
-def test_a_remedy_is_a_patch_and_options(remedy: world.Remedy, merged: object, typed: str) -> None:
+def test_a_remedy_is_a_patch_and_options(remedy: Remedy, merged: object, typed: str) -> None:
     assert patch(remedy) == merged
     assert flags_of(options_of(remedy)) == typed
 

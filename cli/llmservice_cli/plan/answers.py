@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner import gpus, host, memory
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 
 from llmservice_cli.errors import ExitCode
@@ -38,20 +38,26 @@ class Answer:
         return ExitCode.DOES_NOT_FIT if self.plan.verdict in bad else ExitCode.DONE
 
 
-def answer(question: Question, *, with_remedies: bool = True) -> Answer:
+def answer(question: Question) -> Answer:
     """Plan for every acceptable GPU until one fits; where none does, for the one that comes nearest, as the operator
     picks from a cluster's."""
     tried: list[tuple[Request, Plan]] = []
+
+    def plan_for(request: Request) -> Plan:
+        return host.within(memory.plan(request), question.memory_limit_gib)
+
     for request in question.requests:
-        tried.append((request, memory.plan(request)))
+        tried.append((request, plan_for(request)))
         if tried[-1][1].verdict is Fit.FITS:
             break
     best = min(range(len(tried)), key=lambda i: _rank(tried[i][1]))
     request, plan = tried[best]
-    if with_remedies and plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT):
+    if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies:
         from llmservice_operator.planner import remedies  # and with it all of the spec's models
 
-        plan = remedies.with_remedies(request, plan, _others(question, request), accepts=question.accepts)
+        plan = remedies.with_remedies(
+            request, plan, _others(question, request), plan_for=plan_for, accepts=question.accepts
+        )
     return Answer(question, request, _honest(question, plan), tuple(plan for _, plan in tried[:best]))
 
 
@@ -85,9 +91,7 @@ def _honest(question: Question, plan: Plan) -> Plan:
     """An Unknown says what nobody gave, and why it could not be read."""
     if plan.verdict is not Fit.UNKNOWN or not (question.missing or question.why_missing):
         return plan
-    reason = plan.reason
-    if question.why_missing is not None:
-        reason = question.why_missing
-    elif question.missing:
-        reason = f"The model's configuration does not say: {', '.join(question.missing)}."
-    return replace(plan, missing=tuple(dict.fromkeys((*question.missing, *plan.missing))), reason=reason)
+    why = question.why_missing or f"The model's configuration does not say: {', '.join(question.missing)}."
+    no_gpu = "a GPU and its memory"
+    missing = (*question.missing, *((no_gpu,) if no_gpu in plan.missing else ()))
+    return replace(plan, missing=missing, reason=why)

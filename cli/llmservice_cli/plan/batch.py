@@ -54,7 +54,7 @@ def planned(case: Mapping[str, Any], *, explain: bool = False) -> Json:
     if reading.wrongs:
         raise BadInput(reading.wrongs)
     gpu = reading.found.pop("device", None) or device(None, memory)
-    question = from_values(reading.found, model, () if gpu is None else (gpu,))
+    question = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: _label(name, case))
     return document(answer(question), explain=explain)
 
 

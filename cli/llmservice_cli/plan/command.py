@@ -92,8 +92,9 @@ def run(options: argparse.Namespace) -> ExitCode:
     else:
         if model is None and not {"parameters", "weights_gib"} & asked.values.keys():
             raise BadInput([Wrong("-f", "there is nothing to plan.", NOTHING)])
-        questions, wrongs = (from_values(asked.values, model or Model(), asked.devices),), ()
-    code = (compared if options.compare else present)(questions, options)
+        questions, wrongs = (from_values(asked.values, model or Model(), asked.devices, inputs.flag),), ()
+    show = compared if options.compare else present
+    code = show(questions, options) if questions else ExitCode.DONE
     for wrong in wrongs:
         print(f"error: {wrong}", file=sys.stderr)
     return max(code, ExitCode.BAD_INPUT) if wrongs else code

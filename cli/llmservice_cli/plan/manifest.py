@@ -29,7 +29,7 @@ from llmservice_cli.errors import BadInput, Wrong
 from .given import Given
 from .models import STDIN, Model
 from .options import OPTIONS, overridden, write
-from .questions import Question, with_values
+from .questions import Question, notes, with_values, wrong_split
 from .sources import Sources
 
 # An installation may have images of its own for these; that is not what a plan is about.
@@ -74,6 +74,7 @@ def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Aske
 def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
     service = LLMService.from_object(_complete(overridden(manifest, given.values), given))
     spec = service.spec
+    limit = (spec.runtime.resources.get("limits") or {}).get("memory")
     is_cpu = spec.accelerator.type == "cpu"
     devices = () if is_cpu else _devices(service, given)
     _judge(service, devices if given.devices else ())
@@ -87,6 +88,9 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         cpu_kv_cache_gib=cpu_kv_cache_gib(service, _SETTINGS),
         draft=None if draft is None else sources.architecture_of(draft.uri),
     )
+    wrongs = list(wrong_split(request, _field))
+    if wrongs:
+        raise BadInput(replace(wrong, field=f"{service.name}: {wrong.field}") for wrong in wrongs)
     return Question(
         with_values(request, given.values),
         devices,
@@ -94,10 +98,15 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         namespace=manifest["metadata"].get("namespace"),
         missing=model.missing,
         why_missing=model.why_missing,
-        notes=(*_overrides(manifest, given), *model.notes),
+        notes=(*_overrides(manifest, given), *model.notes, *notes(request)),
+        memory_limit_gib=gibibytes(str(limit)) if is_cpu and limit is not None else None,
         is_manifest=True,
         accepts=lambda fields: _is_valid(manifest, given, fields),
     )
+
+
+def _field(name: str) -> str:
+    return f"spec.{OPTIONS[name].spec}"
 
 
 def _is_valid(manifest: Mapping[str, Any], given: Given, fields: Fields) -> bool:

@@ -6,14 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from llmservice_operator.planner import config_json
 from llmservice_operator.planner.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.tensors import Tensors
-from llmservice_runtime.contract import Failure
+from llmservice_runtime.contract import Failure, FailureReason
 
 from llmservice_cli.errors import BadInput, Wrong
 
@@ -22,6 +22,18 @@ from .values import Refused, shown
 REMOTE = ("hf://", "s3://")
 STDIN = "-"
 CONFIG_JSON = "config.json"
+PATIENCE_SECONDS = 6.0
+"""Somebody waits at a prompt; a Job has more time."""
+_OTHERWISE = "Or give its config.json with --config."
+_NO_ACCESS = (
+    f"Set HF_TOKEN (hf://) or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) to what may read it. {_OTHERWISE}"
+)
+_REMEDIES = {
+    FailureReason.MODEL_DOWNLOAD_FAILED: f"Check the network, proxies and HF_ENDPOINT. {_OTHERWISE}",
+    FailureReason.MODEL_ACCESS_DENIED: _NO_ACCESS,
+    FailureReason.MODEL_TOKEN_REFUSED: _NO_ACCESS,
+}
+"""Those of a Job speak of Secrets and charts."""
 
 
 class NotReached(Exception):
@@ -71,6 +83,7 @@ def from_config(place: str) -> Model:
 
 def from_uri(uri: str) -> Model:
     """--model: hf://, s3:// or a local folder; NotReached where it cannot be looked at."""
+    from llmservice_runtime.inspect_source import Budget
     from llmservice_runtime.inspection import inspect
 
     if not uri.startswith(REMOTE):
@@ -81,9 +94,10 @@ def from_uri(uri: str) -> Model:
                 "Give one of them, or the model's config.json with --config.",
             )
         return from_config(str(path))
-    found = inspect(uri, _environment())
+    found = inspect(uri, _environment(), budget=Budget(seconds=PATIENCE_SECONDS, say=_say))
     if found.failure is not None:
-        raise NotReached(found.failure)
+        remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
+        raise NotReached(replace(found.failure, remedy=remedy))
     return from_document(found.config, "--model", _tensors(found.tensors))
 
 
@@ -122,6 +136,11 @@ def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:
 def _environment() -> dict[str, str]:
     """HF_TOKEN, HF_ENDPOINT, AWS_... and proxies, as the user's other tools have them."""
     return dict(os.environ)
+
+
+def _say(text: str) -> None:
+    """Why it takes longer."""
+    print(f"note: {text}", file=sys.stderr)
 
 
 def _text(place: str) -> str:

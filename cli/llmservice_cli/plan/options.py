@@ -165,6 +165,11 @@ OPTIONS: Mapping[str, Option] = MappingProxyType({one.name: one for group in GRO
 BY_ALIAS: Mapping[str, str] = MappingProxyType({alias: one.name for one in OPTIONS.values() for alias in one.aliases})
 
 
+def flag(name: str) -> str:
+    """What an option is called on the command line."""
+    return OPTIONS[name].flag
+
+
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Every option, as text: its own reader says what is wrong with it, and all that is wrong is told at once."""
     for title, options in GROUPS.items():

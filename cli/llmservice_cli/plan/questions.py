@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.plan import Adapters, Device, Request
+
+from llmservice_cli.errors import BadInput, Wrong
 
 from .models import Model
 from .options import Values
@@ -29,6 +32,7 @@ _WITHOUT_A_FIELD = ("kv_cache_memory_bytes", "parameters", "weights_gib", "vllm_
 CPU = "cpu"
 
 Accepts = Callable[["Fields"], bool]
+Label = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Question:
     why_missing: str | None = None
     """Why they are not known, where there was an attempt to read them."""
     notes: tuple[str, ...] = ()
+    memory_limit_gib: float | None = None
+    """Of the container, on CPUs, where the model lies in its memory."""
     is_manifest: bool = False
     accepts: Accepts = lambda _: True
     """Whether the manifest would still be a valid one with these fields."""
@@ -57,8 +63,8 @@ class Question:
         return tuple(replace(self.request, device=device) for device in self.devices) or (self.request,)
 
 
-def from_values(values: Values, model: Model, devices: Sequence[Device]) -> Question:
-    """From options alone."""
+def from_values(values: Values, model: Model, devices: Sequence[Device], label: Label) -> Question:
+    """From options alone; `label` is what their user calls them. BadInput where vLLM would refuse the split."""
     request = Request(
         architecture=model.architecture,
         device=None,
@@ -68,13 +74,47 @@ def from_values(values: Values, model: Model, devices: Sequence[Device]) -> Ques
         **_quantization(values.get("quantization")),
         **{name: values[name] for name in _AS_THEY_ARE if name in values},
     )
-    return Question(request, tuple(devices), missing=model.missing)
+    wrongs = list(wrong_split(request, label))
+    if wrongs:
+        raise BadInput(wrongs)
+    return Question(request, tuple(devices), missing=model.missing, notes=tuple(notes(request)))
 
 
 def with_values(request: Request, values: Values) -> Request:
     """A manifest's request with the options that the spec has no field for."""
     draft = values.get("speculative_config", request.draft)
     return replace(request, draft=draft, **{name: values[name] for name in _WITHOUT_A_FIELD if name in values})
+
+
+def wrong_split(request: Request, label: Label) -> Iterator[Wrong]:
+    """What vLLM refuses before it loads anything: ranks that cannot share the heads, more stages than layers."""
+    model, ranks, stages = request.architecture, request.tensor_parallel_size, request.pipeline_parallel_size
+    if model is None:
+        return
+    if ranks > 1:
+        from llmservice_operator.planner.changes import shares_heads  # and with it all of the spec's models
+
+        if not shares_heads(request, ranks):
+            heads = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
+            fitting = [n for n in range(1, model.num_attention_heads + 1) if shares_heads(request, n)]
+            yield Wrong(
+                label("tensor_parallel_size"),
+                f"{ranks} ranks cannot share {heads} evenly.",
+                f"Use one of {', '.join(map(str, fitting))}.",
+            )
+    if stages > len(model.layers):
+        message = f"{stages} stages cannot share {len(model.layers)} layers."
+        yield Wrong(label("pipeline_parallel_size"), message, f"Use at most {len(model.layers)}.")
+
+
+def notes(request: Request) -> Iterator[str]:
+    """What the memory allows and vLLM does not."""
+    longest = request.architecture.max_position_embeddings if request.architecture is not None else None
+    if isinstance(request.max_model_len, int) and longest is not None and request.max_model_len > longest:
+        yield (
+            f"the model was made for {longest:,} tokens: vLLM refuses {request.max_model_len:,} unless its positions "
+            "are rescaled (spec.contextExtension)"
+        )
 
 
 def device(name: str | None, memory_gib: float | None) -> Device | None:
@@ -96,10 +136,15 @@ def device(name: str | None, memory_gib: float | None) -> Device | None:
 
 
 def _near(name: str) -> str:
-    plain = {product.lower().removeprefix("nvidia-").replace("_", "-"): product for product in gpus.CATALOGUE}
-    words = name.lower().removeprefix("nvidia").strip(" -").replace(" ", "-").replace("_", "-")
-    near = [plain[one] for one in get_close_matches(words, plain, n=3, cutoff=0.5)]
+    plain = {_bare(product): product for product in gpus.CATALOGUE}
+    near = [plain[one] for one in get_close_matches(_bare(name), plain, n=3, cutoff=0.5)]
     return f" such as {', '.join(near or ['NVIDIA-L4', 'NVIDIA-H100-80GB-HBM3'])}"
+
+
+def _bare(name: str) -> str:
+    """A name without what all of its vendor's begin and end with."""
+    word = re.sub(r"[\s_-]+", "-", name.lower())
+    return re.sub(r"^((nvidia|amd|geforce|instinct|tesla)-)+|-oam$", "", word)
 
 
 def _adapters(values: Values) -> Adapters | None:

@@ -19,6 +19,7 @@ Row = tuple[Span, ...]
 WIDEST = 100
 NARROWEST = 30
 _INDENT = "  "
+_LONGEST_NAME = 24
 VERDICT_STYLES = {Fit.FITS: "bold green", Fit.TIGHT: "bold yellow", Fit.DOES_NOT_FIT: "bold red", Fit.UNKNOWN: "bold"}
 
 
@@ -157,13 +158,17 @@ def _remedy(index: int, remedy: Remedy, width: int, *, is_manifest: bool) -> Ite
 
 def _explained(lines: Sequence[Line], width: int) -> Iterator[Row]:
     """Names, figures, and how they come about; sources below."""
-    label = max(len(line.name) for line in lines)
+    label = max((len(line.name) for line in lines if len(line.name) <= _LONGEST_NAME), default=0)
     left = len(_INDENT) + label + 2 + len("00000.000 GiB") + 2
     room = max(24, width - left)
     for line in lines:
         figure = f"{line.gib:9.3f} GiB" if line.gib is not None else " " * 13
         first, *more = wrap(line.formula, room, break_on_hyphens=False) or [""]
-        yield ((f"{_INDENT}{line.name:<{label}}  ", "bold"), (f"{figure}  {first}", ""))
+        name = line.name
+        if len(name) > label:
+            yield ((f"{_INDENT}{name}", "bold"),)
+            name = ""
+        yield ((f"{_INDENT}{name:<{label}}  ", "bold"), (f"{figure}  {first}", ""))
         yield from (((f"{' ' * left}{text}", ""),) for text in more)
         yield from (((f"{' ' * left}{text}", "dim"),) for text in wrap(line.source, room, break_on_hyphens=False))
 

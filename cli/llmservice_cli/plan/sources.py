@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,6 @@ class Sources:
     """Models that were looked at, so that ten services of one model ask the hub once."""
 
     is_offline: bool = False
-    read: Callable[[str], Model] = models.from_uri
     _seen: dict[str, Model | NotReached] = field(default_factory=dict)
 
     def model_of(self, service: LLMService, named: Model | None) -> Found:
@@ -70,12 +69,12 @@ class Sources:
             return self._look(uri), ""
         except NotReached as unreached:
             failure = unreached.failure
-            return None, f"cannot be read: {failure.message} {failure.remedy} Or give its config.json with --config."
+            return None, f"cannot be read: {failure.message} {failure.remedy}"
 
     def _look(self, place: str) -> Model:
         if place not in self._seen:
             try:
-                self._seen[place] = self.read(place)
+                self._seen[place] = models.from_uri(place)
             except NotReached as unreached:
                 self._seen[place] = unreached
         seen = self._seen[place]

@@ -1,0 +1,99 @@
+"""`llmservice plan --compare`: GPUs and precisions as a grid."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_cli.app import run
+from llmservice_cli.errors import ExitCode
+from llmservice_cli.plan.answers import USUAL_GPUS, usual_devices
+from llmservice_operator.planner.gpus import CATALOGUE
+
+from .cli_plan_world import config
+
+TWO = ("--gpu", "NVIDIA-L4", "--gpu", "Tesla-T4", "--max-model-len", "16k")
+QUANTIZED = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+
+
+def cells(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[tuple[str, str, str], dict[str, Any]]]:
+    code = run(["plan", "--compare", "-o", "json", *words])
+    found = json.loads(capsys.readouterr().out)["cells"]
+    return code, {(cell["gpu"], cell["weights"], cell["kvCacheDtype"]): cell for cell in found}
+
+
+def test_every_gpu_with_every_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = cells(capsys, "--config", config(tmp_path), *TWO)
+    assert code == ExitCode.DONE
+    assert len(found) == 2 * 3 * 2
+    assert found["NVIDIA-L4", "as it is", "auto"]["verdict"] == "Fits"
+    assert found["Tesla-T4", "as it is", "auto"]["verdict"] == "DoesNotFit"
+    assert found["Tesla-T4", "int4", "auto"]["verdict"] == "Fits"
+    plain, halved = (found["NVIDIA-L4", "as it is", kv]["kvCacheTokens"] for kv in ("auto", "fp8"))
+    assert halved == pytest.approx(2 * plain, rel=0.01)
+    assert found["NVIDIA-L4", "fp8", "auto"]["weightsGiB"] < found["NVIDIA-L4", "as it is", "auto"]["weightsGiB"]
+
+
+def test_what_a_gpu_does_not_compute_is_not_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = cells(capsys, "--config", config(tmp_path), *TWO)
+    refused = found["Tesla-T4", "int4", "fp8"]
+    assert refused["verdict"] is None
+    assert "no kernel reads an fp8 KV cache" in refused["reason"]
+    _, found = cells(capsys, "--config", config(tmp_path), *TWO, "--dtype", "bfloat16")
+    assert found["Tesla-T4", "as it is", "auto"]["verdict"] is None
+    assert found["NVIDIA-L4", "as it is", "auto"]["verdict"] == "Fits"
+
+
+@pytest.mark.parametrize("words", [("--quantization", "fp8"), ("--weights-gib", "5")])
+def test_weights_that_are_decided_stay(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, found = cells(capsys, "--config", config(tmp_path), *TWO, *words)
+    assert {weights for _, weights, _ in found} == {"as it is"}
+    _, found = cells(capsys, "--config", config(tmp_path, **QUANTIZED), *TWO)
+    assert {weights for _, weights, _ in found} == {"as it is"}
+
+
+def test_one_gpu_is_compared_with_the_usual_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = cells(capsys, "--config", config(tmp_path), "--gpu", "NVIDIA-RTX-A6000")
+    gpus = list(dict.fromkeys(gpu for gpu, _, _ in found))
+    assert gpus == ["NVIDIA-RTX-A6000", *(device.name for device in usual_devices())]
+
+
+def test_the_usual_gpus_are_labels_of_the_catalogue() -> None:
+    assert [name for name in USUAL_GPUS if name not in CATALOGUE] == []
+
+
+def test_nothing_fits_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--config", config(tmp_path, num_hidden_layers=320), "--gpu", "T4", "--gpu", "L4")
+    assert cells(capsys, *words)[0] == ExitCode.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(
+    ("columns", "headers"), [(160, 1), (80, 2), (40, 6)], ids=["one grid", "one a cache type", "one a column"]
+)
+def test_the_grid_fits_the_terminal(
+    columns: int,
+    headers: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run(["plan", "--compare", "--config", config(tmp_path), *TWO]) == ExitCode.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert sum(line.startswith("    ") for line in lines) == headers
+    assert sum(line.startswith("L4  ") for line in lines) == headers
+
+
+def test_as_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--compare", "--config", config(tmp_path), *TWO, "-o", "markdown"]) == ExitCode.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "|  | as it is, auto KV | as it is, fp8 KV | fp8, auto KV | fp8, fp8 KV | int4, auto KV | int4, fp8 KV |"
+    )
+    assert lines[2].startswith("| NVIDIA-L4 | Fits ")
+    assert lines[3].startswith("| Tesla-T4 | DoesNotFit ")

@@ -16,7 +16,10 @@ __all__ = ["INSPECTED_KEYS", "SECTION_KEYS", "expanded", "modules", "selected", 
 Json = Mapping[str, Any]
 
 _ROPE = frozenset({"rope_scaling", "rope_parameters"})
-_ROPE_KEYS = frozenset({"rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta"})
+_ROPE_KEYS = frozenset({
+    "rope_type", "type", "factor", "original_max_position_embeddings", "rope_theta", "partial_rotary_factor",
+    "mrope_section",
+})  # fmt: skip
 _QUANTIZED = frozenset({"quantization_config", "compression_config"})
 # What only the quantizer itself wanted to remember.
 _QUANTIZER_NOTES = frozenset({
@@ -25,12 +28,14 @@ _QUANTIZER_NOTES = frozenset({
     "transform_config", "actorder", "export", "batch_size", "cache_block_outputs", "llm_int8_threshold",
     "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "bnb_4bit_quant_storage",
 })  # fmt: skip
+# A part of a module's name that is a number.
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _DEEPEST = 6
 _LARGEST = 2**63
 _LONGEST_TEXT = 600
 _FEW = 8
-# Shorter lists of modules stay readable as they are.
-_LONGEST_PATTERN = 160
+# Characters of a value below which leaving it out saves little.
+_WORTH_A_CUT = 160
 
 
 def selected(config: Json) -> dict[str, Any]:
@@ -110,16 +115,17 @@ def _length(value: object) -> int:
     return len(json.dumps(value, separators=(",", ":")))
 
 
-def _rope(value: object) -> Any:
-    """Without the factors of single frequencies, of which there are dozens."""
+def _rope(value: object, *, is_outer: bool = True) -> Any:
+    """Without the factors of single frequencies, of which there are dozens; some have one for each kind of layer."""
     if not isinstance(value, Mapping):
         return None
-    inner = {
-        name: _rope(item) if isinstance(item, Mapping) else _plain(item)
-        for name, item in value.items()
-        if name in _ROPE_KEYS or isinstance(item, Mapping)
-    }
-    return {name: item for name, item in inner.items() if item is not None}
+    kept: dict[str, Any] = {}
+    for name, item in value.items():
+        if isinstance(item, Mapping) and is_outer:
+            kept[name] = _rope(item, is_outer=False)
+        elif name in _ROPE_KEYS and not isinstance(item, Mapping):
+            kept[name] = _plain(item)
+    return {name: item for name, item in kept.items() if item is not None}
 
 
 def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
@@ -151,7 +157,7 @@ def modules(names: Iterable[str], layers: int | None = None) -> list[str]:
     groups: dict[str, list[str]] = {}
     for name in names:
         is_pattern = name.startswith("re:") or "*" in name
-        groups.setdefault(name if is_pattern else re.sub(r"(?<![^.])\d+(?![^.])", "*", name), []).append(name)
+        groups.setdefault(name if is_pattern else _NUMBER.sub("*", name), []).append(name)
     return [found[0] if len(found) == 1 else _pattern(group, found, layers) for group, found in groups.items()]
 
 
@@ -159,14 +165,46 @@ def _pattern(group: str, names: Sequence[str], layers: int | None) -> str:
     """`group` is their common name with * for numbers, of which the first counts the layers."""
     if "*" not in group or group in names:
         return group
-    numbers = sorted({int(found[0]) for name in names if (found := re.search(r"(?<![^.])\d+(?![^.])", name))})
-    is_tower = is_encoder(group.split("."))
-    if is_tower or layers is None or len(numbers) >= layers:
+    numbers = {int(found[0]) for name in names if (found := _NUMBER.search(name))}
+    if is_encoder(group.split(".")) or group.startswith("mtp"):
         return group
-    before, after = (re.escape(part).replace(r"\*", r"\d+") for part in group.split("*", 1))
-    exact = f"re:{before}({'|'.join(map(str, numbers))}){after}"
-    # Nearly all layers, told in full, would be the longest part of the document.
-    return group if len(exact) > _LONGEST_PATTERN and 2 * len(numbers) > layers else exact
+    # Before the layers stands what the checkpoint calls the language model; others call it otherwise.
+    prefix = found[0] if (found := re.match(r".+\.(?=(layers|h|blocks)\.\*)", group)) else ""
+    stem = group[len(prefix) :]
+    is_usual = prefix in ("", "model.")
+    everywhere = group if is_usual else f"*{stem}"
+    if layers is None or numbers.issuperset(range(layers)):
+        return everywhere
+    before, _, after = (re.escape(text).replace(r"\*", r"\d+") for text in stem.partition("*"))
+    start = re.escape(prefix) if is_usual else ".*"
+    return f"re:{start}{before}({_alternatives(numbers)}){after}"
+
+
+def _alternatives(numbers: Iterable[int]) -> str:
+    """An expression for some numbers: 3 to 60 is [3-9]|[1-5]\\d|60."""
+    units: dict[int, set[int]] = {}
+    for number in numbers:
+        units.setdefault(number // 10, set()).add(number % 10)
+    alike: dict[str, set[int]] = {}
+    for tens, digits in sorted(units.items()):
+        alike.setdefault(_class(digits), set()).add(tens)
+    found = []
+    for digits_class, all_tens in alike.items():
+        found += [digits_class] if 0 in all_tens else []
+        found += [_class(small) + digits_class] if (small := {tens for tens in all_tens if 0 < tens < 10}) else []
+        found += [f"{tens}{digits_class}" for tens in sorted(all_tens) if tens >= 10]
+    return "|".join(found)
+
+
+def _class(digits: set[int]) -> str:
+    if len(digits) == 10:
+        return r"\d"
+    ordered = sorted(digits)
+    text = "".join(map(str, ordered))
+    if len(text) == 1:
+        return text
+    is_run = len(text) > 2 and ordered[-1] - ordered[0] == len(text) - 1
+    return f"[{ordered[0]}-{ordered[-1]}]" if is_run else f"[{text}]"
 
 
 def shorter(config: Json) -> dict[str, Any] | None:
@@ -219,7 +257,7 @@ def _no_longest(config: Json) -> dict[str, Any] | None:
     long = [
         name
         for name, item in config.items()
-        if name not in SECTION_KEYS and isinstance(item, (list, Mapping, str)) and _length(item) > _LONGEST_PATTERN
+        if name not in SECTION_KEYS and isinstance(item, (list, Mapping, str)) and _length(item) > _WORTH_A_CUT
     ]
     longest = max(long, key=lambda name: _length(config[name]), default=None)
     return None if longest is None else {name: item for name, item in config.items() if name != longest}

@@ -24,7 +24,8 @@ _LENGTHS = """
 _ATTENTION = """
     num_attention_heads n_head n_heads num_heads num_key_value_heads n_head_kv num_kv_heads n_kv_heads
     multi_query multi_query_attention multi_query_group_num num_attention_groups new_decoder_architecture head_dim
-    kv_channels hidden_size_per_head attention_head_dim attn_config partial_rotary_factor qkv_bias
+    kv_channels hidden_size_per_head attention_head_dim attn_config partial_rotary_factor rotary_dim
+    rotary_pct rope_pct rope_local_base_freq use_qk_norm qkv_bias use_qkv_bias add_qkv_bias attention_layers
     sliding_window use_sliding_window max_window_layers sliding_window_size sliding_window_pattern sliding_layers
     sliding_window_layers interleaved_sliding_window window_size layer_types attention_chunk_size no_rope_layers
     no_rope_layer_interval swa_num_key_value_heads swa_num_attention_heads swa_head_dim swa_v_head_dim
@@ -36,7 +37,7 @@ _ATTENTION = """
 """
 _FEED_FORWARD = """
     intermediate_size n_inner ffn_dim ffn_hidden_size feed_forward_hidden_size hidden_dim intermediate_size_mlp
-    d_ff ffn_config expansion_ratio mlp_ratio is_gated_act hidden_act activation_function hidden_activation
+    d_ff gated_mlp ffn_config expansion_ratio mlp_ratio is_gated_act hidden_act activation_function hidden_activation
     feed_forward_proj parallel_attn block_ff_dim block_multiple_of block_ffn_dim_multiplier block_auto_adjust_ff_dim
     intermediate_size_per_layer mlp_hidden_act mlp_layer_types
     num_experts num_local_experts n_routed_experts moe_num_experts num_moe_experts num_experts_per_tok
@@ -53,14 +54,16 @@ _FEED_FORWARD = """
 _STATE = """
     state_size ssm_state_size mamba_d_state mamba_d_conv mamba_expand mamba_n_heads mamba_num_heads n_mamba_heads
     mamba_d_head mamba_head_dim mamba_headdim mamba_n_groups mamba_ngroups mamba_d_ssm mamba_dt_rank
+    mamba2_num_heads use_conv_bias mamba_proj_bias mamba_conv_bias mamba_rms_norm
     mamba_chunk_size mamba_cache_dtype mamba_ssm_cache_dtype mamba_ssm_dtype mamba_intermediate_size mamba_config
     conv_kernel conv_dim conv_dim_out conv_L_cache n_groups expand time_step_rank d_state
     d_conv d_inner chunk_size
     attn_layer_period attn_layer_offset attn_layer_indices hybrid_override_pattern layers_block_type block_types
     attention_layers_idx full_attn_idxs full_attention_interval linear_attention linear_attn_config
-    linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
-    hybrid_layer_ids num_mem_blocks attention_hidden_size use_shared_attention_adapter adapter_rank lru_width
-    conv1d_width layer_group_size group_norm_size short_conv_kernel_size mamba_layers ssm_cfg d_intermediate
+    linear_conv_kernel_dim linear_head_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads
+    linear_value_head_dim hybrid_layer_ids num_mem_blocks attention_hidden_size use_shared_attention_adapter
+    adapter_rank lru_width conv1d_width layer_group_size group_norm_size short_conv_kernel_size mamba_layers ssm_cfg
+    d_intermediate
 """
 _MTP = """
     num_nextn_predict_layers num_mtp_modules mtp_num_layers mtp_num_hidden_layers num_speculative_tokens
@@ -75,8 +78,9 @@ _QUANTIZED = "quantization_config compression_config"
 
 # Configurations within the configuration, of which the same keys are kept.
 SECTION_KEYS = (
-    "text_config", "llm_config", "language_config", "thinker_config", "decoder", "decoder_config", "text_model",
-    "model", "vision_config", "audio_config", "visual", "vit_config", "vision_tower_config", "encoder_config",
+    "text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config",
+    "decoder", "decoder_config", "text_model", "vision_config", "audio_config", "visual", "vit_config",
+    "vision_tower_config", "encoder_config",
 )  # fmt: skip
 # Within the sections of encoders only: their sizes, for when there are no tensors to sum up.
 _ENCODERS = """

@@ -58,7 +58,7 @@ class Inspection:
         """The reverse; None where the text is something else (a log's tail, or of a later version)."""
         try:
             document = json.loads(text)
-        except ValueError:
+        except (RecursionError, ValueError):
             return None
         return cls.from_document(document)
 

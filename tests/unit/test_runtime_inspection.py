@@ -1,0 +1,492 @@
+"""A model is looked at where it lies: its config.json and the headers of its weights, never the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_runtime import inspection
+from llmservice_runtime.contract import FailureReason as R
+from llmservice_runtime.fetch.redact import MASK
+from llmservice_runtime.inspect_source import Budget
+from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection import inspect
+
+from tests.support.fetching import TOKEN
+from tests.support.hub import Hub, Repo, serving
+from tests.support.object_store import ROOT, ObjectStore, object_store
+from tests.support.weights import header_bytes, named_tensors, safetensors
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "transformers_version": "4.57.1",
+}
+INSPECTED = {name: value for name, value in CONFIG.items() if name != "transformers_version"}
+FIRST = named_tensors(
+    {"model.embed_tokens.weight": ("BF16", (1000, 64)), "model.layers.0.self_attn.q_proj.weight": ("BF16", (64, 64))}
+)
+SECOND = named_tensors(
+    {"model.layers.1.mlp.up_proj.weight": ("F8_E4M3", (256, 64)), "lm_head.weight": ("BF16", (1000, 64))}
+)
+WHOLE = {
+    "embedding": 128_000,
+    "head": 128_000,
+    "attention": 8192,
+    "feedForward": 16_384,
+    "parameters": 148_480,
+    "dtype": "bfloat16",
+}
+
+
+def files(weights: Mapping[str, bytes] | None = None, **config: Any) -> dict[str, bytes]:
+    """A repository with two shards and their index, or other weights."""
+    shards = {"model-00001-of-00002.safetensors": FIRST, "model-00002-of-00002.safetensors": SECOND}
+    named = {
+        "model.embed_tokens.weight": "model-00001-of-00002.safetensors",
+        "lm_head.weight": "model-00002-of-00002.safetensors",
+    }
+    index = {"metadata": {"total_size": 1}, "weight_map": named}
+    return {
+        "config.json": json.dumps(CONFIG | config).encode(),
+        "README.md": b"# a model",
+        **({"model.safetensors.index.json": json.dumps(index).encode()} if weights is None else {}),
+        **(shards if weights is None else weights),
+    }
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    repos = {
+        "org/sharded": Repo(files()),
+        "org/gated": Repo(files(), gated=True),
+        "org/private": Repo(files(), private=True),
+    }
+    with serving(Hub(repos, {TOKEN: {"org/gated", "org/private"}, "hf_ofSomebodyElse": set()})) as running:
+        yield running
+
+
+def at(hub: Hub, repo: str, budget: Budget | None = None, **environment: str) -> Inspection:
+    budget = budget or Budget(sleep=lambda _: None)
+    return inspect(f"hf://{repo}", {"HF_ENDPOINT": hub.url, **environment}, budget=budget)
+
+
+def test_a_repository(hub: Hub) -> None:
+    found = at(hub, "org/sharded")
+    assert found.failure is None
+    assert found.revision == hub.repos["org/sharded"].commit
+    assert found.config == INSPECTED | {"torch_dtype": "bfloat16"}, "the dtype is the tensors', as vLLM takes it"
+    assert found.tensors == WHOLE
+
+
+def test_no_weights_are_read(hub: Hub) -> None:
+    at(hub, "org/sharded")
+    assert hub.sent == {
+        "model-00001-of-00002.safetensors": header_bytes(FIRST),
+        "model-00002-of-00002.safetensors": header_bytes(SECOND),
+    }
+
+
+def test_what_the_config_says_of_its_dtype_stays(hub: Hub) -> None:
+    hub.repos["org/sharded"].files["config.json"] = json.dumps(CONFIG | {"torch_dtype": "float16"}).encode()
+    assert at(hub, "org/sharded").config["torch_dtype"] == "float16"
+
+
+def test_a_server_that_ignores_ranges_is_left_early(hub: Hub) -> None:
+    """The header stands at the beginning: what comes behind it is not waited for."""
+    big = named_tensors({"model.layers.0.mlp.up_proj.weight": ("U8", (60_000_000,))})
+    hub.repos["org/sharded"] = Repo(files({"model.safetensors": big}))
+    hub.ignores_ranges = True
+    found = at(hub, "org/sharded")
+    assert found.tensors == {"feedForward": 60_000_000, "parameters": 60_000_000, "dtype": "uint8"}
+    assert hub.sent["model.safetensors"] < 30_000_000
+
+
+def test_a_mirror_that_lists_names_only(hub: Hub) -> None:
+    hub.lists_names_only = True
+    assert at(hub, "org/sharded").tensors == WHOLE
+
+
+def test_what_passes_is_tried_again(hub: Hub) -> None:
+    hub.failures = 3
+    assert at(hub, "org/sharded").tensors == WHOLE
+
+
+def test_a_connection_that_ends_early_is_tried_again(hub: Hub) -> None:
+    hub.repos["org/sharded"].cut_at["model-00001-of-00002.safetensors"] = 0
+    assert at(hub, "org/sharded").tensors == WHOLE
+
+
+def test_trying_again_has_an_end(hub: Hub) -> None:
+    """Not the six attempts of a fetch: a server pod does not wait for this."""
+    hub.failures = 1000
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    found = at(hub, "org/sharded", Budget(seconds=5.0, clock=lambda: now, sleep=sleep))
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_DOWNLOAD_FAILED
+    assert now == pytest.approx(5.0)
+    assert "spec.model.architecture" in found.failure.remedy
+    assert "cache" not in found.failure.remedy, "nothing was fetched that could be kept"
+
+
+@pytest.mark.parametrize(
+    ("repo", "token", "reason", "words"),
+    [
+        pytest.param("org/gated", "", R.MODEL_ACCESS_DENIED, "spec.model.tokenSecretRef", id="gated, no token"),
+        pytest.param("org/gated", "hf_ofSomebodyElse", R.MODEL_ACCESS_DENIED, "licence", id="gated, not granted"),
+        pytest.param("org/private", "", R.MODEL_NOT_FOUND, "it is private", id="private, no token"),
+        pytest.param("org/sharded", "hf_expired", R.MODEL_TOKEN_REFUSED, "does not accept the token", id="bad token"),
+        pytest.param("org/nothing", "", R.MODEL_NOT_FOUND, "Check spec.model.uri", id="no repository"),
+        pytest.param("org/sharded@v9", "", R.MODEL_REVISION_NOT_FOUND, "'v9'", id="no revision"),
+    ],
+)
+def test_why_there_are_no_facts(hub: Hub, repo: str, token: str, reason: R, words: str) -> None:
+    found = at(hub, repo, HF_TOKEN=token)
+    assert found.failure is not None
+    assert (found.failure.reason, found.failure.phase) == (reason, None)
+    assert words in f"{found.failure.message} {found.failure.remedy}"
+
+
+@pytest.mark.parametrize("repo", ["org/gated", "org/private"])
+def test_a_token_opens(hub: Hub, repo: str) -> None:
+    assert at(hub, repo, HF_TOKEN=TOKEN).tensors == WHOLE
+
+
+def without(content: bytes, count: int) -> bytes:
+    return content[: len(content) - count]
+
+
+BROKEN: dict[str, tuple[dict[str, bytes | None], R, str]] = {
+    "no config": ({**files(), "config.json": None}, R.MODEL_NOT_FOUND, "has no config.json; it holds: README.md"),
+    "a config that is no JSON": ({**files(), "config.json": b"{"}, R.MODEL_CORRUPT, "config.json of"),
+    "a config that is no object": ({**files(), "config.json": b"[]"}, R.MODEL_CORRUPT, "no JSON object"),
+    "a config of megabytes": ({**files(), "config.json": b" " * (5 << 20)}, R.MODEL_CORRUPT, "5242880 bytes"),
+    "a config without bottom": ({**files(), "config.json": b'{"a":' * 100_000}, R.MODEL_CORRUPT, "no JSON"),
+    "a shard cut short": ({**files({"model.safetensors": without(FIRST, 7)})}, R.MODEL_CORRUPT, "cut short"),
+    "a shard of a few bytes": ({**files({"model.safetensors": b"1234"})}, R.MODEL_CORRUPT, "cut short"),
+    "an empty shard": ({**files({"model.safetensors": b""})}, R.MODEL_CORRUPT, "cut short"),
+    "a git-lfs pointer": (
+        {**files({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"})},
+        R.MODEL_CORRUPT,
+        "no header",
+    ),
+    "an index of other files": (
+        {**files(), "model-00002-of-00002.safetensors": None},
+        R.WEIGHTS_UNREADABLE,
+        "names files that are not in",
+    ),
+    "an index that is none": ({**files(), "model.safetensors.index.json": b"{}"}, R.MODEL_CORRUPT, "index.json of"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_with_the_files(hub: Hub, name: str) -> None:
+    contents, reason, words = BROKEN[name]
+    hub.repos["org/sharded"] = Repo({path: text for path, text in contents.items() if text is not None})
+    found = at(hub, "org/sharded")
+    assert found.failure is not None, found
+    assert found.failure.reason is reason
+    assert words in found.failure.message
+    assert found.revision == hub.repos["org/sharded"].commit
+
+
+TENSORLESS = {
+    "PyTorch's": {"pytorch_model.bin": b"x" * 99},
+    "GGUF": {"model.Q4_K_M.gguf": b"x" * 99},
+    "none yet": {},
+}
+
+
+@pytest.mark.parametrize("name", TENSORLESS)
+def test_without_safetensors_there_are_no_sizes(hub: Hub, name: str) -> None:
+    hub.repos["org/sharded"] = Repo(files(TENSORLESS[name]))
+    found = at(hub, "org/sharded")
+    assert (found.failure, found.config, found.tensors) == (None, INSPECTED, None)
+
+
+COPIES = {
+    "files that the index does not name": {"extra.safetensors": FIRST},
+    "PyTorch's format too": {"pytorch_model.bin": b"x" * 99},
+    "other runtimes' folders": {"original/consolidated.00.safetensors": FIRST, "onnx/model.onnx": b"x"},
+    "folders for other weights": {"vae/model.safetensors": FIRST},
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_only_what_vllm_loads_is_counted(hub: Hub, name: str) -> None:
+    hub.repos["org/sharded"] = Repo(files() | COPIES[name])
+    assert at(hub, "org/sharded").tensors == WHOLE
+
+
+def test_what_modelopt_wrote_beside_the_config(hub: Hub) -> None:
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    hub.repos["org/sharded"].files["hf_quant_config.json"] = json.dumps(beside).encode()
+    assert at(hub, "org/sharded").config["quantization_config"] == beside
+
+
+def test_mistrals_own_format(hub: Hub) -> None:
+    params = {
+        "dim": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": 16,
+        "hidden_dim": 256,
+        "vocab_size": 1000,
+        "sliding_window": [None, 32],
+        "quantization": {"qformat_weight": "fp8_e4m3"},
+    }
+    weights = named_tensors(
+        {"tok_embeddings.weight": ("BF16", (1000, 64)), "layers.0.attention.wq.weight": ("BF16", (64, 64))}
+    )
+    hub.repos["org/sharded"] = Repo(
+        {"params.json": json.dumps(params).encode(), "consolidated.safetensors": weights, "tekken.json": b"{}"}
+    )
+    found = at(hub, "org/sharded")
+    assert found.tensors == {"embedding": 128_000, "attention": 8192, "parameters": 68_096, "dtype": "bfloat16"}
+    assert found.config == {
+        "architectures": ["MistralForCausalLM"],
+        "head_dim": 16,
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "layer_types": ["full_attention", "sliding_attention"],
+        "max_position_embeddings": 128_000,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "quantization_config": {"quant_method": "fp8", "qformat_weight": "fp8_e4m3"},
+        "sliding_window": 32,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 1000,
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, content in files().items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def test_a_folder(folder: Path) -> None:
+    found = inspect(str(folder), {})
+    assert (found.failure, found.revision, found.tensors) == (None, None, WHOLE)
+
+
+def test_a_config_alone(folder: Path) -> None:
+    other = folder / "llama.json"
+    (folder / "config.json").rename(other)
+    found = inspect(str(other), {})
+    assert (found.failure, found.config, found.tensors) == (None, INSPECTED, None)
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    """Whoever plans may have fetched no more than the configuration."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    found = inspect(str(tmp_path), {})
+    assert (found.failure, found.config, found.tensors) == (None, INSPECTED, None)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    found = inspect(str(tmp_path / "nothing"), {})
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_NOT_FOUND
+    assert "for pvc:// it is relative to the claim's root" in found.failure.remedy
+
+
+def test_a_folder_of_a_pointer(folder: Path) -> None:
+    (folder / "model-00001-of-00002.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    found = inspect(str(folder), {})
+    assert found.failure is not None
+    assert found.failure.reason is R.WEIGHTS_UNREADABLE
+    assert "git-lfs pointer" in found.failure.message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read(folder: Path) -> None:
+    (folder / "config.json").chmod(0)
+    found = inspect(str(folder), {})
+    assert found.failure is not None
+    assert found.failure.reason is R.WEIGHTS_UNREADABLE
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/model", "hf://", "hf://../x", "s3://", "oci://x"])
+def test_what_nobody_can_inspect(uri: str) -> None:
+    found = inspect(uri, {})
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_NOT_FOUND
+    assert repr(uri) in found.failure.message
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("s3")) as running:
+        running.make_bucket("models")
+        for name, content in files().items():
+            running.put("models", f"team a/tiny/{name}", content)
+        yield running
+
+
+def test_a_bucket(store: ObjectStore) -> None:
+    found = inspect("s3://models/team a/tiny", store.environment)
+    assert (found.failure, found.tensors) == (None, WHOLE)
+    assert found.revision is not None
+    assert len(found.revision) == 40
+    again = inspect("s3://models/team a/tiny/", store.environment)
+    assert again.revision == found.revision
+
+
+def test_a_bucket_with_wrong_keys(store: ObjectStore) -> None:
+    found = inspect("s3://models/team a/tiny", store.environment | {"AWS_SECRET_ACCESS_KEY": "wr0ng-secret"})
+    assert found.failure is not None
+    assert found.failure.reason in (R.MODEL_TOKEN_REFUSED, R.MODEL_ACCESS_DENIED)
+    assert "wr0ng-secret" not in found.to_json()
+    assert ROOT.access_key not in found.to_json()
+
+
+# The process, as the Job runs it.
+
+
+def run(model: str, log: Path, environment: Mapping[str, str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "llmservice_runtime", "inspect", f"--model={model}", f"--termination-log={log}"],
+        env={**{name: os.environ[name] for name in os.environ if not name.startswith(("HF_", "AWS_"))}, **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def test_the_process_leaves_its_result(hub: Hub, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ended = run("hf://org/gated", log, {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN})
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == log.read_text() + "\n"
+    found = Inspection.from_json(log.read_text())
+    assert found is not None
+    assert found.tensors == WHOLE
+    assert TOKEN not in ended.stdout + ended.stderr
+
+
+def test_a_reason_is_a_result_too(hub: Hub, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ended = run("hf://org/gated", log, {"HF_ENDPOINT": hub.url})
+    found = Inspection.from_json(log.read_text())
+    assert ended.returncode == 0
+    assert found is not None
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_ACCESS_DENIED
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A server that says what it was sent."""
+
+    def do_GET(self) -> None:
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        self.send_response(403)
+        self.send_header("X-Error-Message", f"the token {token} may not")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+class Trickle(BaseHTTPRequestHandler):
+    """A server that is never done, and never silent."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.05)
+        except OSError:
+            return
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), request.param)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("served", [Echo], indirect=True)
+def test_a_token_that_comes_back_is_not_said(served: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ended = run("hf://org/x", log, {"HF_ENDPOINT": served, "HF_TOKEN": TOKEN})
+    assert ended.returncode == 0
+    assert TOKEN not in log.read_text() + ended.stdout + ended.stderr
+    assert MASK in log.read_text()
+
+
+@pytest.mark.parametrize("served", [Trickle], indirect=True)
+def test_a_server_that_trickles_does_not_keep_it(served: str, tmp_path: Path) -> None:
+    """The Job's own deadline would leave no message."""
+    log = tmp_path / "log"
+    code = (
+        "import sys; from pathlib import Path; from llmservice_runtime import inspection; "
+        "inspection.DEADLINE_SECONDS = 1.0; sys.exit(inspection.main('hf://org/x', Path(sys.argv[1])))"
+    )
+    started = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(log)],
+        env={**os.environ, "HF_ENDPOINT": served},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert time.monotonic() - started < 20
+    found = Inspection.from_json(log.read_text())
+    assert found is not None
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_DOWNLOAD_FAILED
+    assert "did not come within 1 s" in found.failure.message
+
+
+def test_a_bug_is_no_conclusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(inspection, "inspect", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    log = tmp_path / "log"
+    assert inspection.main("/nowhere", log) == 1
+    assert not log.exists(), "Kubernetes takes the log's tail where there is no message"
+
+
+def test_the_limit_on_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever made the file decides how long its header claims to be."""
+    monkeypatch.setattr(inspection, "_HEADER_LIMIT", 50)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.safetensors").write_bytes(safetensors(100))
+    found = inspect(str(tmp_path), {})
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_CORRUPT

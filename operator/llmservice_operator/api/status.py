@@ -282,6 +282,7 @@ class PlanStatus(StatusModel):
     verdict: Word | None = said("Fits, Tight, DoesNotFit or Unknown.")
     reason: Text | None = said("The figures that decided.")
     missing: Many[Word] | None = said("What an Unknown verdict would need.", max_length=64)
+    facts: Word | None = said("Hash of the model's facts that it was planned with.")
     gpu: Word | None = said("The GPU that it was planned for.")
     gpus: int | None = said("GPUs of one replica.")
     weights_gi_b: float | None = said("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")

@@ -19,8 +19,6 @@ class Chosen:
     """What `auto` was found to be."""
     plan: Json | None = None
     """As status.plan shows it; None: nothing was planned."""
-    facts: str | None = None
-    """Hash of the model's facts that were planned with."""
     update_requested: str | None = None
     recorded: Json | None = field(default=None, compare=False, repr=False)
     """The record that this was read from: it can never be changed, not even by a release that writes it otherwise."""
@@ -32,7 +30,6 @@ class Chosen:
             gpu=document.get("gpu"),
             max_model_len=document.get("maxModelLen"),
             plan=document.get("plan"),
-            facts=document.get("facts"),
             update_requested=document.get("updateRequested"),
             recorded=document,
         )
@@ -45,7 +42,6 @@ class Chosen:
             "gpu": self.gpu,
             "maxModelLen": self.max_model_len,
             "plan": self.plan,
-            "facts": self.facts,
             "updateRequested": self.update_requested,
         }
         return {key: value for key, value in record.items() if value is not None}

@@ -49,7 +49,7 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
     stand = standing(service, _own_revisions(service, observed))
-    outcome = assess(service, observed, settings, now, stand.chosen)
+    outcome = assess(service, observed, settings, now, stand)
     if outcome.lack is not None:
         return Decision(lack=outcome.lack)
     choice = choose(service, stand, outcome.chosen, settings)
@@ -149,6 +149,7 @@ def _refuse(
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
         effective=previous.get("effective") or {},
+        plan=previous.get("plan"),
         model=previous.get("model"),
         adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )

@@ -14,8 +14,10 @@ from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control import planning
+from llmservice_operator.control.choose import Standing
 from llmservice_operator.control.decision import GpusOf, Lack
 from llmservice_operator.control.model_facts import ModelFacts, facts_of
+from llmservice_operator.control.planning import Question
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.plan import document, fitness
 from llmservice_operator.observe.verdict import Fitness, Obstacle
@@ -51,10 +53,9 @@ class Outcome:
     requeue_after: float | None = None
 
 
-def assess(
-    service: LLMService, observed: Observed, settings: Settings, now: datetime, recorded: Chosen | None
-) -> Outcome:
-    """What the plan says; `recorded` is what the spec's revision was made with, where there is one already."""
+def assess(service: LLMService, observed: Observed, settings: Settings, now: datetime, stand: Standing) -> Outcome:
+    """What the plan says, of a revision that is recorded or of one that would be made now."""
+    recorded = stand.chosen
     if service.spec.fit_policy == "Ignore":
         ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, REASONS[Reason.POLICY_IGNORE].summary)
         return Outcome(ignored, recorded or NOTHING)
@@ -63,12 +64,14 @@ def assess(
         return Outcome(_unknown(facts.why_not), lack=facts.lack)
     if facts.is_waiting:
         return _waiting(facts)
-    if recorded is not None:
-        outcome = _recorded(service, settings, facts, recorded)
-    elif facts.is_known and service.spec.accelerator.type != "cpu" and observed.gpus is None:
-        return Outcome(_unknown("The nodes are being looked at."), lack=_gpus_of(service))
+    if recorded is not None and stand.same_key is not None:
+        is_told = (service.status.get("rollout") or {}).get("revision") == stand.same_key.label
+        told = service.status.get("plan") if is_told else None
+        outcome = _recorded(service, observed, settings, facts, recorded, told or {})
     else:
         outcome = _new(service, observed, settings, facts)
+    if outcome.lack is not None:
+        return outcome
     wait = min(filter(None, (outcome.requeue_after, facts.look_again_after)), default=None)
     return _held_to(replace(outcome, model=facts.record, job=facts.job, requeue_after=wait), service)
 
@@ -83,15 +86,23 @@ def _waiting(facts: ModelFacts) -> Outcome:
     )
 
 
-def _recorded(service: LLMService, settings: Settings, facts: ModelFacts, recorded: Chosen) -> Outcome:
-    """What was planned when it was made, as long as the facts are those of then."""
+def _recorded(
+    service: LLMService, observed: Observed, settings: Settings, facts: ModelFacts, recorded: Chosen, told: Json
+) -> Outcome:
+    """What was planned when it was made; planned again, and once, where other facts became known since."""
     plan, digest = recorded.plan, facts.digest(service)
-    if digest is not None and digest != recorded.facts:
-        asked = planning.question(service, settings, facts.document, facts.tensors)
-        if recorded.max_model_len is not None:
-            asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
-        device = None if asked.request.device is not None else planning.frozen_device(service, recorded)
-        plan = document(planning.planned(service, planning.on(asked, device)))
+    if digest is not None and digest != (plan or {}).get("facts"):
+        if told.get("facts") == digest:
+            plan = told
+        else:
+            asked = planning.question(service, settings, facts.document, facts.tensors)
+            device = planning.frozen_device(service, recorded)
+            if recorded.max_model_len is not None:
+                asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
+            choice = _planned(service, observed, planning.on(asked, device))
+            if choice is None:
+                return _lacking_nodes(service)
+            plan = document(choice.plan, digest)
     said = _unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan)
     return Outcome(said, recorded, plan)
 
@@ -99,17 +110,27 @@ def _recorded(service: LLMService, settings: Settings, facts: ModelFacts, record
 def _new(service: LLMService, observed: Observed, settings: Settings, facts: ModelFacts) -> Outcome:
     """What a revision would be made with now."""
     asked = planning.question(service, settings, facts.document, facts.tensors)
-    if not facts.is_known:
-        choice = Pick(replace(planning.planned(service, asked), reason=facts.why_not))
-    elif service.spec.accelerator.type == "cpu":
-        choice = Pick(planning.planned(service, asked))
+    if facts.is_known:
+        choice = _planned(service, observed, asked)
+        if choice is None:
+            return _lacking_nodes(service)
     else:
-        assert observed.gpus is not None, "asked for before"
-        choice = planning.picked(service, asked, observed.gpus)
-    plan = document(choice.plan)
-    chosen = Chosen(choice.product, _length(service, choice.plan), plan, facts.digest(service))
+        choice = Pick(replace(planning.planned(service, asked), reason=facts.why_not))
+    plan = document(choice.plan, facts.digest(service))
+    chosen = Chosen(choice.product, _length(service, choice.plan), plan)
     is_kept_back = service.spec.fit_policy == "Enforce" and choice.plan.verdict is Fit.DOES_NOT_FIT
     return Outcome(fitness(plan), chosen, plan, requeue_after=LOOK_AGAIN if choice.is_short and is_kept_back else None)
+
+
+def _planned(service: LLMService, observed: Observed, asked: Question) -> Pick | None:
+    """The plan for the device that is known, or for the best of the cluster's; None: the nodes are to be looked at."""
+    if asked.request.device is not None:
+        return Pick(planning.planned(service, asked))
+    return None if observed.gpus is None else planning.picked(service, asked, observed.gpus)
+
+
+def _lacking_nodes(service: LLMService) -> Outcome:
+    return Outcome(_unknown("The nodes are being looked at."), lack=_gpus_of(service))
 
 
 def _held_to(outcome: Outcome, service: LLMService) -> Outcome:

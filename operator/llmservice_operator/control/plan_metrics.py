@@ -7,6 +7,7 @@ from typing import Any
 
 from prometheus_client import Gauge
 
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 
 Json = Mapping[str, Any]
@@ -23,7 +24,8 @@ class Plans:
     def told(self, key: Key, status: Json) -> None:
         """A service's stored or just written status; an empty one: it is gone."""
         before = self._series.get(key, {})
-        now = dict(self._of(key, status.get("plan") or {}, status.get("measured") or {}))
+        plan = {} if _is_of_another(status) else status.get("plan") or {}
+        now = dict(self._of(key, plan, status.get("measured") or {}))
         for (gauge, labels), value in now.items():
             if before.get((gauge, labels)) != value:
                 gauge.labels(*labels).set(value)
@@ -47,3 +49,9 @@ class Plans:
         for quantity, (expected, real) in pairs.items():
             if expected is not None and real:
                 yield (self._error, (*key, quantity)), (expected - real) / real
+
+
+def _is_of_another(status: Json) -> bool:
+    """The plan is of a revision that is kept back, and what is measured of the one that serves."""
+    ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    return ready.get("reason") in (Reason.DOES_NOT_FIT, Reason.INSPECTING_MODEL)

@@ -131,12 +131,10 @@ def stated_memory_gib(service: LLMService) -> float | None:
 
 
 def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
-    """The GPU of a revision that was made already, without a look at the nodes."""
-    memory_gib = stated_memory_gib(service)
-    product = chosen.gpu or next(iter(service.spec.accelerator.product or ()), None)
-    if product is not None:
-        return gpus.device(product) or gpus.device(product, memory_gib)
-    return None if memory_gib is None else Device(f"a GPU of {memory_gib:g} GiB", memory_gib)
+    """The GPU of a revision that was made already, where one was chosen that the catalogue knows."""
+    if service.spec.accelerator.type == "cpu" or chosen.gpu is None:
+        return None
+    return gpus.device(chosen.gpu) or gpus.device(chosen.gpu, stated_memory_gib(service))
 
 
 def is_enough(document: str) -> bool:

@@ -26,8 +26,8 @@ _VERDICTS: Mapping[str, tuple[ConditionStatus, Reason]] = {
 }
 
 
-def document(plan: Plan) -> dict[str, Any]:
-    """The value of status.plan; what is not known is left out."""
+def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
+    """The value of status.plan; what is not known is left out. `facts` is a hash of those that were planned with."""
     per_gpu = _known(
         memoryGiB=_gib(plan.memory_gib),
         budgetGiB=_gib(plan.budget_gib),
@@ -40,6 +40,7 @@ def document(plan: Plan) -> dict[str, Any]:
     return _known(
         verdict=str(plan.verdict),
         reason=plan.reason[:_TEXT_LIMIT],
+        facts=facts,
         missing=[item[:_TEXT_LIMIT] for item in plan.missing][:_MISSING] or None,
         gpu=plan.gpu or None,
         gpus=plan.gpus,

@@ -113,10 +113,18 @@ def test_nearly_all_of_a_gpu_is_never_sure() -> None:
     assert "gpu-memory-utilization" in found.reason
 
 
-def test_the_recommended_number_of_sequences_follows_the_cache() -> None:
-    few, many = plan(asked(max_model_len=32768)), plan(asked(device=H100, max_model_len=4096))
-    assert few.recommended_max_num_seqs == 2
-    assert many.recommended_max_num_seqs == 256
+@pytest.mark.parametrize(
+    ("more", "recommended"),
+    [
+        pytest.param({"max_model_len": 16384}, 12, id="a small cache: 31,696 tokens"),
+        pytest.param({"max_model_len": 512}, 48, id="short requests"),
+        pytest.param({"device": H100}, 192, id="a large one: 450,976 tokens"),
+        pytest.param({"device": H100, "max_num_seqs": 32}, 32, id="no more than is asked for"),
+        pytest.param({"device": T4}, 1, id="none at all"),
+    ],
+)
+def test_the_recommended_number_of_sequences_follows_the_cache(more: dict[str, Any], recommended: int) -> None:
+    assert plan(asked(**more)).recommended_max_num_seqs == recommended
 
 
 def test_every_step_of_the_arithmetic_is_told() -> None:

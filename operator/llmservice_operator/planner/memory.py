@@ -17,8 +17,9 @@ from llmservice_operator.planner.engines import Engine, engine
 from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
 
-OCCUPANCY = 4
-"""Requests rarely have their full length: so many share the KV cache that one of full length would need, on average."""
+TYPICAL_REQUEST = 2048
+"""Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
+_SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         max_model_len=longest,
         requested_max_model_len=length or None,
         max_concurrency=concurrency,
-        recommended_max_num_seqs=_recommended(concurrency, batching(request)),
+        recommended_max_num_seqs=_recommended(capacity.tokens, length, batching(request)),
         error_band=_share(budget.band, budget.available),
         error_band_gib=budget.band / GIB,
         margin_gib=(budget.available - needed) / GIB,
@@ -212,11 +213,11 @@ def _share(band: float, available: float) -> float:
     return min(1.0, band / available) if available > 0 else 1.0
 
 
-def _recommended(concurrency: float, step: Batching) -> int:
-    """As many sequences as the KV cache holds at a quarter of the full length each; more would only be preempted."""
-    wanted = max(1, int(concurrency * OCCUPANCY))
-    steps = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-    return max(size for size in steps if size <= min(wanted, max(1, step.sequences)))
+def _recommended(tokens: int, length: int, step: Batching) -> int:
+    """As many sequences as the KV cache holds of usual ones, and no more than vLLM's default: others would wait in it,
+    or be preempted and computed again."""
+    usual = tokens // max(1, min(length, TYPICAL_REQUEST))
+    return max(size for size in _SEQUENCES if size <= max(1, min(usual, step.sequences)))
 
 
 def _reason(verdict: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:

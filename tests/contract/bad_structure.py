@@ -79,6 +79,30 @@ def structural() -> Iterator[Bad]:
         ("greater than or equal to 1",),
     )
     yield Bad(
+        "parameters-in-billions",
+        {"model.architecture.totalParameters": 7.6},
+        "spec.model.architecture.totalParameters",
+        ("must be of type int",),
+    )
+    yield Bad(
+        "quantization-bits",
+        {"model.architecture.quantizationBits": 32},
+        "spec.model.architecture.quantizationBits",
+        ("less than or equal to 16",),
+    )
+    yield Bad(
+        "model-type",
+        {"model.architecture.modelType": "a model"},
+        "spec.model.architecture.modelType",
+        ("should match",),
+    )
+    yield Bad(
+        "checkpoint-type",
+        {"model.architecture.dtype": "fp8"},
+        "spec.model.architecture.dtype",
+        ('"float32", "bfloat16", "float16"',),
+    )
+    yield Bad(
         "weights",
         {"precision.weights": "fp16"},
         "spec.precision.weights",

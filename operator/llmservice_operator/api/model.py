@@ -1,6 +1,6 @@
 """spec.model: which model, where from, and what clients call it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -21,12 +21,23 @@ HttpUrl = Annotated[
     str,
     StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[A-Za-z0-9]([A-Za-z0-9.:/_-]*[A-Za-z0-9/])?$"),
 ]
+ModelWord = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Region = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
+_WIDTH: dict[str, Any] = {"ge": 1, "le": 1_048_576}
+_HEADS: dict[str, Any] = {"ge": 1, "le": 65_536}
+_LAYERS: dict[str, Any] = {"ge": 0, "le": 4096}
+
+
 class Architecture(ApiModel):
-    """Facts from the model's config.json, for checks before any pod is made."""
+    """Facts from the model's config.json, for checks before any pod is made. They go before what the file says."""
+
+    model_type: ModelWord | None = knob(
+        description="model_type in config.json: what the other facts leave open follows from it.",
+        examples=["qwen3_moe"],
+    )
 
     num_attention_heads: int | None = knob(
         description="Number of attention heads (num_attention_heads in config.json). With it the operator refuses a "
@@ -65,6 +76,144 @@ class Architecture(ApiModel):
         examples=[131072],
         ge=1,
         le=134_217_728,
+    )
+    head_dim: int | None = knob(
+        description="Width of one attention head. Default: hiddenSize / numAttentionHeads.",
+        examples=[128],
+        **_HEADS,
+    )
+    intermediate_size: int | None = knob(
+        description="Width of the MLP; with experts, of layers that have none.",
+        examples=[14336],
+        **_WIDTH,
+    )
+    tie_word_embeddings: bool | None = knob(
+        description="The output head is the embedding once more.",
+        examples=[False],
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] | None = knob(
+        description="Type of the checkpoint's values (dtype or torch_dtype in config.json).",
+        examples=["bfloat16"],
+    )
+    total_parameters: int | None = knob(
+        description="Number of parameters in all, encoders too. The planner scales what it counts to it.",
+        examples=[8030261248],
+        ge=1,
+        le=281_474_976_710_656,
+    )
+    sliding_window: int | None = knob(
+        description="Tokens that layers with a sliding window look back on.",
+        examples=[4096],
+        ge=1,
+        le=134_217_728,
+    )
+    sliding_layers: int | None = knob(
+        description="How many layers have the sliding window. Default: all.",
+        examples=[52],
+        **_LAYERS,
+    )
+    num_global_key_value_heads: int | None = knob(
+        description="Key/value heads of the layers without a window, where they have fewer (Gemma 4).",
+        examples=[4],
+        **_HEADS,
+    )
+    global_head_dim: int | None = knob(
+        description="Width of a head in the layers without a window, where it differs (Gemma 4).",
+        examples=[512],
+        **_HEADS,
+    )
+    num_experts: int | None = knob(
+        description="Routed experts of a layer (num_local_experts or n_routed_experts in some files).",
+        examples=[128],
+        ge=1,
+        le=65_536,
+    )
+    num_experts_per_tok: int | None = knob(
+        description="Experts that each token uses.",
+        examples=[8],
+        ge=1,
+        le=65_536,
+    )
+    moe_intermediate_size: int | None = knob(
+        description="Width of one routed expert.",
+        examples=[1536],
+        **_WIDTH,
+    )
+    num_shared_experts: int | None = knob(
+        description="Experts that every token uses, each as wide as a routed one.",
+        examples=[1],
+        **_LAYERS,
+    )
+    first_k_dense_replace: int | None = knob(
+        description="So many layers at the start have a plain MLP and no experts.",
+        examples=[3],
+        **_LAYERS,
+    )
+    kv_lora_rank: int | None = knob(
+        description="Rank that keys and values are compressed to: the model has latent attention (MLA).",
+        examples=[512],
+        **_WIDTH,
+    )
+    q_lora_rank: int | None = knob(
+        description="Rank of compressed queries, with latent attention.",
+        examples=[1536],
+        **_WIDTH,
+    )
+    qk_rope_head_dim: int | None = knob(
+        description="Width of the rotated part of a key, with latent attention.",
+        examples=[64],
+        **_HEADS,
+    )
+    qk_nope_head_dim: int | None = knob(
+        description="Width of the other part of a key, with latent attention.",
+        examples=[128],
+        **_HEADS,
+    )
+    v_head_dim: int | None = knob(
+        description="Width of one head's value, with latent attention.",
+        examples=[128],
+        **_HEADS,
+    )
+    attention_layers: int | None = knob(
+        description="How many layers have attention, where the others have linear attention (Qwen3-Next).",
+        examples=[12],
+        **_LAYERS,
+    )
+    linear_num_key_heads: int | None = knob(
+        description="Key heads of linear attention.",
+        examples=[16],
+        **_HEADS,
+    )
+    linear_num_value_heads: int | None = knob(
+        description="Value heads of linear attention.",
+        examples=[32],
+        **_HEADS,
+    )
+    linear_key_head_dim: int | None = knob(
+        description="Width of a key head of linear attention.",
+        examples=[128],
+        **_HEADS,
+    )
+    linear_value_head_dim: int | None = knob(
+        description="Width of a value head of linear attention.",
+        examples=[128],
+        **_HEADS,
+    )
+    quantization_method: ModelWord | None = knob(
+        description="quant_method in config.json's quantization_config: the checkpoint is quantized.",
+        examples=["awq"],
+    )
+    quantization_bits: int | None = knob(
+        description="Bits of one quantized weight. Default: the method's.",
+        examples=[4],
+        ge=1,
+        le=16,
+    )
+    quantization_group_size: int | None = knob(
+        description="Weights that share a scale; 0: a whole channel does. Default: the method's.",
+        examples=[128],
+        ge=0,
+        le=1_048_576,
     )
     positions: Literal["rope", "alibi"] | None = knob(
         description="How the model knows where a token stands: rope (rope_theta or rope_parameters in config.json), or "
@@ -197,8 +346,8 @@ class Model(ApiModel):
     )
     architecture: Architecture = section(
         Architecture,
-        "Facts from the model's config.json. Optional: give them to have the operator check the spec against the model "
-        "before any pod is made.",
+        "Facts from the model's config.json. Optional: the operator checks the spec against them before any pod is "
+        "made, and plans memory by them where the file cannot be read. They win over the file.",
     )
     cache: Cache = section(
         Cache,

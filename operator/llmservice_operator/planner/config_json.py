@@ -30,7 +30,7 @@ from llmservice_operator.planner.patterns import kinds
 from llmservice_operator.planner.positions import lengths
 from llmservice_operator.planner.states import state
 
-_NESTED = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config")
+NESTED = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config")
 """Where multimodal files keep the language model's part."""
 _DTYPES: Mapping[str, str] = {
     "float32": "float32",
@@ -57,10 +57,10 @@ def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's keys, with those of the whole file behind them."""
     text = document
     for _ in range(3):
-        inner = next((text[name] for name in _NESTED if isinstance(text.get(name), Mapping)), None)
+        inner = next((text[name] for name in NESTED if isinstance(text.get(name), Mapping)), None)
         if inner is None:
             break
-        outer = {key: value for key, value in text.items() if key not in _NESTED and key in _SHARED}
+        outer = {key: value for key, value in text.items() if key not in NESTED and key in _SHARED}
         text = {**outer, **{key: value for key, value in inner.items() if value is not None}}
     return text
 

@@ -107,7 +107,7 @@ def _linear(keys: Keys, model_type: str, layers: int) -> tuple[str, ...] | None:
     if numbers is not None:
         return tuple("full" if one else "linear" for one in (*numbers, *[1] * layers)[:layers])
     few = keys.integer("attention_layers", least=0)
-    if few is not None and keys.has("linear_attention"):
+    if few is not None and keys.has("linear_attention", "linear_num_value_heads"):
         return spread("full", few, "linear", layers)
     if keys.has("linear_num_value_heads", "linear_attention", "full_attention_interval"):
         return every(keys.integer("full_attention_interval") or 4, "full", "linear", layers)
@@ -128,7 +128,8 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
     few = keys.integer("sliding_layers", least=0)
     if few is not None and keys.has("sliding_window"):
         return spread("full", max(0, layers - few), "sliding", layers)
-    if not keys.count("sliding_window") or keys.raw("use_sliding_window") is False:
+    model_type = (keys.text("model_type") or "").removesuffix("_text")
+    if not keys.count("sliding_window") or not keys.flag("use_sliding_window", not model_type.startswith("qwen")):
         return None
     pattern = keys.raw("sliding_window_pattern")
     if isinstance(pattern, str):
@@ -136,7 +137,6 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
         return tuple("sliding" if pattern[index % len(pattern)] == "L" else "full" for index in range(layers))
     if pattern is not None:
         return every(keys.needed("sliding_window_pattern"), "full", "sliding", layers)
-    model_type = (keys.text("model_type") or "").removesuffix("_text")
     if model_type in _EVERY:
         return every(_EVERY[model_type], "full", "sliding", layers)
     if model_type in ("gemma2", "gpt_oss"):

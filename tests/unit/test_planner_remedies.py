@@ -382,6 +382,13 @@ def test_what_it_takes_is_counted_in_gpus_of_the_same_kind() -> None:
     assert plan.reason.endswith("it needs 8 x NVIDIA-B200.")
 
 
+def test_less_of_the_gpu_where_the_engine_asks_for_more_than_is_free() -> None:
+    plan = remedied(asked("qwen2.5-0.5b", "NVIDIA-L4", gpu_memory_utilization=1.0))
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert paths(plan.remedies[0]) == ("gpuMemoryUtilization",)
+    assert plan.remedies[0].verdict is Fit.FITS
+
+
 def test_amd_is_no_replacement_for_nvidia() -> None:
     plan = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=8192), (device("MI300X"),), most_gpus=1)
     assert plan.remedies == ()

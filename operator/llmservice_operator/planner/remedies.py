@@ -147,7 +147,16 @@ class _Search:
         dear = (changes.shorter,) if is_asked else ()
         settings = (changes.smaller_batches, changes.more_of_the_gpu, changes.fp8_cache, changes.without_graphs)
         weights = (changes.fp8_weights, changes.int4_checkpoint)
-        return (*free, *settings, *dear, *weights, changes.more_ranks, changes.more_stages, changes.another_gpu)
+        return (
+            changes.less_of_the_gpu,
+            *free,
+            *settings,
+            *dear,
+            *weights,
+            changes.more_ranks,
+            changes.more_stages,
+            changes.another_gpu,
+        )
 
     def _first(self, way: Way, request: Request, plan: Plan, before: Change | None = None) -> _Tried | None:
         """The first variant that surely fits."""

@@ -179,6 +179,63 @@ def test_a_cpu_with_amx_takes_latent_vectors_in_larger_blocks() -> None:
     assert layout(ask(DEEPSEEK, CPU), amx=True).block_size == 128
 
 
+SCALED = {
+    "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    "modelopt, old file": {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}},
+    "modelopt, new file": {
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    },
+    "compressed tensors": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}, "targets": ["Linear"]}},
+        "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+    },
+}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+
+@pytest.mark.parametrize("quantization", SCALED.values(), ids=SCALED)
+def test_a_checkpoint_with_scales_for_the_cache_has_it_in_8_bits(quantization: dict[str, Any]) -> None:
+    read = config_json.read({**CONFIG, "quantization_config": quantization})
+    assert layout(ask(read)).bytes_per_token == 65_536
+    assert layout(ask(read, kv_cache_dtype="bfloat16")).bytes_per_token == 131_072
+
+
+def test_a_checkpoint_of_8_bits_alone_does_not() -> None:
+    read = config_json.read({**CONFIG, "quantization_config": {"quant_method": "fp8", "kv_cache_scheme": None}})
+    assert layout(ask(read)).bytes_per_token == 131_072
+
+
+SPARSE = replace(DEEPSEEK, layers=(INDEXED,) * 61)
+ROWS: dict[str, tuple[Request, int]] = {
+    # Bytes of one token in one layer, without the index.
+    "Hopper": (ask(SPARSE), 1152),
+    "Hopper, fp8: packed with its scales": (ask(SPARSE, kv_cache_dtype="fp8"), 656),
+    "Blackwell, fp8": (ask(SPARSE, Device("B200", 178.0, (10, 0)), kv_cache_dtype="fp8"), 576),
+    "desktop Blackwell has nothing else": (ask(SPARSE, Device("RTX PRO 6000", 95.0, (12, 0))), 656),
+    "GLM-5 on Blackwell": (
+        ask(replace(SPARSE, name="GlmMoeDsaForCausalLM"), Device("B200", 178.0, (10, 0))),
+        576,
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "expected"), ROWS.values(), ids=ROWS)
+def test_rows_of_sparse_attention(request_: Request, expected: int) -> None:
+    assert layout(request_).bytes_per_token == 61 * (expected + 132)
+
+
 def test_the_index_of_sparse_attention_is_kept_too() -> None:
     made = layout(ask(replace(DEEPSEEK, layers=(INDEXED,) * 61), kv_cache_dtype="fp8_ds_mla"))
     assert made.bytes_per_token == 61 * (656 + 132)

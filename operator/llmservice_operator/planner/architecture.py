@@ -168,6 +168,8 @@ class Quantization:
     """lm_head is quantized as well."""
     parts: tuple[Part, ...] = ()
     """Only these are quantized; empty: all linears of decoder layers."""
+    kv_cache: str | None = None
+    """vLLM's type of the KV cache where nobody asks for one: the checkpoint has scales for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,7 @@ def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_stat
     """For one model on one device. `amx`, `wide_states`: the CPU has AMX tiles, AVX-512 BF16."""
     layers = {id(layer): layer for layer in architecture.layers}.values()
     latent = any(layer.attention.kind is Kind.LATENT for layer in layers)
-    sparse = latent and any(map(index_width, layers))
-    backend = _SPARSE_MLA if sparse else _backend(request, latent, amx)
+    backend = _SPARSE_MLA if is_sparse(architecture) else _backend(request, latent, amx)
     full = backend.default if backend is _CPU_MLA else request.block_size or backend.default
     attending = [one.attention for one in layers if one.attention.kind is not Kind.STATE]
     if attending and len(attending) == len(layers) and is_packed(request.kv_cache_dtype):
@@ -65,6 +64,11 @@ def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_stat
         return Blocks(full, backend.at_most(full))
     full = _aligned(full, backend, max(states), _token_bytes(request, attending[0]), latent)
     return Blocks(full, backend.at_most(full), full * _token_bytes(request, attending[0]))
+
+
+def is_sparse(architecture: Architecture) -> bool:
+    """Whether attention looks at some tokens only, which an index finds (DeepSeek V3.2)."""
+    return any(map(index_width, {id(layer): layer for layer in architecture.layers}.values()))
 
 
 def index_width(layer: Layer) -> int:

@@ -6,13 +6,14 @@ those of one GPU: of the pipeline stage whose blocks are the largest, since all 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmservice_operator.planner.architecture import Incomplete, Kind
 from llmservice_operator.planner.batching import batching, steps_in_flight
-from llmservice_operator.planner.kv_blocks import blocks
+from llmservice_operator.planner.kv_blocks import blocks, is_sparse
 from llmservice_operator.planner.kv_groups import Group, groups
 from llmservice_operator.planner.kv_specs import placed_specs
+from llmservice_operator.planner.kv_types import stored_type
 from llmservice_operator.planner.kv_versions import Counting, counting
 from llmservice_operator.planner.plan import Request
 
@@ -91,9 +92,11 @@ def layout(request: Request, *, amx: bool = False, wide_states: bool = False) ->
     `amx`: a CPU with AMX tiles, whose MLA kernel takes blocks of 128 tokens instead of 16. `wide_states`: one with
     AVX-512 BF16, where recurrent states are float32. Both are nothing to GPUs. Incomplete: without an architecture.
     """
-    if request.architecture is None:
+    architecture = request.architecture
+    if architecture is None:
         raise Incomplete("model.architecture")
-    size = blocks(request, request.architecture, amx=amx, wide_states=wide_states)
+    request = replace(request, kv_cache_dtype=stored_type(request, sparse=is_sparse(architecture)))
+    size = blocks(request, architecture, amx=amx, wide_states=wide_states)
     placed = placed_specs(request, size, wide_states=wide_states)
     made = groups(placed, request.pipeline_parallel_size)
     return Layout(

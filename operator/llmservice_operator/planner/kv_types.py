@@ -10,6 +10,21 @@ _TURBOQUANT = {"k8v4": (8, 4), "4bit_nc": (4, 4), "k3v4_nc": (3, 4), "3bit_nc": 
 _PACKED_LATENT = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 
 
+def stored_type(request: Request, *, sparse: bool) -> str:
+    """What is stored where the request says auto, and in which format: checkpoints and GPUs have a say in it."""
+    asked, architecture = request.kv_cache_dtype, request.architecture
+    device = request.device
+    major = device.capability[0] if device is not None and device.capability is not None else 0
+    if asked == "auto" and architecture is not None:
+        asked = (architecture.quantization and architecture.quantization.kv_cache) or asked
+        if asked == "auto" and architecture.name == "GlmMoeDsaForCausalLM" and major == 10:
+            asked = "fp8"
+    # Sparse MLA packs 8-bit rows with their scales, except on Blackwell's first chips; on its others it has no other.
+    if sparse and ((asked.startswith("fp8") and major == 9) or (asked in ("auto", "fp8", "fp8_e4m3") and major == 12)):
+        return "fp8_ds_mla"
+    return asked
+
+
 def value_bytes(request: Request) -> int:
     """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit."""
     return 4 if request.dtype in ("float32", "float") else 2

@@ -89,6 +89,29 @@ def read(keys: Keys) -> Quantization | None:
     if section is None:
         return None
     nested = section.section("quantization") or section
+    weights = _weights(section, nested)
+    return replace(weights, kv_cache=_kv_cache(section, nested)) if weights.method.startswith(_SCALED) else weights
+
+
+_SCALED = ("modelopt", "compressed")
+"""Methods whose checkpoints bring scales for the KV cache."""
+
+
+def _kv_cache(section: Keys, nested: Keys) -> str | None:
+    """As vLLM reads it for `auto` (utils/torch_utils.py, and the layers themselves for compressed-tensors)."""
+    algorithms = {"FP8": "fp8", "NVFP4": "nvfp4"}
+    for where in (nested, section):
+        scheme = where.section("kv_cache_scheme") if isinstance(where.raw("kv_cache_scheme"), Mapping) else None
+        if scheme is not None:
+            return {8: "fp8", 4: "nvfp4"}.get(scheme.integer("num_bits") or 8)
+    for where in (nested, section):
+        named = where.raw("kv_cache_quant_algo")
+        if isinstance(named, str):
+            return algorithms.get(named.upper())
+    return None
+
+
+def _weights(section: Keys, nested: Keys) -> Quantization:
     name = _method_of(section, nested)
     kept = _kept(section, nested)
     if name in ("compressed-tensors", "compressed_tensors"):

@@ -1,0 +1,207 @@
+"""What the plan says before a pod exists: what it stops, what it lets through, and that vLLM agrees with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from localcluster.paths import ClusterPaths
+from localcluster.tinymodel.cache import cached_model
+from tests.e2e.conftest import make_namespace
+from tests.support.client import ClientPod
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.measured import Record
+from tests.support.models import claim_folder, release_folder
+from tests.support.operator import OPERATOR_NAMESPACE, operator_pods
+from tests.support.services import llmservice
+
+NAMESPACE = "e2e-fit"
+LENGTH = 2**20
+"""The model's own: 2 GiB of KV cache in float32, where a CPU engine has one."""
+MODEL = "pvc://long/tiny"
+PLANNED_WITHIN = 60.0
+PRODUCT = "NVIDIA-H100-80GB-HBM3"
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """With a claim of the tiny model, made to say that it takes a million tokens."""
+    make_namespace(cluster, NAMESPACE)
+    folder = ClusterPaths.of_this_clone().models / "long"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(cached_model(print), folder / "tiny")
+    config = folder / "tiny" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": LENGTH}))
+    claim_folder(cluster, NAMESPACE, "long", folder)
+    yield NAMESPACE
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    release_folder(cluster, NAMESPACE, "long")
+
+
+@pytest.fixture(scope="module")
+def asker(cluster: Cluster, namespace: str) -> ClientPod:
+    return ClientPod.start(cluster, namespace)
+
+
+def planned(name: str, **batching: Any) -> JSON:
+    """A service of that model; without a length in its spec it has the model's own."""
+    return llmservice(name, model={"uri": MODEL}, batching={"maxModelLen": None, **batching})
+
+
+def status(cluster: Cluster, namespace: str, name: str) -> JSON:
+    found: JSON = cluster.must_get("llmservices", namespace, name)["status"]
+    return found
+
+
+def patch(cluster: Cluster, namespace: str, name: str, body: str) -> None:
+    cluster.kubectl("patch", "llms", name, "-n", namespace, "--type", "merge", "-p", body)
+
+
+def pods_of(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    return [pod["metadata"]["uid"] for pod in cluster.list("pods", namespace, f"llmservice.dev/service={name}")]
+
+
+def metrics(cluster: Cluster) -> str:
+    (pod,) = operator_pods(cluster)
+    path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{pod['metadata']['name']}:9090/proxy/metrics"
+    return cluster.kubectl("get", "--raw", path)
+
+
+def errors(cluster: Cluster, namespace: str, name: str) -> dict[str, float]:
+    """llmservice_plan_error_ratio of a service, by quantity."""
+    pattern = rf'^llmservice_plan_error_ratio{{namespace="{namespace}",quantity="(\w+)",service="{name}"}} (\S+)$'
+    return {quantity: float(value) for quantity, value in re.findall(pattern, metrics(cluster), re.MULTILINE)}
+
+
+def test_what_cannot_fit_makes_no_pod_and_a_proposed_change_makes_it_ready(
+    cluster: Cluster, namespace: str, record: Record
+) -> None:
+    cluster.apply(planned("too-long"), namespace)
+    fits = cluster.wait_condition(namespace, "too-long", "Fits", "False", reason="DoesNotFit", timeout=PLANNED_WITHIN)
+    assert cluster.get("deployments", namespace, "too-long") is None
+    assert pods_of(cluster, namespace, "too-long") == []
+    ready = cluster.condition(namespace, "too-long", "Ready")
+    assert ready is not None
+    assert (ready["status"], ready["reason"]) == ("False", "DoesNotFit")
+    assert "DoesNotFit" in cluster.kubectl("get", "llms", "too-long", "-n", namespace)
+    described = cluster.kubectl("describe", "llms", "too-long", "-n", namespace)
+    assert f"one request of {LENGTH} tokens needs 2.00 GiB" in described
+    assert "What would fit: set spec.batching.maxModelLen to" in described
+    told = cluster.kubectl("get", "events", "-n", namespace, "--field-selector", "reason=DoesNotFit")
+    assert "What would fit" in told
+
+    remedies = status(cluster, namespace, "too-long")["plan"]["remedies"]
+    patch(cluster, namespace, "too-long", next(remedy["patch"] for remedy in remedies if "patch" in remedy))
+    cluster.wait_condition(namespace, "too-long", "Fits", "True", timeout=PLANNED_WITHIN)
+    cluster.wait_condition(namespace, "too-long", "Ready", "True")
+    found = eventually("what vLLM measured", lambda: status(cluster, namespace, "too-long").get("measured"), 30)
+    plan = status(cluster, namespace, "too-long")["plan"]
+    assert plan["kvCacheTokens"] == found["kvCacheTokens"]
+    assert errors(cluster, namespace, "too-long")["kv_cache_tokens"] == 0
+    record(message=fits["message"], planned=plan["kvCacheTokens"], measured=found["kvCacheTokens"])
+    cluster.kubectl("delete", "llms", "too-long", "-n", namespace)
+    eventually("the metric to go with the service", lambda: errors(cluster, namespace, "too-long") == {}, 30)
+
+
+def test_auto_is_the_planned_length_and_an_edit_that_would_not_fit_leaves_what_serves_alone(
+    cluster: Cluster, namespace: str, asker: ClientPod, record: Record
+) -> None:
+    cluster.apply(planned("auto", maxModelLen="auto"), namespace)
+    cluster.wait_condition(namespace, "auto", "Ready", "True")
+    found = eventually("what vLLM measured", lambda: status(cluster, namespace, "auto").get("measured"), 30)
+    told = status(cluster, namespace, "auto")
+    length = told["plan"]["maxModelLen"]
+    deployment = cluster.must_get("deployments", namespace, "auto")
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert f"--max-model-len={length}" in server["args"] or str(length) in server["args"]
+    assert told["effective"]["batching"]["maxModelLen"] == length == found["maxModelLen"]
+    pods = pods_of(cluster, namespace, "auto")
+
+    patch(cluster, namespace, "auto", json.dumps({"spec": {"batching": {"maxModelLen": LENGTH}}}))
+    cluster.wait_condition(namespace, "auto", "Fits", "False", reason="DoesNotFit", timeout=PLANNED_WITHIN)
+    now = {kind: cluster.condition(namespace, "auto", kind) or {} for kind in ("Available", "Ready", "Stalled")}
+    assert (now["Available"]["status"], now["Ready"]["status"], now["Stalled"]["status"]) == ("True", "False", "True")
+    after = cluster.must_get("deployments", namespace, "auto")
+    assert after["metadata"]["generation"] == deployment["metadata"]["generation"]
+    assert pods_of(cluster, namespace, "auto") == pods
+    assert asker.chat("auto", "hello").status == 200
+
+    # What is kept back can be had all the same, and ends as it was planned.
+    patch(cluster, namespace, "auto", json.dumps({"spec": {"fitPolicy": "Warn", "rollout": {"strategy": "Recreate"}}}))
+    cluster.wait_condition(namespace, "auto", "Ready", "False", reason="KVCacheTooSmall")
+    fits = cluster.condition(namespace, "auto", "Fits")
+    assert fits is not None
+    assert (fits["status"], fits["reason"]) == ("False", "DoesNotFit")
+    failure = status(cluster, namespace, "auto")["failure"]
+    record(length=length, vllm=failure["message"])
+    cluster.kubectl("delete", "llms", "auto", "-n", namespace)
+
+
+@contextmanager
+def gpu_node(cluster: Cluster, name: str, product: str, mib: int, count: int) -> Iterator[None]:
+    """A Node that no kubelet stands behind, with the labels of GPU feature discovery."""
+    labels = {
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.memory": str(mib),
+        "nvidia.com/gpu.compute.major": "9",
+        "nvidia.com/gpu.compute.minor": "0",
+    }
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(node))
+    amounts = {"nvidia.com/gpu": str(count)}
+    body = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
+    cluster.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", body)
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "node", name, "--ignore-not-found")
+
+
+def on_gpus(name: str, **spec: Any) -> JSON:
+    """A service that asks for a GPU and makes no pod."""
+    made = planned(name)
+    made["spec"] |= {"accelerator": {"type": "nvidia"}, "scaling": {"replicas": 0}, **spec}
+    return made
+
+
+def required_products(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    template = cluster.must_get("deployments", namespace, name)["spec"]["template"]
+    affinity = template["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return [value for term in terms for part in term["matchExpressions"] for value in part["values"]]
+
+
+def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: Cluster, namespace: str) -> None:
+    with gpu_node(cluster, "fake-gpu", PRODUCT, 81559, 4):
+        cluster.apply(on_gpus("picked"), namespace)
+        cluster.wait_condition(namespace, "picked", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
+        assert status(cluster, namespace, "picked")["plan"]["gpu"] == PRODUCT
+        assert required_products(cluster, namespace, "picked") == [PRODUCT]
+        before = cluster.must_get("deployments", namespace, "picked")
+        cluster.apply(on_gpus("wide", parallelism={"tensorParallelSize": 8}), namespace)
+        too_few = cluster.wait_condition(namespace, "wide", "Fits", "False", timeout=PLANNED_WITHIN)
+        assert "the largest node has 4" in too_few["message"]
+        assert cluster.get("deployments", namespace, "wide") is None
+    # Something to look at again for: the template stays, with the node gone.
+    patch(cluster, namespace, "picked", json.dumps({"spec": {"drain": {"timeoutSeconds": 7}}}))
+    cluster.wait_condition(namespace, "picked", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
+    after = cluster.must_get("deployments", namespace, "picked")
+    assert after["spec"]["template"] == before["spec"]["template"]
+
+
+def test_a_node_that_comes_is_noticed(cluster: Cluster, namespace: str) -> None:
+    with gpu_node(cluster, "small-gpu", "Tesla-T4", 15360, 1):
+        facts = {"numHiddenLayers": 80, "hiddenSize": 8192, "numAttentionHeads": 64, "numKeyValueHeads": 8}
+        model = {"uri": MODEL, "architecture": {**facts, "vocabSize": 128256, "maxPositionEmbeddings": 8192}}
+        cluster.apply(on_gpus("large", model=model, precision={"kvCache": "auto"}), namespace)
+        short = cluster.wait_condition(namespace, "large", "Fits", "False", reason="DoesNotFit", timeout=PLANNED_WITHIN)
+        assert "Tesla-T4" in short["message"]
+        with gpu_node(cluster, "large-gpu", "NVIDIA-B300-SXM6-AC", 275000, 8):
+            cluster.wait_condition(namespace, "large", "Fits", "True", reason="Fits", timeout=90)
+            assert required_products(cluster, namespace, "large") == ["NVIDIA-B300-SXM6-AC"]

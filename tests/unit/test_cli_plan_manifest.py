@@ -112,11 +112,24 @@ def test_options_stand_for_the_manifests_values(tmp_path: Path, capsys: pytest.C
     assert other["notes"] == ["--kv-cache-dtype instead of spec.precision.kvCache: auto"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "accelerator"),
+    [("MI300X", L4), ("L40S", {"type": "amd"}), ("cpu", L4), ("A10G", {"product": ["NVIDIA-L4"], "memory": "24Gi"})],
+)
+def test_a_gpu_beside_the_manifest_may_be_of_another_kind(
+    gpu: str, accelerator: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, service(accelerator=accelerator, batching={"maxModelLen": 8192}))
+    memory = ("--gpu-memory-gib", "4") if gpu == "cpu" else ()
+    code, found, _ = plan(capsys, "-f", path, "--gpu", gpu, *memory)
+    assert (code, found["gpu"], found["verdict"]) == (ExitCode.DONE, gpu, "Fits")
+
+
 def test_options_without_a_field_count_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, service(accelerator=L4, batching={"maxModelLen": 8192}))
     _, found, _ = plan(capsys, "-f", path, "--weights-gib", "10", "--gpu-memory-gib", "24")
     assert found["weightsGiB"] == pytest.approx(10, abs=0.05)
-    assert found["memoryGiB"] == 24.0
+    assert (found["gpu"], found["memoryGiB"]) == ("NVIDIA-L4", 24.0)
 
 
 def test_the_options_config_wins_and_a_disagreement_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

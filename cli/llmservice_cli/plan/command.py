@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> ExitCode:
     from .given import given
     from .models import Model, named
     from .present import compared, present
-    from .questions import from_values
+    from .questions import device, from_values
 
     asked = given(options)
     model = named(asked.config, asked.model)
@@ -92,7 +92,9 @@ def run(options: argparse.Namespace) -> ExitCode:
     else:
         if model is None and not {"parameters", "weights_gib"} & asked.values.keys():
             raise BadInput([Wrong("-f", "there is nothing to plan.", NOTHING)])
-        questions, wrongs = (from_values(asked.values, model or Model(), asked.devices, inputs.flag),), ()
+        nameless = device(None, asked.values.get("gpu_memory_gib"))
+        devices = asked.devices or (() if nameless is None else (nameless,))
+        questions, wrongs = (from_values(asked.values, model or Model(), devices, inputs.flag),), ()
     show = compared if options.compare else present
     code = show(questions, options) if questions else ExitCode.DONE
     for wrong in wrongs:

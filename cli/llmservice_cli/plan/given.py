@@ -21,6 +21,7 @@ class Given:
 
     values: Values
     devices: tuple[Device, ...] = ()
+    """Those that --gpu names."""
     config: str | None = None
     """A path, a folder or `-`."""
     model: str | None = None
@@ -43,7 +44,7 @@ def given(options: argparse.Namespace) -> Given:
 def _devices(names: Sequence[str], reading: Reading) -> tuple[Device, ...]:
     memory = reading.found.get("gpu_memory_gib")
     found = []
-    for name in names or (None,):
+    for name in names:
         try:
             found.append(device(name, memory))
         except Refused as refused:

@@ -129,10 +129,18 @@ def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
     if manifest.get("apiVersion") != API_VERSION:
         found = manifest.get("apiVersion")
         raise InvalidSpec([Problem("apiVersion", f"{found} is none that this version knows.", f"Write {API_VERSION}.")])
-    accelerator = (manifest.get("spec") or {}).get("accelerator") if isinstance(manifest.get("spec"), dict) else None
-    if given.devices and isinstance(accelerator, dict):
-        accelerator.pop("product", None)
+    if given.devices:
+        _take(given.devices[0], manifest)
     return {**manifest, "metadata": {"namespace": "default", **metadata}}
+
+
+def _take(device: Device, manifest: dict[str, Any]) -> None:
+    """Of the manifest's accelerator nothing is left that speaks of another GPU."""
+    kind = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
+    write(manifest, "accelerator.product", None)
+    write(manifest, "accelerator.type", kind)
+    if device.is_cpu:
+        write(manifest, "accelerator.memory", f"{max(1, int(device.memory_gib))}Gi")
 
 
 def _judge(service: LLMService, named: Sequence[Device]) -> None:

@@ -1,0 +1,279 @@
+"""The Job that looks at a model: with what the server reaches it by, and with nothing else of the server's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.deployment import deployment
+from llmservice_operator.build.environment import environment
+from llmservice_operator.build.inspection import inspection_key, is_wanted, job, job_name
+from llmservice_operator.build.pdb import disruption_budget
+from llmservice_operator.build.service import service
+from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.build.template import pod_template
+from llmservice_operator.planner.quantity import amount
+
+Json = dict[str, Any]
+SETTINGS = Settings(operator_image="llmservice-operator:1", default_cpu_image="vllm-cpu:v0.32.0")
+HUB: Json = {"uri": "hf://org/name@v1"}
+BUCKET: Json = {"uri": "s3://models/name", "s3": {"endpoint": "https://minio:9000", "region": "eu-1"}}
+CLAIM: Json = {"uri": "pvc://models/a/b"}
+IMAGE: Json = {"uri": "image://registry/models/a:1#model"}
+FILE: Json = {"uri": "file:///models/a"}
+
+
+def llm(model: Json, *, name: str = "chat", uid: str = "uid-1", **sections: Any) -> LLMService:
+    return LLMService.from_object(
+        {
+            "apiVersion": "llmservice.dev/v1alpha1",
+            "kind": "LLMService",
+            "metadata": {"name": name, "namespace": "team-a", "uid": uid, "generation": 1, "resourceVersion": "1"},
+            "spec": {"model": model, **sections},
+        }
+    )
+
+
+def pod(model: Json, settings: Settings = SETTINGS, **sections: Any) -> Json:
+    spec: Json = job(llm(model, **sections), settings)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(spec: Json) -> Json:
+    (only,) = spec["containers"]
+    return dict(only)
+
+
+def env(spec: Json) -> Json:
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in container(spec)["env"]}
+
+
+def test_what_is_looked_at() -> None:
+    assert {
+        name: container(pod(model))["args"][0]
+        for name, model in {"hub": HUB, "bucket": BUCKET, "claim": CLAIM, "image": IMAGE}.items()
+    } == {
+        "hub": "--model=hf://org/name@v1",
+        "bucket": "--model=s3://models/name",
+        "claim": "--model=/llmservice/source/a/b",
+        "image": "--model=/llmservice/source/model",
+    }
+    assert not is_wanted(llm(FILE)), "it lies in an image that the inspection does not run"
+
+
+def test_it_runs_once_and_not_long() -> None:
+    spec = job(llm(HUB), SETTINGS)["spec"]
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"]) == (0, 120)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert "ttlSecondsAfterFinished" not in spec, "the operator deletes it when it has read the result"
+    assert container(spec["template"]["spec"])["command"] == ["python", "-m", "llmservice_runtime", "inspect"]
+
+
+@pytest.mark.parametrize("model", [HUB, BUCKET, CLAIM, IMAGE], ids=["hub", "bucket", "claim", "image"])
+def test_the_pod_meets_the_restricted_standard_and_asks_for_little(model: Json) -> None:
+    spec = pod(model, accelerator={"type": "nvidia"}, parallelism={"tensorParallelSize": 8})
+    security = container(spec)["securityContext"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["readOnlyRootFilesystem"] is True
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    resources = container(spec)["resources"]
+    assert set(resources["limits"]) == {"cpu", "memory"}, "no accelerator"
+    assert 0 < amount(resources["requests"]["memory"]) <= amount("64Mi")
+    assert 0 < amount(resources["requests"]["cpu"]) <= amount("50m")
+    assert all(m.get("readOnly") for m in container(spec).get("volumeMounts", []))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
+    subject = llm(HUB, scaling={"replicas": replicas})
+    template = job(subject, SETTINGS)["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    selectors = [
+        service(subject)["spec"]["selector"],
+        deployment(subject, pod_template(subject, SETTINGS))["spec"]["selector"]["matchLabels"],
+        disruption_budget(subject)["spec"]["selector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert not selector.items() <= labels.items()
+    assert labels["llmservice.dev/inspects"] == "chat"
+    assert labels["app.kubernetes.io/managed-by"] == "llmservice-operator", "by this label pods are watched"
+    assert "llmservice.dev/service" not in labels
+
+
+def test_labels_that_a_user_gives_the_server_are_not_this_pods() -> None:
+    """A Service of the user's that selects by them would send it requests."""
+    template = {"metadata": {"labels": {"app": "mine"}, "annotations": {"a": "b"}}}
+    made = job(llm(HUB, podTemplate=template), SETTINGS)["spec"]["template"]["metadata"]
+    assert "app" not in made["labels"]
+
+
+def test_the_job_is_a_child_like_others() -> None:
+    meta = job(llm(HUB), SETTINGS)["metadata"]
+    assert meta["labels"]["llmservice.dev/service"] == "chat"
+    (owner,) = meta["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == ("uid-1", True)
+
+
+TOKEN: Json = {"tokenSecretRef": {"name": "hugging-face", "key": "token"}}
+KEYS: Json = {"credentialsSecretRef": {"name": "bucket-keys"}}
+USERS_ENV = [
+    {"name": "HF_ENDPOINT", "value": "https://mirror"},
+    {"name": "AWS_CA_BUNDLE", "value": "/certs/ca.crt"},
+    {"name": "SSL_CERT_FILE", "value": "/certs/ca.crt"},
+    {"name": "no_proxy", "value": "mirror"},
+    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "t"}}},
+    {"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"},
+    {"name": "MY_PASSWORD", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "p"}}},
+]
+NETWORK = replace(
+    SETTINGS,
+    hf_endpoint="https://hub.example",
+    https_proxy="http://proxy:3128",
+    ca_bundle=CABundle("trusted"),
+    image_pull_secrets=("ours",),
+)
+
+
+def test_a_hub_is_reached_as_the_server_reaches_it() -> None:
+    subject = llm(HUB | TOKEN, endpoint={"apiKeySecretRef": {"name": "keys", "key": "k"}})
+    ours = {v["name"]: v for v in job(subject, NETWORK)["spec"]["template"]["spec"]["containers"][0]["env"]}
+    servers = {v["name"]: v for v in environment(subject, NETWORK)}
+    for name in ("HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "SSL_CERT_FILE"):
+        assert ours[name] == servers[name], name
+    assert set(servers) - set(ours) >= {"VLLM_API_KEY", "PYTHONPATH", "VLLM_CACHE_ROOT"}
+
+
+def test_a_bucket_is_reached_as_the_server_reaches_it() -> None:
+    model = BUCKET | {"s3": BUCKET["s3"] | KEYS}
+    found = env(pod(model, NETWORK, podTemplate={"spec": {"serviceAccountName": "reader"}}))
+    assert found["AWS_ENDPOINT_URL_S3"] == "https://minio:9000"
+    assert found["AWS_REGION"] == "eu-1"
+    assert found["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": {"name": "bucket-keys", "key": "AWS_SECRET_ACCESS_KEY"}}
+    assert found["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"] is True
+    assert "HF_TOKEN" not in found
+
+
+def test_the_users_own_ways_of_reaching_a_model_come_along_and_nothing_else() -> None:
+    found = env(pod(HUB | TOKEN, NETWORK, runtime={"env": USERS_ENV}))
+    assert found["HF_ENDPOINT"] == "https://mirror"
+    assert found["HF_TOKEN"] == {"secretKeyRef": {"name": "mine", "key": "t"}}
+    assert {"AWS_CA_BUNDLE", "SSL_CERT_FILE", "no_proxy"} <= set(found)
+    assert not {"VLLM_LOGGING_LEVEL", "MY_PASSWORD"} & set(found)
+
+
+@pytest.mark.parametrize("model", [CLAIM, IMAGE], ids=["claim", "image"])
+def test_what_is_mounted_needs_no_secret(model: Json) -> None:
+    draft = {"method": "draftModel", "model": {"uri": "hf://org/draft"}, "numSpeculativeTokens": 2}
+    spec = pod(model | TOKEN, NETWORK, runtime={"env": USERS_ENV}, speculativeDecoding=draft)
+    assert "env" not in container(spec) or env(spec) == {}
+
+
+def test_the_claim_is_mounted_as_the_server_mounts_it() -> None:
+    draft = {"method": "draftModel", "model": {"uri": "pvc://drafts/x"}, "numSpeculativeTokens": 2}
+    subject = llm(CLAIM, speculativeDecoding=draft)
+    ours, servers = pod(CLAIM, speculativeDecoding=draft), pod_template(subject, SETTINGS)["spec"]
+    assert [v for v in servers["volumes"] if v["name"] == "source"] == ours["volumes"]
+    assert container(ours)["volumeMounts"] == [{"name": "source", "mountPath": "/llmservice/source", "readOnly": True}]
+    assert ours["securityContext"] == servers["securityContext"], "whoever may not read it may not look either"
+
+
+def test_an_image_is_pulled_as_the_server_pulls_it() -> None:
+    runtime = {"imagePullSecrets": [{"name": "registry-login"}], "imagePullPolicy": "Always"}
+    spec = pod(IMAGE, NETWORK, runtime=runtime)
+    (volume,) = [v for v in spec["volumes"] if v["name"] == "source"]
+    assert volume["image"] == {"reference": "registry/models/a:1", "pullPolicy": "Always"}
+    assert spec["imagePullSecrets"] == [{"name": "ours"}, {"name": "registry-login"}]
+
+
+NODES: Json = {
+    "spec": {
+        "nodeSelector": {"gpu": "l4"},
+        "tolerations": [{"key": "mine", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "runtimeClassName": "nvidia",
+    }
+}
+
+
+def test_a_claim_is_looked_at_where_the_service_runs() -> None:
+    spec = pod(CLAIM, podTemplate=NODES)
+    assert spec["nodeSelector"] == {"gpu": "l4"}
+    (beside,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert beside["podAffinityTerm"]["labelSelector"] == {"matchLabels": {"llmservice.dev/service": "chat"}}
+
+
+@pytest.mark.parametrize("model", [HUB, BUCKET, IMAGE], ids=["hub", "bucket", "image"])
+def test_other_models_are_looked_at_anywhere(model: Json) -> None:
+    spec = pod(model, podTemplate=NODES)
+    assert not {"nodeSelector", "affinity", "priorityClassName", "runtimeClassName"} & set(spec)
+    keys = [toleration["key"] for toleration in spec["tolerations"]]
+    assert keys == ["nvidia.com/gpu", "mine"], "there may be no other nodes"
+
+
+def test_certificates_of_the_users_are_mounted_and_large_volumes_are_not() -> None:
+    volumes = [
+        {"name": "certs", "configMap": {"name": "certs"}},
+        {"name": "identity", "projected": {"sources": []}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+    ]
+    mounts = [{"name": v["name"], "mountPath": f"/{v['name']}", "readOnly": True} for v in volumes]
+    spec = pod(HUB, podTemplate={"spec": {"volumes": volumes, "volumeMounts": mounts}})
+    assert [v["name"] for v in spec["volumes"]] == ["certs", "identity"]
+    assert [m["mountPath"] for m in container(spec)["volumeMounts"]] == ["/certs", "/identity"]
+
+
+SAME: dict[str, Json] = {
+    "batching": {"batching": {"maxNumSeqs": 7}},
+    "replicas": {"scaling": {"replicas": 3}},
+    "an engine's variable": {"runtime": {"env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]}},
+    "the cache": {"model": HUB | {"cache": {"size": "1Gi"}}},
+    "names": {"model": HUB | {"servedNames": ["a"]}},
+    "facts": {"model": HUB | {"architecture": {"hiddenSize": 7}}},
+}
+OTHER: dict[str, Json] = {
+    "another revision": {"model": {"uri": "hf://org/name@v2"}},
+    "a token": {"model": HUB | TOKEN},
+    "another hub": {"runtime": {"env": [{"name": "HF_ENDPOINT", "value": "https://mirror"}]}},
+}
+
+
+def test_what_calls_for_another_look() -> None:
+    plain = inspection_key(llm(HUB).spec)
+    for name, sections in SAME.items():
+        assert inspection_key(llm(**({"model": HUB} | sections)).spec) == plain, name
+    keys = {plain} | {inspection_key(llm(**({"model": HUB} | sections)).spec) for sections in OTHER.values()}
+    assert len(keys) == 1 + len(OTHER)
+    at = BUCKET | {"s3": BUCKET["s3"] | {"endpoint": "https://other"}}
+    assert inspection_key(llm(BUCKET).spec) != inspection_key(llm(at).spec)
+
+
+def test_variables_for_transfers_change_nothing_about_a_claim() -> None:
+    assert inspection_key(llm(CLAIM, runtime={"env": USERS_ENV}).spec) == inspection_key(llm(CLAIM).spec)
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 50, "x" * 43 + "-" + "y" * 6])
+def test_names_fit_into_a_label(name: str) -> None:
+    made = job_name(llm(HUB, name=name))
+    assert len(made) <= 63
+    assert "-inspect-" in made
+    assert "--" not in made
+
+
+def test_names_are_of_one_service_and_one_question() -> None:
+    names = {
+        job_name(llm(HUB)),
+        job_name(llm(HUB, uid="made-anew")),
+        job_name(llm(CLAIM)),
+        job_name(llm(HUB, name="x" * 49 + "y")),
+        job_name(llm(HUB, name="x" * 50, uid="uid-2")),
+    }
+    assert len(names) == 5
+    assert job_name(llm(HUB)) == job_name(llm(HUB, batching={"maxNumSeqs": 7}))

@@ -93,6 +93,16 @@ def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
     assert found.activation == tokens * (200_000 + 4096) * 2
 
 
+@pytest.mark.parametrize(
+    "step", [pytest.param(Batching(256, 2048), id="sampler"), pytest.param(Batching(1, 8192), id="layer")]
+)
+def test_what_the_encoder_made_lies_beside_the_step(step: Batching) -> None:
+    text = config_json.read(config())
+    seeing = replace(text, vision_values=1, tokens_per_image=256)
+    blind, found = (overheads(load(Request(one, L4), one, L4, CURRENT, step), CURRENT) for one in (text, seeing))
+    assert found.activation - blind.activation == step.tokens * 4096 * 2
+
+
 def test_32_bit_needs_twice_the_activations() -> None:
     many: dict[str, Any] = {"max_num_seqs": 1, "max_num_batched_tokens": 8192}
     assert beside(dtype="float32", **many).activation == 2 * beside(dtype="bfloat16", **many).activation

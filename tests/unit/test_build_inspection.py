@@ -245,11 +245,15 @@ OTHER: dict[str, Json] = {
 }
 
 
+def key_of(model: Json = HUB, **sections: Any) -> str:
+    return inspection_key(llm(model, **sections).spec)
+
+
 def test_what_calls_for_another_look() -> None:
     plain = inspection_key(llm(HUB).spec)
     for name, sections in SAME.items():
-        assert inspection_key(llm(**({"model": HUB} | sections)).spec) == plain, name
-    keys = {plain} | {inspection_key(llm(**({"model": HUB} | sections)).spec) for sections in OTHER.values()}
+        assert key_of(**sections) == plain, name
+    keys = {plain} | {key_of(**sections) for sections in OTHER.values()}
     assert len(keys) == 1 + len(OTHER)
     at = BUCKET | {"s3": BUCKET["s3"] | {"endpoint": "https://other"}}
     assert inspection_key(llm(BUCKET).spec) != inspection_key(llm(at).spec)

@@ -136,6 +136,7 @@ def test_measured_data_is_understood_as_it_is(measured: Mapping[str, Any]) -> No
         ({"gpu": "H1000"}, "gpu", "is no GPU of the catalogue"),
         ({"gpu": 7}, "gpu", "is no name"),
         ({"tp": 0}, "tp", "from 1 to 1,024"),
+        ({"tp": 3}, "tp", "cannot share 32 attention heads"),
         ({"gpu_memory_utilization": 92}, "gpu_memory_utilization", "no share"),
         ({"config": 5}, "config", "no model's configuration"),
         ({"config": {**LLAMA_8B, "hidden_size": "wide"}}, "config.hidden_size", "hidden_size"),

@@ -73,6 +73,14 @@ def test_tight_is_a_warning_and_with_strict_an_error(tmp_path: Path, capsys: pyt
         (["--gpu-memory-utilization", "92"], ["error: --gpu-memory-utilization: '92' is no share of the memory."]),
         (["--parameters", "many"], ["error: --parameters: 'many' is no number of parameters."]),
         (["-tp", "0"], ["error: --tensor-parallel-size: '0' is not from 1 to 1,024."]),
+        (
+            ["-tp", "3", "-pp", "33"],
+            [
+                "error: --tensor-parallel-size: 3 ranks cannot share 32 attention heads and 8 key/value heads evenly. "
+                "Use one of 1, 2, 4, 8, 16, 32.",
+                "error: --pipeline-parallel-size: 33 stages cannot share 32 layers. Use at most 32.",
+            ],
+        ),
         (["--gpu", "cpu"], ["error: --gpu: cpu needs the GiB of its KV cache"]),
         (["--model", "hf://a/b"], ["error: --model: --config already says which model it is. Leave one of them out."]),
         (["--speculative-config", "{"], ["error: --speculative-config: '{' is no JSON"]),

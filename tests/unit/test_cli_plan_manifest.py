@@ -27,6 +27,7 @@ FACTS = {
     "intermediateSize": 14336,
     "maxPositionEmbeddings": 131072,
 }
+CONFIG = "the path of a config.json"
 OTHER_KIND = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}}
 
 
@@ -179,6 +180,12 @@ def test_one_bad_service_does_not_hide_the_others(tmp_path: Path, capsys: pytest
             "spec.precision.dtype: precision.dtype bfloat16",
         ),
         (service(precision={"dtype": "bfloat16"}), ("--gpu", "T4"), "T4 has 7.5"),
+        (service(attention={"backend": "FLASHINFER"}), ("--gpu", "MI300X"), "accelerator.type amd"),
+        (
+            service(model={"uri": "pvc://models/llama"}),
+            ("--config", CONFIG, "-pp", "33"),
+            "chat: spec.parallelism.pipelineParallelSize: 33 stages cannot share 32 layers.",
+        ),
         (service(model={"uri": "http://x"}), (), "spec.model.uri"),
         ({**service(), "metadata": {}}, (), "metadata.name: it is missing."),
         ({**service(), "apiVersion": "llmservice.dev/v9"}, (), "apiVersion: llmservice.dev/v9 is none"),
@@ -193,6 +200,7 @@ def test_what_the_operator_would_refuse_is_bad_input(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    words = tuple(config(tmp_path) if word == CONFIG else word for word in words)
     code, found, told = plan(capsys, "-f", write(tmp_path, manifest), *words)
     assert (code, found) == (ExitCode.BAD_INPUT, None)
     errors = [line for line in told if not line.startswith("note:")]

@@ -200,12 +200,9 @@ class Reading:
         if raw is None:
             return
         try:
-            value = read(raw)
+            self.found[name] = read(raw)
         except Refused as refused:
             self.wrongs.append(Wrong(label, refused.message, refused.remedy))
-        else:
-            if value is not None:
-                self.found[name] = value
 
 
 def read_options(options: argparse.Namespace) -> Reading:

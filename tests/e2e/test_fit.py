@@ -144,9 +144,10 @@ def test_auto_is_the_planned_length_and_an_edit_that_would_not_fit_leaves_what_s
 
 
 @contextmanager
-def gpu_node(cluster: Cluster, name: str, product: str, mib: int, count: int) -> Iterator[None]:
-    """A Node that no kubelet stands behind, with the labels of GPU feature discovery."""
+def gpu_node(cluster: Cluster, name: str, product: str, mib: int, count: int, pool: str) -> Iterator[None]:
+    """A Node that no kubelet stands behind, labelled as GPU feature discovery does, in a pool of the test's own."""
     labels = {
+        "example.com/pool": pool,
         "nvidia.com/gpu.product": product,
         "nvidia.com/gpu.memory": str(mib),
         "nvidia.com/gpu.compute.major": "9",
@@ -163,10 +164,19 @@ def gpu_node(cluster: Cluster, name: str, product: str, mib: int, count: int) ->
         cluster.kubectl("delete", "node", name, "--ignore-not-found")
 
 
-def on_gpus(name: str, **spec: Any) -> JSON:
-    """A service that asks for a GPU and makes no pod."""
-    made = planned(name)
-    made["spec"] |= {"accelerator": {"type": "nvidia"}, "scaling": {"replicas": 0}, **spec}
+# Of Llama 3.1, whose facts the spec gives: no pod can look at a model on a node that no kubelet stands behind.
+COMMON = {"numKeyValueHeads": 8, "vocabSize": 128256, "maxPositionEmbeddings": 8192}
+LLAMA_8B = COMMON | {"numHiddenLayers": 32, "hiddenSize": 4096, "numAttentionHeads": 32, "intermediateSize": 14336}
+LLAMA_70B = COMMON | {"numHiddenLayers": 80, "hiddenSize": 8192, "numAttentionHeads": 64, "intermediateSize": 28672}
+
+
+def on_gpus(name: str, pool: str, facts: JSON, **spec: Any) -> JSON:
+    """A service that asks for a GPU of a pool and makes no pod."""
+    made = llmservice(
+        name, model={"architecture": facts}, batching={"maxModelLen": None}, precision={"dtype": "float16"}
+    )
+    placed = {"podTemplate": {"spec": {"nodeSelector": {"example.com/pool": pool}}}}
+    made["spec"] |= {"accelerator": {"type": "nvidia"}, "scaling": {"replicas": 0}, **placed, **spec}
     return made
 
 
@@ -178,13 +188,13 @@ def required_products(cluster: Cluster, namespace: str, name: str) -> list[str]:
 
 
 def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: Cluster, namespace: str) -> None:
-    with gpu_node(cluster, "fake-gpu", PRODUCT, 81559, 4):
-        cluster.apply(on_gpus("picked"), namespace)
+    with gpu_node(cluster, "fake-gpu", PRODUCT, 81559, 4, "a"):
+        cluster.apply(on_gpus("picked", "a", LLAMA_8B), namespace)
         cluster.wait_condition(namespace, "picked", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
         assert status(cluster, namespace, "picked")["plan"]["gpu"] == PRODUCT
         assert required_products(cluster, namespace, "picked") == [PRODUCT]
         before = cluster.must_get("deployments", namespace, "picked")
-        cluster.apply(on_gpus("wide", parallelism={"tensorParallelSize": 8}), namespace)
+        cluster.apply(on_gpus("wide", "a", LLAMA_8B, parallelism={"tensorParallelSize": 8}), namespace)
         too_few = cluster.wait_condition(namespace, "wide", "Fits", "False", timeout=PLANNED_WITHIN)
         assert "the largest node has 4" in too_few["message"]
         assert cluster.get("deployments", namespace, "wide") is None
@@ -196,12 +206,11 @@ def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: C
 
 
 def test_a_node_that_comes_is_noticed(cluster: Cluster, namespace: str) -> None:
-    with gpu_node(cluster, "small-gpu", "Tesla-T4", 15360, 1):
-        facts = {"numHiddenLayers": 80, "hiddenSize": 8192, "numAttentionHeads": 64, "numKeyValueHeads": 8}
-        model = {"uri": MODEL, "architecture": {**facts, "vocabSize": 128256, "maxPositionEmbeddings": 8192}}
-        cluster.apply(on_gpus("large", model=model, precision={"kvCache": "auto"}), namespace)
+    large = on_gpus("large", "b", LLAMA_70B)
+    with gpu_node(cluster, "small-gpu", "Tesla-T4", 15360, 1, "b"):
+        cluster.apply(large, namespace)
         short = cluster.wait_condition(namespace, "large", "Fits", "False", reason="DoesNotFit", timeout=PLANNED_WITHIN)
         assert "Tesla-T4" in short["message"]
-        with gpu_node(cluster, "large-gpu", "NVIDIA-B300-SXM6-AC", 275000, 8):
+        with gpu_node(cluster, "large-gpu", "NVIDIA-B300-SXM6-AC", 275000, 8, "b"):
             cluster.wait_condition(namespace, "large", "Fits", "True", reason="Fits", timeout=90)
             assert required_products(cluster, namespace, "large") == ["NVIDIA-B300-SXM6-AC"]

@@ -1,0 +1,147 @@
+"""The cluster's GPUs off its nodes: what is read of one, how they are summed, and how seldom they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unreachable
+from llmservice_operator.kube.nodes import KEPT_SECONDS, Nodes, group_of
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
+
+Json = dict[str, Any]
+
+GPU = "nvidia.com/gpu"
+MIG = "nvidia.com/mig-3g.40gb"
+LABELS = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.memory": "81559",
+    "nvidia.com/gpu.count": "8",
+    "nvidia.com/gpu.compute.major": "9",
+    "nvidia.com/gpu.compute.minor": "0",
+}
+MI300X = "AMD_Instinct_MI300X_OAM"
+AMD = {"amd.com/gpu.product-name": MI300X, "amd.com/gpu.vram": "192G"}
+
+
+def node(labels: Json | None = None, allocatable: Json | None = None, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": "n", "labels": LABELS if labels is None else labels},
+        "spec": spec,
+        "status": {"allocatable": {GPU: "8", "cpu": "64"} if allocatable is None else allocatable},
+    }
+
+
+H100 = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559.0, capability=(9, 0))
+TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
+ONE: list[tuple[str, Json, str, NodeGroup | None]] = [
+    ("all labels", node(), GPU, H100),
+    ("without labels", node({}), GPU, NodeGroup(None, 8)),
+    ("without GPUs", node(allocatable={"cpu": "4"}), GPU, None),
+    ("all GPUs ill", node(allocatable={GPU: "0"}), GPU, None),
+    ("nonsense", node(allocatable={GPU: "many"}), GPU, None),
+    ("cordoned", node(unschedulable=True), GPU, None),
+    ("tainted", node(taints=[TAINT]), GPU, replace(H100, taints=(("team", "b", "NoSchedule"),))),
+    ("a mild taint", node(taints=[TAINT | {"effect": "PreferNoSchedule"}]), GPU, H100),
+    ("AMD", node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu", NodeGroup(MI300X, 8, 1, 196608.0, None, True)),
+    ("a label that is no number", node(LABELS | {f"{GPU}.memory": "lots"}), GPU, replace(H100, memory_mib=None)),
+    (
+        "slices",
+        node(LABELS | {f"{MIG}.memory": "40320"}, {MIG: "2", GPU: "6"}),
+        MIG,
+        NodeGroup(H100.product, 2, memory_mib=40320.0, capability=(9, 0)),
+    ),
+    ("nothing at all", {"metadata": {"name": "n"}}, GPU, None),
+]
+
+
+@pytest.mark.parametrize(("raw", "resource", "group"), [row[1:] for row in ONE], ids=[row[0] for row in ONE])
+def test_what_one_node_has(raw: Json, resource: str, group: NodeGroup | None) -> None:
+    assert group_of(raw, resource) == group
+
+
+class Lists(KubeClient):
+    """Nodes in pages of two, and a list of what was asked for."""
+
+    def __init__(self, *nodes: Json, error: KubeError | None = None) -> None:
+        self.nodes, self.error = nodes, error
+        self.asked: list[str] = []
+
+    async def list_pages(
+        self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
+    ) -> AsyncIterator[Json]:
+        assert (resource.plural, namespace) == ("nodes", None)
+        self.asked.append(label_selector)
+        if self.error is not None:
+            raise self.error
+        for start in range(0, len(self.nodes), 2):
+            yield {"items": list(self.nodes[start : start + 2])}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_nodes_that_are_alike_are_one_group() -> None:
+    kube = Lists(node(), node(), node(allocatable={GPU: "4"}), node({}), node(allocatable={}))
+    found = await Nodes(kube).gpus(GPU, {})
+    assert {(group.product, group.per_node): group.nodes for group in found.groups} == {
+        ("NVIDIA-H100-80GB-HBM3", 8): 2,
+        ("NVIDIA-H100-80GB-HBM3", 4): 1,
+        (None, 8): 1,
+    }
+
+
+async def test_a_list_serves_many_services_for_some_seconds() -> None:
+    kube, clock = Lists(node()), Clock()
+    nodes = Nodes(kube, clock=clock)
+    first = await nodes.gpus(GPU, {})
+    clock.now = KEPT_SECONDS - 0.1
+    assert await nodes.gpus(GPU, {}) == first
+    assert kube.asked == [""]
+    clock.now = KEPT_SECONDS
+    await nodes.gpus(GPU, {})
+    assert kube.asked == ["", ""]
+
+
+async def test_a_node_selector_is_the_servers_to_apply_and_has_an_answer_of_its_own() -> None:
+    kube = Lists(node())
+    nodes = Nodes(kube)
+    await nodes.gpus(GPU, {"pool": "a", "arch": "amd64"})
+    await nodes.gpus(GPU, {})
+    await nodes.gpus(MIG, {})
+    assert kube.asked == ["arch=amd64,pool=a", "", ""]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(Forbidden("nodes is forbidden", right="list nodes", code=403), id="RBAC"),
+        pytest.param(Refused("not for you", code=403), id="another authorizer, in words of its own"),
+    ],
+)
+async def test_a_missing_right_is_an_answer_and_names_itself(error: KubeError) -> None:
+    assert await Nodes(Lists(error=error)).gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
+
+
+async def test_other_errors_are_tried_again_with_the_service() -> None:
+    nodes = Nodes(Lists(error=Unreachable("no answer")))
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            await nodes.gpus(GPU, {})
+
+
+def test_the_label_of_amd_counts_binary_gigabytes() -> None:
+    group = group_of(node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu")
+    assert group is not None
+    (offer,) = offers(ClusterGPUs((group,)), ())
+    assert offer.device is not None
+    assert offer.device.is_amd
+    assert offer.device.memory_gib == pytest.approx(191.5, abs=1)

@@ -267,6 +267,19 @@ def test_layers_for_multi_token_prediction_store_what_the_others_do() -> None:
     assert layout(ask(predicting, draft=Draft("mtp", 1))).bytes_per_token == 62 * 576 * 2
 
 
+def test_several_modules_that_predict_keep_more_of_a_window() -> None:
+    windows = [ask(replace(model(32, sliding(4096, 32, 8)), mtp_layers=count)) for count in (1, 3)]
+    one, several = (layout(replace(question, draft=Draft("mtp", 3))) for question in windows)
+    # 4,095 tokens and two steps of 8,192 in flight, in blocks of 16, and one more; two tokens more go into another.
+    assert (one.blocks_of(10**6), several.blocks_of(10**6)) == (1281, 1282)
+
+
+def test_chunks_are_kept_whole_beside_a_draft_from_hidden_states() -> None:
+    chunks = model(48, *(replace(sliding(8192, 40, 8), chunked=True),) * 3, full(40, 8))
+    assert len(layout(ask(chunks)).groups) == 4
+    assert layout(ask(chunks, draft=Draft("eagle3", 3))).bytes_per_token == 49 * 8 * 2 * 128 * 2
+
+
 def test_the_drafts_layers_are_on_the_last_stage() -> None:
     drafting = Draft("draftModel", 2, model(8, full(32, 8)))
     made = layout(ask(LLAMA_8B, pipeline_parallel_size=2, draft=drafting))

@@ -66,6 +66,8 @@ ATTENTION: dict[str, Layers] = {
     "12 sliding and 13 full": (*pattern(24, sliding(128, 64, 8, 64), full(64, 8, 64)), full(64, 8, 64)),
     "cohere, 3:1": pattern(33, *(sliding(4096, 32, 8),) * 3, full(32, 8)),
     "two windows": pattern(30, sliding(512, 32, 8), sliding(4096, 32, 8), full(32, 8)),
+    "llama-4, chunks": pattern(48, *(replace(sliding(8192, 40, 8), chunked=True),) * 3, full(40, 8)),
+    "nothing but chunks": pattern(12, replace(sliding(8192, 40, 8), chunked=True)),
     "pages that need padding": pattern(24, sliding(512, 16, 5, 96), full(16, 4)),
     "deepseek-v3": pattern(61, LATENT),
     "deepseek-v2-lite": pattern(27, replace(LATENT, heads=16)),

@@ -25,6 +25,7 @@ from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
@@ -150,6 +151,9 @@ def _spec(attention: Attention, setting: Setting, block: int, padded: int | None
         return setting.backend.customize_spec(FullAttentionSpec(block_size=block, **common))
     window = attention.window
     assert window is not None
+    if attention.chunked:
+        chunked = ChunkedLocalAttentionSpec(block_size=block, attention_chunk_size=window, **common)
+        return setting.backend.customize_spec(chunked)
     one = setting.backend.customize_spec(SlidingWindowSpec(block_size=1, sliding_window=window, **common))
     own = _largest_kernel_block_within(setting.backend, one.page_size_bytes, one.page_size_bytes * block, block, one)
     return setting.backend.customize_spec(SlidingWindowSpec(block_size=own, sliding_window=window, **common))

@@ -51,7 +51,8 @@ def _is_uniform(specs: Sequence[Spec]) -> bool:
     if first.kind is Kind.STATE:
         return all(spec.kind is Kind.STATE and spec.page == first.page for spec in alike)
     if first.kind is Kind.SLIDING:
-        return all(spec.kind is Kind.SLIDING and spec.window == first.window for spec in alike)
+        window = (Kind.SLIDING, first.window, first.begins_anywhere)
+        return all((spec.kind, spec.window, spec.begins_anywhere) == window for spec in alike)
     return all(spec.kind in (Kind.FULL, Kind.LATENT) for spec in alike)
 
 

@@ -26,6 +26,8 @@ class Spec(NamedTuple):
     """What else sets it apart: heads and widths."""
     window: int = 0
     """Tokens that a request keeps beside those in flight, for SLIDING."""
+    begins_anywhere: int = 0
+    """1: the window may begin inside a block, so that a request takes one more; chunks begin where blocks do."""
     blocks: int = 0
     """That a request takes whatever its length, for STATE."""
 
@@ -34,8 +36,7 @@ class Spec(NamedTuple):
         if self.kind is Kind.STATE:
             return self.blocks
         if self.kind is Kind.SLIDING:
-            # One more, since a window begins anywhere in its first block.
-            return -(-min(self.window - 1 + in_flight, length) // self.block_size) + 1
+            return -(-min(self.window + in_flight, length) // self.block_size) + self.begins_anywhere
         return -(-length // self.block_size)
 
 
@@ -74,9 +75,11 @@ class _Setting:
         heads = max(1, attention.kv_heads // self.ranks)
         token = heads * head_bytes(kv_dtype, attention.key_dim, attention.value_dim, size)
         shape = (heads, attention.key_dim, attention.value_dim, token)
-        if self._keeps_window(attention):
-            block, window = self.blocks.sliding, attention.window or 0
-            return Spec(Kind.SLIDING, block, block * token, shape, window + self.extra_window)
+        if self._keeps_window(attention) and attention.window:
+            if attention.chunked:
+                return Spec(Kind.SLIDING, self.blocks.full, self.blocks.full * token, shape, attention.window)
+            block, kept = self.blocks.sliding, attention.window - 1 + self.extra_window
+            return Spec(Kind.SLIDING, block, block * token, shape, kept, 1)
         return Spec(Kind.FULL, self.blocks.full, self.blocks.full * token, shape)
 
     def _latent(self, attention: Attention, kv_dtype: str, size: int) -> Spec:
@@ -92,12 +95,14 @@ class _Setting:
 
     def _state(self, attention: Attention) -> Spec:
         page = max(state_bytes(self.request, attention, self.ranks, self.wide_states), self.blocks.state_page)
-        return Spec(Kind.STATE, 0, page, (), 0, state_blocks(self.request, attention))
+        return Spec(Kind.STATE, 0, page, blocks=state_blocks(self.request, attention))
 
     def _keeps_window(self, attention: Attention) -> bool:
-        """vLLM keeps everything in chunked layers (Llama 4), and so in all local ones beside them: it is faster so."""
-        sliding = attention.kind is Kind.SLIDING and bool(attention.window)
-        return sliding and not attention.chunked and engine(self.request.vllm_version).swa_groups
+        """Whether what lies before the window is dropped; chunks (Llama 4) do not go with drafts from hidden states."""
+        if attention.kind is not Kind.SLIDING or not engine(self.request.vllm_version).swa_groups:
+            return False
+        draft = self.request.draft
+        return not (attention.chunked and draft is not None and draft.method in ("eagle", "eagle3", "mtp"))
 
     @property
     def extra_window(self) -> int:

@@ -23,7 +23,7 @@ from llmservice_operator.planner.architecture import (
     Split,
 )
 from llmservice_operator.planner.config_keys import MOST_LAYERS, Keys
-from llmservice_operator.planner.families import Family, family_of
+from llmservice_operator.planner.families import NESTED_DEFAULTS, Family, canonical, family_of
 from llmservice_operator.planner.mixers import Mixer, attention, sharing
 from llmservice_operator.planner.mlps import Mlp, dense, dense_width, expert_layers, experts
 from llmservice_operator.planner.patterns import kinds
@@ -85,7 +85,8 @@ class _Reader:
         self.outer_type = document.get("model_type") if isinstance(document.get("model_type"), str) else ""
         self.model_type = model_type or self.outer_type or ""
         self.family: Family = family_of(self.model_type)
-        self.keys = Keys({**text, "model_type": self.model_type}, self.family.defaults)
+        nested = {} if text is document else NESTED_DEFAULTS.get(canonical(self.model_type), {})
+        self.keys = Keys({**text, "model_type": self.model_type}, {**nested, **self.family.defaults})
         self.document = document
         self.layers_count = self._layers_count()
 

@@ -121,7 +121,9 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3n": replace(_GEMMA, defaults={"head_dim": 256, "sliding_window": 512}),
     "gemma4": replace(_GEMMA, defaults={"head_dim": 256, "global_head_dim": 512}),
     "cohere": replace(_COHERE, defaults={}),
-    "cohere2": replace(_COHERE, window_everywhere=False, defaults={"sliding_window_pattern": 4}),
+    "cohere2": replace(
+        _COHERE, window_everywhere=False, defaults={"sliding_window_pattern": 4, "sliding_window": 4096}
+    ),
     "deepseek_v2": replace(_DEEPSEEK, router_bias=False),
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
@@ -164,6 +166,69 @@ FAMILIES: Mapping[str, Family] = {
     "kimi_linear": replace(_DEEPSEEK, rope=False),
 }
 """By model_type; `_text` and other endings of nested configs are taken off first."""
+
+_LINEAR = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+NESTED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "llama": {
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 131072,
+    },
+    "qwen2": {
+        "hidden_size": 4096,
+        "intermediate_size": 22016,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+    },
+    "gemma": {"vocab_size": 256000, "max_position_embeddings": 8192, "num_attention_heads": 16},
+    "gemma3n": {
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "num_hidden_layers": 35,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": 262400,
+        "max_position_embeddings": 32768,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262144,
+        "altup_num_inputs": 4,
+        "laurel_rank": 64,
+        "num_kv_shared_layers": 15,
+    },
+    "gemma4": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262144,
+        "max_position_embeddings": 131072,
+        "sliding_window": 512,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262144,
+    },
+    "qwen3_next": _LINEAR,
+    "qwen3_5": _LINEAR,
+    "qwen3_5_moe": {**_LINEAR, "shared_expert_intermediate_size": 512},
+}
+"""transformers' defaults for the language model's part of a multimodal file: saved, it keeps only what differs."""
 
 _ENDINGS = ("_text", "_text_model", "_moe_text", "_vl_text", "_language")
 _SAME: Mapping[str, str] = {

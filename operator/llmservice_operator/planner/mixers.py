@@ -30,9 +30,21 @@ def whole(module: str, inputs: int, outputs: int, *, bias: bool = False) -> Line
 
 def attention(keys: Keys, family: Family, kind: str) -> Mixer:
     """What a layer of that kind is: full, sliding or chunked."""
-    if latent(keys) and kind == "full":
-        return _latent(keys, family)
-    return _grouped(keys, family, kind)
+    if not latent(keys) or kind != "full":
+        return _grouped(keys, family, kind)
+    found = _latent(keys, family)
+    return _expanded(found) if keys.text("model_type") in _EXPANDED else found
+
+
+_EXPANDED = ("minicpm3",)
+"""vLLM stores all heads' keys and values of these, as if they were not compressed."""
+
+
+def _expanded(mixer: Mixer) -> Mixer:
+    own = mixer.attention
+    return replace(
+        mixer, attention=replace(own, kind=Kind.FULL, kv_heads=own.heads, value_dim=own.key_dim, latent_dim=0)
+    )
 
 
 def latent(keys: Keys) -> bool:

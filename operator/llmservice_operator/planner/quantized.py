@@ -20,7 +20,7 @@ METHODS: Mapping[str, Quantization] = {
     one.method: one
     for one in (
         Quantization("awq", 4, 128, zero_bits=4),
-        Quantization("gptq", 4, 128),
+        Quantization("gptq", 4, 128, zero_bits=4),
         Quantization("fp8", 8),
         Quantization("fbgemm_fp8", 8, parts=(Part.FEED_FORWARD, Part.EXPERTS)),
         Quantization("fp8_per_tensor", 8),
@@ -40,7 +40,7 @@ METHODS: Mapping[str, Quantization] = {
         Quantization("compressed-tensors", 8),
         Quantization("quark", 8),
         Quantization("torchao", 8),
-        Quantization("inc", 4, 128),
+        Quantization("inc", 4, 128, zero_bits=4),
         Quantization("gguf", 4.5),
     )
 }
@@ -161,13 +161,8 @@ def _plain(name: str, section: Keys, kept: tuple[str, ...]) -> Quantization:
     if not bits:
         raise InvalidModel("quantization_config", f"does not say how many bits a weight of {name} has")
     group = _group(section, known.group_size)
-    zeros = section.raw("zero_point")
-    symmetric = section.raw("sym") is not False if zeros is None else zeros is False
-    zero_bits = 0 if symmetric and known.method != "awq" else bits
-    if known.method == "awq" and zeros is False:
-        zero_bits = 0
-    if known.bits == 8 or known.scale_bits != 16:
-        zero_bits = 0
+    # GPTQ's files have zeros even where quantization is symmetric.
+    zero_bits = bits if known.zero_bits and section.raw("zero_point") is not False else 0
     return replace(
         known,
         method=name,

@@ -319,6 +319,9 @@ def _speculation(request: Request, architecture: Architecture, held: Storage) ->
         return weigh(model).per_gpu
     ranks = request.tensor_parallel_size
     sharing = ranks * request.data_parallel_size
+    if request.draft.method != "mtp":
+        # Heads of other checkpoints do not follow the target's quantization.
+        held = Storage(held.value_bytes)
     return sum(
         held.bytes_of(linear) * _share(linear, ranks, sharing, request.enable_expert_parallel)
         for linear in attachments.head_linears(request.draft, architecture)

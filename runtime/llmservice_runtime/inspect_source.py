@@ -19,6 +19,9 @@ from llmservice_runtime.fetch.transfer import Patience, give_up_or_wait
 
 T = TypeVar("T")
 BUDGET_SECONDS = 60.0
+# A model that is served from a cache must not wait for long because its hub cannot be reached.
+ATTEMPTS = 4
+TIMEOUT_SECONDS = 10.0
 
 
 class Source(Protocol):
@@ -55,7 +58,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         self._end = self.clock() + self.seconds
-        self._patience = Patience(longest=8.0, sleep=lambda seconds: self.sleep(min(seconds, self._left())))
+        self._patience = Patience(ATTEMPTS, longest=8.0, sleep=lambda seconds: self.sleep(min(seconds, self._left())))
 
     def _left(self) -> float:
         return max(0.0, self._end - self.clock())
@@ -131,9 +134,9 @@ def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], No
     scheme, separator, rest = uri.partition("://")
     where = failed.field_of(MODEL_ARTIFACT, uri)
     if scheme == "hf" and rest and is_inside(rest):
-        return Remote(Hub.of(rest, where, environment), budget)
+        return Remote(replace(Hub.of(rest, where, environment), timeout=TIMEOUT_SECONDS), budget)
     if scheme == "s3" and rest and is_inside(rest):
-        return Remote(Bucket.of(rest, where, environment, hide), budget)
+        return Remote(replace(Bucket.of(rest, where, environment, hide), timeout=TIMEOUT_SECONDS), budget)
     if separator:
         raise failed.not_found(where, f"{uri!r} cannot be inspected.", "It must be hf://, s3:// or a folder.")
     path = Path(uri)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import inspection
+from llmservice_runtime import inspect_source, inspection
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.fetch.redact import MASK
 from llmservice_runtime.inspect_source import Budget
@@ -129,20 +130,41 @@ def test_a_connection_that_ends_early_is_tried_again(hub: Hub) -> None:
 
 
 def test_trying_again_has_an_end(hub: Hub) -> None:
-    """Not the six attempts of a fetch: a server pod does not wait for this."""
+    """A service whose hub is away may have its model in a cache, and waits for this."""
     hub.failures = 1000
+    slept: list[float] = []
+    found = at(hub, "org/sharded", Budget(sleep=slept.append))
+    assert found.failure is not None
+    assert found.failure.reason is R.MODEL_DOWNLOAD_FAILED
+    assert slept == [1, 2, 4]
+    assert "spec.model.architecture" in found.failure.remedy
+    assert "cache" not in found.failure.remedy, "nothing was fetched that could be kept"
+
+
+def test_all_requests_share_one_budget(hub: Hub) -> None:
     now = 0.0
 
     def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    found = at(hub, "org/sharded", Budget(seconds=5.0, clock=lambda: now, sleep=sleep))
+    hub.failures = 1000
+    found = at(hub, "org/sharded", Budget(seconds=2.5, clock=lambda: now, sleep=sleep))
     assert found.failure is not None
-    assert found.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert now == pytest.approx(5.0)
-    assert "spec.model.architecture" in found.failure.remedy
-    assert "cache" not in found.failure.remedy, "nothing was fetched that could be kept"
+    assert "(3 times in a row)" in found.failure.message
+    assert now == pytest.approx(2.5)
+
+
+def test_a_hub_that_is_silent_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_source, "TIMEOUT_SECONDS", 0.2)
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener:
+        hub.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        started = time.monotonic()
+        found = at(hub, "org/sharded")
+    assert found.failure is not None
+    assert "timed out (4 times in a row)" in found.failure.message
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(

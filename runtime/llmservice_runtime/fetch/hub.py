@@ -43,6 +43,8 @@ class Hub:
     endpoint: str
     token: str
     offline: bool
+    timeout: float | None = None
+    """Seconds without a byte; None: as long as a fetch waits."""
 
     @classmethod
     def of(cls, rest: str, field: str, environment: Mapping[str, str]) -> Hub:
@@ -133,7 +135,7 @@ class Hub:
         headers |= {"Accept-Encoding": "identity", "User-Agent": "llmservice"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        with ask(url, headers, method=method) as answer:
+        with ask(url, headers, method=method, timeout=self.timeout) as answer:
             if answer.status >= 400:
                 raise self._explained(_refused(url, answer))
             yield answer

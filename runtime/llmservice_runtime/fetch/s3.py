@@ -58,6 +58,8 @@ class Bucket:
     chain: Chain
     asked: str = "latest"
     pinned: str | None = None
+    timeout: float | None = None
+    """Seconds without a byte; None: as long as a fetch waits."""
 
     @classmethod
     def of(cls, rest: str, field: str, environment: Mapping[str, str], hide: Callable[[str], None]) -> Bucket:
@@ -133,7 +135,7 @@ class Bucket:
             if credentials:
                 now = dt.datetime.now(dt.timezone.utc)  # noqa: UP017 - Python 3.10
                 ours = signed(method, url, credentials, self.place.region, now, headers=ours)
-            with ask(url, ours, method=method) as answer:
+            with ask(url, ours, method=method, timeout=self.timeout) as answer:
                 if answer.status < 300:
                     yield answer
                     return

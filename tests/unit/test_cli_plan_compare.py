@@ -59,7 +59,11 @@ def test_weights_that_are_decided_stay(
 def test_one_gpu_is_compared_with_the_usual_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = cells(capsys, "--config", config(tmp_path), "--gpu", "NVIDIA-RTX-A6000")
     gpus = list(dict.fromkeys(gpu for gpu, _, _ in found))
-    assert gpus == ["NVIDIA-RTX-A6000", *(device.name for device in usual_devices())]
+    usual = [device.name for device in usual_devices()]
+    assert gpus == ["NVIDIA-RTX-A6000", *usual]
+    _, found = cells(capsys, "--config", config(tmp_path), "--gpu", "L4")
+    gpus = list(dict.fromkeys(gpu for gpu, _, _ in found))
+    assert gpus == ["L4", *(name for name in usual if name != "NVIDIA-L4")]
 
 
 def test_the_usual_gpus_are_labels_of_the_catalogue() -> None:
@@ -87,6 +91,32 @@ def test_the_grid_fits_the_terminal(
     assert max(map(len, lines)) <= columns
     assert sum(line.startswith("    ") for line in lines) == headers
     assert sum(line.startswith("L4  ") for line in lines) == headers
+
+
+def test_a_manifests_gpus_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = {
+        "apiVersion": "llmservice.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "model": {"uri": "pvc://models/llama"},
+            "accelerator": {"product": ["NVIDIA-L4", "NVIDIA-L40S"]},
+            "precision": {"kvCache": "fp8_e4m3"},
+        },
+    }
+    path = tmp_path / "llmservice.json"
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    _, found = cells(capsys, "-f", str(path), "--config", config(tmp_path), "--offline")
+    assert {gpu for gpu, _, _ in found} == {"NVIDIA-L4", "NVIDIA-L40S"}
+    assert {kv for _, _, kv in found} == {"fp8_e4m3", "auto", "fp8"}
+
+
+def test_a_model_without_its_config_is_unknown_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = cells(capsys, "--parameters", "8B", "--gpu", "L4", "--gpu", "H100")
+    assert code == ExitCode.DONE
+    assert {cell["verdict"] for cell in found.values()} == {"Unknown"}
+    sizes = [found["L4", weights, "auto"]["weightsGiB"] for weights in ("as it is", "fp8", "int4")]
+    assert sizes[0] > 1.8 * sizes[1] > 1.8 * 1.5 * sizes[2]
 
 
 def test_as_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from llmservice_cli.errors import ExitCode
 from .questions import Question
 
 USUAL_GPUS = (
-    *("NVIDIA-T4", "NVIDIA-L4", "NVIDIA-A10G", "NVIDIA-GeForce-RTX-4090", "NVIDIA-L40S", "NVIDIA-A100-SXM4-40GB"),
+    *("Tesla-T4", "NVIDIA-L4", "NVIDIA-A10G", "NVIDIA-GeForce-RTX-4090", "NVIDIA-L40S", "NVIDIA-A100-SXM4-40GB"),
     *("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H200", "NVIDIA-B200", "AMD_Instinct_MI300X_OAM"),
 )
 """What is compared, and what is proposed, where nobody says which GPUs there are."""

@@ -137,7 +137,7 @@ def _lines(place: str) -> Iterator[TextIO]:
         yield sys.stdin
         return
     try:
-        file = Path(place).open(encoding="utf-8")  # noqa: SIM115 - the next statement closes it
+        file = Path(place).open(encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - the next statement closes it
     except OSError as error:
         why = error.strerror or str(error)
         raise BadInput([Wrong("--batch", f"{place} cannot be read: {why}.", "Give a file, or - for stdin.")]) from None

@@ -133,7 +133,7 @@ def _block(grid: Grid, precisions: Sequence[Precision]) -> Iterator[Row]:
 
 def _short_name(product: str) -> str:
     """Without what every label begins with; --gpu takes it."""
-    return re.sub(r"^(NVIDIA-(GeForce-)?|AMD_Instinct_)", "", product)
+    return re.sub(r"^(NVIDIA-(GeForce-)?|Tesla-|AMD_Instinct_)", "", product)
 
 
 def markdown(grid: Grid) -> Iterator[str]:
@@ -146,8 +146,9 @@ def markdown(grid: Grid) -> Iterator[str]:
 
 
 def _usual_but(named: Sequence[Device]) -> tuple[Device, ...]:
-    names = {device.name for device in named}
-    return tuple(device for device in usual_devices() if device.name not in names)
+    """L4 is the NVIDIA-L4."""
+    alike = {(device.memory_gib, device.capability) for device in named}
+    return tuple(device for device in usual_devices() if (device.memory_gib, device.capability) not in alike)
 
 
 def _precisions(request: Request) -> Iterator[Precision]:
@@ -175,10 +176,10 @@ def _held_in(weights: str, request: Request) -> Request:
     """The request with its weights converted while they are loaded, or from another checkpoint."""
     if weights == "fp8":
         return replace(request, weights="fp8")
-    if weights == "int4" and request.architecture is not None:
-        model = replace(request.architecture, quantization=INT4)
-        return replace(request, architecture=model, tensors=None, weights="int4", quantization="awq")
-    return request
+    if weights != "int4":
+        return request
+    model = request.architecture and replace(request.architecture, quantization=INT4)
+    return replace(request, architecture=model, tensors=None, weights="int4", quantization="awq")
 
 
 def _lacks_kernel(asked: Request, plan: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from llmservice_operator.planner.plan import Line, Plan, Remedy
@@ -130,4 +131,4 @@ def _line(line: Line) -> Json:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)
+    return None if value is None or not isfinite(value) else round(value, _DIGITS)

@@ -144,10 +144,8 @@ def _say(text: str) -> None:
 
 
 def _text(place: str) -> str:
-    if place == STDIN:
-        return sys.stdin.read()
     try:
-        return Path(place).read_text(encoding="utf-8")
+        return sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Refused(

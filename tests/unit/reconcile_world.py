@@ -1,7 +1,7 @@
 """The API server as a dictionary, and a service around which decisions are carried out."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from llmservice_operator.api.errors import Problem
@@ -64,9 +64,16 @@ class Api(KubeClient):
         if self.fails.get(what):
             raise self.fails[what].pop(0)
 
+    async def list_pages(
+        self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        self._called(f"list {resource.kind}")
+        yield {"items": [obj for (kind, _), obj in self.objects.items() if kind == resource.kind]}
+
     def _store(self, obj: Mapping[str, Any], uid: str) -> dict[str, Any]:
         self.version += 1
-        metadata = {**obj["metadata"], "uid": uid, "resourceVersion": str(self.version)}
+        created = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+        metadata = created | {**obj["metadata"], "uid": uid, "resourceVersion": str(self.version)}
         stored = {**obj, "metadata": metadata}
         self.objects[obj["kind"], metadata["name"]] = stored
         return stored

@@ -1,0 +1,76 @@
+"""A plan as status.plan and the Fits condition show it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from llmservice_operator.api.status import PlanStatus
+from llmservice_operator.observe.plan import document, fitness
+from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
+
+SHORTER = Remedy("set spec.batching.maxModelLen to 4096", (("batching.maxModelLen", 4096),), None, Fit.FITS, 4096, 9000)
+SAYS: list[tuple[Plan, str, str, str]] = [
+    (Plan(Fit.FITS, "It fits."), "True", "Fits", "It fits."),
+    (
+        Plan(Fit.TIGHT, "It is tight.", remedies=(SHORTER,)),
+        "True",
+        "Tight",
+        "It is tight. What would fit: set spec.batching.maxModelLen to 4096 (Fits). "
+        "status.plan.remedies has them as patches.",
+    ),
+    (
+        Plan(Fit.DOES_NOT_FIT, "Too large."),
+        "False",
+        "DoesNotFit",
+        "Too large. No change of the spec that was tried makes it fit.",
+    ),
+    (
+        Plan(Fit.UNKNOWN, "Not known: hidden_size.", ("hidden_size",)),
+        "Unknown",
+        "FactsMissing",
+        "Not known: hidden_size.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plan", "status", "reason", "message"), SAYS, ids=[str(row[0].verdict) for row in SAYS])
+def test_what_the_condition_says(plan: Plan, status: str, reason: str, message: str) -> None:
+    told = fitness(document(plan))
+    assert (told.status, told.reason, told.message) == (status, reason, message)
+
+
+def test_figures_are_rounded_and_what_is_not_known_is_left_out() -> None:
+    plan = Plan(Fit.FITS, "", weights_gib=14.18734, weights_total_gib=28.37468, error_band=0.01849, kv_cache_gib=-0.004)
+    told = document(plan, "abc")
+    assert told == {
+        "verdict": "Fits",
+        "reason": "",
+        "facts": "abc",
+        "gpus": 1,
+        "weightsGiB": 28.37,
+        "errorBand": 0.018,
+        "perGPU": {"weightsGiB": 14.19, "kvCacheGiB": 0.0},
+    }
+    assert str(told["perGPU"]["kvCacheGiB"]) == "0.0", "a negative zero comes back from the API server as another value"
+
+
+def test_no_text_of_a_plan_is_longer_than_the_crd_allows() -> None:
+    line = Line("x" * 2000, 1.0, "y" * 2000, "z" * 2000)
+    remedy = Remedy("c" * 9000, (("batching.maxModelLen", 1),), "g", Fit.FITS, 1, 1)
+    long = Plan(Fit.DOES_NOT_FIT, "r" * 9000, ("m" * 9000,) * 99, explanation=(line,) * 99, remedies=(remedy,) * 99)
+    told = document(long)
+    assert PlanStatus.model_validate(told).verdict == "DoesNotFit"
+    assert len(json.dumps(told)) < 150_000
+
+
+def test_a_patch_has_the_shape_of_the_spec() -> None:
+    remedy = Remedy("", (("batching.maxModelLen", 4096), ("precision.kvCache", "fp8")), None, Fit.FITS, 1, 1)
+    other = Remedy("", (), "NVIDIA-L4", Fit.FITS, 1, 1)
+    words = Remedy("buy another checkpoint", (), None, Fit.FITS, 1, 1)
+    told = document(Plan(Fit.DOES_NOT_FIT, "", remedies=(remedy, other, words)))["remedies"]
+    assert [json.loads(each["patch"])["spec"] if "patch" in each else None for each in told] == [
+        {"batching": {"maxModelLen": 4096}, "precision": {"kvCache": "fp8"}},
+        {"accelerator": {"product": ["NVIDIA-L4"]}},
+        None,
+    ]

@@ -14,6 +14,8 @@ from llmservice_cli.plan.markdown import markdown
 from llmservice_cli.plan.screen import screen
 from llmservice_operator.planner.plan import Fit, Plan, Remedy
 
+from tests.support.documents import ROOT
+
 from . import cli_plan_world as world
 
 KEYS_OF_THE_ISSUE = (
@@ -140,3 +142,9 @@ def test_a_terminal_gets_colours_unless_it_wants_none(
             terminal.show(rows)
         plain = capsys.readouterr().out
         assert plain == drawn(world.answer(world.FITS))
+
+
+def test_the_page_shows_the_keys_as_they_are() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    shown = json.loads(page.split("-o json\n")[-1].split("```")[0])
+    assert list(shown) == list(document(world.answer(world.FITS)))

@@ -66,6 +66,8 @@ OTHERS = {
     "windows between, in blocks that they cannot have": Start(
         "sliding and full", ("--block-size", "16"), {"block_size": 16}
     ),
+    "chunks between": Start("chunks and full"),
+    "windows between, with sinks": Start("sinks"),
     "heads of two widths": Start("heads that differ"),
     "layers that share a cache": Start("layers that share"),
     "latent attention": Start("mla"),
@@ -74,6 +76,8 @@ OTHERS = {
         "gated delta net", ("--tensor-parallel-size", "2"), {"tensor_parallel_size": 2}
     ),
     "Mamba 2 between": Start("mamba 2"),
+    "Mamba 2 and layers without attention": Start("mamba 2, float32"),
+    "Mamba between": Start("mamba and attention"),
     "Mamba 2 in every layer": Start("attention beside mamba 2"),
     "short convolutions between": Start("short convolution"),
     "Mamba alone": Start("mamba alone"),

@@ -71,6 +71,14 @@ PER_TOKEN: dict[str, tuple[Request, float]] = {
         32 * 8 * (128 + 8),
     ),
     "Llama-3.1-8B, 4.5 bits": (ask(LLAMA_8B, kv_cache_dtype="nvfp4"), 131_072 * 4.5 / 16),
+    "Llama-3.1-8B, keys and values of 4 bits, but not in the outermost layers": (
+        ask(LLAMA_8B, kv_cache_dtype="turboquant_4bit_nc"),
+        28 * 8 * (64 + 2 + 64 + 4) + 4 * 8 * 512,
+    ),
+    "Llama-3.1-8B, keys of 8 bits and values of 4": (
+        ask(LLAMA_8B, kv_cache_dtype="turboquant_k8v4"),
+        28 * 8 * (128 + 64 + 4) + 4 * 8 * 512,
+    ),
     "Llama-3.1-70B": (ask(LLAMA_70B), 327_680),
     "Llama-3.1-70B, 2 GPUs": (ask(LLAMA_70B, tensor_parallel_size=2), 163_840),
     "Llama-3.1-70B, 16 GPUs: a head each, twice": (ask(LLAMA_70B, tensor_parallel_size=16), 40_960),
@@ -78,6 +86,8 @@ PER_TOKEN: dict[str, tuple[Request, float]] = {
     "DeepSeek-R1": (ask(DEEPSEEK), 70_272),
     "DeepSeek-R1, 16 GPUs: all of it on each": (ask(DEEPSEEK, tensor_parallel_size=16), 70_272),
     "DeepSeek-R1, fp8": (ask(DEEPSEEK, kv_cache_dtype="fp8"), 35_136),
+    "DeepSeek-R1, 4 bits and two scales": (ask(DEEPSEEK, kv_cache_dtype="int4_per_token_head"), 61 * (288 + 8)),
+    "DeepSeek-R1, 8 bits and two scales": (ask(DEEPSEEK, kv_cache_dtype="int8_per_token_head"), 61 * (576 + 8)),
     "DeepSeek-V3.2's packed rows": (ask(DEEPSEEK, kv_cache_dtype="fp8_ds_mla"), 61 * 656),
     "DeepSeek-R1 with 0.7: 640 values": (ask(DEEPSEEK, vllm_version="0.7.3"), 61 * 640 * 2),
     "DeepSeek-Coder-V2-Lite with 0.7": (ask(DEEPSEEK_LITE, vllm_version="0.7.3"), 34_560),
@@ -249,10 +259,6 @@ SPECULATION: dict[str, tuple[Draft, float]] = {
     "a head is one layer more": (Draft("eagle3", 4), 131_072 / 32 * 33),
     "a head that is known": (Draft("eagle", 4, model(1, full(32, 8))), 131_072 / 32 * 33),
     "a model of its own": (Draft("draftModel", 4, model(16, full(32, 8, 64))), 131_072 + 16 * 8 * 2 * 64 * 2),
-    "a model of its own on one of 2 ranks": (
-        Draft("draftModel", 4, model(16, full(32, 8, 64)), tensor_parallel_size=1),
-        131_072 + 16 * 8 * 2 * 64 * 2,
-    ),
 }
 
 
@@ -282,8 +288,15 @@ def test_chunks_are_kept_whole_beside_a_draft_from_hidden_states() -> None:
 
 def test_the_drafts_layers_are_on_the_last_stage() -> None:
     drafting = Draft("draftModel", 2, model(8, full(32, 8)))
-    made = layout(ask(LLAMA_8B, pipeline_parallel_size=2, draft=drafting))
+    # Of 33 layers the first stage has 17.
+    made = layout(ask(model(33, full(32, 8)), pipeline_parallel_size=2, draft=drafting))
     assert made.bytes_per_token == (16 + 8) * 8 * 2 * 128 * 2
+
+
+def test_a_draft_on_fewer_ranks_takes_more_of_each() -> None:
+    drafting = Draft("draftModel", 2, model(8, full(32, 8)), tensor_parallel_size=1)
+    made = layout(ask(LLAMA_8B, tensor_parallel_size=2, draft=drafting))
+    assert made.bytes_per_token == (32 * 4 + 8 * 8) * 2 * 128 * 2
 
 
 def test_a_draft_that_is_not_known_cannot_be_counted() -> None:
@@ -301,6 +314,13 @@ def test_states_take_more_with_guesses() -> None:
     alone, guessing = (layout(ask(hybrid, draft=draft)) for draft in (None, Draft("ngram", 3)))
     # Two states in each of three groups, and three guesses more.
     assert guessing.blocks_of(1) - alone.blocks_of(1) == 3 * 3
+
+
+def test_recurrent_states_in_float32_are_larger() -> None:
+    """On CPUs with AVX-512 BF16 all are; attention's blocks grow with them."""
+    hybrid = ask(model(48, *(DELTA_NET,) * 3, full(16, 2, 256), name="Qwen3NextForCausalLM"), CPU)
+    narrow, wide = layout(hybrid), layout(hybrid, wide_states=True)
+    assert (narrow.block_size, wide.block_size) == (640, 1152)
 
 
 def test_states_alone_take_the_same_whatever_the_length() -> None:

@@ -26,6 +26,7 @@ COLLECTIONS: Mapping[str, str] = {
     "llmservices": f"/apis/{GROUP}/v1alpha1",
     "deployments": "/apis/apps/v1",
     "controllerrevisions": "/apis/apps/v1",
+    "jobs": "/apis/batch/v1",
     "services": "/api/v1",
     "pods": "/api/v1",
     "persistentvolumeclaims": "/api/v1",

@@ -180,11 +180,18 @@ HOSTILE: dict[str, Json] = {
 }
 
 
+def nesting(value: object) -> int:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return 1 + max(map(nesting, inner), default=0)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_stands_there_it_stays_small_and_is_json(name: str) -> None:
     text = Inspection(None, selected({"hidden_size": 7} | HOSTILE[name]), TENSORS).to_json()
     assert len(text.encode()) <= TERMINATION_LIMIT
-    json.loads(text, parse_constant=pytest.fail)
+    document = json.loads(text, parse_constant=pytest.fail)
+    assert nesting(document) < 12
+    assert re.search(r"\d{30}", text) is None, "no number that other readers of JSON cannot hold"
     assert Inspection.from_json(text) is not None
 
 
@@ -212,8 +219,9 @@ def test_more_than_fits_is_said() -> None:
     assert "spec.model.architecture" in found.failure.remedy
 
 
-def test_a_failure_fits_as_well() -> None:
-    failure = Failure(FailureReason.MODEL_NOT_FOUND, "m" * 9000, "r" * 9000, evidence=("e" * 9000,))
+@pytest.mark.parametrize("length", [0, *range(3850, 4100, 9), 9000])
+def test_a_failure_fits_as_well(length: int) -> None:
+    failure = Failure(FailureReason.MODEL_NOT_FOUND, "m" * length, "r" * length, evidence=("e" * length,))
     text = Inspection(REVISION, failure=failure).to_json()
     assert len(text.encode()) <= TERMINATION_LIMIT
     found = Inspection.from_json(text)

@@ -151,3 +151,13 @@ async def test_a_pod_that_looks_at_a_model_belongs_to_its_service() -> None:
     await checker.check(POD, None)
     assert keys == [Key("ns", "chat")]
     assert cache.get("Pod", "ns", "a") is None
+
+
+async def test_a_pod_that_looks_at_a_model_and_was_missed_is_read() -> None:
+    looks = pod("a", "uid-a", "5")
+    looks["metadata"]["labels"] = {"llmservice.dev/inspects": "chat"}
+    kube = Lists(looks)
+    checker, keys = resync(kube, Cache(PROJECTIONS))
+    await checker.check(POD, None)
+    assert kube.requests == [True, False]
+    assert keys == [Key("ns", "chat")]

@@ -45,7 +45,7 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     try:
         weighed = weights.weigh(request)
     except Incomplete as incomplete:
-        return _unknown(request, (*missing, *incomplete.missing))
+        return _unknown(request, missing or incomplete.missing)
     if request.architecture is None:
         return _by_weights_alone(request, request.device, weighed, missing, constants)
     try:
@@ -223,6 +223,7 @@ def _recommended(tokens: int, length: int, step: Batching) -> int:
 def _reason(verdict: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
     taken = budget.weights.per_gpu + (budget.beside.counted if budget.beside else 0)
     has, needs, band = budget.available / GIB, needed / GIB, budget.band / GIB
+    where = "" if device.is_cpu else " on each GPU"
     if budget.spare < 0:
         return f"{device.name}: {budget.spare_reason} by at least {-budget.spare / GIB:.2f} GiB."
     if has <= 0:
@@ -231,9 +232,9 @@ def _reason(verdict: Fit, budget: _Budget, needed: float, length: int, longest: 
             f"{budget.total / GIB:.2f} GiB that the engine may use."
         )
     text = (
-        f"{device.name}: {has:.2f} GiB of KV cache on each GPU; one request of {length} tokens needs {needs:.2f} GiB."
+        f"{device.name}: {has:.2f} GiB of KV cache{where}; one request of {length} tokens needs {needs:.2f} GiB."
         if length
-        else f"{device.name}: {has:.2f} GiB of KV cache on each GPU do not hold one block for sure."
+        else f"{device.name}: {has:.2f} GiB of KV cache{where} do not hold one block for sure."
     )
     if verdict is Fit.TIGHT:
         return f"{text} That is closer than the planner's error of {band:.2f} GiB: it may start or not."

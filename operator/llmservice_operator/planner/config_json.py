@@ -229,7 +229,9 @@ class _Reader:
     def _extra_parameters(self) -> int:
         hidden, family = self.keys.needed("hidden_size"), self.family
         norm = hidden * (2 if family.norm_bias else 1)
-        total = (norm if family.final_norm else 0) + (norm if family.embedding_norm else 0)
+        # OPT's models that norm after each layer have no norm at the end.
+        final = family.final_norm and self.keys.flag("do_layer_norm_before", True)
+        total = (norm if final else 0) + (norm if family.embedding_norm else 0)
         if family.positions is not None:
             length = self.keys.integer("max_position_embeddings", "n_positions")
             total += ((length or 1024) + family.positions) * hidden

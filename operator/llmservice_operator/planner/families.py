@@ -155,7 +155,7 @@ FAMILIES: Mapping[str, Family] = {
     "jamba": Family(rope=False, window_everywhere=False, bias_key=None),
     "bamba": Family(window_everywhere=False),
     "falcon_h1": LLAMA,
-    "nemotron_h": Family(gated=False, norms=1, rope=False, window_everywhere=False),
+    "nemotron_h": Family(gated=False, norms=1, rope=False, window_everywhere=False, router_bias=True),
     "internlm2": Family(bias_key="bias"),
     "baichuan": Family(bias_key=None),
     "ernie4_5": Family(tied=True, bias_key="use_bias"),

@@ -16,6 +16,8 @@ _ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
 """Names that are of no decoder layer."""
 _QUANTIFIER = re.compile(r"[*+?{]")
 _MOST_QUANTIFIERS = 4
+_MOST_PATTERNS = 512
+"""Each is held against each matrix of each layer."""
 _QUANTIFIED_GROUP = re.compile(r"\)[*+?{]")
 _FUSED = {
     "q_proj": "qkv_proj",
@@ -40,6 +42,8 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
             everywhere.append(_matcher(pattern))
         elif int(found[1]) < len(layers):
             of_layer[int(found[1])].add(found[2] or "")
+    if len(everywhere) > _MOST_PATTERNS:
+        raise InvalidModel("quantization_config.ignore", f"has {len(everywhere)} patterns without a layer's number")
     if not everywhere and not of_layer:
         return layers
     made: dict[tuple[int, frozenset[str], tuple[bool, ...]], Layer] = {}

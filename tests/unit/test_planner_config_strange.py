@@ -1,0 +1,133 @@
+"""Nobody's config.json stops the planner: it is read, or says which key is missing or wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from llmservice_operator.planner import config_json
+from llmservice_operator.planner.architecture import Incomplete, InvalidModel
+from llmservice_operator.planner.families import FAMILIES
+from llmservice_operator.planner.plan import Request
+from llmservice_operator.planner.weights import weigh
+
+BASE: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+    "intermediate_size": 512,
+}
+_NAMES = """
+    num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim vocab_size intermediate_size
+    max_position_embeddings sliding_window use_sliding_window max_window_layers layer_types sliding_window_pattern
+    num_experts num_local_experts moe_intermediate_size num_experts_per_tok first_k_dense_replace moe_layer_freq
+    mlp_only_layers decoder_sparse_step n_shared_experts kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim
+    v_head_dim mla tie_word_embeddings dtype rope_scaling rope_parameters quantization_config text_config vision_config
+    attn_config ffn_config linear_attention linear_attn_config full_attention_interval hybrid_override_pattern
+    attn_layer_indices mamba_n_heads mamba_d_head total_parameters num_kv_shared_layers hidden_size_per_layer_input
+    word_embed_proj_dim multi_query new_decoder_architecture attention_chunk_size no_rope_layers architectures
+"""
+KEYS = _NAMES.split()
+_PLAIN = some.one_of(
+    some.none(),
+    some.booleans(),
+    some.integers(-(2**70), 2**70),
+    some.integers(0, 64),
+    some.floats(),
+    some.sampled_from(["", "auto", "full_attention", "MM*-", "bfloat16", "awq", "yarn"]),
+)
+_VALUES = some.recursive(
+    _PLAIN,
+    lambda inner: some.one_of(
+        some.lists(inner, max_size=5),
+        some.dictionaries(
+            some.sampled_from([*KEYS, "quant_method", "bits", "group_size", "factor", "rope_type", "config_groups"]),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    more=some.dictionaries(some.sampled_from(KEYS), _VALUES, max_size=6),
+    model_type=some.sampled_from([*FAMILIES, "unheard_of"]),
+)
+def test_any_values_under_the_known_keys(more: dict[str, Any], model_type: str) -> None:
+    with contextlib.suppress(InvalidModel, Incomplete):
+        weigh(Request(config_json.read(BASE | {"model_type": model_type} | more), None, tensor_parallel_size=3))
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_every_family_of_few_keys(model_type: str) -> None:
+    with contextlib.suppress(Incomplete):
+        made = config_json.read(BASE | {"model_type": model_type})
+        assert made.counted_parameters > BASE["vocab_size"] * BASE["hidden_size"]
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        pytest.param({"num_hidden_layers": -1}, "num_hidden_layers", id="negative"),
+        pytest.param({"num_hidden_layers": 10**9}, "num_hidden_layers", id="too many layers"),
+        pytest.param({"hidden_size": "4096"}, "hidden_size", id="text for a number"),
+        pytest.param({"hidden_size": True}, "hidden_size", id="a flag for a number"),
+        pytest.param({"vocab_size": float("nan")}, "vocab_size", id="not a number"),
+        pytest.param({"tie_word_embeddings": "yes"}, "tie_word_embeddings", id="text for a flag"),
+        pytest.param({"model_type": 7}, "model_type", id="a number for text"),
+        pytest.param({"layer_types": ["full_attention"]}, "layer_types", id="too short a list"),
+        pytest.param({"layer_types": [["full_attention", 10**9]]}, "layer_types", id="a run without end"),
+        pytest.param({"layer_types": ["quantum"] * 4}, "layer_types", id="an unknown kind of layer"),
+        pytest.param({"rope_scaling": "yarn"}, "rope_scaling", id="text for an object"),
+        pytest.param({"rope_scaling": {"factor": -1}}, "rope_scaling.factor", id="a negative factor"),
+        pytest.param({"quantization_config": []}, "quantization_config", id="a list for an object"),
+        pytest.param({"quantization_config": {"bits": 4}}, "quant_method", id="no method"),
+        pytest.param(
+            {"quantization_config": {"quant_method": "awq", "bits": -4}}, "quantization_config.bits", id="negative bits"
+        ),
+        pytest.param(
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
+            "weight_block_size",
+            id="half a block",
+        ),
+        pytest.param(
+            {"quantization_config": {"quant_method": "compressed-tensors", "ignore": ["re:(a+)+$"]}},
+            "too elaborate",
+            id="a pattern that takes for ever",
+        ),
+        pytest.param(
+            {"quantization_config": {"quant_method": "compressed-tensors", "ignore": ["re:("]}},
+            "wrong pattern",
+            id="a pattern that is none",
+        ),
+        pytest.param({"num_attention_heads": 512}, "num_attention_heads", id="more heads than width"),
+    ],
+)
+def test_what_is_wrong_is_named(more: dict[str, Any], key: str) -> None:
+    with pytest.raises(InvalidModel, match=key):
+        config_json.read(BASE | more)
+
+
+@pytest.mark.parametrize("document", [None, [], "config", 7])
+def test_no_object_at_all(document: Any) -> None:
+    with pytest.raises(InvalidModel):
+        config_json.read(document)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"])
+def test_what_is_missing_is_named(key: str) -> None:
+    with pytest.raises(Incomplete) as caught:
+        config_json.read({name: value for name, value in BASE.items() if name != key})
+    assert caught.value.missing == (key,)
+
+
+def test_null_is_absent() -> None:
+    nothing = dict.fromkeys(["head_dim", "num_key_value_heads", "rope_scaling", "quantization_config", "layer_types"])
+    assert config_json.read(BASE | nothing) == config_json.read(BASE)

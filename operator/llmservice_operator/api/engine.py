@@ -170,8 +170,8 @@ class Batching(ApiModel):
     )
     max_model_len: MaxModelLen | None = knob(
         description="Most tokens of one request, prompt and answer together (--max-model-len). An integer, or `auto` "
-        "for the longest that fits into the KV cache. Lower it when the KV cache is too small for the model's own "
-        "length. Default: the model's own.",
+        "for the longest that surely fits, by the plan; where nothing could be planned, by vLLM. Lower it when the KV "
+        "cache is too small for the model's own length. Default: the model's own.",
         examples=[32768, "auto"],
     )
     max_num_queued_requests: int | None = knob(
@@ -250,8 +250,8 @@ class Accelerator(ApiModel):
     )
     product: Many[Product] | None = knob(
         description="GPU products that are acceptable, in order of preference: values of the node label "
-        "nvidia.com/gpu.product or amd.com/gpu.product-name. Pods go to no other nodes. Leave it out when any GPU of "
-        "the cluster will do.",
+        "nvidia.com/gpu.product or amd.com/gpu.product-name. Pods go to nodes with the first one on which the model "
+        "fits, by the plan, and to no others. Leave it out when any GPU of the cluster will do.",
         examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"]],
         min_length=1,
         max_length=16,
@@ -262,7 +262,7 @@ class Accelerator(ApiModel):
         examples=["nvidia.com/mig-3g.40gb"],
     )
     memory: Quantity | None = knob(
-        description="Memory of one GPU, for checks when no node can say.",
+        description="Memory of one GPU, for the plan when neither a node nor the operator's catalogue can say.",
         examples=["80Gi"],
     )
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=1.0)] | None = knob(

@@ -48,7 +48,8 @@ contract: $(SYNCED) ## manifests against the running cluster's API server
 e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 	@.venv/bin/pytest tests/e2e
 
-bench: $(SYNCED) ## apply to first token beside a bare vLLM, in the running cluster (make cluster)
+bench: $(SYNCED) ## CPU time of plans; apply to first token beside a bare vLLM, in the running cluster (make cluster)
+	@$(PYTHON) -m benchmarks.plan
 	@$(PYTHON) -m benchmarks.first_answer
 
 lint: $(SYNCED) ## ruff, mypy, layers, stale generated files

@@ -32,8 +32,8 @@ def per_gpu(
     Tensor parallelism splits the heads. Both are 0 for models without attention.
     """
     naive = flash = 0
-    mixers = [layer.attention for layer, _ in model.distinct_layers]
-    for attention in (mixer for mixer in mixers if mixer.kind is not Kind.STATE):
+    mixers = {id(layer.attention): layer.attention for layer in model.layers}
+    for attention in (mixer for mixer in mixers.values() if mixer.kind is not Kind.STATE):
         heads = math.ceil(attention.heads / tensor_parallel_size)
         naive = max(naive, naive_bytes(heads, tokens, value_bytes, attention.window))
         flash = max(flash, flash_bytes(heads, _width(attention), tokens, value_bytes))

@@ -6,6 +6,7 @@ bring nothing near what is missing yields none, so that little is planned in vai
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -214,7 +215,7 @@ def another_gpu(request: Request, plan: Plan, around: Around) -> Iterator[Change
     alike = {device.name: device for device in around.others if device.is_amd == now.is_amd and not device.is_cpu}
     for device in sorted(alike.values(), key=lambda device: device.memory_gib):
         new = replace(request, device=device)
-        times = device.memory_gib / now.memory_gib
+        times = device.memory_gib / now.memory_gib if now.memory_gib > 0 else math.inf
         if times > 1 and _saves_enough(plan, times) and goes_together(request, new):
             is_label = _PRODUCT.fullmatch(device.name) is not None
             fields: Fields = (("accelerator.product", (device.name,)),) if is_label else ()
@@ -258,7 +259,7 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
 
 def _is_latent(request: Request) -> bool:
     model = request.architecture
-    return model is not None and any(layer.attention.kind is Kind.LATENT for layer, _ in model.distinct_layers)
+    return model is not None and any(layer.attention.kind is Kind.LATENT for layer in model.layers)
 
 
 def _reads_fp8_cache(request: Request, device: Device) -> bool:
@@ -284,8 +285,8 @@ def shares_heads(request: Request, ranks: int) -> bool:
     model = request.architecture
     if model is None:
         return False
-    mixers = [layer.attention for layer, _ in model.distinct_layers if layer.attention.kind is not Kind.STATE]
-    return all(_divides(ranks, mixer.heads, mixer.kv_heads) for mixer in mixers)
+    mixers = (layer.attention for layer in model.layers if layer.attention.kind is not Kind.STATE)
+    return all(_divides(ranks, *heads) for heads in {(mixer.heads, mixer.kv_heads) for mixer in mixers})
 
 
 def _divides(ranks: int, heads: int, kv_heads: int) -> bool:

@@ -1,6 +1,7 @@
 """What the operator makes of every good manifest is taken by the API server whole: its children, and its status."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
 from llmservice_operator.control.decision import Decision
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
 from tests.contract.good_manifests import GOOD
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.cluster
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SETTINGS = Settings(operator_image="operator:1", default_cpu_image="cpu:v0.32.0", default_amd_image="amd:v0.32.0")
 PLACES = {
+    "Job": "/apis/batch/v1/namespaces/{}/jobs/{}",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments/{}",
     "ControllerRevision": "/apis/apps/v1/namespaces/{}/controllerrevisions/{}",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets/{}",
@@ -35,9 +38,27 @@ MANIFESTS = dict(manifests()) | {
 }
 
 
-def decided(api: Api, written: dict[str, Any]) -> tuple[dict[str, Any], Decision]:
+# A model that fits everywhere, and nodes with GPUs that no manifest names.
+MODEL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "intermediate_size": 512,
+    "max_position_embeddings": 4096,
+}
+LARGE = {"numHiddenLayers": 80, "hiddenSize": 8192, "intermediateSize": 28672, "vocabSize": 128256}
+TENSORS = {"embedding": 2**18, "attention": 2**20, "feedForward": 2**21, "parameters": 2**21, "dtype": "bfloat16"}
+KNOWN = Observed(
+    lent={"inspection": "0123456789", "revision": "a" * 40, "config": json.dumps(MODEL), "tensors": TENSORS},
+    gpus=ClusterGPUs((NodeGroup("NVIDIA-B300-SXM6-AC", 4096, memory_mib=275040),)),
+)
+
+
+def decided(api: Api, written: dict[str, Any], observed: Observed = KNOWN) -> tuple[dict[str, Any], Decision]:
     stored = api.try_create(written).raise_for_status().json()
-    return stored, decide(LLMService.from_object(stored), Observed(), SETTINGS, NOW)
+    return stored, decide(LLMService.from_object(stored), observed, SETTINGS, NOW)
 
 
 def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:
@@ -51,7 +72,8 @@ def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("written", MANIFESTS.values(), ids=MANIFESTS.keys())
 def test_children_are_accepted(api: Api, written: dict[str, Any]) -> None:
-    _, decision = decided(api, written)
+    # Some ask for more than there is, which is not what is looked at here.
+    _, decision = decided(api, {**written, "spec": {"fitPolicy": "Warn", **written["spec"]}})
     assert {"Deployment", "Service", "ControllerRevision"} <= {apply.kind for apply in decision.apply}, decision
     refused = {}
     for apply in decision.apply:
@@ -66,6 +88,23 @@ def test_the_status_is_kept_whole(api: Api, written: dict[str, Any]) -> None:
     stored, decision = decided(api, written)
     assert decision.status is not None
     assert stored_status(api, stored, dict(decision.status)) == decision.status
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        pytest.param(replace(KNOWN, lent={}), id="a Job looks at the model"),
+        pytest.param(replace(KNOWN, gpus=ClusterGPUs((NodeGroup("Tesla-T4", 1, memory_mib=15360),))), id="too large"),
+        pytest.param(replace(KNOWN, gpus=ClusterGPUs(missing_right="list nodes")), id="a right is missing"),
+    ],
+)
+def test_what_the_plan_says_is_kept_whole(api: Api, observed: Observed) -> None:
+    precise = {"model": {"uri": "hf://a/b", "architecture": LARGE if observed.lent else {}}}
+    stored, decision = decided(api, manifest("planned", precise), observed)
+    assert decision.status is not None
+    assert stored_status(api, stored, dict(decision.status)) == decision.status
+    for apply in decision.apply:
+        assert dry_apply(api.http, apply.manifest).status_code in (200, 201)
 
 
 def test_a_failure_is_kept_whole(api: Api) -> None:

@@ -69,7 +69,7 @@ def test_orphans_are_adopted_by_the_service_that_comes_again(cluster: Cluster, n
 
 
 def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster, namespace: str) -> None:
-    cached = {"model": {"uri": "hf://example/model", "cache": {"size": "1Gi"}}}
+    cached = {"fitPolicy": "Ignore", "model": {"uri": "hf://example/model", "cache": {"size": "1Gi"}}}
     cluster.apply(merge(idle("leaving"), {"spec": cached}), namespace)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "leaving-cache"), 15)
     with scale_operator(cluster, 0):
@@ -84,7 +84,10 @@ def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_the_cache_goes_or_stays_as_its_policy_says(cluster: Cluster, namespace: str, policy: str) -> None:
-    cached = {"model": {"uri": "hf://example/model", "cache": {"size": "1Gi", "retentionPolicy": policy}}}
+    cached = {
+        "fitPolicy": "Ignore",
+        "model": {"uri": "hf://example/model", "cache": {"size": "1Gi", "retentionPolicy": policy}},
+    }
     cluster.apply(merge(idle("cached"), {"spec": cached}), namespace)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "cached-cache"), 15)
     eventually("the Deployment", lambda: cluster.get("deployments", namespace, "cached"), 15)

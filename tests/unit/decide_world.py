@@ -57,6 +57,11 @@ def spec(**changes: Any) -> Json:
     return copy.deepcopy(FIVE_LINES) | changes
 
 
+def stored(value: Any) -> Any:
+    """As the API server gives it back: it knows no 1.0."""
+    return json.loads(json.dumps(value), parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n)
+
+
 def an_llmservice(spec: Json | None = None, **metadata: Any) -> Json:
     """A stored LLMService."""
     return {
@@ -136,7 +141,7 @@ class World:
             assert prune.uid in (None, self.children[prune.kind, prune.name]["metadata"]["uid"])
             del self.children[prune.kind, prune.name]
         if decision.status is not None:
-            self.obj["status"] = json.loads(json.dumps(decision.status))
+            self.obj["status"] = stored(decision.status)
             self.status_writes += 1
         return decision
 
@@ -154,7 +159,7 @@ class World:
 
     def _apply(self, manifest: Mapping[str, Any]) -> None:
         """Close enough to server-side apply where nobody else writes: what is asked for replaces what was."""
-        applied = json.loads(json.dumps(manifest))
+        applied = stored(manifest)
         where = (applied["kind"], applied["metadata"]["name"])
         old = self.children.get(where)
         self._serial += 1

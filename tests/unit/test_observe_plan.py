@@ -50,9 +50,14 @@ def test_figures_are_rounded_and_what_is_not_known_is_left_out() -> None:
         "gpus": 1,
         "weightsGiB": 28.37,
         "errorBand": 0.018,
-        "perGPU": {"weightsGiB": 14.19, "kvCacheGiB": 0.0},
+        "perGPU": {"weightsGiB": 14.19, "kvCacheGiB": 0},
     }
-    assert str(told["perGPU"]["kvCacheGiB"]) == "0.0", "a negative zero comes back from the API server as another value"
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (-0.0, "0"), (-0.001, "0"), (0.5, "0.5"), (2.999, "3")])
+def test_figures_are_written_as_the_api_server_gives_them_back(value: float, text: str) -> None:
+    told = document(Plan(Fit.FITS, "", weights_total_gib=value, error_band=value, max_concurrency=value))
+    assert json.dumps(told["weightsGiB"]) == json.dumps(told["maxConcurrency"]) == text
 
 
 def test_no_text_of_a_plan_is_longer_than_the_crd_allows() -> None:

@@ -51,7 +51,7 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
         requestedMaxModelLen=plan.requested_max_model_len,
         maxConcurrency=_round(plan.max_concurrency),
         recommendedMaxNumSeqs=plan.recommended_max_num_seqs,
-        errorBand=None if plan.error_band is None else round(plan.error_band, 3),
+        errorBand=_round(plan.error_band, 3),
         perGPU=per_gpu or None,
         explanation=[_line(line) for line in plan.explanation[:_LINES]] or None,
         remedies=[_remedy(remedy) for remedy in plan.remedies[:_REMEDIES]] or None,
@@ -109,12 +109,16 @@ def _patch(remedy: Remedy) -> str | None:
 
 
 def _gib(value: float | None) -> float | None:
+    """To ten MiB."""
     return _round(value)
 
 
-def _round(value: float | None) -> float | None:
-    """Two digits: GiB to ten MiB. An integral value is an integer in the API server's JSON, and equal all the same."""
-    return None if value is None else round(value, 2) + 0.0
+def _round(value: float | None, digits: int = 2) -> float | None:
+    """As it comes back from the API server, where 1.0 is 1 and -0.0 is 0: a record must have one hash."""
+    if value is None:
+        return None
+    rounded = round(value, digits)
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def _known(**values: Any) -> dict[str, Any]:

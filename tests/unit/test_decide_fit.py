@@ -164,6 +164,15 @@ def test_the_policy_is_no_part_of_a_revision() -> None:
         assert "updatePending" not in world.obj["status"]["rollout"]
 
 
+def test_a_paused_service_is_told_its_verdict_and_stays_paused() -> None:
+    world = a_world(T4, paused=True)
+    decision = world.step()
+    assert (decision.apply, decision.prune) == ((), ())
+    assert fits(world) == ("False", "DoesNotFit")
+    assert world.conditions()["Ready"]["reason"] == "Paused"
+    assert "Stalled" not in world.conditions()
+
+
 def test_a_tight_plan_starts_and_says_so() -> None:
     world = a_world(L4, batching={"maxModelLen": 32768, "maxNumSeqs": 256}, accelerator={"gpuMemoryUtilization": 0.792})
     world.settle()
@@ -300,6 +309,7 @@ def test_other_facts_of_a_running_model_are_told_and_restart_nothing() -> None:
     world = serving(L4)
     template = world.deployment["spec"]["template"]
     assert fits(world) == ("True", "Fits")
+    world.gpus = ClusterGPUs((H100,))
     world.edit(model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "architecture": {"numHiddenLayers": 80}})
     world.settle()
     assert fits(world) == ("False", "DoesNotFit")

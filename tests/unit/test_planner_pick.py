@@ -96,6 +96,7 @@ SAID = [
         "no node has nvidia.com/gpu. Give spec.accelerator.product or spec.accelerator.memory",
     ),
     ("nodes without a label", picked(UNNAMED), "do not say which GPU it is"),
+    ("only tainted nodes", picked(TAINTED), "nodes with nvidia.com/gpu have taints that the pods do not tolerate"),
     ("a product that nobody knows", picked(products=("X1",)), "The memory of X1 is not known"),
     ("not there now", picked(products=(H,)), f"No node has {H} now."),
 ]

@@ -163,7 +163,11 @@ def _unknown_gpu(wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer], plan:
         )
         missing = [f"the right to {cluster.missing_right}", GPU_FIELDS]
     else:
-        seen = "nodes with it do not say which GPU it is" if there else f"no node has {wish.resource}"
+        seen = f"no node has {wish.resource}"
+        if there:
+            seen = f"nodes with {wish.resource} do not say which GPU it is"
+        elif cluster.groups:
+            seen = f"nodes with {wish.resource} have taints that the pods do not tolerate"
         reason = f"Which GPU it will be is not known: {seen}. Give {GPU_FIELDS}."
         missing = [GPU_FIELDS]
     if wish.products:

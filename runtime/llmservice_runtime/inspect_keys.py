@@ -15,7 +15,7 @@ _SIZES = """
     attention_bias mlp_bias use_bias add_bias_linear encoder_layers decoder_layers encoder_attention_heads
     decoder_attention_heads encoder_ffn_dim decoder_ffn_dim max_source_positions max_target_positions
     use_cache_sharing num_kv_shared_layers yoco_local_kv_layer yoco_global_kv_layer per_layer_config
-    block_configs layers emb_neighbor_num
+    block_configs layers emb_neighbor_num do_layer_norm_before
 """
 _LENGTHS = """
     max_position_embeddings n_positions n_ctx max_seq_len max_seq_length max_sequence_length seq_length seq_len

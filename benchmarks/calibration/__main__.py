@@ -11,8 +11,8 @@ from llmservice_operator.planner import constants
 
 from benchmarks.calibration import report
 from benchmarks.calibration.fit import VARIED, fit, points
-from benchmarks.calibration.judge import leave_one_model_out
-from benchmarks.calibration.records import startups
+from benchmarks.calibration.judge import judged, leave_one_model_out
+from benchmarks.calibration.records import others, startups
 
 PAGE = Path(__file__).parents[2] / "docs/reference/planner-accuracy.md"
 DIGITS = {"sampler_bytes_v0": 1, "sampler_bytes_v1": 1}
@@ -39,7 +39,7 @@ def main() -> int:
         if changed:
             print("constants changed: run again for the page", file=sys.stderr)
             return 1
-    page = report.page(leave_one_model_out(list(startups())))
+    page = report.page(leave_one_model_out(list(startups())), [judged(one) for one in others() if one.request])
     if arguments.write:
         PAGE.write_text(page)
     print(page)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from llmservice_operator.planner import weights
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.constants import PRIOR, Constant, Constants
-from llmservice_operator.planner.engines import Engine, engine
+from llmservice_operator.planner.engines import Engine, engine, engine_of
 from llmservice_operator.planner.overheads import Load, absorbed, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Request
 
@@ -65,7 +65,7 @@ def point(record: Startup) -> Point | None:
     request = record.request
     if request is None or request.device is None or request.architecture is None:
         return None
-    generation = engine(request.vllm_version)
+    generation = engine_of(request, request.architecture)
     made = load(request, request.architecture, request.device, generation, batching(request))
     printed = record.facts.get
     # Before it was estimated for the budget other sizes were captured.

@@ -1,7 +1,7 @@
 """Measured start-ups that people published, as questions to the planner and the answers that the engine gave.
 
-`startups.jsonl`: one start-up a line, per GPU, GiB; `models.json`: the architectures of their models. What a record
-does not say was not published.
+`startups.jsonl`: one start-up a line, per GPU, GiB; `models.json`: the architectures of their models; `more.jsonl` and
+`more_models.json`: others. What a record does not say was not published.
 """
 
 from __future__ import annotations
@@ -83,9 +83,18 @@ class Startup:
 
 
 def startups() -> Iterator[Startup]:
-    """All records, in the order of the file."""
-    models = json.loads((HERE / "models.json").read_text())
-    for line in (HERE / "startups.jsonl").read_text().splitlines():
+    """The records that the constants are fitted to, in the order of the file."""
+    return _records("startups.jsonl", "models.json")
+
+
+def others() -> Iterator[Startup]:
+    """Records that no constant was fitted to."""
+    return _records("more.jsonl", "more_models.json")
+
+
+def _records(records: str, configs: str) -> Iterator[Startup]:
+    models = json.loads((HERE / configs).read_text())
+    for line in (HERE / records).read_text().splitlines():
         facts = json.loads(line)
         yield Startup(facts, as_case(facts, models.get(facts["model"])))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.calibration import __main__ as calibration
-from benchmarks.calibration import report
-from benchmarks.calibration.judge import Judged, leave_one_model_out
-from benchmarks.calibration.records import Startup, as_case, startups
 from llmservice_operator.planner.constants import FITTED
 from llmservice_operator.planner.plan import Fit
 
+from benchmarks.calibration import __main__ as calibration
+from benchmarks.calibration import judge, report
+from benchmarks.calibration.judge import Judged, leave_one_model_out
+from benchmarks.calibration.records import Startup, as_case, others, startups
+
 RECORDS = list(startups())
+OTHERS = [judge.judged(one) for one in others() if one.request is not None]
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +46,27 @@ def test_nothing_fits_that_did_not_start(summary: report.Summary) -> None:
     assert summary.wrongly_fits == ()
 
 
+def test_start_ups_that_nothing_was_fitted_to() -> None:
+    """A version's defaults or a model's storage that the planner gets wrong shows here first."""
+    found = report.summary(OTHERS)
+    assert found.starts >= 15
+    assert found.tokens_median <= 0.05
+    assert found.tokens_quantile <= 0.15
+    assert found.right_share >= 0.95
+    assert found.wrongly_fits == ()
+
+
 def test_constants_are_those_of_the_records() -> None:
     assert calibration.fitted() == FITTED, "run: python -m benchmarks.calibration --write"
 
 
 def test_the_page_is_fresh(judged: list[Judged]) -> None:
-    assert calibration.PAGE.read_text() == report.page(judged), "run: python -m benchmarks.calibration --write"
+    assert calibration.PAGE.read_text() == report.page(judged, OTHERS), "run: python -m benchmarks.calibration --write"
 
 
 def test_every_record_says_where_it_is_from() -> None:
     assert all(record.facts["source"] for record in RECORDS)
-    names = [record.id for record in RECORDS]
+    names = [record.id for record in (*RECORDS, *others())]
     assert len(names) == len(set(names))
     assert Path(calibration.PAGE).name == "planner-accuracy.md"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from llmservice_operator.planner import config_json
 from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.engines import CURRENT, engine
-from llmservice_operator.planner.plan import Device, Request
+from llmservice_operator.planner.engines import CURRENT, engine, engine_of
+from llmservice_operator.planner.plan import Device, Draft, Request
 
 LLAMA_8B = config_json.read(
     {
@@ -33,8 +33,8 @@ LLAMA_8B = config_json.read(
         ("1.0.0", CURRENT.name),
         ("nightly", CURRENT.name),
         ("2026", CURRENT.name),
-        ("2026 (>=0.21)", CURRENT.name),
-        ("June 2026 (>=0.22)", CURRENT.name),
+        ("2026 (>=0.21)", "V1, 0.21 to 0.22"),
+        ("June 2026 (>=0.22)", "V1, 0.21 to 0.22"),
         ("0.2.3 / 0.2.4", "V0, to 0.2"),
         ("0.3.x (Mar 2024)", "V0, 0.3 to 0.5.2"),
         ("0.4.3-0.5.0 (Jun 2024)", "V0, 0.3 to 0.5.2"),
@@ -44,8 +44,11 @@ LLAMA_8B = config_json.read(
         ("0.8.3 (V0)", "V0, 0.7 on"),
         ("0.8.3 (V1)", "V1, 0.8.0 to 0.8.4"),
         ("0.7.1 dev (V1)", "V1, 0.8.0 to 0.8.4"),
-        ("0.8.5.dev22 (V1)", "V1, 0.8.5 to 0.9"),
-        ("0.9.x (Jul 2025, V1)", "V1, 0.8.5 to 0.9"),
+        ("0.8.5.dev22 (V1)", "V1, 0.8.5 to 0.9.1"),
+        ("0.9.x (Jul 2025, V1)", "V1, 0.8.5 to 0.9.1"),
+        ("0.9.2", "V1, 0.9.2"),
+        ("0.26.1rc1.dev608", "V1, 0.23 to 0.26"),
+        ("2026-08-16", "V1, 0.27 to 0.31"),
         ("0.10.x (Aug 2025)", "V1, 0.10 to 0.18"),
         ("2026-02, V1 (version not stated)", "V1, 0.10 to 0.18"),
         ("Mar 2026 (~0.18)", "V1, 0.10 to 0.18"),
@@ -83,3 +86,44 @@ def _request(version: str | None, memory_gib: float, product: str = "a GPU", **m
 def test_defaults(request_: Request, sequences: int, tokens: int) -> None:
     found = batching(request_)
     assert (found.sequences, found.tokens) == (sequences, tokens)
+
+
+MOE = config_json.read(
+    {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "hidden_size": 2048,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "vocab_size": 151936,
+    }
+)
+UNNAMED = replace(LLAMA_8B, name="model")
+
+
+@pytest.mark.parametrize(
+    ("version", "request_", "sampler", "graphs"),
+    [
+        pytest.param("0.32.0", Request(LLAMA_8B, None), "bare", True, id="the second runner takes all"),
+        pytest.param("0.32.0", Request(MOE, None), "bare", True, id="experts too"),
+        pytest.param("0.32.0", Request(LLAMA_8B, None, quantization="awq"), "bare", True, id="quantized ones too"),
+        pytest.param("0.32.0", Request(LLAMA_8B, None, draft=Draft("medusa")), "plain", True, id="but for Medusa"),
+        pytest.param("0.28.0", Request(LLAMA_8B, None), "bare", False, id="0.27 on: dense ones, without graphs"),
+        pytest.param("0.28.0", Request(UNNAMED, None), "bare", False, id="0.27 on: whatever they are called"),
+        pytest.param("0.28.0", Request(MOE, None), "plain", True, id="0.27 on: no experts"),
+        pytest.param("0.28.0", Request(LLAMA_8B, None, weights="fp8"), "plain", True, id="0.27 on: not quantized"),
+        pytest.param("0.24.0", Request(LLAMA_8B, None), "bare", False, id="0.23 on: classes that it was tried with"),
+        pytest.param("0.24.0", Request(UNNAMED, None), "plain", True, id="0.23 on: no others"),
+        pytest.param("0.21.0", Request(LLAMA_8B, None), "plain", True, id="before, none"),
+        pytest.param("0.20.0", Request(LLAMA_8B, None), "plain", False, id="before 0.21 without graphs"),
+    ],
+)
+def test_which_runner_takes_a_model(version: str, request_: Request, sampler: str, graphs: bool) -> None:
+    assert request_.architecture is not None
+    found = engine_of(replace(request_, vllm_version=version), request_.architecture)
+    assert (found.sampler, found.graphs_in_budget) == (sampler, graphs)

@@ -116,8 +116,8 @@ def test_nearly_all_of_a_gpu_is_never_sure() -> None:
 @pytest.mark.parametrize(
     ("more", "recommended"),
     [
-        pytest.param({"max_model_len": 16384}, 12, id="a small cache: 31,696 tokens"),
-        pytest.param({"max_model_len": 512}, 48, id="short requests"),
+        pytest.param({"max_model_len": 16384}, 16, id="a small cache: 33,600 tokens"),
+        pytest.param({"max_model_len": 512}, 64, id="short requests"),
         pytest.param({"device": H100}, 192, id="a large one: 450,976 tokens"),
         pytest.param({"device": H100, "max_num_seqs": 32}, 32, id="no more than is asked for"),
         pytest.param({"device": T4}, 1, id="none at all"),

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from llmservice_operator.planner.architecture import Architecture, Kind
 from llmservice_operator.planner.constants import Constant, Constants
+from llmservice_operator.planner.plan import Request
 
 Version = tuple[int, int, int]
 
@@ -24,7 +26,8 @@ class Engine:
     is_v1: bool
     default_utilization: float
     """--gpu-memory-utilization where it is not given."""
-    sampler: Literal["v0", "v1", "current"]
+    sampler: Literal["v0", "v1", "plain", "bare"]
+    """How logits are copied while the engine profiles itself: with a sort, without, or not at all."""
     counts_context: bool
     """Whether the CUDA context counts as the engine's own memory."""
     graphs_in_budget: bool
@@ -41,13 +44,21 @@ class Engine:
     """Tokens that experts work on at a time (VLLM_FUSED_MOE_CHUNK_SIZE); None: all."""
     seqs_large_default: bool = False
     """V1 before 0.8.5: 1,024 sequences by default on every GPU."""
+    counts_growth: bool = False
+    """Whether only what came after the start counts as memory outside torch."""
+    second_runner: Literal["none", "listed", "dense", "all"] = "none"
+    """Models that the second model runner takes, which profiles with bare logits (vllm/v1/worker/gpu/model_runner.py,
+    _dummy_sampler_run)."""
+    second_graphs: bool = False
+    """Whether that runner estimates graphs for the budget too."""
 
     def sampler_bytes(self, constants: Constants) -> Constant:
         """Bytes per sequence and token of the vocabulary while it samples."""
         return {
             "v0": constants.sampler_bytes_v0,
             "v1": constants.sampler_bytes_v1,
-            "current": constants.sampler_bytes,
+            "plain": constants.sampler_bytes_plain,
+            "bare": constants.sampler_bytes_bare,
         }[self.sampler]
 
     def band(self, overheads_gib: float, constants: Constants) -> float:
@@ -56,7 +67,7 @@ class Engine:
             floor, share = constants.band_reserved_gib, constants.band_reserved_share
         else:
             floor = constants.band_gib
-            share = constants.band_share if self.sampler == "current" else constants.band_share_old
+            share = constants.band_share if self.sampler in ("plain", "bare") else constants.band_share_old
         return floor.value + share.value * overheads_gib
 
 
@@ -83,10 +94,15 @@ _V1_080 = replace(
     chunk_above=None,
     seqs_large_default=True,
 )
-_V1_085 = replace(_V1_080, name="V1, 0.8.5 to 0.9", seqs_large_default=False)
-_V1_010 = replace(_V1_085, name="V1, 0.10 to 0.18", swa_groups=True)
-_V1_019 = replace(_V1_010, name="V1, 0.19 to 0.20", sampler="current", expert_chunk=None)
-_V1_021 = replace(_V1_019, name="V1, 0.21 on", default_utilization=0.92, graphs_in_budget=True)
+_V1_085 = replace(_V1_080, name="V1, 0.8.5 to 0.9.1", seqs_large_default=False)
+_V1_092 = replace(_V1_085, name="V1, 0.9.2", counts_growth=True)
+_V1_010 = replace(_V1_092, name="V1, 0.10 to 0.18", swa_groups=True)
+_V1_019 = replace(_V1_010, name="V1, 0.19 to 0.20", sampler="plain", expert_chunk=None, counts_growth=False)
+_V1_021 = replace(_V1_019, name="V1, 0.21 to 0.22", default_utilization=0.92, graphs_in_budget=True)
+# When the second runner took which models is known from release articles; from 0.24 to 0.31 the steps are approximate.
+_V1_023 = replace(_V1_021, name="V1, 0.23 to 0.26", second_runner="listed")
+_V1_027 = replace(_V1_021, name="V1, 0.27 to 0.31", second_runner="dense")
+_V1_032 = replace(_V1_021, name="V1, 0.32 on", second_runner="all", second_graphs=True)
 
 _GENERATIONS: tuple[tuple[Version, Engine], ...] = (
     ((0, 0, 0), _V0),
@@ -96,9 +112,13 @@ _GENERATIONS: tuple[tuple[Version, Engine], ...] = (
     ((0, 7, 0), _V0_07),
     ((0, 8, 0), _V1_080),
     ((0, 8, 5), _V1_085),
+    ((0, 9, 2), _V1_092),
     ((0, 10, 0), _V1_010),
     ((0, 19, 0), _V1_019),
     ((0, 21, 0), _V1_021),
+    ((0, 23, 0), _V1_023),
+    ((0, 27, 0), _V1_027),
+    ((0, 32, 0), _V1_032),
 )
 CURRENT = _GENERATIONS[-1][1]
 
@@ -116,6 +136,9 @@ _RELEASED: tuple[tuple[tuple[int, int], Version], ...] = (
     ((2026, 2), (0, 16, 0)),
     ((2026, 4), (0, 19, 0)),
     ((2026, 5), (0, 21, 0)),
+    ((2026, 6), (0, 23, 0)),
+    ((2026, 8), (0, 27, 0)),
+    ((2026, 11), (0, 32, 0)),
 )
 
 
@@ -144,3 +167,32 @@ def _version(text: str) -> Version | None:
         return None
     month = int(year[2]) if year[2] else next((i for i, name in enumerate(_MONTHS, 1) if name in text), 12)
     return next((v for since, v in reversed(_RELEASED) if since <= (int(year[1]), month)), None)
+
+
+_LISTED = frozenset({"Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"})
+"""Classes that the second runner took first."""
+_FIRST_RUNNER_ONLY = frozenset({"medusa", "suffix", "mlp_speculator"})
+"""Speculation that the second runner does not know (vllm/config/vllm.py, _get_v2_model_runner_unsupported_features)."""
+
+
+def engine_of(request: Request, model: Architecture) -> Engine:
+    """The generation as it treats this model."""
+    found = engine(request.vllm_version)
+    if found.second_runner == "none" or (request.draft is not None and request.draft.method in _FIRST_RUNNER_ONLY):
+        return found
+    if found.second_runner != "all" and (_is_quantized(request, model) or not _is_dense_text(model)):
+        return found
+    if found.second_runner == "listed" and model.name not in _LISTED:
+        return found
+    return replace(found, sampler="bare", graphs_in_budget=found.second_graphs)
+
+
+def _is_quantized(request: Request, model: Architecture) -> bool:
+    is_stated = request.quantization is not None or request.weights in ("fp8", "int8", "int4")
+    return is_stated or model.quantization is not None
+
+
+def _is_dense_text(model: Architecture) -> bool:
+    return not model.vision_values and all(
+        layer.attention.kind is not Kind.STATE and not layer.feed_forward.experts for layer, _ in model.distinct_layers
+    )

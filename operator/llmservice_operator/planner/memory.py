@@ -13,7 +13,7 @@ from llmservice_operator.planner import attention_memory, kv_cache, weights
 from llmservice_operator.planner.architecture import Architecture, Incomplete
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
-from llmservice_operator.planner.engines import Engine, engine
+from llmservice_operator.planner.engines import Engine, engine, engine_of
 from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
 
@@ -120,7 +120,7 @@ def _budget(
         space = device.memory_gib * GIB
         line = Line("KV cache space", device.memory_gib, f"{device.memory_gib:g} GiB", "VLLM_CPU_KVCACHE_SPACE")
         return _Budget(space, weighed, None, space, 0.0, (*weighed.lines, line))
-    generation = engine(request.vllm_version)
+    generation = engine_of(request, model)
     share = _utilization(request, generation)
     total = math.ceil(device.memory_gib * GIB * share)
     beside = overheads(load(request, model, device, generation, batching(request)), generation, constants)

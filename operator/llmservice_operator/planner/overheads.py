@@ -13,7 +13,7 @@ from itertools import chain
 
 from llmservice_operator.planner.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.batching import Batching
-from llmservice_operator.planner.constants import CONSTANTS, Constants
+from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
 from llmservice_operator.planner.engines import Engine
 from llmservice_operator.planner.plan import GIB, Device, Line, Request
 
@@ -131,13 +131,19 @@ def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float
 
 
 def _non_torch(load: Load, engine: Engine, constants: Constants) -> tuple[float, Line]:
-    base = (constants.non_torch if engine.is_v1 else constants.non_torch_v0).value
+    base = _base(engine, constants).value
     context = constants.cuda_context.value if engine.counts_context else 0.0
     peer = constants.non_torch_peer.value
     gib = base + context + load.peers * peer
     formula = f"{base:g}" + (f" + {context:g} (CUDA context)" if context else "")
     formula += f" + {load.peers} x {peer:g} GiB" if load.peers else " GiB"
     return gib * GIB, Line("non-torch", gib, formula, "non_torch, non_torch_peer")
+
+
+def _base(engine: Engine, constants: Constants) -> Constant:
+    if not engine.is_v1:
+        return constants.non_torch_v0
+    return constants.non_torch_growth if engine.counts_growth else constants.non_torch
 
 
 def _layer_values(request: Request, model: Architecture, layer: Layer) -> float:

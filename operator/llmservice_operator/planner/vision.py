@@ -111,6 +111,7 @@ def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
 
 def _patches_of_token(keys: Keys, section: Keys, tokens: int) -> int:
     merge = section.integer("spatial_merge_size") or keys.integer("spatial_merge_size")
+    merge = merge or section.integer("pooling_kernel_size")
     if merge is not None:
         return merge**2
     side = _side(section, "image_size") // (_side(section, "patch_size") or 14)

@@ -126,6 +126,7 @@ def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:
         deployment=DeploymentFacts.from_object(live),
         budget=BudgetFacts.from_object(recorded("budget")),
         revisions=(RevisionFacts.from_object(recorded("revision")),),
+        lent={},
     )
     (apply,) = decide(World(an_llmservice(SPEC)).service(), observed, SETTINGS, NOW).apply
     assert apply.kind == "Deployment"

@@ -189,6 +189,17 @@ def test_another_services_findings_are_lent() -> None:
     assert world.obj["status"]["model"]["inspection"] == inspection_key(world.service().spec)
 
 
+def test_what_was_lent_is_told_though_the_status_is_written_last() -> None:
+    """Children first, then another decision, and its status: by then the revision is recorded."""
+    world = a_world()
+    world.lent = {"config": json.dumps(QWEN_7B)}
+    for apply in world.decide().apply:
+        world._apply(apply.manifest)
+    status = world.decide().status
+    assert status is not None
+    assert status["model"]["inspection"] == inspection_key(world.service().spec)
+
+
 WAITS: list[tuple[str, Any, float, str]] = [
     ("no pod yet", None, 30, "its pod is not there yet"),
     (

@@ -59,13 +59,15 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
     if service.spec.fit_policy == "Ignore":
         ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, REASONS[Reason.POLICY_IGNORE].summary)
         return Outcome(ignored, recorded or NOTHING)
-    facts = facts_of(service, observed, now, may_ask=recorded is None and not service.spec.paused)
+    is_told = stand.same_key is not None and stand.same_key.label == _told_revision(service)
+    facts = facts_of(
+        service, observed, now, may_borrow=not is_told, may_ask=recorded is None and not service.spec.paused
+    )
     if facts.lack is not None:
         return Outcome(_unknown(facts.why_not), lack=facts.lack)
     if facts.is_waiting:
         return _waiting(facts)
     if recorded is not None and stand.same_key is not None:
-        is_told = (service.status.get("rollout") or {}).get("revision") == stand.same_key.label
         told = service.status.get("plan") if is_told else None
         outcome = _recorded(service, observed, settings, facts, recorded, told or {})
     else:
@@ -74,6 +76,12 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
         return outcome
     wait = min(filter(None, (outcome.requeue_after, facts.look_again_after)), default=None)
     return _held_to(replace(outcome, model=facts.record, job=facts.job, requeue_after=wait), service)
+
+
+def _told_revision(service: LLMService) -> str | None:
+    """Which revision the status speaks of; it is written after the children."""
+    revision: str | None = (service.status.get("rollout") or {}).get("revision")
+    return revision
 
 
 def _waiting(facts: ModelFacts) -> Outcome:

@@ -68,8 +68,11 @@ class ModelFacts:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_ask: bool) -> ModelFacts:
-    """The spec's own facts, else what was read. With `may_ask` a Job is asked for where nothing was."""
+def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borrow: bool, may_ask: bool) -> ModelFacts:
+    """The spec's own facts, else what was read, with `may_borrow` for somebody else too.
+
+    With `may_ask` a Job is asked for where nothing was.
+    """
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
         return ModelFacts(text)
@@ -83,17 +86,17 @@ def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_ask:
         return _from_job(job, observed.inspection(job), key, stated, now)
     if not is_wanted(service):
         return ModelFacts(why_not=f"The model lies in the runtime image, which only its own pod can read. {_GIVE}")
-    if not may_ask:
-        return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
-    return _asked(service, observed, key, stated)
-
-
-def _asked(service: LLMService, observed: Observed, key: str, stated: Json) -> ModelFacts:
-    """Somebody else's findings, else a Job of our own, unless the API server does not take it."""
-    if observed.lent is None:
+    if may_borrow and observed.lent is None:
         return ModelFacts(lack=FactsOf(key), is_waiting=True)
     if observed.lent:
         return _from_record(observed.lent, stated)
+    if not may_ask:
+        return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
+    return _asked(service, observed)
+
+
+def _asked(service: LLMService, observed: Observed) -> ModelFacts:
+    """A Job of our own, unless the API server does not take it."""
     name = job_name(service)
     refusal = observed.refused.get(("Job", name))
     if refusal is not None:

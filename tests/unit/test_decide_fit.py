@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.control import planning
+from llmservice_operator.planner import memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 
 from tests.unit.decide_world import QWEN_7B, World, an_llmservice, spec
@@ -325,7 +326,7 @@ def test_steady_services_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("planned again")
 
     planning.answer.cache_clear()
-    monkeypatch.setattr(planning.memory, "plan", never)
+    monkeypatch.setattr(memory, "plan", never)
     for world in worlds:
         reads = world.node_reads
         assert world.decide().is_steady

@@ -216,6 +216,15 @@ def test_an_edit_is_not_ready_before_it_serves() -> None:
     assert world.conditions()["Ready"]["status"] == "True"
 
 
+def test_a_condition_that_is_no_longer_told_is_taken_away() -> None:
+    status = served().obj["status"]
+    for gone in ("Fits", "Stalled"):
+        less = {**status, "conditions": [c for c in status["conditions"] if c["type"] != gone]}
+        before = [*less["conditions"], {"type": gone, "status": "True"}]
+        assert is_told(less, less)
+        assert not is_told(less, {**status, "conditions": before})
+
+
 def test_a_failed_rollout_leaves_the_service_available() -> None:
     world = served()
     world.edit(batching={"maxNumSeqs": 8})

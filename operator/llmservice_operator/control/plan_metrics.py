@@ -53,5 +53,5 @@ class Plans:
 
 def _is_of_another(status: Json) -> bool:
     """The plan is of a revision that is kept back, and what is measured of the one that serves."""
-    ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
-    return ready.get("reason") in (Reason.DOES_NOT_FIT, Reason.INSPECTING_MODEL)
+    reasons = (c.get("reason") for c in status.get("conditions") or () if c.get("type") == "Ready")
+    return next(reasons, None) in (Reason.DOES_NOT_FIT, Reason.INSPECTING_MODEL)

@@ -200,11 +200,11 @@ def test_the_longest_request_is_vllms(torch: Any, name: str, model_type: str) ->
 
     ropes = ROPES[name].get("rope_parameters")
     hf = SimpleNamespace(model_type=model_type, **ROPES[name])
-    derived = ModelArchConfigConvertorBase(hf, hf).derive_max_model_len_and_key()  # type: ignore[arg-type]
+    derived = ModelArchConfigConvertorBase(hf, hf).derive_max_model_len_and_key()
     arch = SimpleNamespace(derived_max_model_len_and_key=derived)
 
     def taken(length: int | None) -> int:
-        found: int = _get_and_verify_max_len(hf, arch, None, length, False, None)  # type: ignore[arg-type]
+        found: int = _get_and_verify_max_len(hf, arch, None, length, False, None)
         return found
 
     plain = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}

@@ -53,6 +53,6 @@ def test_ranks_share_one_side_of_an_adapter() -> None:
     columns = 4096 + 4096 / 2 + 2 * (4096 + 1024 / 2) + 2 * (4096 + 14336 / 2)
     rows = 4096 / 2 + 4096 + 14336 / 2 + 4096
     expected = 16 * 2 * (32 * (columns + rows) + 2 * (128256 + 4096))
-    two = {"tensor_parallel_size": 2}
+    two: dict[str, Any] = {"tensor_parallel_size": 2}
     found = weigh(asked(adapters=Adapters(), **two)).per_gpu - weigh(asked(**two)).per_gpu
     assert found == pytest.approx(expected, rel=1e-6)

@@ -33,6 +33,7 @@ _OTHER_NAMES = {"mlp.": ("block_sparse_moe.", "feed_forward.", "ffn."), "self_at
 def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
     """The same layers, with the matrices marked that the checkpoint keeps. Equal ones stay one object."""
     everywhere: list[Callable[[str], bool]] = []
+    by_number = False
     of_layer: dict[int, set[str]] = defaultdict(set)
     for pattern in kept:
         if not pattern.startswith("re:") and _ENCODER.search(pattern):
@@ -40,6 +41,7 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
         found = None if pattern.startswith("re:") or "*" in pattern else _LAYER.search(pattern)
         if found is None:
             everywhere.append(_matcher(pattern))
+            by_number = by_number or any(letter.isdigit() for letter in pattern) or "\\d" in pattern or "[" in pattern
         elif int(found[1]) < len(layers):
             of_layer[int(found[1])].add(found[2] or "")
     if len(everywhere) > _MOST_PATTERNS:
@@ -47,13 +49,16 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
     if not everywhere and not of_layer:
         return layers
     made: dict[tuple[int, frozenset[str], tuple[bool, ...]], Layer] = {}
+    hits: dict[tuple[int, int], tuple[bool, ...]] = {}
     result = []
     for index, layer in enumerate(layers):
-        names = frozenset(of_layer.get(index, ()))
-        by_pattern = tuple(_matches(everywhere, linear.module, index) for linear in layer.linears)
-        key = (id(layer), names, by_pattern)
+        # Most patterns are the same for all layers, and are tried on the first.
+        place = (id(layer), index if by_number else 0)
+        if place not in hits:
+            hits[place] = tuple(_matches(everywhere, linear.module, place[1]) for linear in layer.linears)
+        key = (id(layer), frozenset(of_layer.get(index, ())), hits[place])
         if key not in made:
-            made[key] = _layer(layer, names, by_pattern)
+            made[key] = _layer(layer, key[1], key[2])
         result.append(made[key])
     return tuple(result)
 

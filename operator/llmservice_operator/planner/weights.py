@@ -368,6 +368,6 @@ def _lines(request: Request, held: Storage, stage: Stage, number: int, how: str)
         if amount is None or not amount.rank:
             continue
         formula = f"{amount.whole / GIB:.3f} GiB{where}"
-        if request.tensor_parallel_size > 1 or part is Part.EXPERTS:
+        if amount.rank != amount.whole:
             formula += f", of which one of {request.tensor_parallel_size} ranks holds {amount.rank / amount.whole:.1%}"
         yield Line(_NAMES[part], amount.rank / GIB, formula)

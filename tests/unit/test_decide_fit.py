@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.control import planning
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
@@ -377,6 +378,20 @@ def test_a_verdict_that_turns_is_an_event(first: Any, then: Any, told: list[tupl
     assert [(event.type, event.reason) for event in world.step().events] == [("Warning", "DoesNotFit")]
     world.gpus = ClusterGPUs(then)
     assert [(event.type, event.reason) for event in world.step().events] == told
+
+
+def test_a_verdict_that_stays_is_no_event() -> None:
+    world = a_world(T4, fitPolicy="Warn")
+    assert ("Warning", "DoesNotFit") in [(event.type, event.reason) for event in world.step().events]
+    world.settle()
+    world.roll_out()
+    assert [event.reason for event in world.step().events] == ["RolledOut"]
+
+
+@pytest.mark.parametrize("record", [{}, {"updateRequested": "now"}, {"gpu": "NVIDIA-L4", "ofAnotherRelease": {"a": 1}}])
+def test_what_another_release_recorded_is_left_as_it_is(record: Json) -> None:
+    """A record can never be changed: whoever drops a key of it is refused by the API server."""
+    assert Chosen.from_document(record).to_document() == record
 
 
 def test_the_same_plan_is_told_in_the_same_words() -> None:

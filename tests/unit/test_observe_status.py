@@ -225,6 +225,12 @@ def test_a_condition_that_is_no_longer_told_is_taken_away() -> None:
         assert not is_told(less, {**status, "conditions": before})
 
 
+@pytest.mark.parametrize("part", ["plan", "model", "measured"])
+def test_a_part_that_changed_is_told(part: str) -> None:
+    status = served().obj["status"]
+    assert not is_told({**status, part: {"verdict": "Fits"}}, status)
+
+
 def test_a_failed_rollout_leaves_the_service_available() -> None:
     world = served()
     world.edit(batching={"maxNumSeqs": 8})

@@ -149,7 +149,10 @@ BACKENDS = (*_ATTENTION, *_LATENT)
 """Backends with facts. Those without (they choose a kernel inside one model only) are left to vLLM."""
 
 # FLASHINFER's class asks the GPU itself; vllm/v1/attention/backends/flashinfer.py: supports_kv_cache_dtype.
-_READ_ON = {"nvfp4_4over6": _10}
+_FP8_KV = ("fp8", "fp8_e4m3", "fp8_e5m2")
+_READ_ON = {"nvfp4_4over6": _10} | dict.fromkeys(_FP8_KV, _FROM_8)
+"""Where the backends that name a type do read it: for fp8 Triton's ask for 8.9, and FlashInfer begins at 8.0."""
+_BELOW_8_9 = CAPABILITIES[: CAPABILITIES.index("8.9")]
 
 _NAMED = DIMENSIONS["backend"].values[1:]
 _AUTO = {"backend": "auto"}
@@ -179,6 +182,23 @@ def rows() -> Iterator[Row]:
         "FlashAttention reads an fp8 KV cache in version 3 (compute capability 9.0) and 4 (10.x) only",
         "Set spec.precision.kvCache to auto, or spec.attention.backend to FLASHINFER or TRITON_ATTN",
         "vllm/v1/attention/backends/fa_utils.py: flash_attn_supports_kv_cache_dtype",
+        {"kvCache": "auto"},
+    )
+    for backend, module in (("TRITON_ATTN", f"{_V1}/triton_attn"), ("TRITON_MLA", f"{_V1}/mla/triton_mla")):
+        yield Row(
+            when(accelerator="nvidia", backend=backend, kvCache=_FP8_KV, capability=_BELOW_8_9),
+            "kvCache",
+            f"{backend} reads an fp8 KV cache from compute capability 8.9 on",
+            "Set spec.precision.kvCache to auto, or spec.attention.backend to auto",
+            f"vllm/{module}.py: __init__",
+            {"kvCache": "auto"},
+        )
+    yield Row(
+        when(accelerator="nvidia", mla="yes", kvCache=_FP8_KV, capability=_BELOW_8_9),
+        "kvCache",
+        "an fp8 KV cache of MLA models needs compute capability 8.9",
+        "Set spec.precision.kvCache to auto",
+        f"vllm/{_V1}/mla/triton_mla.py: __init__",
         {"kvCache": "auto"},
     )
     yield from _no_backend()
@@ -254,6 +274,7 @@ def _no_backend() -> Iterator[Row]:
         some &= set(_READ_ON.get(kv_type, _ALL))
         refused = others("capability", *some)
         fix = {"kvCache": "auto"}
+        remedy = f"Set spec.precision.kvCache to auto{'' if kv_type in _FP8_KV else ' or fp8'}"
         source = "vllm/platforms: get_valid_backends"
         if refused and some:
             yield Row(
@@ -261,7 +282,7 @@ def _no_backend() -> Iterator[Row]:
                 "kvCache",
                 f"no attention backend reads a KV cache in {kv_type} on this GPU; compute capability "
                 f"{_listed(sorted(some, key=CAPABILITIES.index))} is needed",
-                "Set spec.precision.kvCache to auto or fp8",
+                remedy,
                 source,
                 fix,
             )
@@ -272,7 +293,7 @@ def _no_backend() -> Iterator[Row]:
                     when(accelerator=accelerator, kvCache=kv_type),
                     "kvCache",
                     f"no attention backend reads a KV cache in {kv_type} on {kind} GPUs",
-                    "Set spec.precision.kvCache to auto or fp8",
+                    remedy,
                     source,
                     fix,
                 )

@@ -11,11 +11,27 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.inspection import job_name
+
 from tests.e2e._chart import JSON
 from tests.support.audit import OPERATOR_USER
 from tests.support.cluster import Cluster, eventually
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
 from tests.support.services import idle
+
+# With them nobody has to look at the model.
+FACTS = {
+    "numHiddenLayers": 2,
+    "hiddenSize": 64,
+    "numAttentionHeads": 4,
+    "numKeyValueHeads": 2,
+    "vocabSize": 512,
+    "intermediateSize": 256,
+    "maxPositionEmbeddings": 512,
+}
+# Nothing listens there: the inspection ends with a reason, and soon.
+NO_HUB = {"env": [{"name": "HF_ENDPOINT", "value": "http://127.0.0.1:9"}]}
 
 
 class Right(NamedTuple):
@@ -28,6 +44,7 @@ def granted(cluster: Cluster) -> set[Right]:
     wide = f"{OPERATOR_NAMESPACE}:{OPERATOR}"
     roles = [
         cluster.kubectl("get", "clusterrole", wide, "-o", "json"),
+        cluster.kubectl("get", "clusterrole", f"{wide}:nodes", "-o", "json"),
         cluster.kubectl("get", "role", f"{OPERATOR}-leader", "-n", OPERATOR_NAMESPACE, "-o", "json"),
     ]
     return {
@@ -75,6 +92,8 @@ def installed_at(cluster: Cluster) -> dt.datetime:
 def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: str) -> None:
     prune_children(cluster, namespace)
     meet_foreign_objects(cluster, namespace)
+    look_at_models(cluster, namespace)
+    look_at_nodes(cluster, namespace)
     lead_anew(cluster)
     entries = list(audited(cluster))
     used = {right for entry in entries for right in rights_of(entry) if not is_forbidden(entry)}
@@ -95,7 +114,7 @@ def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: 
 def prune_children(cluster: Cluster, namespace: str) -> None:
     """A budget, a claim, a list of adapters and an old revision that are no longer wanted."""
     cache = {"size": "1Gi"}
-    hub = {"uri": "hf://example/model", "cache": cache}
+    hub = {"uri": "hf://example/model", "cache": cache, "architecture": FACTS}
     # Replicas without room: what is under test needs the budget, not the pods.
     placement = {"spec": {"nodeSelector": {"no": "node"}}}
     service = idle("pruned", model=hub, scaling={"replicas": 2}, podTemplate=placement, lora={})
@@ -140,7 +159,8 @@ def wait_for_spec(cluster: Cluster, namespace: str, name: str) -> None:
 
 def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:
     """Objects of others in the way of each kind of child: the operator reads them to name their owner."""
-    wanted = idle("met", model={"uri": "hf://example/model", "cache": {"size": "1Gi"}}, scaling={"replicas": 2})
+    model = {"uri": "hf://example/model", "cache": {"size": "1Gi"}, "architecture": FACTS}
+    wanted = idle("met", model=model, scaling={"replicas": 2})
     wanted["spec"] |= {"podTemplate": {"spec": {"nodeSelector": {"no": "node"}}}, "lora": {}}
     cluster.apply(wanted, namespace)
     eventually("all children", lambda: cluster.get("poddisruptionbudgets", namespace, "met"), 30)
@@ -208,6 +228,45 @@ def strangers(revision: str) -> list[tuple[str, str, JSON]]:
             },
         ),
     ]
+
+
+def look_at_models(cluster: Cluster, namespace: str) -> None:
+    """A Job that looks and is deleted; and one of somebody else's in its place, whose owner the operator reads."""
+    cluster.apply(idle("looked", model={"uri": "hf://example/model"}, runtime=NO_HUB), namespace)
+    known = eventually("an end of the inspection", lambda: status(cluster, namespace, "looked").get("model"), 90)
+    assert "127.0.0.1:9" in known["failure"]
+    eventually("no Job", lambda: not cluster.list("jobs", namespace, "llmservice.dev/service=looked"), 30)
+    with scale_operator(cluster, 0):
+        cluster.apply(idle("kept-from-looking", model={"uri": "hf://example/other"}, runtime=NO_HUB), namespace)
+        made = LLMService.from_object(cluster.must_get("llmservices", namespace, "kept-from-looking"))
+        container = {"name": "theirs", "image": "registry.local/pause:1"}
+        template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+        stranger = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": job_name(made), "namespace": namespace},
+            "spec": {"backoffLimit": 3, "suspend": True, "template": template},
+        }
+        cluster.kubectl("create", "-f", "-", stdin=json.dumps(stranger))
+
+    def is_told() -> bool:
+        fits = cluster.condition(namespace, "kept-from-looking", "Fits") or {}
+        return fits.get("status") == "Unknown" and "cannot be made" in fits["message"]
+
+    eventually("whose Job is in the way", is_told, 90)
+    eventually("the rest", lambda: cluster.get("deployments", namespace, "kept-from-looking"), 30)
+
+
+def look_at_nodes(cluster: Cluster, namespace: str) -> None:
+    """Which GPUs there are; nowhere is one."""
+    model = {"uri": "hf://example/model", "architecture": FACTS}
+    cluster.apply(idle("placed", model=model, accelerator={"type": "nvidia"}), namespace)
+    eventually("a word on GPUs", lambda: cluster.condition(namespace, "placed", "Fits"), 30)
+
+
+def status(cluster: Cluster, namespace: str, name: str) -> JSON:
+    found: JSON = cluster.must_get("llmservices", namespace, name).get("status", {})
+    return found
 
 
 def lead_anew(cluster: Cluster) -> None:

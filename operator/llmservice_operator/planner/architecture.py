@@ -5,7 +5,8 @@ Counts are of the whole model, before anything is split over GPUs. Lengths are i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -212,6 +213,14 @@ class Architecture:
     """Values that the encoder holds at its peak for each token that a picture becomes, on every rank."""
     vision_shared_values: int = 0
     """Values beside them that tensor-parallel ranks share."""
+    distinct_layers: tuple[tuple[Layer, int], ...] = field(init=False, compare=False, repr=False)
+    """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
+
+    def __post_init__(self) -> None:
+        """Everything that is computed per layer is computed for distinct ones; a plan asks for them a dozen times."""
+        counts = Counter(map(id, self.layers))
+        first = {id(layer): layer for layer in self.layers}
+        object.__setattr__(self, "distinct_layers", tuple((first[key], count) for key, count in counts.items()))
 
     @property
     def embedding_parameters(self) -> int:
@@ -226,15 +235,6 @@ class Architecture:
         layers = sum(count * layer.parameters for layer, count in self.distinct_layers)
         extra = sum(linear.parameters for linear in self.extra) + self.extra_parameters
         return self.embedding_parameters * heads + bias + layers + extra + self.vision_parameters
-
-    @property
-    def distinct_layers(self) -> tuple[tuple[Layer, int], ...]:
-        """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
-        counts: dict[int, int] = {}
-        for layer in self.layers:
-            counts[id(layer)] = counts.get(id(layer), 0) + 1
-        first = {id(layer): layer for layer in self.layers}
-        return tuple((first[key], count) for key, count in counts.items())
 
     @property
     def num_attention_heads(self) -> int:

@@ -184,11 +184,11 @@ def rows() -> Iterator[Row]:
         "vllm/v1/attention/backends/fa_utils.py: flash_attn_supports_kv_cache_dtype",
         {"kvCache": "auto"},
     )
-    for backend, module in (("TRITON_ATTN", f"{_V1}/triton_attn"), ("TRITON_MLA", f"{_V1}/mla/triton_mla")):
+    for name, module in (("TRITON_ATTN", f"{_V1}/triton_attn"), ("TRITON_MLA", f"{_V1}/mla/triton_mla")):
         yield Row(
-            when(accelerator="nvidia", backend=backend, kvCache=_FP8_KV, capability=_BELOW_8_9),
+            when(accelerator="nvidia", backend=name, kvCache=_FP8_KV, capability=_BELOW_8_9),
             "kvCache",
-            f"{backend} reads an fp8 KV cache from compute capability 8.9 on",
+            f"{name} reads an fp8 KV cache from compute capability 8.9 on",
             "Set spec.precision.kvCache to auto, or spec.attention.backend to auto",
             f"vllm/{module}.py: __init__",
             {"kvCache": "auto"},

@@ -211,6 +211,7 @@ CONFIGS: Mapping[str, Config] = {
         conv_dim=256,
         conv_dim_out=256,
         conv_use_xavier_init=True,
+        block_dim=256,
         block_ff_dim=256,
         block_multiple_of=256,
         block_ffn_dim_multiplier=1.0,

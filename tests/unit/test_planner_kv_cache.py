@@ -323,6 +323,12 @@ def test_recurrent_states_in_float32_are_larger() -> None:
     assert (narrow.block_size, wide.block_size) == (640, 1152)
 
 
+@pytest.mark.parametrize(("name", "block_size"), [("Qwen3_5ForCausalLM", 1056), ("Qwen3NextForCausalLM", 544)])
+def test_only_some_classes_heed_the_type_of_their_states(name: str, block_size: int) -> None:
+    wide = replace(DELTA_NET, recurrent_bytes=4)
+    assert layout(ask(model(48, *(wide,) * 3, full(16, 2, 256), name=name))).block_size == block_size
+
+
 def test_states_alone_take_the_same_whatever_the_length() -> None:
     made = layout(ask(model(24, DELTA_NET, name="MambaForCausalLM")))
     assert made.blocks_of(1) == made.blocks_of(10**6) == 1
@@ -349,6 +355,7 @@ VERSIONS: dict[str, tuple[str | None, int, int]] = {
     "0.26": ("0.26.1", 159_961, 159_984),
     "0.22: no block is spared": ("0.22.0", 159_961, 160_000),
     "0.19: blocks times their size": ("0.19.0", 160_000, 160_000),
+    "by a month": ("Jan 2024", 160_000, 160_000),
     "0.6: V0": ("0.6.4.post1", 160_000, 160_000),
 }
 

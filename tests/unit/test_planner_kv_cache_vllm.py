@@ -65,6 +65,8 @@ ATTENTION: dict[str, Layers] = {
     "gpt-oss, 1:1": pattern(36, sliding(128, 64, 8, 64), full(64, 8, 64)),
     "12 sliding and 13 full": (*pattern(24, sliding(128, 64, 8, 64), full(64, 8, 64)), full(64, 8, 64)),
     "cohere, 3:1": pattern(33, *(sliding(4096, 32, 8),) * 3, full(32, 8)),
+    # One token more would take another block.
+    "an odd window": pattern(24, sliding(1025, 32, 8), full(32, 8)),
     "two windows": pattern(30, sliding(512, 32, 8), sliding(4096, 32, 8), full(32, 8)),
     "llama-4, chunks": pattern(48, *(replace(sliding(8192, 40, 8), chunked=True),) * 3, full(40, 8)),
     "nothing but chunks": pattern(12, replace(sliding(8192, 40, 8), chunked=True)),
@@ -87,6 +89,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "many tokens a step": {"batched_tokens": 16384, "length": 131072},
     "an odd length": {"length": 29001},
     "a CPU": {"block_size": 128, "is_cpu": True, "runs_ahead": False},
+    "a CPU, blocks of 48": {"block_size": 48, "is_cpu": True, "runs_ahead": False},
     "a CPU, blocks of 16": {"block_size": 16, "is_cpu": True, "runs_ahead": False},
 }
 # Enough for some requests, for hardly one, and for less.

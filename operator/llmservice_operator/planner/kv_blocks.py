@@ -16,8 +16,6 @@ class Blocks:
 
     full: int
     sliding: int
-    state_page: int = 0
-    """Bytes that a state is padded to beside attention layers; 0: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,9 @@ def blocks(request: Request, architecture: Architecture, *, amx: bool, wide_stat
         for layer in layers
         if has_state(layer.attention)
     ]
-    if not states or not attending:
-        return Blocks(full, backend.at_most(full))
-    full = _aligned(full, backend, max(states), _token_bytes(request, attending[0]), latent)
-    return Blocks(full, backend.at_most(full), full * _token_bytes(request, attending[0]))
+    if states and attending:
+        full = _aligned(full, backend, max(states), _token_bytes(request, attending[0]), latent)
+    return Blocks(full, backend.at_most(full))
 
 
 def is_sparse(architecture: Architecture) -> bool:

@@ -94,7 +94,7 @@ class _Setting:
         return Spec(Kind.LATENT, self.blocks.full, self.blocks.full * token, (token,))
 
     def _state(self, attention: Attention) -> Spec:
-        page = max(state_bytes(self.request, attention, self.ranks, self.wide_states), self.blocks.state_page)
+        page = state_bytes(self.request, attention, self.ranks, self.wide_states)
         return Spec(Kind.STATE, 0, page, blocks=state_blocks(self.request, attention))
 
     def _keeps_window(self, attention: Attention) -> bool:

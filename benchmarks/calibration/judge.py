@@ -27,12 +27,12 @@ class Judged:
     @property
     def tokens_error(self) -> float | None:
         """Planned by measured tokens, less 1; by the GiB that they lie in where no tokens were printed."""
-        measured, planned = self.startup.facts.get("kv_cache_tokens"), self.plan.kv_cache_tokens
-        if not measured:
-            measured, planned = self.startup.kv_gib, self.plan.kv_cache_gib
+        tokens = self.startup.facts.get("kv_cache_tokens")
+        measured: float | None = float(tokens) if tokens else self.startup.kv_gib
+        planned: float | None = self.plan.kv_cache_tokens if tokens else self.plan.kv_cache_gib
         if not measured or measured < 0 or not planned:
             return None
-        return planned / float(measured) - 1
+        return planned / measured - 1
 
     @property
     def kv_error_gib(self) -> float | None:

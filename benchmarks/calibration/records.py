@@ -13,9 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llmservice_cli.plan.quantizations import quantized
-from llmservice_cli.plan.questions import device
-from llmservice_operator.planner import config_json, kv_cache
+from llmservice_cli.plan.batch import question
+from llmservice_operator.planner import kv_cache
 from llmservice_operator.planner.plan import GIB, Request
 
 HERE = Path(__file__).parent
@@ -60,16 +59,7 @@ class Startup:
         """None where neither a GPU nor its memory was published, or not the model."""
         if self.case.get("config") is None or not (self.case.get("gpu") or self.case.get("gpu_memory_gib")):
             return None
-        case = dict(self.case)
-        meant = quantized(case.pop("quantization")) if "quantization" in case else None
-        case.pop("id")
-        return Request(
-            architecture=config_json.read(case.pop("config")),
-            device=device(case.pop("gpu", None), case.pop("gpu_memory_gib", None)),
-            quantization=meant.method if meant else None,
-            weights=meant.weights if meant else "auto",
-            **case,
-        )
+        return question(self.case).requests[0]
 
     @cached_property
     def kv_gib(self) -> float | None:

@@ -17,7 +17,7 @@ from .answers import answer
 from .document import document
 from .models import Model, NotReached
 from .options import BY_ALIAS, OPTIONS, Reading
-from .questions import device, from_values
+from .questions import Question, device, from_values
 from .values import Refused, shown
 
 Json = dict[str, Any]
@@ -41,6 +41,11 @@ def batch(place: str, out: TextIO, *, explain: bool = False) -> ExitCode:
 
 def planned(case: Mapping[str, Any], *, explain: bool = False) -> Json:
     """The plan of one case, as a document; BadInput names every key that is wrong."""
+    return document(answer(question(case)), explain=explain)
+
+
+def question(case: Mapping[str, Any]) -> Question:
+    """What one case asks; BadInput names every key that is wrong."""
     reading = Reading()
     named = {BY_ALIAS.get(name, name): value for name, value in case.items() if value is not None}
     for name, option in OPTIONS.items():
@@ -54,8 +59,7 @@ def planned(case: Mapping[str, Any], *, explain: bool = False) -> Json:
     if reading.wrongs:
         raise BadInput(reading.wrongs)
     gpu = reading.found.pop("device", None) or device(None, memory)
-    question = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: _label(name, case))
-    return document(answer(question), explain=explain)
+    return from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: _label(name, case))
 
 
 def _line(number: int, line: str, *, explain: bool) -> tuple[Json, bool]:

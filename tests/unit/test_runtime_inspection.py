@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llmservice_runtime import inspect_source, inspection
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.fetch.redact import MASK
 from llmservice_runtime.inspect_source import Budget
 from llmservice_runtime.inspected import Inspection
 from llmservice_runtime.inspection import inspect
@@ -26,45 +20,7 @@ from tests.support.fetching import TOKEN
 from tests.support.hub import Hub, Repo, serving
 from tests.support.object_store import ROOT, ObjectStore, object_store
 from tests.support.weights import header_bytes, named_tensors, safetensors
-
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "transformers_version": "4.57.1",
-}
-INSPECTED = {name: value for name, value in CONFIG.items() if name != "transformers_version"}
-FIRST = named_tensors(
-    {"model.embed_tokens.weight": ("BF16", (1000, 64)), "model.layers.0.self_attn.q_proj.weight": ("BF16", (64, 64))}
-)
-SECOND = named_tensors(
-    {"model.layers.1.mlp.up_proj.weight": ("F8_E4M3", (256, 64)), "lm_head.weight": ("BF16", (1000, 64))}
-)
-WHOLE = {
-    "embedding": 128_000,
-    "head": 128_000,
-    "attention": 8192,
-    "feedForward": 16_384,
-    "parameters": 148_480,
-    "dtype": "bfloat16",
-}
-
-
-def files(weights: Mapping[str, bytes] | None = None, **config: Any) -> dict[str, bytes]:
-    """A repository with two shards and their index, or other weights."""
-    shards = {"model-00001-of-00002.safetensors": FIRST, "model-00002-of-00002.safetensors": SECOND}
-    named = {
-        "model.embed_tokens.weight": "model-00001-of-00002.safetensors",
-        "lm_head.weight": "model-00002-of-00002.safetensors",
-    }
-    index = {"metadata": {"total_size": 1}, "weight_map": named}
-    return {
-        "config.json": json.dumps(CONFIG | config).encode(),
-        "README.md": b"# a model",
-        **({"model.safetensors.index.json": json.dumps(index).encode()} if weights is None else {}),
-        **(shards if weights is None else weights),
-    }
+from tests.unit.inspected_files import CONFIG, FIRST, INSPECTED, SECOND, WHOLE, files
 
 
 @pytest.fixture
@@ -385,156 +341,6 @@ def test_a_bucket_with_wrong_keys(store: ObjectStore) -> None:
     assert found.failure.reason in (R.MODEL_TOKEN_REFUSED, R.MODEL_ACCESS_DENIED)
     assert "wr0ng-secret" not in found.to_json()
     assert ROOT.access_key not in found.to_json()
-
-
-# The process, as the Job runs it.
-
-
-def run(model: str, log: Path, environment: Mapping[str, str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "llmservice_runtime", "inspect", f"--model={model}", f"--termination-log={log}"],
-        env={**{name: os.environ[name] for name in os.environ if not name.startswith(("HF_", "AWS_"))}, **environment},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-
-
-def test_the_process_leaves_its_result(hub: Hub, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    ended = run("hf://org/gated", log, {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN})
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == log.read_text() + "\n"
-    found = Inspection.from_json(log.read_text())
-    assert found is not None
-    assert found.tensors == WHOLE
-    assert TOKEN not in ended.stdout + ended.stderr
-
-
-def test_a_reason_is_a_result_too(hub: Hub, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    ended = run("hf://org/gated", log, {"HF_ENDPOINT": hub.url})
-    found = Inspection.from_json(log.read_text())
-    assert ended.returncode == 0
-    assert found is not None
-    assert found.failure is not None
-    assert found.failure.reason is R.MODEL_ACCESS_DENIED
-
-
-class Echo(BaseHTTPRequestHandler):
-    """A server that says what it was sent."""
-
-    def do_GET(self) -> None:
-        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        self.send_response(403)
-        self.send_header("X-Error-Message", f"the token {token} may not")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-class Trickle(BaseHTTPRequestHandler):
-    """A server that is never done, and never silent."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        try:
-            while True:
-                self.wfile.write(b" ")
-                time.sleep(0.05)
-        except OSError:
-            return
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def served(request: pytest.FixtureRequest) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), request.param)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.mark.parametrize("served", [Echo], indirect=True)
-def test_a_token_that_comes_back_is_not_said(served: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    ended = run("hf://org/x", log, {"HF_ENDPOINT": served, "HF_TOKEN": TOKEN})
-    assert ended.returncode == 0
-    assert TOKEN not in log.read_text() + ended.stdout + ended.stderr
-    assert MASK in log.read_text()
-
-
-class TrickledHeader(Trickle):
-    """A hub whose weights never come; they are asked for by threads, which an interpreter waits for at its end."""
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/api/"):
-            large = {"sha256": "0" * 64, "size": 1 << 30}
-            names = [{"rfilename": "config.json", "size": 2, "blobId": "0" * 40}]
-            shards = [{"rfilename": f"model-{n}.safetensors", "lfs": large} for n in range(3)]
-            self._send(json.dumps({"sha": "0" * 40, "siblings": names + shards}).encode())
-        elif self.path.endswith("config.json"):
-            self._send(b"{}")
-        elif self.headers["Range"] == "bytes=0-7":
-            self._send((1 << 20).to_bytes(8, "little"))
-        else:
-            super().do_GET()
-
-    def _send(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-def run_main(setup: str, log: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The process, with something in it that is otherwise."""
-    code = (
-        f"import sys; from pathlib import Path; from llmservice_runtime import inspection\n{setup}\n"
-        "sys.exit(inspection.main('hf://org/x', Path(sys.argv[1])))"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", code, str(log)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("served", [Trickle, TrickledHeader], indirect=True)
-def test_a_server_that_trickles_does_not_keep_it(served: str, tmp_path: Path) -> None:
-    """The Job's own deadline would leave no message."""
-    log = tmp_path / "log"
-    started = time.monotonic()
-    ended = run_main("inspection.DEADLINE_SECONDS = 1.0", log, HF_ENDPOINT=served)
-    assert ended.returncode == 0, ended.stderr
-    assert time.monotonic() - started < 20
-    found = Inspection.from_json(log.read_text())
-    assert found is not None
-    assert found.failure is not None
-    assert found.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert "did not come within 1 s" in found.failure.message
-
-
-def test_a_bug_is_no_conclusion(tmp_path: Path) -> None:
-    """Kubernetes takes the log's tail where there is no message."""
-    log = tmp_path / "log"
-    ended = run_main("inspection.inspect = lambda *_, **__: 1 / 0", log)
-    assert ended.returncode == 1
-    assert not log.exists()
-    assert ended.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
 def test_the_limit_on_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_what_a_gpu_does_not_compute_is_not_planned(tmp_path: Path, capsys: pyte
     _, found = cells(capsys, "--config", config(tmp_path), *TWO)
     refused = found["Tesla-T4", "int4", "fp8"]
     assert refused["verdict"] is None
-    assert "no kernel reads an fp8 KV cache" in refused["reason"]
+    assert "no attention backend reads a KV cache in fp8 on this GPU" in refused["reason"]
     _, found = cells(capsys, "--config", config(tmp_path), *TWO, "--dtype", "bfloat16")
     assert found["Tesla-T4", "as it is", "auto"]["verdict"] is None
     assert found["NVIDIA-L4", "as it is", "auto"]["verdict"] == "Fits"

@@ -142,7 +142,7 @@ def fp8_cache(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
     """Half the bytes of each token, where GPU and model have a kernel for it."""
     if request.kv_cache_dtype not in ("auto", "float16", "bfloat16") or (plan.kv_cache_gib or 0.0) <= 0:
         return
-    if request.device is None or not _reads_fp8_cache(request, request.device):
+    if request.device is None or _is_old_amd(request.device):
         return
     new = replace(request, kv_cache_dtype="fp8")
     if goes_together(request, new):
@@ -260,14 +260,6 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
 def _is_latent(request: Request) -> bool:
     model = request.architecture
     return model is not None and any(layer.attention.kind is Kind.LATENT for layer in model.layers)
-
-
-def _reads_fp8_cache(request: Request, device: Device) -> bool:
-    """vLLM 0.32: Triton's backends need capability 8.9 for it (v1/attention/backends/triton_attn.py); from 8.0 on
-    FlashInfer reads it, which is not for latent attention."""
-    if device.is_cpu or device.capability is None:
-        return not _is_old_amd(device)
-    return device.capability >= ((8, 9) if _is_latent(request) else (8, 0))
 
 
 def _is_old_amd(device: Device) -> bool:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.planner import config_json, gpus, memory
+from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Device, Fit, Request
 from llmservice_operator.planner.remedies import with_remedies
 

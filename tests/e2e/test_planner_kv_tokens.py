@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
 from llmservice_operator.planner.kv_cache import Layout, layout
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 
 from tests.support.engines import EngineEndedError, printed_kv_cache

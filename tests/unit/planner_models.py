@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Architecture
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture
 
 
 def _llama(

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.build.meta import APPLIED_HASH
 from llmservice_operator.build.chosen import NOTHING
+from llmservice_operator.build.meta import APPLIED_HASH
 from llmservice_operator.control.choose import choose, standing
 from llmservice_operator.control.decide import decide
 from llmservice_operator.control.decision import Decision

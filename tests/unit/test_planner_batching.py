@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.planner.architecture import Architecture
 from llmservice_operator.planner.batching import Batching, batching, steps_in_flight
+from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.plan import Device, Draft, Request
 from llmservice_operator.planner.stages import layers_of_stages
 

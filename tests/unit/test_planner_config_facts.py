@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Incomplete, InvalidModel, Kind
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind
 
 PLAIN: dict[str, Any] = {
     "num_hidden_layers": 32,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import InvalidModel, Kind, Layer
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import InvalidModel, Kind, Layer
 
 PLAIN: dict[str, Any] = {
     "num_hidden_layers": 12,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Incomplete, InvalidModel
-from llmservice_operator.planner.families import FAMILIES
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel
+from llmservice_operator.planner.model.families import FAMILIES
 from llmservice_operator.planner.plan import Request
 from llmservice_operator.planner.weights import weigh
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.planner import config_json
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.engines import CURRENT, engine, engine_of
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Device, Draft, Request
 
 LLAMA_8B = config_json.read(

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.matrix.backends import BACKENDS
-from llmservice_operator.planner import config_json, gpus, memory
-from llmservice_operator.planner.architecture import Architecture, Attention, FeedForward, Kind, Layer
+from llmservice_operator.planner import gpus, memory
 from llmservice_operator.planner.attention_memory import flash_bytes, naive_bytes, per_gpu
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import GIB, Device, Request
 from llmservice_operator.planner.weights import weigh
 from llmservice_runtime.capabilities import MINIMUM_CAPABILITY

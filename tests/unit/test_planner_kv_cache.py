@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import (
+from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import (
     Architecture,
     Attention,
     FeedForward,
@@ -20,7 +21,6 @@ from llmservice_operator.planner.architecture import (
     Linear,
     Part,
 )
-from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "calibration"

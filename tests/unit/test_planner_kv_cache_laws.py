@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from llmservice_operator.planner.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import Device, Draft, Request
 
 WIDTHS = st.sampled_from((32, 64, 80, 96, 128, 192, 256))

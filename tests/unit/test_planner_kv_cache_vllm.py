@@ -7,8 +7,8 @@ from itertools import product
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import Device, Draft, Request
 
 # vLLM and torch warn while they are imported; that is theirs.

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
 from llmservice_operator.planner.memory import plan
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
 
 from tests.unit.test_planner_overheads import config

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS
 from llmservice_operator.planner.engines import CURRENT, engine
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.overheads import Overheads, absorbed, capture_sizes, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 

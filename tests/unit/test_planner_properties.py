@@ -8,10 +8,11 @@ from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from llmservice_operator.planner import config_json, memory
-from llmservice_operator.planner.architecture import Architecture
+from llmservice_operator.planner import memory
 from llmservice_operator.planner.gpus import CATALOGUE
 from llmservice_operator.planner.kv_cache import layout
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.plan import GIB, Adapters, Device, Draft, Fit, Plan, Request
 from llmservice_operator.planner.remedies import MOST, with_remedies
 from llmservice_operator.planner.weights import weigh

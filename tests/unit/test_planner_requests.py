@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import parse_spec
-from llmservice_operator.planner.architecture import Architecture
+from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
 from llmservice_operator.planner.requests import cpu, request_of
 

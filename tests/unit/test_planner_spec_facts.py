@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.model import Architecture
-from llmservice_operator.planner import config_json, spec_facts
-from llmservice_operator.planner.architecture import Kind
+from llmservice_operator.planner.model import config_json, spec_facts
+from llmservice_operator.planner.model.architecture import Kind
 
 QWEN: dict[str, Any] = {
     "modelType": "qwen2",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Architecture, Incomplete
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import GIB, Adapters, Request
-from llmservice_operator.planner.tensors import Tensors
 from llmservice_operator.planner.weights import weigh
 
 from tests.unit.planner_models import architecture

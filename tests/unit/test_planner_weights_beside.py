@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.architecture import Architecture, Incomplete
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.plan import Adapters, Draft, Request
 from llmservice_operator.planner.weights import weigh
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
+from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import GIB, Request
 from llmservice_operator.planner.weights import weigh
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Architecture
-from llmservice_operator.planner.config_keys import ALIASES, Keys
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.config_keys import ALIASES, Keys
 from llmservice_runtime import inspect_config
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, FailureReason
 from llmservice_runtime.inspect_config import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected

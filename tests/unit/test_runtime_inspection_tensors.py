@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.planner.tensors import Tensors
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.inspect_tensors import PARTS, Sum, layers_of, part
 from llmservice_runtime.safetensors_header import Tensor, tensors_of
 

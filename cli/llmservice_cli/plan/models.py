@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Architecture, Incomplete, InvalidModel
-from llmservice_operator.planner.tensors import Tensors
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 
 from llmservice_cli.errors import BadInput, Wrong

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.planner import spec_facts
-from llmservice_operator.planner.architecture import Architecture
-from llmservice_operator.planner.tensors import Tensors
+from llmservice_operator.planner.model import spec_facts
+from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.tensors import Tensors
 
 from . import models
 from .models import Model, NotReached

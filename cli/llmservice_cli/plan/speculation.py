@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llmservice_operator.planner import config_json
-from llmservice_operator.planner.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.plan import Draft
 
 from .values import MOST_GPUS, Refused, count, one_of, shown

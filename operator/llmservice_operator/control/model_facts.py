@@ -23,7 +23,7 @@ from llmservice_operator.control.planning import is_enough, stated_memory_gib
 from llmservice_operator.observe.facts import JobFacts
 from llmservice_operator.observe.inspections import InspectionFacts, InspectionState
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.planner import spec_facts
+from llmservice_operator.planner.model import spec_facts
 
 Json = Mapping[str, Any]
 

@@ -15,16 +15,17 @@ from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
 from llmservice_operator.build.resources import accelerator_resource, cpu_kv_cache_gib
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
-from llmservice_operator.planner import config_json, gpus, host, memory, remedies
-from llmservice_operator.planner.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.compatibility import Combination, verdicts
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import Pick, Wish, pick
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import extended, request_of
-from llmservice_operator.planner.tensors import Tensors
 
 _REMEMBERED = 1024
 _MOST_GPUS = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmservice_operator.planner.architecture import Architecture, Incomplete, Layer, Linear, Part, Split
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Layer, Linear, Part, Split
 from llmservice_operator.planner.plan import Draft, Request
 from llmservice_operator.planner.storage import Storage
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from llmservice_operator.planner.architecture import Architecture, Attention, Kind
+from llmservice_operator.planner.model.architecture import Architecture, Attention, Kind
 from llmservice_operator.planner.plan import GIB
 
 SUM_BYTES = 4

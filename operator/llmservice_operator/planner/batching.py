@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.planner.architecture import Kind
 from llmservice_operator.planner.engines import Engine, engine
+from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import Device, Request
 
 _CPU = (128, 2048)

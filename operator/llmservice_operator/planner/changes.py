@@ -16,9 +16,9 @@ from llmservice_runtime.flags import FLOAT_WEIGHTS, LOAD_METHODS
 
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS
 from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
-from llmservice_operator.planner.architecture import Kind, Quantization
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import matches
+from llmservice_operator.planner.model.architecture import Kind, Quantization
 from llmservice_operator.planner.plan import Device, Plan, Request
 
 Fields = tuple[tuple[str, object], ...]

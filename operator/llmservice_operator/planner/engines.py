@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from llmservice_operator.planner.architecture import Architecture, Kind
 from llmservice_operator.planner.constants import Constant, Constants
+from llmservice_operator.planner.model.architecture import Architecture, Kind
 from llmservice_operator.planner.plan import Request
 
 Version = tuple[int, int, int]

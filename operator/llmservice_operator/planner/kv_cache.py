@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner.architecture import Incomplete, Kind
 from llmservice_operator.planner.batching import batching, steps_in_flight
-from llmservice_operator.planner.kv_blocks import blocks, is_sparse
-from llmservice_operator.planner.kv_groups import Group, groups
-from llmservice_operator.planner.kv_specs import placed_specs
-from llmservice_operator.planner.kv_types import stored_type
-from llmservice_operator.planner.kv_versions import Counting, counting
+from llmservice_operator.planner.kv.blocks import blocks, is_sparse
+from llmservice_operator.planner.kv.groups import Group, groups
+from llmservice_operator.planner.kv.specs import placed_specs
+from llmservice_operator.planner.kv.types import stored_type
+from llmservice_operator.planner.kv.versions import Counting, counting
+from llmservice_operator.planner.model.architecture import Incomplete, Kind
 from llmservice_operator.planner.plan import Request
 
 

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, replace
 
 from llmservice_operator.planner import attention_memory, kv_cache, weights
-from llmservice_operator.planner.architecture import Architecture, Incomplete
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.engines import Engine, engine, engine_of
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
 

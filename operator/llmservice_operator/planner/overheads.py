@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from llmservice_operator.planner.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.batching import Batching
 from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
 from llmservice_operator.planner.engines import Engine
+from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import GIB, Device, Line, Request
 
 MIB = 2**20

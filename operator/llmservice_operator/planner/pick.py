@@ -85,9 +85,10 @@ def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
 def _candidates(wish: Wish, there: Sequence[Offer]) -> Iterator[Device]:
     """What nodes have first, in the spec's order or the smallest first; then what they may yet have."""
     by_product = {offer.product: offer for offer in there}
-    for product in wish.products or tuple(by_product):
+    named = tuple(product for product in by_product if product is not None)
+    for product in wish.products or named:
         offer = by_product.get(product)
-        if product is not None and offer is not None and offer.per_node >= wish.gpus:
+        if offer is not None and offer.per_node >= wish.gpus:
             device = offer.device or _stated(product, wish)
             if device is not None:
                 yield device
@@ -131,10 +132,10 @@ def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> 
         if plan_for(device).verdict is Fit.FITS:
             return f"It would fit on {device.name}, which this cluster has."
     for product in USUAL:
-        device = gpus.device(product)
-        if device is None or device.is_amd != best.is_amd or device.memory_gib <= best.memory_gib:
+        usual = gpus.device(product)
+        if usual is None or usual.is_amd != best.is_amd or usual.memory_gib <= best.memory_gib:
             continue
-        if plan_for(device).verdict is Fit.FITS:
+        if plan_for(usual).verdict is Fit.FITS:
             return f"It would fit on {product}, which no node has."
     return ""
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from llmservice_operator.planner.architecture import Architecture
-from llmservice_operator.planner.tensors import Tensors
+from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.tensors import Tensors
 
 GIB = 2**30
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import ContextExtension
-from llmservice_operator.planner.architecture import Architecture
+from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
 from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.tensors import Tensors
 
 CPU = "cpu"
 _KV_BYTES_FLAG = "--kv-cache-memory-bytes"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner import quantized
-from llmservice_operator.planner.architecture import Architecture, Incomplete, Linear, Part, Quantization
+from llmservice_operator.planner.model import quantized
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Linear, Part, Quantization
 from llmservice_operator.planner.plan import Request
 
 BYTES: Mapping[str, int] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from llmservice_operator.planner import attachments, storage
-from llmservice_operator.planner.architecture import Architecture, Incomplete, Kind, Layer, Linear, Part, Split
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Kind, Layer, Linear, Part, Split
+from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import GIB, Line, Request
 from llmservice_operator.planner.stages import layers_of_stages
 from llmservice_operator.planner.storage import Storage
-from llmservice_operator.planner.tensors import Tensors
 
 VOCABULARY_PADDING = 64
 """Rows of embedding and head come in so many (vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE)."""

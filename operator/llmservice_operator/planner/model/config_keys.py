@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from llmservice_operator.planner.architecture import Incomplete, InvalidModel
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel
 
 LARGEST = 2**48
 """No count or length of a real model comes near it; a larger one is a mistake."""

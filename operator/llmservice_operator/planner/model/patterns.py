@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmservice_operator.planner.architecture import InvalidModel
-from llmservice_operator.planner.config_keys import Keys
-from llmservice_operator.planner.families import Family
+from llmservice_operator.planner.model.architecture import InvalidModel
+from llmservice_operator.planner.model.config_keys import Keys
+from llmservice_operator.planner.model.families import Family
 
 WORDS: Mapping[str, str] = {
     "full_attention": "full",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmservice_operator.planner.architecture import Linear, Part, Split
-from llmservice_operator.planner.config_keys import Keys
+from llmservice_operator.planner.model.architecture import Linear, Part, Split
+from llmservice_operator.planner.model.config_keys import Keys
 
 
 def beside(keys: Keys) -> tuple[tuple[Linear, ...], int]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from llmservice_operator.planner.architecture import Kind
-from llmservice_operator.planner.kv_specs import Placed, Spec
+from llmservice_operator.planner.kv.specs import Placed, Spec
+from llmservice_operator.planner.model.architecture import Kind
 
 
 class Group(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmservice_operator.planner.architecture import Attention
-from llmservice_operator.planner.kv_types import value_bytes
+from llmservice_operator.planner.kv.types import value_bytes
+from llmservice_operator.planner.model.architecture import Attention
 from llmservice_operator.planner.plan import Request
 
 _KERNEL = 4

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fnmatch import translate
 
-from llmservice_operator.planner.architecture import InvalidModel, Layer, Linear
+from llmservice_operator.planner.model.architecture import InvalidModel, Layer, Linear
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)(?:\.(.*))?$")
 """A name that is of one layer, as most in the long lists are: they are sorted by its number first."""

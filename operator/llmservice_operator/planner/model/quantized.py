@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner.architecture import InvalidModel, Part, Quantization
-from llmservice_operator.planner.config_keys import Keys
+from llmservice_operator.planner.model.architecture import InvalidModel, Part, Quantization
+from llmservice_operator.planner.model.config_keys import Keys
 
 MOST_MODULES = 2**20
 """Lists of kept modules name each expert of each layer in some files."""

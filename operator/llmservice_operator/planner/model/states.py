@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.planner.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
-from llmservice_operator.planner.config_keys import Keys
-from llmservice_operator.planner.mixers import Mixer, head_dim_of, heads_of
+from llmservice_operator.planner.model.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
+from llmservice_operator.planner.model.config_keys import Keys
+from llmservice_operator.planner.model.mixers import Mixer, head_dim_of, heads_of
 
 _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 

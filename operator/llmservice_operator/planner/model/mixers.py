@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
-from llmservice_operator.planner.config_keys import Keys
-from llmservice_operator.planner.families import Family
+from llmservice_operator.planner.model.architecture import Attention, InvalidModel, Kind, Linear, Part, Split
+from llmservice_operator.planner.model.config_keys import Keys
+from llmservice_operator.planner.model.families import Family
 
 
 @dataclass(frozen=True, slots=True)

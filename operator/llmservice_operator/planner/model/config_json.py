@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmservice_operator.planner import gemma, kept, quantized, vision
-from llmservice_operator.planner.architecture import (
+from llmservice_operator.planner.model import gemma, kept, quantized, vision
+from llmservice_operator.planner.model.architecture import (
     Architecture,
     Attention,
     FeedForward,
@@ -22,13 +22,13 @@ from llmservice_operator.planner.architecture import (
     Part,
     Split,
 )
-from llmservice_operator.planner.config_keys import MOST_LAYERS, Keys
-from llmservice_operator.planner.families import NESTED_DEFAULTS, Family, canonical, family_of
-from llmservice_operator.planner.mixers import Mixer, attention, sharing
-from llmservice_operator.planner.mlps import Mlp, dense, dense_width, expert_layers, experts
-from llmservice_operator.planner.patterns import kinds
-from llmservice_operator.planner.positions import lengths
-from llmservice_operator.planner.states import state
+from llmservice_operator.planner.model.config_keys import MOST_LAYERS, Keys
+from llmservice_operator.planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
+from llmservice_operator.planner.model.mixers import Mixer, attention, sharing
+from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
+from llmservice_operator.planner.model.patterns import kinds
+from llmservice_operator.planner.model.positions import lengths
+from llmservice_operator.planner.model.states import state
 
 NESTED = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config")
 """Where multimodal files keep the language model's part."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmservice_operator.planner.architecture import FeedForward, Linear, Part, Split
-from llmservice_operator.planner.config_keys import Keys
-from llmservice_operator.planner.families import Family
+from llmservice_operator.planner.model.architecture import FeedForward, Linear, Part, Split
+from llmservice_operator.planner.model.config_keys import Keys
+from llmservice_operator.planner.model.families import Family
 
 Mlp = tuple[FeedForward, tuple[Linear, ...], int]
 """The values, the matrices, and what every rank holds beside them."""

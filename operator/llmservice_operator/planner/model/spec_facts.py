@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api.model import Architecture
-from llmservice_operator.planner.config_json import NESTED
+from llmservice_operator.planner.model.config_json import NESTED
 
 _QUANTIZED = ("quantization_method", "quantization_bits", "quantization_group_size")
 _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern", "sliding_window_pattern")

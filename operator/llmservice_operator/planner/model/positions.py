@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.planner.config_keys import Keys
-from llmservice_operator.planner.families import Family
-from llmservice_operator.planner.mixers import head_dim_of, latent
+from llmservice_operator.planner.model.config_keys import Keys
+from llmservice_operator.planner.model.families import Family
+from llmservice_operator.planner.model.mixers import head_dim_of, latent
 
 LENGTH_KEYS = (
     "max_position_embeddings",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.planner.config_keys import Keys
+from llmservice_operator.planner.model.config_keys import Keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmservice_operator.planner.architecture import Architecture, Attention, Incomplete, Kind, Layer
 from llmservice_operator.planner.engines import engine
-from llmservice_operator.planner.kv_blocks import Blocks, index_width
-from llmservice_operator.planner.kv_states import has_state, state_blocks, state_bytes
-from llmservice_operator.planner.kv_types import head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.kv.blocks import Blocks, index_width
+from llmservice_operator.planner.kv.states import has_state, state_blocks, state_bytes
+from llmservice_operator.planner.kv.types import head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.model.architecture import Architecture, Attention, Incomplete, Kind, Layer
 from llmservice_operator.planner.plan import Draft, Request
 from llmservice_operator.planner.stages import layers_of_stages
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmservice_operator.planner.architecture import Architecture, Attention, Kind, Layer
-from llmservice_operator.planner.kv_states import has_state, state_bytes
-from llmservice_operator.planner.kv_types import head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.kv.states import has_state, state_bytes
+from llmservice_operator.planner.kv.types import head_bytes, is_packed, latent_bytes, value_bytes
+from llmservice_operator.planner.model.architecture import Architecture, Attention, Kind, Layer
 from llmservice_operator.planner.plan import Request
 
 

@@ -86,6 +86,9 @@ REFUSED = [
         "InvalidSpec",
         id="more stages than layers",
     ),
+    pytest.param(
+        {"model": {"uri": "hf://a/b", "servedNames": ["a", "None"]}}, "spec.model.servedNames", "InvalidSpec", id="None"
+    ),
     pytest.param({"runtime": {"extraArgs": ["--no-such"]}}, "spec.runtime.extraArgs", FLAG, id="unknown flag"),
     pytest.param({"runtime": {"extraArgs": ["--swap-space=4"]}}, "spec.runtime.extraArgs", FLAG, id="removed flag"),
     pytest.param({"runtime": {"extraArgs": ["--max-num"]}}, "spec.runtime.extraArgs", FLAG, id="ambiguous"),

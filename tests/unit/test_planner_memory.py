@@ -35,6 +35,7 @@ def asked(**more: Any) -> Request:
         ),
         pytest.param(asked(device=T4), Fit.DOES_NOT_FIT, "nothing is left for the KV cache", id="not even the weights"),
         pytest.param(asked(device=H100), Fit.FITS, "131072 tokens needs 16.00 GiB", id="128k on an H100"),
+        pytest.param(asked(tensor_parallel_size=3), Fit.DOES_NOT_FIT, "use one of 1, 2, 4, 8, 16, 32", id="TP 3"),
         pytest.param(asked(device=None), Fit.UNKNOWN, "a GPU and its memory", id="no GPU"),
         pytest.param(Request(None, L4), Fit.UNKNOWN, "config.json", id="nothing of the model"),
         pytest.param(Request(None, L4, parameters=8_030_261_248), Fit.UNKNOWN, "14.96 GiB", id="its size alone"),

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner import gpus
+from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
 
 from llmservice_cli.errors import BadInput, Wrong
@@ -91,17 +92,14 @@ def wrong_split(request: Request, label: Label) -> Iterator[Wrong]:
     model, ranks, stages = request.architecture, request.tensor_parallel_size, request.pipeline_parallel_size
     if model is None:
         return
-    if ranks > 1:
-        from llmservice_operator.planner.changes import shares_heads  # and with it all of the spec's models
-
-        if not shares_heads(request, ranks):
-            heads = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
-            fitting = [n for n in range(1, model.num_attention_heads + 1) if shares_heads(request, n)]
-            yield Wrong(
-                label("tensor_parallel_size"),
-                f"{ranks} ranks cannot share {heads} evenly.",
-                f"Use one of {', '.join(map(str, fitting))}.",
-            )
+    if not heads.share(model, ranks):
+        shown = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
+        fitting = heads.sizes(model.num_attention_heads, model.num_key_value_heads)
+        yield Wrong(
+            label("tensor_parallel_size"),
+            f"{ranks} ranks cannot share {shown} evenly.",
+            f"Use one of {', '.join(map(str, fitting))}.",
+        )
     if stages > len(model.layers):
         message = f"{stages} stages cannot share {len(model.layers)} layers."
         yield Wrong(label("pipeline_parallel_size"), message, f"Use at most {len(model.layers)}.")

@@ -18,6 +18,7 @@ from llmservice_operator.api.matrix import DIMENSIONS, ROWS
 from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
 from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import matches
+from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Kind, Quantization
 from llmservice_operator.planner.plan import Device, Plan, Request
 
@@ -274,18 +275,7 @@ def _may_split(old: Request, new: Request) -> bool:
 
 def shares_heads(request: Request, ranks: int) -> bool:
     """Whether so many tensor-parallel ranks can share the model's heads evenly."""
-    model = request.architecture
-    if model is None:
-        return False
-    mixers = (layer.attention for layer in model.layers if layer.attention.kind is not Kind.STATE)
-    return all(_divides(ranks, *heads) for heads in {(mixer.heads, mixer.kv_heads) for mixer in mixers})
-
-
-def _divides(ranks: int, heads: int, kv_heads: int) -> bool:
-    """As checks.py has it: key/value heads are dealt out too or, when there are fewer than ranks, copied."""
-    if heads % ranks:
-        return False
-    return not kv_heads or kv_heads % ranks == 0 or ranks % kv_heads == 0
+    return request.architecture is not None and heads.share(request.architecture, ranks)
 
 
 def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:

@@ -8,6 +8,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner import compatibility, parsers, versions
+from llmservice_operator.planner.model.heads import sizes
 
 
 def check(
@@ -26,6 +27,8 @@ def _problems(
             f"this installation has no default image for accelerator.type {spec.accelerator.type}.",
             "Name an image with vLLM for it, or have a default set in the operator's chart.",
         )
+    if "None" in (spec.model.served_names or ()):
+        yield Problem("spec.model.servedNames", "vLLM reads None as no name at all.", "Choose another name.")
     yield from compatibility.problems(spec)
     yield from _parallelism(spec)
     yield from parsers.problems(spec, vllm_version)
@@ -35,7 +38,7 @@ def _problems(
 def _parallelism(spec: LLMServiceSpec) -> Iterator[Problem]:
     facts, size = spec.model.architecture, spec.parallelism.tensor_parallel_size
     heads, kv_heads = facts.num_attention_heads, facts.num_key_value_heads
-    fitting = [n for n in range(1, (heads or 0) + 1) if _divides(n, heads or 0, kv_heads)]
+    fitting = sizes(heads or 0, kv_heads)
     if heads is not None and size not in fitting:
         shown = f"{heads} attention heads" + ("" if kv_heads is None else f" and {kv_heads} key/value heads")
         yield Problem(
@@ -52,11 +55,3 @@ def _parallelism(spec: LLMServiceSpec) -> Iterator[Problem]:
             f"Use at most {layers}.",
         )
 
-
-def _divides(ranks: int, heads: int, kv_heads: int | None) -> bool:
-    """Key/value heads are dealt out too or, when there are fewer than ranks, copied."""
-    if heads % ranks:
-        return False
-    if kv_heads is None:
-        return True
-    return kv_heads % ranks == 0 if kv_heads >= ranks else ranks % kv_heads == 0

@@ -13,6 +13,7 @@ from llmservice_operator.planner import attention_memory, kv_cache, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.engines import Engine, engine, engine_of
+from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
@@ -42,6 +43,8 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     missing = _missing(request)
     if request.device is None:
         return _unknown(request, missing)
+    if request.architecture is not None and not heads.share(request.architecture, request.tensor_parallel_size):
+        return _indivisible(request, request.device, request.architecture)
     try:
         weighed = weights.weigh(request)
     except Incomplete as incomplete:
@@ -73,6 +76,20 @@ def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
         gpu=request.device.name if request.device is not None else None,
         gpus=_gpus(request),
         memory_gib=request.device.memory_gib if request.device is not None else None,
+    )
+
+
+def _indivisible(request: Request, device: Device, model: Architecture) -> Plan:
+    """vLLM refuses to start (vllm/config/model.py, verify_with_parallel_config)."""
+    count, kv = model.num_attention_heads, model.num_key_value_heads
+    fitting = ", ".join(map(str, heads.sizes(count, kv)))
+    return Plan(
+        verdict=Fit.DOES_NOT_FIT,
+        reason=f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} "
+        f"key/value heads evenly: use one of {fitting}.",
+        gpu=device.name,
+        gpus=_gpus(request),
+        memory_gib=None if device.is_cpu else device.memory_gib,
     )
 
 

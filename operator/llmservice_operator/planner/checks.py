@@ -54,4 +54,3 @@ def _parallelism(spec: LLMServiceSpec) -> Iterator[Problem]:
             f"{stages} stages cannot share {layers} layers.",
             f"Use at most {layers}.",
         )
-

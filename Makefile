@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 ENGINE := .venv/.synced-vllm
 KUBECONTEXT ?=
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e bench lint format crds operator engine clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e bench calibration lint format crds operator engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 bench: $(SYNCED) ## CPU time of plans; apply to first token beside a bare vLLM, in the running cluster (make cluster)
 	@$(PYTHON) -m benchmarks.plan
 	@$(PYTHON) -m benchmarks.first_answer
+
+calibration: $(SYNCED) ## fit the planner's constants to the measured start-ups; writes them and their page
+	@$(PYTHON) -m benchmarks.calibration --write
 
 lint: $(SYNCED) ## ruff, mypy, layers, stale generated files
 	@.venv/bin/ruff check .

@@ -7,10 +7,13 @@ from typing import get_args
 
 import pytest
 from llmservice_cli.plan import quantizations, values
+from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.values import Refused
 from llmservice_operator.api.engine import KVCache, Quantization
+
+from .cli_plan_world import LLAMA_8B
 
 WHOLE = values.count(1, 10**9, "8")
 
@@ -113,11 +116,51 @@ def test_what_stands_for_nothing_is_refused_with_a_remedy(
         ("W4A16", None, "int4"),
         ("GPTQ-Int4", "gptq", "auto"),
         ("mxfp4", "mxfp4", "auto"),
+        ("gptq int8", "gptq", "int8"),
+        ("gptq-8bit", "gptq", "int8"),
+        ("int8 (gptq)", "gptq", "int8"),
+        ("GPTQ-Int8", "gptq", "int8"),
+        ("gptq_int8", "gptq", "int8"),
+        ("gptq_marlin 8 bit", "gptq", "int8"),
+        ("awq 8bit", "compressed-tensors", "int8"),
+        ("bitsandbytes int8", "bitsandbytes", "int8"),
+        ("bnb-8bit", "bitsandbytes", "int8"),
+        ("Q8_0", "compressed-tensors", "int8"),
+        ("8bit", "compressed-tensors", "int8"),
+        ("w8a8 fp8", "fp8", "auto"),
+        ("4bit", None, "int4"),
+        ("Q4_K_M", "gguf", "auto"),
+        ("auto-round", "inc", "auto"),
+        ("autoround", "inc", "auto"),
+        ("auto-round 8bit", "inc", "int8"),
+        ("hqq", None, "int4"),
+        ("torchao int8", "torchao", "int8"),
+        ("fp4", "nvfp4", "auto"),
+        ("nvfp4", "nvfp4", "auto"),
+        ("nvfp4 w4a4", "nvfp4", "auto"),
+        ("nvfp4 compressed-tensors", "nvfp4", "auto"),
+        ("modelopt_fp4", "modelopt_fp4", "auto"),
+        ("modelopt_nvfp4", "modelopt_fp4", "auto"),
+        ("NVFP4 (ModelOpt)", "modelopt_fp4", "auto"),
+        ("mxfp8", "mxfp8", "auto"),
         ("none", None, "auto"),
     ],
 )
 def test_names_of_quantization(raw: str, method: str | None, weights: str) -> None:
     assert quantized(raw) == Quantized(method, weights)
+
+
+@pytest.mark.parametrize(
+    ("raw", "gib"),
+    [
+        # 6.98e9 values of linears in the bits of the name, and 1.05e9 of embedding and head in 16
+        *((raw, 8.6) for raw in ("gptq int8", "awq 8bit", "bitsandbytes int8", "Q8_0", "8bit", "int8 w8a16", "fp8")),
+        *((raw, 5.4) for raw in ("gptq", "awq", "4bit", "hqq", "autoround", "bitsandbytes")),
+    ],
+)
+def test_weights_have_the_bits_that_the_name_says(raw: str, gib: float) -> None:
+    found = planned({"gpu": "H100", "config": LLAMA_8B, "quantization": raw})
+    assert found["weightsGiB"] == pytest.approx(gib, abs=0.25)
 
 
 def test_every_method_of_the_spec_is_known() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from llmservice_cli.errors import Wrong
 
 from . import values
-from .quantizations import quantized
+from .quantizations import Quantized, quantized
 from .speculation import speculation
 from .values import MOST_GPUS, MOST_TOKENS, Reader, Refused
 
@@ -225,7 +225,7 @@ def overridden(manifest: Mapping[str, Any], given: Values) -> dict[str, Any]:
 
 
 def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    method = getattr(value, "method", value)
+    method = value.field if isinstance(value, Quantized) else value
     if method is not None:
         yield path, method
     weights = getattr(value, "weights", "auto")

@@ -83,7 +83,9 @@ def from_values(values: Values, model: Model, devices: Sequence[Device], label: 
 
 def with_values(request: Request, values: Values) -> Request:
     """A manifest's request with the options that the spec has no field for."""
-    draft = values.get("speculative_config", request.draft)
+    draft, meant = values.get("speculative_config", request.draft), values.get("quantization")
+    if meant is not None and meant.method != meant.field:
+        request = replace(request, quantization=meant.method)
     return replace(request, draft=draft, **{name: values[name] for name in _WITHOUT_A_FIELD if name in values})
 
 

@@ -156,7 +156,9 @@ QUANTIZED = {
     "fp8 in blocks": ({"quantization": "fp8_per_block"}, 8 + 32 / 128**2),
     "awq": ({"quantization": "awq_marlin"}, 4 + (16 + 4) / 128),
     "gptq": ({"quantization": "gptq_marlin"}, 4 + (16 + 4) / 128),
-    "nvfp4": ({"quantization": "nvfp4_per_token"}, 4 + 8 / 16),
+    "nvfp4 while loading": ({"quantization": "nvfp4_per_token"}, 4 + 8 / 16),
+    "nvfp4": ({"quantization": "nvfp4"}, 4 + 8 / 16),
+    "nvfp4 of compressed-tensors": ({"quantization": "compressed-tensors NVFP4"}, 4 + 8 / 16),
     "mxfp8": ({"quantization": "mxfp8"}, 8 + 8 / 32),
     "nf4": ({"quantization": "bitsandbytes"}, 4 + (8 + 32 / 256) / 64),
     "people's words": ({"quantization": "int8 w8a16"}, 8),
@@ -170,10 +172,38 @@ def test_linears_are_quantized_and_the_rest_is_not(how: dict[str, Any], bits: fl
     assert bare(**how) == pytest.approx(linears * bits / 8 + rest, rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["modelopt_fp4", "fbgemm_fp8"])
+QWEN3 = {
+    # layers, hidden, intermediate, heads; GiB that one GPU was seen to hold
+    "8B": (36, 4096, 12288, 32, 5.98),
+    "14B": (40, 5120, 17408, 40, 9.97),
+}
+
+
+@pytest.mark.parametrize(("layers", "hidden", "width", "heads", "gib"), QWEN3.values(), ids=QWEN3)
+def test_nvfp4_is_of_all_linears_as_it_was_measured(
+    layers: int, hidden: int, width: int, heads: int, gib: float
+) -> None:
+    """RedHatAI's Qwen3-8B-NVFP4 and Qwen3-14B-NVFP4 on a 5070 Ti."""
+    model = config_json.read(
+        {
+            "model_type": "qwen3",
+            "num_hidden_layers": layers,
+            "hidden_size": hidden,
+            "intermediate_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "max_position_embeddings": 40960,
+        }
+    )
+    assert weigh(asked(model, quantization="nvfp4")).per_gpu / GIB == pytest.approx(gib, rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["modelopt_fp4", "modelopt nvfp4", "modelopt_nvfp4", "fbgemm_fp8"])
 def test_some_recipes_leave_attention_in_16_bit(method: str) -> None:
     """Where only the method is known; a quantization_config says it itself."""
-    bits = 4.5 if method == "modelopt_fp4" else 8
+    bits = 8 if method == "fbgemm_fp8" else 4.5
     mlps = 32 * 3 * 4096 * 14336
     expected = mlps * bits / 8 + 2 * (LLAMA.counted_parameters - mlps)
     assert bare(quantization=method) == pytest.approx(expected, rel=1e-3)

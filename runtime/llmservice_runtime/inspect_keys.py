@@ -8,8 +8,8 @@ from __future__ import annotations
 # Named for what they say. A key that stands in two families with two meanings stands here once.
 _NAMES = "architectures model_type torch_dtype dtype is_encoder_decoder n_predict"
 _SIZES = """
-    hidden_size n_embd d_model model_dim dim num_hidden_layers n_layer n_layers num_layers num_decoder_layers vocab_size
-    padded_vocab_size vocab_size_per_layer_input draft_vocab_size truncated_vocab_size embedding_size
+    hidden_size n_embd n_embed d_model model_dim dim num_hidden_layers n_layer n_layers num_layers num_decoder_layers
+    vocab_size padded_vocab_size vocab_size_per_layer_input draft_vocab_size truncated_vocab_size embedding_size
     word_embed_proj_dim tie_word_embeddings weight_tying total_parameters num_parameters hidden_size_per_layer_input
     laurel_rank altup_num_inputs type_vocab_size add_cross_attention position_embedding_type alibi bias
     attention_bias mlp_bias use_bias add_bias_linear encoder_layers decoder_layers encoder_attention_heads

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import InvalidModel, Kind, Layer
+from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer
 
 PLAIN: dict[str, Any] = {
     "num_hidden_layers": 12,
@@ -273,3 +273,78 @@ def test_experts_of_every_layer_in_a_list() -> None:
     assert made.layers[0].feed_forward.experts == 64
     with pytest.raises(InvalidModel, match="num_experts"):
         config_json.read({**PLAIN, "moe_num_experts": ["many"]})
+
+
+_QWEN_1 = {
+    "model_type": "qwen",
+    "architectures": ["QWenLMHeadModel"],
+    "kv_channels": 128,
+    "no_bias": True,
+    "seq_length": 8192,
+    "tie_word_embeddings": False,
+}
+PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
+    # config.json, and the published number of parameters
+    "Qwen-7B: gate and up together have the width": (
+        {
+            **_QWEN_1,
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "intermediate_size": 22016,
+            "vocab_size": 151936,
+        },
+        7_721_324_544,
+    ),
+    "Qwen-14B": (
+        {
+            **_QWEN_1,
+            "num_hidden_layers": 40,
+            "hidden_size": 5120,
+            "num_attention_heads": 40,
+            "intermediate_size": 27392,
+            "vocab_size": 152064,
+        },
+        14_167_290_880,
+    ),
+    "BLOOM: n_embed": (
+        {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880},
+        176_247_271_424,
+    ),
+    "Hunyuan-A13B: numbers for each layer": (
+        {
+            "model_type": "hunyuan_v1_moe",
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "attention_head_dim": 128,
+            "intermediate_size": 3072,
+            "vocab_size": 128167,
+            "num_experts": 64,
+            "moe_topk": [8] * 32,
+            "num_shared_expert": [1] * 32,
+            "moe_intermediate_size": [3072] * 32,
+            "tie_word_embeddings": True,
+        },
+        80_393_183_232,
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "parameters"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_numbers_of_parameters(config: dict[str, Any], parameters: int) -> None:
+    assert config_json.read(config).counted_parameters == pytest.approx(parameters, rel=1e-5)
+
+
+def test_numbers_for_each_layer_in_runs() -> None:
+    """The largest counts, however the list came here."""
+    runs = {"num_experts": [[8, 12]], "moe_topk": [[2, 6], [4, 6]], "num_shared_expert": [[1, 12]]}
+    made = config_json.read({**PLAIN, **runs, "moe_intermediate_size": [[512, 12]]}).layers[0].feed_forward
+    assert (made.experts, made.experts_per_token, made.expert_intermediate, made.shared_intermediate) == (8, 4, 512, 512)
+
+
+def test_layers_that_are_all_different_are_said_not_to_be_read() -> None:
+    nas = {**PLAIN, "model_type": "nemotron-nas", "intermediate_size": None, "block_configs": [{"ffn": {}}] * 12}
+    with pytest.raises(Incomplete, match="block_configs"):
+        config_json.read(nas)

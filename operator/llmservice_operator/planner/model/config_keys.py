@@ -14,7 +14,7 @@ MOST_LAYERS = 4096
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("n_embd", "d_model", "model_dim"),
+    "hidden_size": ("n_embd", "n_embed", "d_model", "model_dim"),
     "num_attention_heads": ("n_head", "n_heads"),
     "num_key_value_heads": (
         "n_head_kv",

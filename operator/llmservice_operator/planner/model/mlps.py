@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmservice_operator.planner.model.architecture import FeedForward, Linear, Part, Split
+from llmservice_operator.planner.model.architecture import FeedForward, Incomplete, Linear, Part, Split
 from llmservice_operator.planner.model.config_keys import Keys
 from llmservice_operator.planner.model.families import Family
 
@@ -20,11 +20,14 @@ def experts_of(keys: Keys) -> int:
     nested = keys.section("ffn_config")
     if nested is not None and nested.has("moe_num_experts"):
         return nested.count("moe_num_experts")
-    value = keys.raw("num_experts")
-    if isinstance(value, list | tuple):
-        numbers = [keys.checked("num_experts", one, least=0) for one in value]
-        return max(numbers, default=0)
-    return keys.count("num_experts")
+    return _largest(keys, "num_experts")
+
+
+def _largest(keys: Keys, name: str) -> int:
+    """A number that may be 0, or the largest of one for each layer (Hunyuan, ERNIE)."""
+    if not isinstance(keys.raw(name), list | tuple):
+        return keys.count(name)
+    return max((keys.checked(name, one) for one in keys.values(name) or ()), default=0)
 
 
 def dense(keys: Keys, family: Family, index: int = 0, times: int = 1) -> Mlp:
@@ -46,6 +49,9 @@ def dense_width(keys: Keys, index: int = 0) -> int:
         return int((keys.number("expansion_ratio") or 4) * keys.needed("hidden_size"))
     if keys.text("model_type") in _FOUR_TIMES:
         return 4 * keys.needed("hidden_size")
+    if keys.has("block_configs"):
+        # Nemotron-NAS: each layer has attention and an MLP of its own kind, or none.
+        raise Incomplete("intermediate_size (block_configs, layers that differ from each other, are not read)")
     return keys.needed("intermediate_size")
 
 
@@ -56,7 +62,9 @@ _FOUR_TIMES = frozenset(
 
 
 def _adjusted(keys: Keys, width: int) -> int:
-    """LFM2 says the width that a plain MLP would have."""
+    """LFM2 says the width that a plain MLP would have, and the first Qwen that of gate and up together."""
+    if keys.text("model_type") == "qwen":
+        return width // 2
     if not keys.flag("block_auto_adjust_ff_dim"):
         return width
     multiple = keys.integer("block_multiple_of") or 256
@@ -94,7 +102,7 @@ def experts(keys: Keys, family: Family) -> Mlp:
         linears += _matrices("mlp.shared_experts", hidden, shared, gated)
         if family.shared_gate:
             linears.append(Linear("mlp.shared_expert_gate", Part.FEED_FORWARD, hidden, 1, Split.NONE, plain=True))
-    used = keys.count("num_experts_per_tok")
+    used = _largest(keys, "num_experts_per_tok")
     if not used:
         nested = keys.section("ffn_config")
         used = nested.count("moe_top_k") if nested is not None else 0
@@ -116,9 +124,8 @@ def expert_width(keys: Keys) -> int:
     nested = keys.section("ffn_config")
     if nested is not None and nested.has("ffn_hidden_size"):
         return nested.needed("ffn_hidden_size")
-    value = keys.raw("moe_intermediate_size")
-    if isinstance(value, list | tuple) and value:
-        return keys.checked("moe_intermediate_size", value[0])
+    if isinstance(keys.raw("moe_intermediate_size"), list | tuple):
+        return _largest(keys, "moe_intermediate_size") or keys.needed("intermediate_size")
     return keys.needed("moe_intermediate_size", "intermediate_size")
 
 
@@ -126,7 +133,7 @@ def _shared_width(keys: Keys) -> int:
     """Of all shared experts together."""
     if keys.has("shared_expert_intermediate_size"):
         return keys.count("shared_expert_intermediate_size")
-    number = keys.count("num_shared_experts")
+    number = _largest(keys, "num_shared_experts")
     if not number and keys.text("model_type") in ("llama4", "llama4_text"):
         number = 1
     return number * expert_width(keys) if number else 0

@@ -102,6 +102,14 @@ def test_a_good_batch_ends_with_0_whatever_the_verdicts(tmp_path: Path) -> None:
         {"num_gpus": 2},
         {"tp": 2, "num_gpus": 2},
         {"num_gpus": 4, "pp": 2},
+        {"tp_size": 2},
+        {"tensorParallelSize": 2},
+        {"tensor-parallel-size": "2"},
+        {"TP": 2},
+        {"gpuCount": 2},
+        {"gpu": "2 x NVIDIA L4"},
+        {"gpu": "8x L4", "tp": 2},
+        {"gpu": "4xL4", "pp": 2},
     ],
     ids=str,
 )
@@ -141,6 +149,10 @@ def test_measured_data_is_understood_as_it_is(measured: Mapping[str, Any]) -> No
         ({"config": 5}, "config", "no model's configuration"),
         ({"config": {**LLAMA_8B, "hidden_size": "wide"}}, "config.hidden_size", "hidden_size"),
         ({"max_modellen": 4096}, "max_modellen", "no such option"),
+        ({"max-model-length": 4096}, "max-model-length", "no such option"),
+        ({"gpu_mem": 0.9}, "gpu_mem", "two options"),
+        ({"maxModelLen": 4096}, "maxModelLen", "max_model_len says something else"),
+        ({"gpu": "3 x L4", "pp": 2}, "gpu", "groups of equal size"),
         ({"num_gpus": 3, "pp": 2}, "num_gpus", "groups of equal size"),
         ({"vllm_version": "banana"}, "vllm_version", "no version"),
     ],
@@ -150,6 +162,44 @@ def test_a_bad_value_is_named_by_its_key(wrong: Mapping[str, Any], field: str, s
     with pytest.raises(BadInput) as bad:
         planned(case(**wrong))
     assert [(one.field, said in one.message, bool(one.remedy)) for one in bad.value.wrongs] == [(field, True, True)]
+
+
+def test_keys_are_read_however_they_are_written() -> None:
+    plain = planned({"gpu": "L4", "config": LLAMA_8B, "max_model_len": 4096, "kv_cache_dtype": "fp8"})
+    written = {"GPU": "L4", "Config": LLAMA_8B, "--max-model-len": 4096, "kvCacheDtype": "fp8", "Remark": "mine"}
+    assert planned(written) == plain
+
+
+@pytest.mark.parametrize(
+    ("said", "noted"),
+    [
+        ({"gpu": "unknown", "gpu_memory_gib": 22.03}, "gpu 'unknown' is taken as not given"),
+        ({"vllm_version": "not said"}, "vllm_version 'not said' is taken as not given"),
+        ({"vllm_version": ""}, "vllm_version '' is taken as not given"),
+    ],
+    ids=str,
+)
+def test_words_for_what_nobody_knows_are_noted(said: Mapping[str, Any], noted: str) -> None:
+    found = planned(case(**said))
+    assert found["verdict"] == "Fits"
+    assert noted in found["notes"]
+
+
+def test_generations_of_the_engine_are_versions() -> None:
+    plans = [planned(case(vllm_version=one))["kvCacheTokens"] for one in ("V0", "0.7.3 (V0)", "V1", "0.10.0")]
+    assert plans[0] == plans[1] != plans[2] == plans[3]
+
+
+def test_with_offline_no_model_is_asked_for(tmp_path: Path) -> None:
+    code, found = lines(json.dumps({"gpu": "L4", "model": "hf://a/b"}), tmp_path, is_offline=True)
+    assert code == ExitCode.BAD_INPUT
+    assert "--offline" in found[0]["error"]["message"]
+
+
+def test_a_byte_order_mark_is_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"\ufeff{json.dumps(case())}\n"))
+    assert run(["plan", "--batch", "-"]) == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["verdict"] == "Fits"
 
 
 def test_what_the_model_does_not_say_is_missing() -> None:

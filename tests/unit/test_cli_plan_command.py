@@ -130,6 +130,33 @@ def test_a_folder_without_config_json(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "holds no config.json" in capsys.readouterr().err
 
 
+def test_offline_asks_nobody_for_the_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("llmservice_cli.plan.models.from_uri", lambda uri: pytest.fail(f"{uri} was read"))
+    assert run(["plan", "--offline", "--model", "s3://models/llama", "--gpu", "L4"]) == ExitCode.BAD_INPUT
+    said = (
+        "error: --model: s3://models/llama is not read with --offline. Give its config.json with --config, or a folder."
+    )
+    assert capsys.readouterr().err.splitlines() == [said]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "noted"),
+    [
+        (["--gpu", "2 x NVIDIA L4"], 2, []),
+        (["--gpu", "2x L4", "-tp", "1"], 1, []),
+        (["--gpu", "unknown", "--gpu", "1x L4"], 1, ["--gpu 'unknown' is taken as not given"]),
+        (["--gpu", "L4", "--vllm-version", "unknown"], 1, ["--vllm-version 'unknown' is taken as not given"]),
+    ],
+    ids=str,
+)
+def test_gpus_as_people_count_them(
+    words: list[str], gpus: int, noted: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "--config", config(tmp_path), "--max-model-len", "8k", "-o", "json", *words]) == ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["gpus"], found.get("notes", [])) == (gpus, noted)
+
+
 def test_nothing_to_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--gpu", "L4"]) == ExitCode.BAD_INPUT
     assert "there is nothing to plan. Give a manifest with -f" in capsys.readouterr().err

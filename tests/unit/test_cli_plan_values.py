@@ -10,7 +10,8 @@ from llmservice_cli.plan import quantizations, values
 from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
-from llmservice_cli.plan.values import Refused
+from llmservice_cli.plan.questions import counted
+from llmservice_cli.plan.values import NotSaid, Refused
 from llmservice_operator.api.engine import KVCache, Quantization
 
 from .cli_plan_world import LLAMA_8B
@@ -57,7 +58,16 @@ WHOLE = values.count(1, 10**9, "8")
         (values.version, "0.8.3 (V1)", "0.8.3 (V1)"),
         (values.version, "2026-02, V1 (version not stated)", "2026-02, V1 (version not stated)"),
         (values.version, "Mar 2026 (~0.18)", "Mar 2026 (~0.18)"),
+        (values.version, "V0", "0.7 (V0)"),
+        (values.version, "v1 engine", "0.10 (V1)"),
+        (values.version, "v0.8.3", "v0.8.3"),
         (values.version, "nightly", None),
+        (counted, "2 x NVIDIA L4", (2, "NVIDIA L4")),
+        (counted, "1x L4", (1, "L4")),
+        (counted, "8×H100", (8, "H100")),
+        (counted, "NVIDIA L4 x2", (2, "NVIDIA L4")),
+        (counted, "RTX 4090", (None, "RTX 4090")),
+        (counted, "GTX 1080", (None, "GTX 1080")),
     ],
 )
 def test_a_value_is_understood(read: Callable[[object], object], raw: object, meant: object) -> None:
@@ -98,6 +108,13 @@ def test_what_stands_for_nothing_is_refused_with_a_remedy(
         read(raw)
     assert why in refused.value.message
     assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize("read", [values.version, counted])
+@pytest.mark.parametrize("raw", ["unknown", "not said", "", "N/A", "(unknown)", "?"])
+def test_words_for_nothing(read: Callable[[object], object], raw: str) -> None:
+    with pytest.raises(NotSaid):
+        read(raw)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,53 +18,62 @@ from . import models, values
 from .answers import answer
 from .document import document
 from .models import Model, NotReached
-from .options import BY_ALIAS, OPTIONS, Reading
-from .questions import Question, device, from_values
+from .options import BY_ALIAS, OPTIONS, Reading, share_out
+from .questions import Question, counted, device, from_values
 from .values import Refused, shown
 
 Json = dict[str, Any]
 
 _OTHERS = ("id", "gpu", "config", "model", "num_gpus")
-_KNOWN = (*OPTIONS, *BY_ALIAS, *_OTHERS)
+_ALIASES = {**BY_ALIAS, "gpu_name": "gpu", "gpu_type": "gpu", "gpu_product": "gpu", "gpu_count": "num_gpus"}
+_KNOWN = (*OPTIONS, *_ALIASES, *_OTHERS)
+_UNCLEAR = dict.fromkeys(("gpu_mem", "gpu_memory", "gpu_util"), "gpu_memory_gib or gpu_memory_utilization")
+"""Names that may mean one thing or the other."""
 
 
-def batch(place: str, out: TextIO, *, explain: bool = False) -> ExitCode:
+def batch(place: str, out: TextIO, *, explain: bool = False, is_offline: bool = False) -> ExitCode:
     """Plan every line of a file (`-`: stdin). A bad line has its error in the line out, and the exit code is 2."""
     code = ExitCode.DONE
     with _lines(place) as lines:
         for number, line in enumerate(lines, 1):
+            line = line.removeprefix("\ufeff") if number == 1 else line
             if not line.strip():
                 continue
-            found, is_good = _line(number, line, explain=explain)
+            found, is_good = _line(number, line, explain=explain, is_offline=is_offline)
             code = code if is_good else ExitCode.BAD_INPUT
             print(json.dumps(found, ensure_ascii=False), file=out, flush=True)
     return code
 
 
-def planned(case: Mapping[str, Any], *, explain: bool = False) -> Json:
+def planned(case: Mapping[str, Any], *, explain: bool = False, is_offline: bool = False) -> Json:
     """The plan of one case, as a document; BadInput names every key that is wrong."""
-    return document(answer(question(case)), explain=explain)
+    return document(answer(question(case, is_offline=is_offline)), explain=explain)
 
 
-def question(case: Mapping[str, Any]) -> Question:
+def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
     """What one case asks; BadInput names every key that is wrong."""
     reading = Reading()
-    named = {BY_ALIAS.get(name, name): value for name, value in case.items() if value is not None}
+    written = {_option(key): key for key, value in case.items() if value is not None}
+    named = {name: case[key] for name, key in written.items()}
     for name, option in OPTIONS.items():
-        reading.take(name, _label(name, case), option.read, named.get(name))
+        reading.take(name, written.get(name, name), option.read, named.get(name))
     _unknown_keys(case, reading)
-    _from_num_gpus(named, reading)
-    reading.take("gpu_name", "gpu", values.text, named.get("gpu"))
-    name, memory = reading.found.pop("gpu_name", None), reading.found.get("gpu_memory_gib")
-    reading.take("device", "gpu", lambda asked: device(asked, memory), name)
-    model = _model(named, reading)
+    reading.take("gpu_name", written.get("gpu", "gpu"), counted, named.get("gpu"))
+    number, name = reading.found.pop("gpu_name", (None, None))
+    if number is not None:
+        named.setdefault("num_gpus", number)
+    _from_num_gpus(named, written.get("num_gpus", "gpu"), reading)
+    memory = reading.found.get("gpu_memory_gib")
+    reading.take("device", written.get("gpu", "gpu"), lambda asked: device(asked, memory), name)
+    model = _model(named, reading, is_offline=is_offline)
     if reading.wrongs:
         raise BadInput(reading.wrongs)
     gpu = reading.found.pop("device", None) or device(None, memory)
-    return from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: _label(name, case))
+    asked = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: written.get(name, name))
+    return replace(asked, notes=(*reading.notes, *asked.notes))
 
 
-def _line(number: int, line: str, *, explain: bool) -> tuple[Json, bool]:
+def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> tuple[Json, bool]:
     """What one line comes to, and whether it was a good one."""
     try:
         case = json.loads(line)
@@ -73,7 +84,7 @@ def _line(number: int, line: str, *, explain: bool) -> tuple[Json, bool]:
         wrong = Wrong(f"line {number}", f"{shown(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.')
         return _error(None, [wrong]), False
     try:
-        return {"id": case.get("id")} | planned(case, explain=explain), True
+        return {"id": case.get("id")} | planned(case, explain=explain, is_offline=is_offline), True
     except BadInput as bad:
         return _error(case.get("id"), bad.wrongs), False
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as bug:
@@ -87,36 +98,40 @@ def _error(identity: object, wrongs: list[Wrong] | tuple[Wrong, ...]) -> Json:
     return {"id": identity, "error": told[0]} | ({"errors": told} if len(told) > 1 else {})
 
 
-def _label(name: str, case: Mapping[str, Any]) -> str:
-    """The key as it is written in the line."""
-    if name in case:
-        return name
-    return next((alias for alias in OPTIONS[name].aliases if alias in case), name)
-
-
 def _unknown_keys(case: Mapping[str, Any], reading: Reading) -> None:
     """A slip of the pen would plan for something else; a line's own remarks are let be."""
-    for name in case:
-        if name not in _KNOWN and (near := get_close_matches(name, _KNOWN, n=1, cutoff=0.85)):
-            reading.wrongs.append(Wrong(name, "there is no such option.", f"Write {near[0]}, or leave it out."))
+    seen: dict[str, str] = {}
+    for key, value in case.items():
+        name = _option(key)
+        if name in _UNCLEAR and value is not None:
+            reading.wrongs.append(Wrong(key, "it may mean two options.", f"Write {_UNCLEAR[name]}."))
+        elif name not in _KNOWN:
+            if near := get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
+                reading.wrongs.append(Wrong(key, "there is no such option.", f"Write {near[0]}, or leave it out."))
+        elif value is not None:
+            other = seen.setdefault(name, key)
+            if case[other] != value:
+                reading.wrongs.append(Wrong(key, f"{other} says something else of it.", "Leave one of them out."))
 
 
-def _from_num_gpus(named: Mapping[str, Any], reading: Reading) -> None:
-    """GPUs in all, where the line does not say how they share the model: they split its layers."""
-    if named.get("num_gpus") is None or "tensor_parallel_size" in reading.found or "tensor_parallel_size" in named:
+def _option(key: str) -> str:
+    """The option that a key means, however it is written: `max-model-len`, `maxModelLen`, `tp`, `GPU`."""
+    if key in _KNOWN:
+        return _ALIASES.get(key, key)
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.strip().lstrip("-"))
+    plain = re.sub(r"[\s._-]+", "_", plain).lower()
+    return _ALIASES.get(plain, plain)
+
+
+def _from_num_gpus(named: Mapping[str, Any], label: str, reading: Reading) -> None:
+    """GPUs in all, where the line does not say how they share the model."""
+    if named.get("num_gpus") is None or "tensor_parallel_size" in named:
         return
-    reading.take("num_gpus", "num_gpus", values.count(1, values.MOST_GPUS, "2"), named["num_gpus"])
-    total = reading.found.pop("num_gpus", 1)
-    others = reading.found.get("pipeline_parallel_size", 1) * reading.found.get("data_parallel_size", 1)
-    if total % others:
-        reading.wrongs.append(
-            Wrong("num_gpus", f"{total} GPUs cannot be {others} groups of equal size.", "Give tensor_parallel_size.")
-        )
-    else:
-        reading.found["tensor_parallel_size"] = total // others
+    reading.take("num_gpus", label, values.count(1, values.MOST_GPUS, "2"), named["num_gpus"])
+    share_out(reading.found.pop("num_gpus", 1), label, reading)
 
 
-def _model(named: Mapping[str, Any], reading: Reading) -> Model:
+def _model(named: Mapping[str, Any], reading: Reading, *, is_offline: bool) -> Model:
     """`config` as an object (or a path), else a `model` that says where it is; other models are remarks."""
     config, uri = named.get("config"), named.get("model")
     try:
@@ -125,6 +140,10 @@ def _model(named: Mapping[str, Any], reading: Reading) -> Model:
         if config is not None:
             return models.from_document(config, "config")
         if isinstance(uri, str) and uri.startswith(models.REMOTE):
+            if is_offline:
+                raise BadInput(
+                    [Wrong("model", f"{uri} is not read with --offline.", "Give its config.json as config.")]
+                )
             return models.from_uri(uri)
     except Refused as refused:
         reading.wrongs.append(Wrong("config", refused.message, refused.remedy))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 
 from llmservice_cli.errors import BadInput, ExitCode, Wrong
 
@@ -94,7 +95,8 @@ def run(options: argparse.Namespace) -> ExitCode:
             raise BadInput([Wrong("-f", "there is nothing to plan.", NOTHING)])
         nameless = device(None, asked.values.get("gpu_memory_gib"))
         devices = asked.devices or (() if nameless is None else (nameless,))
-        questions, wrongs = (from_values(asked.values, model or Model(), devices, inputs.flag),), ()
+        question = from_values(asked.values, model or Model(), devices, inputs.flag)
+        questions, wrongs = (replace(question, notes=(*asked.notes, *question.notes)),), ()
     show = compared if options.compare else present
     code = show(questions, options) if questions else ExitCode.DONE
     for wrong in wrongs:
@@ -112,4 +114,4 @@ def _batch(options: argparse.Namespace) -> ExitCode:
         raise BadInput([Wrong("-o", f"a batch is answered in JSON lines, not {options.output}.", "Leave it out.")])
     from .batch import batch
 
-    return batch(options.batch, sys.stdout, explain=options.explain)
+    return batch(options.batch, sys.stdout, explain=options.explain, is_offline=options.offline)

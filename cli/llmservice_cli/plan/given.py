@@ -10,9 +10,10 @@ from llmservice_operator.planner.plan import Device
 
 from llmservice_cli.errors import BadInput, Wrong
 
-from .options import Reading, Values, read_options
-from .questions import device
-from .values import Refused
+from .models import REMOTE
+from .options import Reading, Values, read_options, share_out
+from .questions import counted, device
+from .values import NotSaid, Refused, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Given:
     """Those that --gpu names."""
     config: str | None = None
     """A path, a folder or `-`."""
+    notes: tuple[str, ...] = ()
     model: str | None = None
     """hf://..., s3://... or a folder."""
 
@@ -35,18 +37,33 @@ def given(options: argparse.Namespace) -> Given:
         reading.wrongs.append(Wrong("--model", "--config already says which model it is.", "Leave one of them out."))
     if [options.file, options.config, options.batch].count("-") > 1:
         reading.wrongs.append(Wrong("-", "standard input can be read once only.", "Name a file for the other."))
-    devices = _devices(options.gpu or (), reading)
+    if options.offline and options.model is not None and options.model.startswith(REMOTE):
+        message = f"{options.model} is not read with --offline."
+        reading.wrongs.append(Wrong("--model", message, "Give its config.json with --config, or a folder."))
+    devices = _devices(options.gpu or (), reading, is_manifest=options.file is not None)
     if reading.wrongs:
         raise BadInput(reading.wrongs)
-    return Given(reading.found, devices, options.config, options.model)
+    return Given(reading.found, devices, options.config, tuple(reading.notes), options.model)
 
 
-def _devices(names: Sequence[str], reading: Reading) -> tuple[Device, ...]:
+def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tuple[Device, ...]:
     memory = reading.found.get("gpu_memory_gib")
     found = []
-    for name in names:
+    numbers = set()
+    for raw in names:
         try:
+            number, name = counted(raw)
+            numbers.add(number)
             found.append(device(name, memory))
         except Refused as refused:
             reading.wrongs.append(Wrong("--gpu", refused.message, refused.remedy))
+        except NotSaid:
+            reading.notes.append(f"--gpu {shown(raw)} is taken as not given")
+    gpus = numbers.pop() if len(numbers) == 1 else None
+    if numbers:
+        reading.notes.append("the GPUs are named with different numbers, which are left out: give -tp")
+    elif gpus is not None and is_manifest:
+        reading.notes.append(f"the manifest, not --gpu, says how many GPUs there are: {gpus} is left out")
+    elif gpus is not None:
+        share_out(gpus, "--gpu", reading)
     return tuple(one for one in found if one is not None)

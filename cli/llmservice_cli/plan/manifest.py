@@ -98,7 +98,7 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         namespace=manifest["metadata"].get("namespace"),
         missing=model.missing,
         why_missing=model.why_missing,
-        notes=(*_overrides(manifest, given), *model.notes, *notes(request)),
+        notes=(*given.notes, *_overrides(manifest, given), *model.notes, *notes(request)),
         memory_limit_gib=gibibytes(str(limit)) if is_cpu and limit is not None else None,
         is_manifest=True,
         accepts=lambda fields: _is_valid(manifest, given, fields),

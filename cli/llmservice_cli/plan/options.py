@@ -13,7 +13,7 @@ from llmservice_cli.errors import Wrong
 from . import values
 from .quantizations import Quantized, quantized
 from .speculation import speculation
-from .values import MOST_GPUS, MOST_TOKENS, Reader, Refused
+from .values import MOST_GPUS, MOST_TOKENS, NotSaid, Reader, Refused
 
 Values = Mapping[str, Any]
 """What was given, by the options' names with underscores; what was not given is not there."""
@@ -69,7 +69,7 @@ _ENGINE = (
         "GPUs that share every layer",
         spec="parallelism.tensorParallelSize",
         short=("-tp",),
-        aliases=("tp",),
+        aliases=("tp", "tp_size"),
     ),
     Option(
         "pipeline_parallel_size",
@@ -77,7 +77,7 @@ _ENGINE = (
         "stages that share the layers",
         spec="parallelism.pipelineParallelSize",
         short=("-pp",),
-        aliases=("pp",),
+        aliases=("pp", "pp_size"),
     ),
     Option(
         "data_parallel_size",
@@ -85,7 +85,7 @@ _ENGINE = (
         "copies of the engine in one replica",
         spec="parallelism.dataParallelSize",
         short=("-dp",),
-        aliases=("dp",),
+        aliases=("dp", "dp_size"),
     ),
     Option(
         "enable_expert_parallel",
@@ -194,6 +194,8 @@ class Reading:
 
     found: dict[str, Any] = field(default_factory=dict)
     wrongs: list[Wrong] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was understood, but not as somebody might think."""
 
     def take(self, name: str, label: str, read: Callable[[Any], Any], raw: object) -> None:
         """Read one value, None is one that was not given; `label` is what its user calls it."""
@@ -203,6 +205,20 @@ class Reading:
             self.found[name] = read(raw)
         except Refused as refused:
             self.wrongs.append(Wrong(label, refused.message, refused.remedy))
+        except NotSaid:
+            self.notes.append(f"{label} {values.shown(raw)} is taken as not given")
+
+
+def share_out(gpus: int, label: str, reading: Reading) -> None:
+    """So many GPUs in all, where nothing says how they share the model: they split its layers."""
+    if "tensor_parallel_size" in reading.found:
+        return
+    others = reading.found.get("pipeline_parallel_size", 1) * reading.found.get("data_parallel_size", 1)
+    if gpus % others:
+        message = f"{gpus} GPUs cannot be {others} groups of equal size."
+        reading.wrongs.append(Wrong(label, message, "Give tensor_parallel_size."))
+    else:
+        reading.found["tensor_parallel_size"] = gpus // others
 
 
 def read_options(options: argparse.Namespace) -> Reading:

@@ -17,7 +17,7 @@ from llmservice_cli.errors import BadInput, Wrong
 from .models import Model
 from .options import Values
 from .quantizations import Quantized
-from .values import Refused, shown
+from .values import MOST_GPUS, NotSaid, Refused, is_not_said, shown, text
 
 if TYPE_CHECKING:
     from llmservice_operator.planner.changes import Fields
@@ -31,6 +31,8 @@ _AS_THEY_ARE = (
 _WITHOUT_A_FIELD = ("kv_cache_memory_bytes", "parameters", "weights_gib", "vllm_version")
 """Options that override a manifest in the request, for the spec has no field for them."""
 CPU = "cpu"
+_COUNT_FIRST = re.compile(r"(?P<count>\d{1,6})\s*[xX×*]\s*(?P<name>\S.*)")
+_COUNT_LAST = re.compile(r"(?P<name>\S.*?)\s+[xX×*]\s*(?P<count>\d{1,6})")
 
 Accepts = Callable[["Fields"], bool]
 Label = Callable[[str], str]
@@ -115,6 +117,20 @@ def notes(request: Request) -> Iterator[str]:
             f"the model was made for {longest:,} tokens: vLLM refuses {request.max_model_len:,} unless its positions "
             "are rescaled (spec.contextExtension)"
         )
+
+
+def counted(raw: object) -> tuple[int | None, str]:
+    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotSaid for `unknown`."""
+    if is_not_said(raw):
+        raise NotSaid
+    name = text(raw)
+    found = _COUNT_FIRST.fullmatch(name) or _COUNT_LAST.fullmatch(name)
+    if found is None:
+        return None, name
+    number = int(found["count"])
+    if not 1 <= number <= MOST_GPUS:
+        raise Refused(f"{shown(name)} is no number of GPUs.", "Write one such as 2 x NVIDIA-L4.")
+    return number, found["name"]
 
 
 def device(name: str | None, memory_gib: float | None) -> Device | None:

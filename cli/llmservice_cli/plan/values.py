@@ -34,6 +34,11 @@ KV_CACHE_DTYPES = (
 )
 _KV_CACHE_ALIASES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp8_inc": "fp8"}
 
+_NOT_SAID = re.compile(
+    r"\(?(un(known|said|stated|specified)|not (known|said|stated|given|published|specified)|n/?a|none|null|\?+|-|)\)?"
+)
+_GENERATIONS = {"0": "0.7 (V0)", "1": "0.10 (V1)"}
+"""A version of each generation of the engine, for those who say no more."""
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)")
 _PARAMETERS = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([kKmMbBtT]?)")
 _THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(\D|$))")
@@ -49,6 +54,15 @@ class Refused(ValueError):
         super().__init__(f"{message} {remedy}")
         self.message = message
         self.remedy = remedy
+
+
+class NotSaid(ValueError):
+    """A word for what nobody knows, such as `unknown`: as if nothing had been given, but told."""
+
+
+def is_not_said(raw: object) -> bool:
+    """Whether a text says only that there is nothing to say."""
+    return isinstance(raw, str) and _NOT_SAID.fullmatch(raw.strip().lower()) is not None
 
 
 def count(low: int, high: int, example: str) -> Reader:
@@ -141,10 +155,15 @@ def text(raw: object) -> str:
 
 
 def version(raw: object) -> str | None:
-    """--vllm-version, as people write it: 0.32.0, `0.8.3 (V0)`, `Mar 2026`. None: the one that is planned for."""
+    """--vllm-version, as people write it: 0.32.0, `0.8.3 (V0)`, `V1`, `Mar 2026`. None: the one that is planned for."""
     word = str(raw).strip() if isinstance(raw, str | int | float) and not isinstance(raw, bool) else ""
+    if is_not_said(raw):
+        raise NotSaid
     if word.lower() in ("latest", "nightly", "main"):
         return None
+    generation = re.search(r"\bv([01])\b(?!\.)", word.lower())
+    if generation and not re.search(r"\d+\.\d+|\b20\d\d\b", word):
+        return _GENERATIONS[generation[1]]
     if not re.search(r"\b\d+\.\d+|\b20\d\d\b", word):
         raise Refused(f"{shown(raw)} is no version of vLLM.", "Write one such as 0.32.0.")
     return word

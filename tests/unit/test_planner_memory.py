@@ -107,11 +107,50 @@ def test_cpus_have_the_space_that_they_are_given() -> None:
     assert found.verdict is Fit.FITS
 
 
-def test_nearly_all_of_a_gpu_is_never_sure() -> None:
+A5000 = Device("NVIDIA-RTX-A5000", 23.57, (8, 6))
+RTX4090 = Device("NVIDIA-GeForce-RTX-4090", 23.64, (8, 9))
+NEARLY_ALL = {
+    # what is left of the GPU: 0.40 GiB of driver and context, and 0.15 either way
+    "0.11 GiB left": (L4, 0.995, Fit.DOES_NOT_FIT, "to 0.97 or lower"),
+    "0.24 GiB left": (L4, 0.989, Fit.DOES_NOT_FIT, "to 0.97 or lower"),
+    "0.26 GiB left": (L4, 0.988, Fit.TIGHT, "to be sure, set gpuMemoryUtilization"),
+    "0.53 GiB left": (L4, 0.976, Fit.TIGHT, "to 0.97 or lower"),
+    "what the reason says": (L4, 0.97, Fit.FITS, ""),
+    "an A5000 that served with 0.56 left": (A5000, 0.9764, Fit.FITS, ""),
+    "a 4090 that served with 0.71 left": (RTX4090, 0.97, Fit.FITS, ""),
+    "0.79 GiB of a large one": (H100, 0.99, Fit.FITS, ""),
+}
+
+
+@pytest.mark.parametrize(("gpu", "share", "verdict", "says"), NEARLY_ALL.values(), ids=NEARLY_ALL)
+def test_nearly_all_of_a_gpu_is_never_sure(gpu: Device, share: float, verdict: Fit, says: str) -> None:
     """The driver and the CUDA context have their share: the engine refuses to start where less is free."""
-    found = plan(asked(gpu_memory_utilization=0.995, max_model_len=2048))
-    assert found.verdict is Fit.DOES_NOT_FIT
-    assert "gpu-memory-utilization" in found.reason
+    found = plan(asked(device=gpu, gpu_memory_utilization=share, max_model_len=2048))
+    assert found.verdict is verdict
+    assert says in found.reason
+    assert ("driver and CUDA context" in found.reason) == bool(says)
+
+
+def test_engines_that_do_not_look_at_what_is_free_may_have_it_all() -> None:
+    """V0 took its share of the whole GPU, used or not: a 22 GB A10 served with 0.98."""
+    found = plan(asked(vllm_version="0.7.3", gpu_memory_utilization=0.98, max_model_len=2048))
+    assert found.verdict is Fit.FITS
+
+
+def test_both_shortages_are_told() -> None:
+    found = plan(asked(gpu_memory_utilization=0.995))
+    assert "gpuMemoryUtilization" in found.reason
+    assert "The longest request that fits has" in found.reason
+    tight = plan(asked(gpu_memory_utilization=0.98))
+    assert tight.verdict is Fit.DOES_NOT_FIT
+    assert "may leave less free" in tight.reason
+    assert "The longest request that fits has" in tight.reason
+
+
+def test_a_given_kv_cache_near_the_end_of_the_gpu_is_tight() -> None:
+    found = plan(asked(kv_cache_memory_bytes=int(5.3 * GIB), max_model_len=8192))
+    assert found.verdict is Fit.TIGHT
+    assert "--kv-cache-memory-bytes leaves" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ PROPOSED = {
         ((), ("tensorParallelSize",), ("product",)),
     ),
     "a checkpoint that is quantized already": (
-        *(asked("qwen2.5-7b-awq", "NVIDIA-GeForce-RTX-3060-Laptop-GPU"), ()),
+        *(asked("qwen2.5-7b-awq", "NVIDIA-GeForce-RTX-3060-Laptop-GPU", gpu_memory_utilization=0.9), ()),
         (("tensorParallelSize",), ("tensorParallelSize", "maxModelLen")),
     ),
 }

@@ -31,8 +31,8 @@ USEFUL_SHARE = 8
 """Of the wanted length, at least one eighth."""
 HIGHEST_UTILIZATION = 0.95
 """Beyond it nothing is left for what the engine does not count."""
-LOWER_UTILIZATIONS = (0.95, 0.92, 0.9)
-"""For who asked for nearly all."""
+LOWER_UTILIZATIONS = (0.95, 0.92, 0.9, 0.85)
+"""For who asked for nearly all, or has a GPU so small that the CUDA context is a tenth of it."""
 LESS_BATCHING = ((256, 2048), (64, 1024), (16, 512))
 """maxNumSeqs and maxNumBatchedTokens, from vLLM's own for GPUs below 70 GiB down."""
 RANKS = (2, 4, 8)
@@ -129,11 +129,14 @@ def more_of_the_gpu(request: Request, plan: Plan, _: Around) -> Iterator[Change]
 
 def less_of_the_gpu(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
     """A lower gpuMemoryUtilization, where the engine would ask for more than is free when it starts."""
-    asked = request.gpu_memory_utilization
-    if asked is None or plan.margin_gib is None or plan.margin_gib < 0 or request.kv_cache_memory_bytes is not None:
+    if request.device is None or request.device.is_cpu or not plan.budget_gib or not plan.memory_gib:
         return
+    if plan.margin_gib is None or plan.margin_gib < 0 or request.kv_cache_memory_bytes is not None:
+        return
+    now = plan.budget_gib / plan.memory_gib
     for share in LOWER_UTILIZATIONS:
-        if share < asked:
+        # Less is of use only where the cache has more than it needs.
+        if share < now - 0.001 and (now - share) * plan.memory_gib <= -_short_of(plan):
             words = f"set spec.accelerator.gpuMemoryUtilization to {share:g}"
             fields = (("accelerator.gpuMemoryUtilization", share),)
             yield Change(words, fields, replace(request, gpu_memory_utilization=share))

@@ -24,6 +24,26 @@ _SEQUENCES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 7
 
 
 @dataclass(frozen=True, slots=True)
+class _Start:
+    """Whether a GPU has free what the engine takes when it starts."""
+
+    spare: float = math.inf
+    """Bytes that are left then; negative where it has less than the engine takes."""
+    band: float = 0.0
+    """How far that is to be trusted, in bytes."""
+    short: str = ""
+    """What is said where it surely has less, and where it may have."""
+    unsure: str = ""
+
+    @property
+    def verdict(self) -> Fit:
+        """Of the start alone."""
+        if self.spare < -self.band:
+            return Fit.DOES_NOT_FIT
+        return Fit.FITS if self.spare >= self.band else Fit.TIGHT
+
+
+@dataclass(frozen=True, slots=True)
 class _Budget:
     """What one GPU has for the KV cache, in bytes."""
 
@@ -33,9 +53,7 @@ class _Budget:
     available: float
     band: float
     lines: tuple[Line, ...]
-    spare: float = math.inf
-    """What the GPU has left when the engine has taken all of that; negative where it has less than the engine takes."""
-    spare_reason: str = ""
+    start: _Start = _Start()
 
 
 def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
@@ -148,17 +166,38 @@ def _budget(
         per_gpu, everywhere = weighed.per_gpu + int(made), weighed.total + int(made) * ranks
         weighed = replace(weighed, per_gpu=per_gpu, total=everywhere, lines=(*weighed.lines, added))
     lines = (line, *weighed.lines, *beside.lines)
-    free = (device.memory_gib - constants.free_at_start.value) * GIB
+    band = generation.band(beside.counted / GIB, constants) * GIB
     if request.kv_cache_memory_bytes is not None:
         # The engine takes it as it is, whatever the utilization says.
         given = float(request.kv_cache_memory_bytes)
-        spare = free - weighed.per_gpu - beside.counted - given
-        why = "--kv-cache-memory-bytes is more than the GPU has beside weights and overheads: lower it"
-        return _Budget(total, weighed, beside, given, 0.0, lines, spare, why)
+        start = _start_with_given(device, weighed.per_gpu + beside.counted + given, band, constants)
+        return _Budget(total, weighed, beside, given, 0.0, lines, start)
     available = total - weighed.per_gpu - beside.counted
-    band = generation.band(beside.counted / GIB, constants) * GIB
-    why = "--gpu-memory-utilization (gpuMemoryUtilization) asks for more than driver and CUDA context leave: lower it"
-    return _Budget(total, weighed, beside, available, band, lines, free - total if generation.is_v1 else math.inf, why)
+    start = _start_with_share(device, total, constants) if generation.is_v1 else _Start()
+    return _Budget(total, weighed, beside, available, band, lines, start)
+
+
+def _start_with_given(device: Device, taken: float, band: float, constants: Constants) -> _Start:
+    context = constants.free_at_start
+    spare = (device.memory_gib - context.value) * GIB - taken
+    more = f"--kv-cache-memory-bytes is more than the GPU has beside weights and overheads by {-spare / GIB:.2f} GiB"
+    near = f"--kv-cache-memory-bytes leaves {spare / GIB:.2f} GiB, less than the planner's error"
+    return _Start(spare, context.uncertainty * GIB + band, f"{more}: lower it.", f"{near}: it may start or not.")
+
+
+def _start_with_share(device: Device, total: float, constants: Constants) -> _Start:
+    context = constants.free_at_start
+    free = (device.memory_gib - context.value) * GIB
+    sure = math.floor(100 * (1 - (context.value + context.uncertainty) / max(device.memory_gib, 0.01))) / 100
+    lower = (
+        f"set gpuMemoryUtilization (--gpu-memory-utilization) to {sure:g} or lower" if sure > 0 else "it is too small"
+    )
+    return _Start(
+        free - total,
+        context.uncertainty * GIB,
+        f"driver and CUDA context leave less free than the engine asks for at its start: {lower}.",
+        f"driver and CUDA context may leave less free than the engine asks for at its start: to be sure, {lower}.",
+    )
 
 
 def _planned(request: Request, model: Architecture, device: Device, budget: _Budget, layout: kv_cache.Layout) -> Plan:
@@ -169,14 +208,13 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
     length = wanted or longest
     capacity = layout.capacity(max(0, int(budget.available)), max(1, length))
     needed = layout.needed(length) if length else 0
-    verdict = _verdict(budget, needed, length)
     beside = budget.beside
     kv_gib = budget.available / GIB
     concurrency = capacity.max_concurrency if length else 0.0
     naive, flash = attention_memory.per_gpu(model, length, request.tensor_parallel_size)
     return Plan(
-        verdict=verdict,
-        reason=_reason(verdict, budget, needed, length, longest, device),
+        verdict=_verdict(budget, needed, length),
+        reason=_reason(budget, needed, length, longest, device),
         gpu=device.name,
         gpus=_gpus(request),
         memory_gib=None if device.is_cpu else device.memory_gib,
@@ -221,7 +259,13 @@ def _limit(request: Request, limit: int | None) -> int:
 
 
 def _verdict(budget: _Budget, needed: float, length: int) -> Fit:
-    if length == 0 or budget.spare < 0 or budget.available + budget.band < max(needed, 1):
+    """The worse of both: the engine must start, and its cache must hold a request."""
+    both = budget.start.verdict, _cache_verdict(budget, needed, length)
+    return next((worse for worse in (Fit.DOES_NOT_FIT, Fit.TIGHT) if worse in both), Fit.FITS)
+
+
+def _cache_verdict(budget: _Budget, needed: float, length: int) -> Fit:
+    if length == 0 or budget.available + budget.band < max(needed, 1):
         return Fit.DOES_NOT_FIT
     return Fit.FITS if budget.available - budget.band >= needed else Fit.TIGHT
 
@@ -237,25 +281,37 @@ def _recommended(tokens: int, length: int, step: Batching) -> int:
     return max(size for size in _SEQUENCES if size <= max(1, min(usual, step.sequences)))
 
 
-def _reason(verdict: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
+def _reason(budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
+    """What is short, the worse first: whoever mends only one of two finds the other afterwards."""
+    cache, start = _cache_verdict(budget, needed, length), budget.start.verdict
+    said = []
+    if start is Fit.FITS or cache is not Fit.FITS:
+        said.append(_cache_reason(cache, budget, needed, length, longest, device))
+    if start is Fit.DOES_NOT_FIT:
+        said.insert(0, budget.start.short)
+    elif start is Fit.TIGHT:
+        said.insert(0 if cache is not Fit.DOES_NOT_FIT else 1, budget.start.unsure)
+    first, *more = said
+    return " ".join((f"{device.name}: {first}", *(sentence[0].upper() + sentence[1:] for sentence in more)))
+
+
+def _cache_reason(cache: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
     taken = budget.weights.per_gpu + (budget.beside.counted if budget.beside else 0)
     has, needs, band = budget.available / GIB, needed / GIB, budget.band / GIB
     where = "" if device.is_cpu else " on each GPU"
-    if budget.spare < 0:
-        return f"{device.name}: {budget.spare_reason} by at least {-budget.spare / GIB:.2f} GiB."
     if has <= 0:
         return (
-            f"{device.name}: nothing is left for the KV cache: weights and overheads take {taken / GIB:.2f} GiB of the "
+            f"nothing is left for the KV cache: weights and overheads take {taken / GIB:.2f} GiB of the "
             f"{budget.total / GIB:.2f} GiB that the engine may use."
         )
     text = (
-        f"{device.name}: {has:.2f} GiB of KV cache{where}; one request of {length} tokens needs {needs:.2f} GiB."
+        f"{has:.2f} GiB of KV cache{where}; one request of {length} tokens needs {needs:.2f} GiB."
         if length
-        else f"{device.name}: {has:.2f} GiB of KV cache{where} do not hold one block for sure."
+        else f"{has:.2f} GiB of KV cache{where} do not hold one block for sure."
     )
-    if verdict is Fit.TIGHT:
+    if cache is Fit.TIGHT:
         return f"{text} That is closer than the planner's error of {band:.2f} GiB: it may start or not."
-    if verdict is Fit.DOES_NOT_FIT and longest:
+    if cache is Fit.DOES_NOT_FIT and longest:
         return f"{text} The longest request that fits has {longest} tokens."
     return text
 

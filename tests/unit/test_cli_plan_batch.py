@@ -185,6 +185,29 @@ def test_words_for_what_nobody_knows_are_noted(said: Mapping[str, Any], noted: s
     assert noted in found["notes"]
 
 
+@pytest.mark.parametrize(
+    ("said", "noted"),
+    [
+        (
+            {"gpu": "T4", "kv_cache_dtype": "fp8"},
+            "vLLM 0.32 refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
+        ),
+        ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
+        ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
+        ({"quantization": "torchao"}, "they are taken as 8 bit"),
+    ],
+    ids=str,
+)
+def test_what_vllm_refuses_is_noted_and_planned(said: Mapping[str, Any], noted: str) -> None:
+    found = planned(case(**said))
+    assert found["kvCacheTokens"] is not None
+    assert [noted in note for note in found["notes"]] == [True]
+
+
+def test_an_older_engine_is_not_judged_by_the_rules_of_today() -> None:
+    assert planned(case(vllm_version="0.8.5", max_num_seqs=64, max_num_batched_tokens=32))["notes"] == []
+
+
 def test_generations_of_the_engine_are_versions() -> None:
     plans = [planned(case(vllm_version=one))["kvCacheTokens"] for one in ("V0", "0.7.3 (V0)", "V1", "0.10.0")]
     assert plans[0] == plans[1] != plans[2] == plans[3]

@@ -154,7 +154,79 @@ def test_gpus_as_people_count_them(
 ) -> None:
     assert run(["plan", "--config", config(tmp_path), "--max-model-len", "8k", "-o", "json", *words]) == ExitCode.DONE
     found = json.loads(capsys.readouterr().out)
-    assert (found["gpus"], found.get("notes", [])) == (gpus, noted)
+    assert (found["gpus"], found["notes"]) == (gpus, noted)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--gpu", "T4", "--kv-cache-dtype", "fp8"],
+            "error: --kv-cache-dtype: --kv-cache-dtype fp8: no attention backend reads a KV cache in fp8 on this GPU",
+        ),
+        (["--gpu", "T4", "-q", "mxfp4"], "error: --quantization: --quantization mxfp4: the quantization method needs"),
+        (
+            ["--gpu", "L4", "--max-num-seqs", "64", "--max-num-batched-tokens", "32"],
+            "error: --max-num-batched-tokens: 32 tokens of a step are fewer than its 64 sequences, which need one "
+            "each. Give at least 64, or lower --max-num-seqs.",
+        ),
+    ],
+    ids=str,
+)
+def test_what_vllm_refuses_is_bad_input(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--config", config(tmp_path), "--max-model-len", "4k", *words]
+    assert run(words) == ExitCode.BAD_INPUT
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(said)
+    assert "spec." not in told.err
+    assert run([*words, "--vllm-version", "0.8.5"]) != ExitCode.BAD_INPUT
+
+
+def test_a_gpu_that_does_not_serve_it_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--gpu", "T4", "--gpu", "L4", "--kv-cache-dtype", "fp8", "--max-model-len", "8k", "-o", "json"]
+    assert run(["plan", "--config", config(tmp_path), *words]) == ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["gpu"], found["notes"][0].partition(":")[0]) == ("L4", "T4 is left out")
+
+
+@pytest.mark.parametrize("compare", [[], ["--compare"]], ids=str)
+def test_a_length_that_the_model_was_not_made_for_does_not_fit(
+    compare: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, max_position_embeddings=4096)
+    words = ["plan", "--config", path, "--gpu", "H100", "--gpu", "H200", "--max-model-len", "8192", "-o", "json"]
+    assert run([*words, *compare]) == ExitCode.DOES_NOT_FIT
+    found = json.loads(capsys.readouterr().out)
+    if compare:
+        assert {cell["verdict"] for cell in found["cells"]} <= {"DoesNotFit", None}
+        return
+    assert found["reason"].startswith("The model was made for 4,096 tokens: vLLM refuses 8,192 unless")
+    assert found["maxModelLen"] == 4096
+    assert [(one["options"], one["verdict"]) for one in found["remedies"]] == [({"max_model_len": 4096}, "Fits")]
+
+
+def test_a_length_that_neither_model_nor_gpu_has_is_helped_in_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--config", config(tmp_path), "--gpu", "L4", "--max-model-len", "200000", "-o", "json"]
+    assert run(words) == ExitCode.DOES_NOT_FIT
+    found = json.loads(capsys.readouterr().out)
+    assert "The longest request that fits has" in found["reason"]
+    assert "the model was made for 131,072 tokens" in found["reason"]
+    assert all(one["options"]["max_model_len"] <= 131072 for one in found["remedies"])
+    assert found["remedies"]
+
+
+def test_options_with_underscores_are_taken_as_vllm_takes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--gpu", "L4", "--tensor_parallel_size", "2", "--max_model_len=8k", "--enforce_eager", "-o", "json"]
+    assert run(["plan", "--config", config(tmp_path), *words]) == ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["gpus"], found["requestedMaxModelLen"], found["graphGiB"]) == (2, 8000, 0.0)
 
 
 def test_nothing_to_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from llmservice_cli.plan.answers import Answer
 from llmservice_cli.plan.document import document, flags_of, options_of, patch
 from llmservice_cli.plan.markdown import markdown
 from llmservice_cli.plan.screen import screen
+from llmservice_cli.plan.wording import in_options
 from llmservice_operator.planner.plan import Fit, Plan, Remedy
 
 from tests.support.documents import ROOT
@@ -92,6 +93,28 @@ def test_what_is_not_known_is_null() -> None:
 def test_a_remedy_is_a_patch_and_options(remedy: Remedy, merged: object, typed: str) -> None:
     assert patch(remedy) == merged
     assert flags_of(options_of(remedy)) == typed
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        ("set spec.batching.maxModelLen to 29696", "set --max-model-len 29696"),
+        (
+            "set spec.precision.weights to fp8, and set spec.precision.kvCache to fp8",
+            "set --quantization fp8, and set --kv-cache-dtype fp8",
+        ),
+        (
+            "set spec.batching.maxNumSeqs to 64 and spec.batching.maxNumBatchedTokens to 1024",
+            "set --max-num-seqs 64 and --max-num-batched-tokens 1024",
+        ),
+        ("set spec.accelerator.gpuMemoryUtilization to 0.95.", "set --gpu-memory-utilization 0.95."),
+        ("set spec.compilation.enforceEager to true", "set --enforce-eager"),
+        ("take NVIDIA-L40S (spec.accelerator.product)", "take NVIDIA-L40S (--gpu)"),
+        ("set spec.runtime.env", "set spec.runtime.env"),
+    ],
+)
+def test_remedies_are_worded_as_options(words: str, typed: str) -> None:
+    assert in_options(words) == typed
 
 
 @pytest.mark.parametrize("width", [1, 5, 20, 77, 200])

@@ -36,7 +36,7 @@ def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
         "apiVersion": "llmservice.dev/v1alpha1",
         "kind": "LLMService",
         "metadata": {"name": name},
-        "spec": {"model": {"uri": "pvc://models/llama", "architecture": FACTS}, **spec},
+        "spec": {"model": {"uri": "pvc://models/llama", "architecture": FACTS}} | spec,
     }
 
 
@@ -156,13 +156,32 @@ def test_each_service_has_its_plan_and_the_worst_code_counts(
     assert told == ["note: skipped Service front"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "code", "verdict"),
+    [
+        ({}, 1, "DoesNotFit"),
+        ({"runtime": {"env": [{"name": "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "value": "1"}]}}, 0, "Fits"),
+        ({"contextExtension": {"method": "yarn", "factor": 4, "originalMaxPositionEmbeddings": 4096}}, 0, "Fits"),
+    ],
+    ids=str,
+)
+def test_a_length_above_the_models_needs_an_extension(
+    spec: Mapping[str, Any], code: int, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = service(accelerator=L4, batching={"maxModelLen": 8192}, model={"uri": "pvc://models/llama"}, **spec)
+    given = config(tmp_path, max_position_embeddings=4096)
+    ended, found, _ = plan(capsys, "-f", write(tmp_path, wanted), "--config", given)
+    assert (ended, found["verdict"]) == (code, verdict)
+    assert [one["patch"] for one in found["remedies"]] == ([{"spec": {"batching": {"maxModelLen": 4096}}}] * code)
+
+
 def test_one_bad_service_does_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = service("bad", precision={"dtype": "banana"}, batching={"maxNumSeqs": 0})
     good = service("good", accelerator=L4, batching={"maxModelLen": 4096})
     path = write(tmp_path, bad, good)
     code, found, told = plan(capsys, "-f", path)
     assert code == ExitCode.BAD_INPUT
-    assert (found["service"], found["verdict"]) == ("good", "Fits")
+    assert [(one["service"], one["verdict"]) for one in found] == [("good", "Fits")]
     assert len(told) == 2
     assert told[0].startswith(f"error: {path}, document 1: bad: spec.precision.dtype: Input should be 'auto'")
     assert told[1].startswith(f"error: {path}, document 1: bad: spec.batching.maxNumSeqs: Input should be greater")

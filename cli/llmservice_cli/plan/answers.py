@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 from llmservice_cli.errors import ExitCode
 
 from .questions import Question
+from .refusals import both, length_as_remedy, of_the_models_length, within_model
 
 USUAL_GPUS = (
     *("Tesla-T4", "NVIDIA-L4", "NVIDIA-A10G", "NVIDIA-GeForce-RTX-4090", "NVIDIA-L40S", "NVIDIA-A100-SXM4-40GB"),
@@ -44,7 +45,8 @@ def answer(question: Question) -> Answer:
     tried: list[tuple[Request, Plan]] = []
 
     def plan_for(request: Request) -> Plan:
-        return host.within(memory.plan(request), question.memory_limit_gib)
+        plan = host.within(memory.plan(request), question.memory_limit_gib)
+        return plan if question.allows_long else within_model(request, plan)
 
     for request in question.requests:
         tried.append((request, plan_for(request)))
@@ -53,12 +55,26 @@ def answer(question: Question) -> Answer:
     best = min(range(len(tried)), key=lambda i: _rank(tried[i][1]))
     request, plan = tried[best]
     if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies:
-        from llmservice_operator.planner import remedies  # and with it all of the spec's models
-
-        plan = remedies.with_remedies(
-            request, plan, _others(question, request), plan_for=plan_for, accepts=question.accepts
-        )
+        plan = _with_remedies(question, request, plan, plan_for)
     return Answer(question, request, _honest(question, plan), tuple(plan for _, plan in tried[:best]))
+
+
+def _with_remedies(question: Question, request: Request, plan: Plan, plan_for: Callable[[Request], Plan]) -> Plan:
+    """What helps. Of a request that is too long for the model, nothing does without a shorter one."""
+    from llmservice_operator.planner import remedies  # and with it all of the spec's models
+
+    def helped(asked: Request, found: Plan) -> Plan:
+        others = _others(question, asked)
+        return remedies.with_remedies(asked, found, others, plan_for=plan_for, accepts=question.accepts)
+
+    shorter = None if question.allows_long else of_the_models_length(request)
+    if shorter is None:
+        return helped(request, plan)
+    found = plan_for(shorter)
+    change = length_as_remedy(shorter, found)
+    if found.verdict is Fit.FITS:
+        return replace(plan, remedies=(change,))
+    return replace(plan, remedies=tuple(both(change, one) for one in helped(shorter, found).remedies))
 
 
 def _rank(plan: Plan) -> tuple[int, float]:

@@ -19,7 +19,8 @@ from .answers import answer
 from .document import document
 from .models import Model, NotReached
 from .options import BY_ALIAS, OPTIONS, Reading, share_out
-from .questions import Question, counted, device, from_values
+from .questions import Question, counted, device, from_values, long_note
+from .refusals import noted
 from .values import Refused, shown
 
 Json = dict[str, Any]
@@ -70,7 +71,8 @@ def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
         raise BadInput(reading.wrongs)
     gpu = reading.found.pop("device", None) or device(None, memory)
     asked = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: written.get(name, name))
-    return replace(asked, notes=(*reading.notes, *asked.notes))
+    told = (*reading.notes, *asked.notes, *long_note(asked.request))
+    return noted(replace(asked, notes=told, allows_long=True), lambda name: written.get(name, name))
 
 
 def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> tuple[Json, bool]:

@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> ExitCode:
     from .models import Model, named
     from .present import compared, present
     from .questions import device, from_values
+    from .refusals import only_served
 
     asked = given(options)
     model = named(asked.config, asked.model)
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace) -> ExitCode:
         from .sources import Sources
 
         found = ask(options.file, asked, model, Sources(is_offline=options.offline))
-        questions, wrongs = found.questions, found.wrongs
+        questions, wrongs, is_list = found.questions, found.wrongs, found.services > 1
         for note in found.notes:
             print(f"note: {note}", file=sys.stderr)
     else:
@@ -95,10 +96,12 @@ def run(options: argparse.Namespace) -> ExitCode:
             raise BadInput([Wrong("-f", "there is nothing to plan.", NOTHING)])
         nameless = device(None, asked.values.get("gpu_memory_gib"))
         devices = asked.devices or (() if nameless is None else (nameless,))
-        question = from_values(asked.values, model or Model(), devices, inputs.flag)
-        questions, wrongs = (replace(question, notes=(*asked.notes, *question.notes)),), ()
+        question = from_values(asked.values, model or Model(), devices, inputs.label)
+        question = replace(question, notes=(*asked.notes, *question.notes))
+        question = question if options.compare else only_served(question, inputs.label)
+        questions, wrongs, is_list = (question,), (), False
     show = compared if options.compare else present
-    code = show(questions, options) if questions else ExitCode.DONE
+    code = show(questions, options, is_list=is_list) if questions else ExitCode.DONE
     for wrong in wrongs:
         print(f"error: {wrong}", file=sys.stderr)
     return max(code, ExitCode.BAD_INPUT) if wrongs else code

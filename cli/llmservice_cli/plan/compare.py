@@ -12,7 +12,6 @@ from llmservice_operator.planner import memory
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
-from llmservice_runtime.flags import LOAD_METHODS
 
 from llmservice_cli.errors import ExitCode
 
@@ -21,6 +20,7 @@ from .document import figures
 from .markdown import escaped
 from .markdown import table as markdown_table
 from .questions import Question
+from .refusals import precision, within_model
 from .screen import VERDICT_STYLES, Row
 
 Json = dict[str, Any]
@@ -87,7 +87,7 @@ def compare(question: Question) -> Grid:
     """Plan all of them: on the GPUs that were named, else on the usual ones."""
     devices = question.devices if len(question.devices) > 1 else (question.devices + _usual_but(question.devices))
     columns = tuple(_precisions(question.request))
-    cells = tuple(_cell(question.request, device, precision) for device in devices for precision in columns)
+    cells = tuple(_cell(question, device, column) for device in devices for column in columns)
     return Grid(question, devices, columns, cells)
 
 
@@ -161,15 +161,16 @@ def _precisions(request: Request) -> Iterator[Precision]:
             yield Precision(weights, kv_cache)
 
 
-def _cell(request: Request, device: Device, precision: Precision) -> Cell:
-    asked = _held_in(precision.weights, replace(request, device=device, kv_cache_dtype=precision.kv_cache))
+def _cell(question: Question, device: Device, column: Precision) -> Cell:
+    request = question.request
+    asked = _held_in(column.weights, replace(request, device=device, kv_cache_dtype=column.kv_cache))
     refused = refusal(asked)
     if refused is not None:
-        return Cell(device, precision, None, refused)
-    plan = memory.plan(asked)
-    if precision.kv_cache == "fp8" and request.kv_cache_dtype != "fp8" and _lacks_kernel(asked, plan):
-        return Cell(device, precision, None, f"no kernel reads an fp8 KV cache of this model on {device.name}.")
-    return Cell(device, precision, plan)
+        return Cell(device, column, None, refused)
+    plan = memory.plan(asked) if question.allows_long else within_model(asked, memory.plan(asked))
+    if column.kv_cache == "fp8" and request.kv_cache_dtype != "fp8" and _lacks_kernel(asked, plan):
+        return Cell(device, column, None, f"no kernel reads an fp8 KV cache of this model on {device.name}.")
+    return Cell(device, column, plan)
 
 
 def _held_in(weights: str, request: Request) -> Request:
@@ -190,18 +191,9 @@ def _lacks_kernel(asked: Request, plan: Plan) -> bool:
 
 def refusal(request: Request) -> str | None:
     """Why vLLM does not serve the precision of a request on its GPU; None where nothing speaks against it."""
-    device = request.device
-    if device is None:
+    if request.device is None:
         return None
-    values = {
-        "accelerator": "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia",
-        "capability": None if device.capability is None else f"{device.capability[0]}.{device.capability[1]}",
-        "weights": request.weights,
-        "method": request.quantization or LOAD_METHODS.get(request.weights),
-        "dtype": None if request.dtype == "auto" else request.dtype,
-        "kvCache": request.kv_cache_dtype,
-    }
-    found = verdicts(Combination({name: value for name, value in values.items() if value is not None}, device.name))
+    found = verdicts(Combination(precision(request), request.device.name))
     return found[0].message if found else None
 
 

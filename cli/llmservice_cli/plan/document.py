@@ -10,6 +10,7 @@ from llmservice_operator.planner.plan import Line, Plan, Remedy
 
 from .answers import Answer
 from .options import OPTIONS
+from .wording import in_options
 
 Json = dict[str, Any]
 
@@ -26,13 +27,12 @@ def document(answer: Answer, *, explain: bool = False) -> Json:
     if question.is_manifest:
         named = {"service": question.name, "namespace": question.namespace}
     found = named | figures(answer.plan)
-    found["remedies"] = [remedy_document(remedy) for remedy in answer.plan.remedies]
+    found["remedies"] = [remedy_document(one, is_manifest=question.is_manifest) for one in answer.plan.remedies]
+    found["notes"] = list(question.notes)
     if answer.passed_over:
         found["passedOver"] = [
             {"gpu": plan.gpu, "verdict": str(plan.verdict), "reason": plan.reason} for plan in answer.passed_over
         ]
-    if question.notes:
-        found["notes"] = list(question.notes)
     if explain:
         found["explanation"] = [_line(line) for line in answer.plan.explanation]
     return found
@@ -71,10 +71,15 @@ def figures(plan: Plan) -> Json:
     }
 
 
-def remedy_document(remedy: Remedy) -> Json:
+def words_of(remedy: Remedy, *, is_manifest: bool) -> str:
+    """A change by the names that its user has: fields of the spec, or options."""
+    return remedy.change if is_manifest else in_options(remedy.change)
+
+
+def remedy_document(remedy: Remedy, *, is_manifest: bool) -> Json:
     """A change: in words, as a patch of the manifest, and as options of this command."""
     return {
-        "change": remedy.change,
+        "change": words_of(remedy, is_manifest=is_manifest),
         "patch": patch(remedy),
         "options": options_of(remedy),
         "gpu": remedy.gpu,

@@ -30,6 +30,7 @@ from .given import Given
 from .models import STDIN, Model
 from .options import OPTIONS, overridden, write
 from .questions import Question, notes, with_values, wrong_split
+from .refusals import ALLOW_LONG
 from .sources import Sources
 
 # An installation may have images of its own for these; that is not what a plan is about.
@@ -45,6 +46,8 @@ class Asked:
     wrongs: tuple[Wrong, ...]
     """Of LLMServices that cannot be planned for; the others still are."""
     notes: tuple[str, ...]
+    services: int
+    """That the file holds, good and bad."""
 
 
 def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Asked:
@@ -68,7 +71,7 @@ def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Aske
         raise BadInput(
             [Wrong(_shown(place), f"it holds no {KIND}.", f"Give a manifest of kind {KIND}, {API_VERSION}.")]
         )
-    return Asked(tuple(questions), tuple(wrongs), tuple(notes))
+    return Asked(tuple(questions), tuple(wrongs), tuple(notes), services)
 
 
 def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
@@ -99,6 +102,7 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         missing=model.missing,
         why_missing=model.why_missing,
         notes=(*given.notes, *_overrides(manifest, given), *model.notes, *notes(request)),
+        allows_long=(ALLOW_LONG, "1") in ((one.get("name"), one.get("value")) for one in spec.runtime.env or ()),
         memory_limit_gib=gibibytes(str(limit)) if is_cpu and limit is not None else None,
         is_manifest=True,
         accepts=lambda fields: _is_valid(manifest, given, fields),

@@ -9,6 +9,7 @@ from llmservice_operator.planner.plan import Plan, Remedy
 
 from . import bar
 from .answers import Answer
+from .document import words_of
 from .screen import attention, change, facts, headline, memory_title, outcome
 
 BAR_WIDTH = 60
@@ -63,7 +64,8 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 
 def _remedy(index: int, remedy: Remedy, *, is_manifest: bool) -> Iterator[str]:
-    yield from ("", f"{index}. {escaped(remedy.change)}: {escaped(outcome(remedy))}")
+    words = words_of(remedy, is_manifest=is_manifest)
+    yield from ("", f"{index}. {escaped(words)}: {escaped(outcome(remedy))}")
     written = change(remedy, is_manifest=is_manifest)
     if written:
         yield from ("", f"   ```{'yaml' if is_manifest else 'sh'}")

@@ -165,9 +165,9 @@ OPTIONS: Mapping[str, Option] = MappingProxyType({one.name: one for group in GRO
 BY_ALIAS: Mapping[str, str] = MappingProxyType({alias: one.name for one in OPTIONS.values() for alias in one.aliases})
 
 
-def flag(name: str) -> str:
+def label(name: str) -> str:
     """What an option is called on the command line."""
-    return OPTIONS[name].flag
+    return f"--{name.replace('_', '-')}"
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +186,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
                 )
             else:
                 group.add_argument(*one.short, one.flag, dest=one.name, metavar=one.metavar, help=one.help)
+            if "_" in one.name:  # as vLLM takes it, too; --help does not say everything twice
+                words: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if one.is_switch else {}
+                group.add_argument(f"--{one.name}", dest=one.name, default=None, help=argparse.SUPPRESS, **words)
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ from .document import document
 from .questions import Question
 
 
-def present(questions: Sequence[Question], options: argparse.Namespace) -> ExitCode:
-    """Every plan, then warnings on standard error."""
+def present(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
+    """Every plan, then warnings on standard error. `is_list`: of several LLMServices, even where one is left."""
     answers = [answer(question) for question in questions]
     if options.output in ("json", "yaml"):
-        _documents([document(one, explain=options.explain) for one in answers], options.output)
+        _documents([document(one, explain=options.explain) for one in answers], options.output, is_list=is_list)
     elif options.output == "markdown":
         from .markdown import markdown
 
@@ -37,13 +37,13 @@ def present(questions: Sequence[Question], options: argparse.Namespace) -> ExitC
     return worst(one.exit_code(strict=options.strict) for one in answers)
 
 
-def compared(questions: Sequence[Question], options: argparse.Namespace) -> ExitCode:
+def compared(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
     """A grid of each."""
     from . import compare, terminal
 
     grids = [compare.compare(question) for question in questions]
     if options.output in ("json", "yaml"):
-        _documents([compare.document(grid) for grid in grids], options.output)
+        _documents([compare.document(grid) for grid in grids], options.output, is_list=is_list)
     elif options.output == "markdown":
         _blocks(compare.markdown(grid) for grid in grids)
     else:
@@ -52,14 +52,14 @@ def compared(questions: Sequence[Question], options: argparse.Namespace) -> Exit
     return worst(grid.exit_code for grid in grids)
 
 
-def _documents(found: Sequence[dict[str, Any]], output: str) -> None:
+def _documents(found: Sequence[dict[str, Any]], output: str, *, is_list: bool) -> None:
     """One document as it is, several as a list (JSON) or one after the other (YAML)."""
     if output == "json":
-        print(json.dumps(found[0] if len(found) == 1 else found, indent=2, ensure_ascii=False))
+        print(json.dumps(found if is_list else found[0], indent=2, ensure_ascii=False))
         return
     import yaml
 
-    print(yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True, explicit_start=len(found) > 1), end="")
+    print(yaml.safe_dump_all(found, sort_keys=False, allow_unicode=True, explicit_start=is_list), end="")
 
 
 def _blocks(found: Iterable[Iterable[str]]) -> None:

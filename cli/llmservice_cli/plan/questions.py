@@ -56,6 +56,8 @@ class Question:
     notes: tuple[str, ...] = ()
     memory_limit_gib: float | None = None
     """Of the container, on CPUs, where the model lies in its memory."""
+    allows_long: bool = False
+    """Requests that are longer than the model was made for are only noted, not refused."""
     is_manifest: bool = False
     accepts: Accepts = lambda _: True
     """Whether the manifest would still be a valid one with these fields."""
@@ -109,7 +111,19 @@ def wrong_split(request: Request, label: Label) -> Iterator[Wrong]:
         yield Wrong(label("pipeline_parallel_size"), message, f"Use at most {len(model.layers)}.")
 
 
+_TAKEN_AS = {"compressed-tensors": "8 bit", "torchao": "8 bit", "quark": "8 bit", "gguf": "4.5 bit"}
+"""Methods that store what a checkpoint says, and what is planned with where none does."""
+
+
 def notes(request: Request) -> Iterator[str]:
+    """What is not known, and taken as it mostly is."""
+    own = request.architecture.quantization if request.architecture is not None else None
+    bits = _TAKEN_AS.get(request.quantization or "")
+    if bits is not None and own is None and request.weights == "auto" and request.weights_gib is None:
+        yield f"the configuration does not say how {request.quantization} holds the weights: they are taken as {bits}"
+
+
+def long_note(request: Request) -> Iterator[str]:
     """What the memory allows and vLLM does not."""
     longest = request.architecture.max_position_embeddings if request.architecture is not None else None
     if isinstance(request.max_model_len, int) and longest is not None and request.max_model_len > longest:

@@ -10,7 +10,7 @@ from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 
 from . import bar
 from .answers import Answer
-from .document import flags_of, options_of, patch
+from .document import flags_of, options_of, patch, words_of
 
 Span = tuple[str, str]
 """Text and style."""
@@ -95,7 +95,7 @@ def outcome(remedy: Remedy) -> str:
     """What comes of a change."""
     told = [str(remedy.verdict)]
     if remedy.max_model_len:
-        told.append(f"{remedy.max_model_len:,} tokens a request")
+        told.append(f"up to {remedy.max_model_len:,} tokens a request")
     if remedy.kv_cache_tokens:
         told.append(f"{remedy.kv_cache_tokens:,} KV tokens")
     return ", ".join(told)
@@ -147,7 +147,8 @@ def _facts(plan: Plan, width: int) -> Iterator[Row]:
 
 
 def _remedy(index: int, remedy: Remedy, width: int, *, is_manifest: bool) -> Iterator[Row]:
-    first, *more = wrap(f"{index}. {remedy.change}", width - 2, subsequent_indent="   ", break_on_hyphens=False)
+    words = words_of(remedy, is_manifest=is_manifest)
+    first, *more = wrap(f"{index}. {words}", width - 2, subsequent_indent="   ", break_on_hyphens=False)
     yield ((f"{_INDENT}{first}", ""),)
     for line in more:
         yield ((f"{_INDENT}{line}", ""),)

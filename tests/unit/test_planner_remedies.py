@@ -92,9 +92,10 @@ def test_a_patched_spec_fits(model: str, gpu: str, length: int | None) -> None:
     assert plan.verdict is Fit.FITS or plan.remedies or "needs" in plan.reason
     for remedy in plan.remedies:
         assert remedy.verdict is Fit.FITS
-        if not remedy.patch:
-            assert "checkpoint" in remedy.change
+        if "checkpoint" in remedy.change:
+            assert dict(remedy.patch).keys() <= {"parallelism.tensorParallelSize"}
             continue
+        assert remedy.patch
         again = memory.plan(_request(_patched(body, remedy), model))
         assert (again.verdict, again.max_model_len, again.kv_cache_tokens) == (
             *(Fit.FITS, remedy.max_model_len),
@@ -353,13 +354,38 @@ def test_a_smaller_product_with_a_second_change_beside_one_without() -> None:
     assert proposed(79.15, 79.11) == [("NVIDIA-A100-SXM4-80GB", 1)]
 
 
-def test_a_pair_has_no_other_checkpoint() -> None:
-    """A patch of half of it would not fit."""
+def test_another_checkpoint_is_half_of_no_pair_but_with_more_gpus() -> None:
+    """What no patch brings stays out of pairs, but for models that need both; the words say it."""
     bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)
-    for is_enough in (_is_shorter, lambda new: new.tensor_parallel_size > 1):
-        plan_for = _fits_when(lambda new, is_enough=is_enough: new.weights == "int4" and is_enough(new), bad)  # type: ignore[misc]
-        plan = with_remedies(asked("llama-3.1-8b", "NVIDIA-L4"), bad, plan_for=plan_for)
-        assert plan.remedies == ()
+    request = asked("llama-3.1-8b", "NVIDIA-L4")
+    shorter = _fits_when(lambda new: new.weights == "int4" and _is_shorter(new), bad)
+    assert with_remedies(request, bad, plan_for=shorter).remedies == ()
+    over = _fits_when(lambda new: new.weights == "int4" and new.tensor_parallel_size > 2, bad)
+    (remedy,) = with_remedies(request, bad, plan_for=over).remedies
+    assert remedy.change.startswith("name an int4 checkpoint")
+    assert remedy.change.endswith("and set spec.parallelism.tensorParallelSize to 4")
+    assert remedy.patch == (("parallelism.tensorParallelSize", 4),)
+    alone = _fits_when(lambda new: new.tensor_parallel_size > 4 or over(new).verdict is Fit.FITS, bad)
+    assert [remedy.change for remedy in with_remedies(request, bad, plan_for=alone).remedies] == [
+        "set spec.parallelism.tensorParallelSize to 8"
+    ]
+
+
+def test_a_70b_on_cards_of_24_gb_needs_another_checkpoint_and_more_of_them() -> None:
+    """Over 8 of them the weights alone are too much beside 128k; on 4 in int4 it serves what most ask for."""
+    for length, words in ((16384, "tensorParallelSize to 4"), (None, "tensorParallelSize to 8")):
+        plan = remedied(asked("llama-3.1-70b", "NVIDIA-GeForce-RTX-4090", max_model_len=length), most_gpus=8)
+        assert any("int4 checkpoint" in remedy.change and words in remedy.change for remedy in plan.remedies), length
+
+
+def test_a_pair_has_no_change_that_is_enough_by_itself() -> None:
+    """What is beside it would be for nothing; a length beside something else must be longer than alone."""
+    request = asked("llama-3.1-8b", "NVIDIA-L4")
+    bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)
+    eight_bits = _fits_when(lambda new: new.kv_cache_dtype == "fp8", bad)
+    assert [paths(one) for one in with_remedies(request, bad, plan_for=eight_bits).remedies] == [("kvCache",)]
+    same = with_remedies(request, bad, plan_for=_fits_when(_is_shorter, bad))
+    assert [paths(one) for one in same.remedies] == [("maxModelLen",)]
 
 
 def test_what_it_takes_has_ranks_that_share_the_heads() -> None:

@@ -175,19 +175,29 @@ def fp8_weights(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
 
 def int4_checkpoint(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
     """Another checkpoint of the model: nobody can set a field to have it, so there is no patch."""
+    if _saves_enough(plan, 4):
+        yield from _int4(request)
+
+
+def _int4(request: Request) -> Iterator[Change]:
     model = request.architecture
     if request.device is None or request.device.is_cpu or model is None or model.quantization is not None:
         return
-    if (
-        request.quantization is not None
-        or request.weights not in ("auto", *FLOAT_WEIGHTS)
-        or not _saves_enough(plan, 4)
-    ):
+    if request.quantization is not None or request.weights not in ("auto", *FLOAT_WEIGHTS):
         return
     quantized = replace(model, quantization=INT4)
     new = replace(request, architecture=quantized, tensors=None, weights="int4", quantization="awq")
     if goes_together(request, new):
         yield Change("name an int4 checkpoint of the model (AWQ or GPTQ) in spec.model.uri", (), new)
+
+
+def int4_over_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+    """Another checkpoint over more GPUs, for models that neither helps by itself. The patch is of the GPUs only."""
+    for int4 in _int4(request):
+        # Planned as if the weights were a quarter already.
+        quarter = None if plan.weights_gib is None else plan.weights_gib / 4
+        for ranks in more_ranks(int4.request, replace(plan, weights_gib=quarter), around):
+            yield int4.then(ranks)
 
 
 def more_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:

@@ -92,19 +92,35 @@ class _Search:
     def pairs(self) -> Iterator[Remedy]:
         """For each kind of change that helps but is not enough, the cheapest further one with which it is.
 
-        Not for another checkpoint, which no patch brings: half a patch would not do what is said.
+        A further one that is enough by itself is not among them: the first would be for nothing. Nor is another
+        checkpoint, which no patch brings, except over more GPUs where nothing does on the same product: the words say
+        both then.
         """
+        if not self.proposed.keys() - {changes.another_gpu}:
+            tried = self._first(changes.int4_over_ranks, self.request, self.plan)
+            if tried is not None:
+                yield tried.remedy
         ways = [way for way in self._by_cost() if way is not changes.int4_checkpoint]
-        done: set[Way] = {changes.int4_checkpoint}
+        done: set[Way] = {changes.int4_checkpoint, changes.int4_over_ranks}
         for way, first in self.not_enough:
             if way in done or not self._is_cheaper(way, first.change):
                 continue
             for second in ways[: ways.index(way)]:
+                if second in self.proposed and second is not changes.shorter:
+                    continue
                 found = self._first(second, first.change.request, first.plan, first.change)
-                if found is not None:
+                if found is not None and self._is_longer(second, found):
                     done.add(way)
                     yield found.remedy
                     break
+
+    def _is_longer(self, second: Way, pair: _Tried) -> bool:
+        """A shorter length beside something else is worth it where it is longer than the one that does alone."""
+        alone = self.proposed.get(second)
+        if alone is None:
+            return True
+        one, other = pair.change.request.max_model_len, alone.request.max_model_len
+        return isinstance(one, int) and isinstance(other, int) and one > other
 
     def _is_cheaper(self, way: Way, change: Change) -> bool:
         """A second change beside another product is worth it where that is clearly smaller than one that does alone."""

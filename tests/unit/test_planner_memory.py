@@ -75,6 +75,35 @@ def test_the_longest_is_no_longer_than_the_model() -> None:
     assert plan(asked(device=H100)).max_model_len == 131072
 
 
+MAMBA = config_json.read(
+    {
+        "model_type": "mamba",
+        "num_hidden_layers": 64,
+        "hidden_size": 2560,
+        "state_size": 16,
+        "conv_kernel": 4,
+        "intermediate_size": 5120,
+        "time_step_rank": 160,
+        "vocab_size": 50280,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "longest"),
+    [
+        pytest.param(None, 2048, id="nothing is asked for"),
+        pytest.param("auto", 2048, id="auto"),
+        pytest.param(8192, 8192, id="as long as somebody wants"),
+    ],
+)
+def test_a_model_that_says_no_length_has_vllms(asked_for: Any, longest: int) -> None:
+    """States cost the same for any length; vLLM takes 2,048 tokens where config.json has no length."""
+    found = plan(Request(MAMBA, L4, max_model_len=asked_for))
+    assert found.verdict is Fit.FITS
+    assert (found.max_model_len, found.requested_max_model_len) == (longest, longest)
+
+
 def test_tokens_are_bytes_by_bytes_per_token() -> None:
     found = plan(asked(max_model_len=8192))
     assert found.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2

@@ -44,7 +44,8 @@ def longest_length(request: Request) -> int | None:
     """The length that vLLM starts from: the one that is asked for, or the model's own longest; None: unlimited."""
     if isinstance(request.max_model_len, int):
         return request.max_model_len
-    return request.architecture.max_position_embeddings if request.architecture is not None else None
+    model = request.architecture
+    return None if model is None else model.max_position_embeddings or model.default_max_len
 
 
 def _batching_v0(request: Request, generation: Engine) -> Batching:

@@ -201,7 +201,7 @@ def _start_with_share(device: Device, total: float, constants: Constants) -> _St
 
 
 def _planned(request: Request, model: Architecture, device: Device, budget: _Budget, layout: kv_cache.Layout) -> Plan:
-    limit = model.max_position_embeddings
+    limit = model.max_position_embeddings or model.default_max_len
     wanted = _wanted(request, model)
     sure = max(0, int(budget.available - budget.band))
     longest = layout.longest(sure, _limit(request, limit))

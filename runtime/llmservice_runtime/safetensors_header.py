@@ -16,6 +16,9 @@ from typing import Any
 LENGTH_BYTES = 8
 # The format's own limit.
 _LIMIT = 100_000_000
+_MOST_BYTES = 2**50
+_LONGEST_TYPE = 32
+_MOST_EXTENTS = 16
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,25 @@ def parse_header(text: bytes, size: int) -> Mapping[str, Any]:
 def tensors_of(header: Mapping[str, Any]) -> dict[str, Tensor]:
     """What a header says of its tensors. ValueError where it says something impossible."""
     try:
-        found = {
-            str(name): Tensor(
-                str(entry["dtype"]),
-                math.prod(int(extent) for extent in entry["shape"]),
-                int(entry["data_offsets"][1]) - int(entry["data_offsets"][0]),
-            )
-            for name, entry in header.items()
-        }
-    except (IndexError, KeyError, TypeError, ValueError):
+        return {str(name): _tensor(entry) for name, entry in header.items()}
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError):
         raise ValueError("its header is not readable") from None
-    if any(tensor.size < 0 or tensor.values < 0 for tensor in found.values()):
-        raise ValueError("its header has tensors of less than nothing")
-    return found
+
+
+def _tensor(entry: Mapping[str, Any]) -> Tensor:
+    """ValueError for what no file holds: these figures go far, into statuses and plans."""
+    start, end = (int(place) for place in entry["data_offsets"])
+    extents = [int(extent) for extent in entry["shape"]]
+    dtype = str(entry["dtype"])
+    if (
+        not 0 <= start <= end <= _MOST_BYTES
+        or min(extents, default=0) < 0
+        or len(dtype) > _LONGEST_TYPE
+        or len(extents) > _MOST_EXTENTS
+    ):
+        raise ValueError("no such tensor")
+    values = math.prod(extents)
+    # The smallest types have four bits.
+    if values > 2 * (end - start):
+        raise ValueError("no such tensor")
+    return Tensor(dtype, values, end - start)

@@ -131,3 +131,41 @@ def test_what_is_missing_is_named(key: str) -> None:
 def test_null_is_absent() -> None:
     nothing = dict.fromkeys(["head_dim", "num_key_value_heads", "rope_scaling", "quantization_config", "layer_types"])
     assert config_json.read(BASE | nothing) == config_json.read(BASE)
+
+
+def _quantized(ignore: list[Any], layers: int) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 512,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "quantization_config": {"quant_method": "compressed-tensors", "ignore": ignore},
+    }
+
+
+@pytest.mark.parametrize(
+    ("ignore", "layers"),
+    [
+        pytest.param([f"re:.*.*.*.*!{n}" for n in range(100)], 8, id="patterns that go back and back"),
+        pytest.param([f"re:.*a.*b.*c{n}" for n in range(40)], 8, id="three places to stop"),
+        pytest.param([f"re:.*q.*{n}" for n in range(180)], 4096, id="for many layers"),
+        pytest.param([f"x{n}" for n in range(512)], 4096, id="names with digits, for many layers"),
+    ],
+)
+def test_patterns_that_would_keep_the_operator_busy_are_refused(ignore: list[Any], layers: int) -> None:
+    with pytest.raises(InvalidModel, match="too elaborate"):
+        config_json.read(_quantized(ignore, layers))
+
+
+@pytest.mark.parametrize(
+    ("ignore", "layers"),
+    [
+        pytest.param([["x0", 512]], 4096, id="one name, 512 times"),
+        pytest.param(["re:.*lm_head", "re:.*mlp.gate$", "re:model.layers.*.self_attn.*"], 126, id="usual ones"),
+        pytest.param([f"model.layers.{n}.self_attn.q_proj" for n in range(126)], 126, id="a name for each layer"),
+    ],
+)
+def test_usual_patterns_are_read(ignore: list[Any], layers: int) -> None:
+    assert len(config_json.read(_quantized(ignore, layers)).layers) == layers

@@ -238,6 +238,11 @@ def test_the_planner_knows_all_parts() -> None:
         pytest.param({"dtype": "U8", "shape": "ab", "data_offsets": [0, 2]}, id="no shape"),
         pytest.param({"dtype": "U8", "data_offsets": [0, 2]}, id="a shape left out"),
         pytest.param({"dtype": "U8", "shape": [2], "data_offsets": [0]}, id="one offset"),
+        pytest.param({"dtype": "U8", "shape": [2], "data_offsets": [-(10**30), 2]}, id="before its beginning"),
+        pytest.param({"dtype": "U8", "shape": [2**60], "data_offsets": [0, 2**60]}, id="more than any file has"),
+        pytest.param({"dtype": "U8", "shape": [2**63, 2**63], "data_offsets": [0, 2]}, id="more values than bytes"),
+        pytest.param({"dtype": "U8" * 20, "shape": [2], "data_offsets": [0, 2]}, id="no type's name"),
+        pytest.param({"dtype": "U8", "shape": [1] * 17, "data_offsets": [0, 1]}, id="too many extents"),
     ],
 )
 def test_a_header_that_says_the_impossible(entry: dict[str, Any]) -> None:

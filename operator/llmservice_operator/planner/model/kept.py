@@ -15,9 +15,11 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)(?:\.(.*))?$")
 _ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
 """Names that are of no decoder layer."""
 _QUANTIFIER = re.compile(r"[*+?{]")
-_MOST_QUANTIFIERS = 4
-_MOST_PATTERNS = 512
-"""Each is held against each matrix of each layer."""
+_NAME_LENGTH = 64
+"""Of a matrix; a quantifier that may stop anywhere multiplies the steps of a match by as much."""
+_MOST_STEPS = 65_536
+"""Of one matrix' name in all patterns and layers, in matches that walk the name once: a second of processor at worst. A
+repository is a stranger, and what reads its config is the operator of all services."""
 _QUANTIFIED_GROUP = re.compile(r"\)[*+?{]")
 _FUSED = {
     "q_proj": "qkv_proj",
@@ -35,17 +37,21 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
     everywhere: list[Callable[[str], bool]] = []
     by_number = False
     of_layer: dict[int, set[str]] = defaultdict(set)
-    for pattern in kept:
+    steps = 0
+    for pattern in dict.fromkeys(kept):
         if not pattern.startswith("re:") and _ENCODER.search(pattern):
             continue
         found = None if pattern.startswith("re:") or "*" in pattern else _LAYER.search(pattern)
         if found is None:
             everywhere.append(_matcher(pattern))
+            steps += _steps(pattern)
             by_number = by_number or any(letter.isdigit() for letter in pattern) or "\\d" in pattern or "[" in pattern
         elif int(found[1]) < len(layers):
             of_layer[int(found[1])].add(found[2] or "")
-    if len(everywhere) > _MOST_PATTERNS:
-        raise InvalidModel("quantization_config.ignore", f"has {len(everywhere)} patterns without a layer's number")
+    places = len(layers) if by_number else len({id(layer) for layer in layers})
+    if steps * places > _MOST_STEPS:
+        problem = f"has too many patterns, or too elaborate ones, for {places} layers"
+        raise InvalidModel("quantization_config.ignore", problem)
     if not everywhere and not of_layer:
         return layers
     made: dict[tuple[int, frozenset[str], tuple[bool, ...]], Layer] = {}
@@ -61,6 +67,12 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
             made[key] = _layer(layer, key[1], key[2])
         result.append(made[key])
     return tuple(result)
+
+
+def _steps(pattern: str) -> int:
+    """Names that a match may walk, at worst. Globs do not go back."""
+    quantifiers = len(_QUANTIFIER.findall(pattern)) if pattern.startswith("re:") else 0
+    return int(_NAME_LENGTH ** min(max(0, quantifiers - 1), 8))
 
 
 def _layer(layer: Layer, names: frozenset[str], by_pattern: tuple[bool, ...]) -> Layer:
@@ -100,7 +112,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     """`re:` is a regular expression (compressed-tensors), `*` a glob (ModelOpt); else a part of the name."""
     if pattern.startswith("re:"):
         # The expression is a stranger's: one that can backtrack for minutes is not tried.
-        if len(_QUANTIFIER.findall(pattern)) > _MOST_QUANTIFIERS or _QUANTIFIED_GROUP.search(pattern):
+        if _steps(pattern) > _MOST_STEPS or _QUANTIFIED_GROUP.search(pattern):
             raise InvalidModel("quantization_config.ignore", f"has a pattern that is too elaborate: {pattern[:60]!r}")
         try:
             expression = re.compile(pattern[3:])

@@ -195,6 +195,7 @@ def test_words_for_what_nobody_knows_are_noted(said: Mapping[str, Any], noted: s
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
         ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
         ({"quantization": "torchao"}, "they are taken as 8 bit"),
+        ({"quantization": "bitsandbytes"}, "vLLM 0.32 has no bitsandbytes of its own any more"),
     ],
     ids=str,
 )

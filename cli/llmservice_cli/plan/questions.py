@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner import gpus
+from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
 
@@ -114,6 +115,9 @@ def wrong_split(request: Request, label: Label) -> Iterator[Wrong]:
 _TAKEN_AS = {"compressed-tensors": "8 bit", "torchao": "8 bit", "quark": "8 bit", "gguf": "4.5 bit"}
 """Methods that store what a checkpoint says, and what is planned with where none does."""
 
+_NOT_IN_TODAYS = ("bitsandbytes", "gguf", "ptpc_fp8")
+"""Methods that are not in vLLM 0.32 itself (model_executor/layers/quantization/__init__.py, QuantizationMethods)."""
+
 
 def notes(request: Request) -> Iterator[str]:
     """What is not known, and taken as it mostly is."""
@@ -121,6 +125,9 @@ def notes(request: Request) -> Iterator[str]:
     bits = _TAKEN_AS.get(request.quantization or "")
     if bits is not None and own is None and request.weights == "auto" and request.weights_gib is None:
         yield f"the configuration does not say how {request.quantization} holds the weights: they are taken as {bits}"
+
+    if request.quantization in _NOT_IN_TODAYS and engine(request.vllm_version) is CURRENT:
+        yield f"vLLM 0.32 has no {request.quantization} of its own any more: it needs a plugin, or an older version"
 
 
 def long_note(request: Request) -> Iterator[str]:

@@ -20,10 +20,16 @@ SAYS: list[tuple[Plan, str, str, str]] = [
         "status.plan.remedies has them as patches.",
     ),
     (
-        Plan(Fit.DOES_NOT_FIT, "Too large."),
+        Plan(Fit.DOES_NOT_FIT, "Too large.", margin_gib=-3.0),
         "False",
         "DoesNotFit",
         "Too large. No change of the spec that was tried makes it fit.",
+    ),
+    (
+        Plan(Fit.DOES_NOT_FIT, "T4 cannot do FP8: nothing was tried."),
+        "False",
+        "DoesNotFit",
+        "T4 cannot do FP8: nothing was tried.",
     ),
     (
         Plan(Fit.UNKNOWN, "Not known: hidden_size.", ("hidden_size",)),
@@ -34,7 +40,7 @@ SAYS: list[tuple[Plan, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("plan", "status", "reason", "message"), SAYS, ids=[str(row[0].verdict) for row in SAYS])
+@pytest.mark.parametrize(("plan", "status", "reason", "message"), SAYS, ids=[row[0].reason for row in SAYS])
 def test_what_the_condition_says(plan: Plan, status: str, reason: str, message: str) -> None:
     told = fitness(document(plan))
     assert (told.status, told.reason, told.message) == (status, reason, message)

@@ -55,7 +55,12 @@ ROWS = [
     ("one that is listed and there", picked(H100, L4, products=(H,)), "Fits", H, H),
     ("not listed is not acceptable", picked(H100, L4, T4, products=(T,)), "DoesNotFit", T, None),
     ("nodes hold too few", picked(L4, H100, gpus=4), "Fits", H, H),
-    ("no node holds enough", picked(L4, T4, gpus=8), "DoesNotFit", T, None),
+    ("no node holds enough", picked(L4, T4, gpus=8), "Unknown", T, None),
+    ("no node holds enough of what is listed", picked(L4, products=(L,), gpus=4), "Fits", L, L),
+    ("no node holds enough, and it would not fit", picked(L4, products=(L,), gpus=4, need=60), "DoesNotFit", L, None),
+    ("enough on a node before enough that may come", picked(L4, T4, H100, products=(L, H), gpus=4), "Fits", H, H),
+    ("too few of one, none of another", picked(L4, products=(L, H), gpus=4, need=60), "Fits", H, H),
+    ("too few of one that nobody knows", picked(NodeGroup("X1", 1), products=("X1",), gpus=4), "Unknown", None, None),
     ("a sure one before a tight one", picked(T4, L4, H100, need=22, tight=2), "Fits", H, H),
     ("a tight one where none is sure", picked(T4, L4, need=22, tight=2), "Tight", L, L),
     ("none fits", picked(T4, L4, need=60), "DoesNotFit", L, None),
@@ -98,6 +103,7 @@ SAID = [
     ("nodes without a label", picked(UNNAMED), "do not say which GPU it is"),
     ("only tainted nodes", picked(TAINTED), "nodes with nvidia.com/gpu have taints that the pods do not tolerate"),
     ("a product that nobody knows", picked(products=("X1",)), "The memory of X1 is not known"),
+    ("too few now", picked(L4, products=(L,), gpus=4), f"No node has 4 of {L} now."),
     ("not there now", picked(products=(H,)), f"No node has {H} now."),
 ]
 

@@ -17,6 +17,7 @@ _TEXT_LIMIT = 1024
 _LINES = 64
 _REMEDIES = 8
 _MISSING = 64
+_NO_CHANGE = "No change of the spec that was tried makes it fit."
 
 _VERDICTS: Mapping[str, tuple[ConditionStatus, Reason]] = {
     Fit.FITS: (ConditionStatus.TRUE, Reason.FITS),
@@ -39,7 +40,7 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
     )
     return _known(
         verdict=str(plan.verdict),
-        reason=plan.reason[:_TEXT_LIMIT],
+        reason=_reason(plan),
         facts=facts,
         missing=[item[:_TEXT_LIMIT] for item in plan.missing][:_MISSING] or None,
         gpu=plan.gpu or None,
@@ -62,14 +63,20 @@ def fitness(plan: Json) -> Fitness:
     """The Fits condition that a status.plan calls for."""
     status, reason = _VERDICTS[plan["verdict"]]
     said = [plan["reason"]]
-    if reason in (Reason.TIGHT, Reason.DOES_NOT_FIT):
-        said.append(_would_do(plan.get("remedies") or ()))
+    if reason in (Reason.TIGHT, Reason.DOES_NOT_FIT) and plan.get("remedies"):
+        said.append(_would_do(plan["remedies"]))
     return Fitness(status, reason, " ".join(filter(None, said)))
 
 
+def _reason(plan: Plan) -> str:
+    """Nothing is tried where something else than memory is in the way."""
+    is_tried = plan.verdict in (Fit.TIGHT, Fit.DOES_NOT_FIT) and plan.margin_gib is not None
+    if not is_tried or plan.remedies:
+        return plan.reason[:_TEXT_LIMIT]
+    return f"{plan.reason[: _TEXT_LIMIT - len(_NO_CHANGE) - 1]} {_NO_CHANGE}"
+
+
 def _would_do(remedies: Sequence[Json]) -> str:
-    if not remedies:
-        return "No change of the spec that was tried makes it fit."
     changes = "; ".join(f"{remedy['change']} ({remedy['verdict']})" for remedy in remedies)
     return f"What would fit: {changes}. status.plan.remedies has them as patches."
 

@@ -59,8 +59,8 @@ class Pick:
 def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     """The first acceptable product that surely fits, else the first that is tight, else what stands in the way.
 
-    A product that the spec names and no node has yet counts as one that an autoscaler may bring, after all that are
-    there. Without a word about the GPU from nodes or spec the verdict is Unknown and says what to give.
+    A product that the spec names and of which no node has enough yet counts as one that an autoscaler may bring, after
+    all that are there. Without a word about the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
     there = offers(cluster, wish.tolerations)
     others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= wish.gpus)
@@ -93,8 +93,10 @@ def _candidates(wish: Wish, there: Sequence[Offer]) -> Iterator[Device]:
             if device is not None:
                 yield device
     for product in wish.products:
-        if product not in by_product:
-            device = gpus.device(product, wish.memory_gib) or _stated(product, wish)
+        offer = by_product.get(product)
+        if offer is None or offer.per_node < wish.gpus:
+            there_now = None if offer is None else offer.device
+            device = there_now or gpus.device(product, wish.memory_gib) or _stated(product, wish)
             if device is not None:
                 yield replace(device, name=product)
     if not wish.products and wish.memory_gib is not None and not any(offer.device for offer in there):
@@ -115,11 +117,16 @@ def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer])
     """The plan, with what the nodes do not say."""
     if cluster.missing_right is not None:
         note = f"Nodes were not looked at: the operator has no right to {cluster.missing_right}."
-    elif plan.gpu in wish.products and not any(offer.product == plan.gpu for offer in there):
-        note = f"No node has {plan.gpu} now."
+    elif plan.gpu in wish.products and (most := _most(there, plan.gpu)) < wish.gpus:
+        note = f"No node has {f'{wish.gpus} of ' if most else ''}{plan.gpu} now."
     else:
         return plan
     return replace(plan, reason=f"{plan.reason} {note}")
+
+
+def _most(there: Sequence[Offer], product: str) -> int:
+    """How many of a product the largest node has; 0: no node has it."""
+    return max((offer.per_node for offer in there if offer.product == product), default=0)
 
 
 def _margin(plan: Plan) -> float:
@@ -141,18 +148,21 @@ def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> 
 
 
 def _too_few(wish: Wish, there: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
-    """Acceptable products are there, but no node has as many GPUs as one replica needs."""
-    acceptable = [offer for offer in there if not wish.products or offer.product in wish.products]
-    most = max(acceptable, key=lambda offer: offer.per_node, default=None)
-    if most is None or most.per_node >= wish.gpus:
+    """No node has as many GPUs as one replica needs, and none is named.
+
+    A larger node may be one that an autoscaler brings for a pod that waits, so this keeps no pod back.
+    """
+    most = max(there, key=lambda offer: offer.per_node, default=None)
+    if wish.products or most is None or most.per_node >= wish.gpus:
         return None
     plan = plan_for(most.device)
     reason = (
-        f"One replica needs {wish.gpus} x {wish.resource} on one node, and the largest node has {most.per_node}. "
-        "Lower spec.parallelism, or add a node."
+        f"One replica needs {wish.gpus} x {wish.resource} on one node, and the largest node has {most.per_node}. Which "
+        "GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "
+        "spec.accelerator.product."
     )
-    plan = replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
-    return Pick(plan, device=most.device, is_short=True)
+    missing = (f"a node with {wish.gpus} x {wish.resource}", *plan.missing)
+    return Pick(replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=missing, margin_gib=None))
 
 
 def _unknown_gpu(wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer], plan: Plan) -> Plan:

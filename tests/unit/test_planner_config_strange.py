@@ -85,6 +85,11 @@ def test_every_family_of_few_keys(model_type: str) -> None:
         pytest.param({"layer_types": ["full_attention"]}, "layer_types", id="too short a list"),
         pytest.param({"layer_types": [["full_attention", 10**9]]}, "layer_types", id="a run without end"),
         pytest.param({"layer_types": ["quantum"] * 4}, "layer_types", id="an unknown kind of layer"),
+        pytest.param(
+            {"model_type": "exaone4", "sliding_window": 128, "sliding_window_pattern": ""},
+            "sliding_window_pattern",
+            id="a pattern of nothing",
+        ),
         pytest.param({"rope_scaling": "yarn"}, "rope_scaling", id="text for an object"),
         pytest.param({"rope_scaling": {"factor": -1}}, "rope_scaling.factor", id="a negative factor"),
         pytest.param({"quantization_config": []}, "quantization_config", id="a list for an object"),

@@ -132,7 +132,7 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
     if not keys.count("sliding_window") or not keys.flag("use_sliding_window", not model_type.startswith("qwen")):
         return None
     pattern = keys.raw("sliding_window_pattern")
-    if isinstance(pattern, str):
+    if isinstance(pattern, str) and pattern:
         # Exaone writes L and G.
         return tuple("sliding" if pattern[index % len(pattern)] == "L" else "full" for index in range(layers))
     if pattern is not None:

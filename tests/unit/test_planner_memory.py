@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.planner.batching import longest_length
 from llmservice_operator.planner.memory import plan
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
@@ -102,6 +103,7 @@ def test_a_model_that_says_no_length_has_vllms(asked_for: Any, longest: int) -> 
     found = plan(Request(MAMBA, L4, max_model_len=asked_for))
     assert found.verdict is Fit.FITS
     assert (found.max_model_len, found.requested_max_model_len) == (longest, longest)
+    assert longest_length(Request(MAMBA, L4, max_model_len=asked_for)) == longest
 
 
 def test_tokens_are_bytes_by_bytes_per_token() -> None:

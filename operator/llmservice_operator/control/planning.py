@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,9 +28,14 @@ from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import extended, request_of
 
+logger = logging.getLogger(__name__)
+
 _REMEMBERED = 1024
 _MOST_GPUS = 8
 """Of one node, where no node says: what machines with GPUs usually have."""
+
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a model's facts that nobody thought of may raise in the planner: it must not keep the service from starting."""
 
 Json = Mapping[str, Any]
 
@@ -151,11 +157,40 @@ def architecture(document: str) -> Architecture | Incomplete | InvalidModel:
         return config_json.read(facts)
     except (Incomplete, InvalidModel) as error:
         return error
+    except _FAILURES as error:
+        return _Unreadable(_failed("reading the model's configuration", error))
+
+
+class _Unreadable(InvalidModel):
+    """The planner is at fault, not the model; said in words of its own."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("config.json", sentence)
+        self.sentence = sentence
+
+
+def _failed(doing: str, error: Exception) -> str:
+    """Logged once a question, with its traceback, since answers are remembered."""
+    logger.error("the planner failed: %s", doing, exc_info=error)
+    what = f"{type(error).__name__}: {error}"[:200]
+    return (
+        f"The planner failed on this model, {doing} ({what}). Give spec.model.architecture, and please report this: "
+        "the operator's log has the traceback."
+    )
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def answer(asked: Question) -> Plan:
-    """The plan, without remedies."""
+    """The plan, without remedies; Unknown where the planner itself fails."""
+    try:
+        return _answer(asked)
+    except _FAILURES as error:
+        device = asked.request.device
+        reason = _failed("planning its memory", error)
+        return Plan(Fit.UNKNOWN, reason, ("spec.model.architecture",), gpu=device and device.name)
+
+
+def _answer(asked: Question) -> Plan:
     model = None if asked.document is None else architecture(asked.document)
     plan = host.within(memory.plan(_request(asked)), asked.memory_limit_gib)
     if plan.verdict is not Fit.UNKNOWN:
@@ -169,6 +204,15 @@ def answer(asked: Question) -> Plan:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
+    """Where looking for changes fails, the verdict stands without them."""
+    try:
+        return _with_remedies(asked, plan, others, most_gpus, spec)
+    except _FAILURES as error:
+        said = _failed("looking for changes with which it would fit", error)
+        return replace(plan, reason=f"{plan.reason} {said}", margin_gib=None)
+
+
+def _with_remedies(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
     """A change that the operator itself would refuse is no remedy."""
     stored: Json = json.loads(spec)
 
@@ -211,5 +255,7 @@ def _request(asked: Question) -> Request:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, _Unreadable):
+        return error.sentence
     text = str(error)
     return f"{text[:1].upper()}{text[1:]}."

@@ -185,6 +185,13 @@ def test_what_vllm_refuses_is_bad_input(
     assert run([*words, "--vllm-version", "0.8.5"]) != ExitCode.BAD_INPUT
 
 
+def test_a_grid_has_limits_that_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--compare", "--gpu", "T4", "--kv-cache-dtype", "fp8", "--max-num-seqs", "64"]
+    assert run(["plan", "--config", config(tmp_path), *words, "--max-num-batched-tokens", "32"]) == ExitCode.BAD_INPUT
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": 32 tokens")[0] for line in told] == ["error: --max-num-batched-tokens"]
+
+
 def test_a_gpu_that_does_not_serve_it_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--gpu", "T4", "--gpu", "L4", "--kv-cache-dtype", "fp8", "--max-model-len", "8k", "-o", "json"]
     assert run(["plan", "--config", config(tmp_path), *words]) == ExitCode.DONE

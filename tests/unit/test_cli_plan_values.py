@@ -180,6 +180,22 @@ def test_weights_have_the_bits_that_the_name_says(raw: str, gib: float) -> None:
     assert found["weightsGiB"] == pytest.approx(gib, abs=0.25)
 
 
+@pytest.mark.parametrize(
+    ("layers", "hidden", "inner", "heads", "gib"),
+    [(36, 4096, 12288, 32, 5.98), (40, 5120, 17408, 40, 9.97)],
+    ids=["Qwen3-8B", "Qwen3-14B"],
+)
+def test_nvfp4_is_of_all_linears_unless_modelopt_made_it(
+    layers: int, hidden: int, inner: int, heads: int, gib: float
+) -> None:
+    # as vLLM reported for RedHatAI's checkpoints, which llm-compressor made
+    shape = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": inner, "head_dim": 128}
+    rest = {"num_attention_heads": heads, "num_key_value_heads": 8, "vocab_size": 151936, "tie_word_embeddings": False}
+    case = {"gpu": "H100", "config": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **shape, **rest}}
+    assert planned({**case, "quantization": "nvfp4"})["weightsGiB"] == pytest.approx(gib, rel=0.02)
+    assert planned({**case, "quantization": "modelopt nvfp4"})["weightsGiB"] > 1.2 * gib
+
+
 def test_every_method_of_the_spec_is_known() -> None:
     assert set(get_args(Quantization)) <= set(quantizations.METHODS)
 

@@ -98,8 +98,7 @@ def run(options: argparse.Namespace) -> ExitCode:
         devices = asked.devices or (() if nameless is None else (nameless,))
         question = from_values(asked.values, model or Model(), devices, inputs.label)
         question = replace(question, notes=(*asked.notes, *question.notes))
-        question = question if options.compare else only_served(question, inputs.label)
-        questions, wrongs, is_list = (question,), (), False
+        questions, wrongs, is_list = (only_served(question, inputs.label, is_grid=options.compare),), (), False
     show = compared if options.compare else present
     code = show(questions, options, is_list=is_list) if questions else ExitCode.DONE
     for wrong in wrongs:

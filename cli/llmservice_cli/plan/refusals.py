@@ -29,8 +29,13 @@ _LABELS = {
 
 def refused(request: Request, label: Label) -> Iterator[Wrong]:
     """By vLLM 0.32's rules, so nothing for other versions: they refused other things."""
-    if engine(request.vllm_version) is not CURRENT:
-        return
+    if engine(request.vllm_version) is CURRENT:
+        yield from wrong_limits(request, label)
+        yield from _together(request, label)
+
+
+def wrong_limits(request: Request, label: Label) -> Iterator[Wrong]:
+    """More sequences in a step than tokens."""
     sequences, tokens = request.max_num_seqs, request.max_num_batched_tokens
     if sequences is not None and tokens is not None and tokens < sequences:
         # vllm/config/scheduler.py, verify_max_model_len
@@ -39,11 +44,17 @@ def refused(request: Request, label: Label) -> Iterator[Wrong]:
             f"{tokens:,} tokens of a step are fewer than its {sequences:,} sequences, which need one each.",
             f"Give at least {sequences}, or lower {label('max_num_seqs')}.",
         )
-    yield from _together(request, label)
 
 
-def only_served(question: Question, label: Label) -> Question:
-    """The question with the GPUs on which vLLM serves what is asked for; BadInput where there is none."""
+def only_served(question: Question, label: Label, *, is_grid: bool) -> Question:
+    """The question with the GPUs on which vLLM serves what is asked for; BadInput where there is none.
+
+    A grid shows by itself what is not served where, so that its limits alone can be wrong.
+    """
+    if is_grid:
+        if limits := list(refused(replace(question.request, device=None), label)):
+            raise BadInput(limits)
+        return question
     wrongs = [(request.device, list(refused(request, label))) for request in question.requests]
     served = tuple(device for device, found in wrongs if not found and device is not None)
     if all(found for _, found in wrongs):

@@ -70,6 +70,7 @@ class Operator:
         self._workers = Workers(self._ctx)
         self._namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
         self._resync = Resync(self._ctx.kube, self._ctx.cache, self._changed, self._namespaces)
+        self._ctx.hidden = self._resync.hidden
         self._stop = asyncio.Event()
         self._stop_watching = asyncio.Event()
         self._leading = asyncio.Event()

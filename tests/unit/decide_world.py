@@ -81,6 +81,7 @@ class World:
     children: dict[tuple[str, str], Json] = field(default_factory=dict)
     pods: dict[str, Json] = field(default_factory=dict)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
     reports: dict[str, Report] = field(default_factory=dict)
     inspections: list[Json] = field(default_factory=list)
     """Pods of Jobs that look at the model."""
@@ -113,6 +114,7 @@ class World:
             inspection_jobs=tuple(by_kind["Job"]),
             inspections=tuple(InspectionFacts.from_object(pod) for pod in self.inspections),
             refused=dict(self.refused),
+            hidden=self.hidden,
             reports=dict(self.reports),
         )
 

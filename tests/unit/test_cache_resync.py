@@ -1,6 +1,8 @@
 """The comparison with a list finds what the watches missed, and only that."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -9,8 +11,8 @@ from llmservice_operator.control.cache import Cache, Seen
 from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.control.resync import Resync, compare
 from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Gone
-from llmservice_operator.kube.resources import POD, Resource
+from llmservice_operator.kube.errors import Forbidden, Gone, KubeError, Refused, Unreachable
+from llmservice_operator.kube.resources import DEPLOYMENT, JOB, POD, Resource
 
 WHERE = ("ns", "p")
 
@@ -161,3 +163,58 @@ async def test_a_pod_that_looks_at_a_model_and_was_missed_is_read() -> None:
     await checker.check(POD, None)
     assert kube.requests == [True, False]
     assert keys == [Key("ns", "chat")]
+
+
+class Without(KubeClient):
+    """Answers lists of one kind with an error, and others with nothing."""
+
+    def __init__(self, resource: Resource, error: KubeError) -> None:
+        self.resource, self.error = resource, error
+        self.asked: list[str] = []
+        self.compared = asyncio.Event()
+        """The interval's comparison came round, in both namespaces."""
+
+    async def list_pages(self, resource: Resource, namespace: str | None, **_: Any) -> AsyncIterator[dict[str, Any]]:
+        self.asked.append(resource.kind)
+        if self.asked.count("Pod") == 4:
+            self.compared.set()
+        if resource is self.resource:
+            raise self.error
+        yield {"metadata": {"resourceVersion": "100"}, "items": []}
+
+
+FORBIDDEN = Forbidden("jobs is forbidden", right="list jobs", code=403)
+WARM = [
+    ("no right on jobs", JOB, FORBIDDEN, True),
+    ("another authorizer, in words of its own", JOB, Refused("not for you", code=403), True),
+    ("jobs cannot be reached", JOB, Unreachable("no answer"), False),
+    ("no right on what services are made of", DEPLOYMENT, FORBIDDEN, False),
+]
+
+
+@pytest.mark.parametrize(("resource", "error", "is_warm"), [row[1:] for row in WARM], ids=[row[0] for row in WARM])
+async def test_the_start_does_without_jobs_and_without_nothing_else(
+    resource: Resource, error: KubeError, is_warm: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    kube = Without(resource, error)
+    tries = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        if kube.asked.count(resource.kind) > 2:
+            tries.set()
+            await asyncio.Event().wait()
+
+    checker = Resync(kube, Cache(PROJECTIONS), lambda _: None, ("a", "b"), sleep=sleep, interval=0.01)
+    with caplog.at_level(logging.WARNING):
+        running = asyncio.create_task(checker.run())
+        awaited: Callable[[], Any] = checker.warm.wait if is_warm else tries.wait
+        async with asyncio.timeout(5):
+            await awaited()
+            if is_warm:
+                await kube.compared.wait()
+        running.cancel()
+    assert checker.warm.is_set() is is_warm
+    assert checker.hidden == ({"Job"} if is_warm else set())
+    if is_warm:
+        assert len([record for record in caplog.records if "without jobs" in record.message]) == 1
+        assert kube.asked.count("Job") == 3, "not again, nor in the other namespace"

@@ -324,6 +324,18 @@ def test_a_job_that_cannot_be_made_blocks_nothing() -> None:
     assert world.conditions()["Ready"]["reason"] != "QuotaExceeded"
 
 
+def test_without_the_right_to_list_jobs_none_is_made() -> None:
+    """It would not be seen, and be waited for."""
+    world = a_world()
+    world.hidden = frozenset({"Job"})
+    world.settle()
+    assert kinds(world) == {"Service", "ControllerRevision", "Deployment"}
+    assert fits(world) == ("Unknown", "FactsMissing")
+    message = world.conditions()["Fits"]["message"]
+    assert "no right to list jobs" in message
+    assert "spec.model.architecture" in message
+
+
 def test_what_lies_in_the_runtime_image_cannot_be_looked_at() -> None:
     world = a_world(model={"uri": "file:///models/a"})
     world.settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -102,6 +102,8 @@ class Context:
     unique: Callable[[], int] = time.time_ns
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)
+    hidden: Collection[str] = ()
+    """Kinds that the operator has no right to list; whoever finds out may add to it."""
 
     def memory(self, key: Key, uid: str) -> Memory:
         """What is remembered of this very object; one of the same name made later starts afresh."""

@@ -32,6 +32,8 @@ START_PATIENCE = 30.0
 LOOK_PATIENCE = 120.0
 """Seconds from the Job's creation to its findings."""
 _GIVE = "Give the model's facts in spec.model.architecture."
+_OR_GIVE = "Or give the model's facts in spec.model.architecture."
+JOB_KIND = "Job"
 _TEXT_LIMIT = 1024
 _CONFIG_LIMIT = 8192
 
@@ -97,8 +99,13 @@ def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borr
 
 def _asked(service: LLMService, observed: Observed) -> ModelFacts:
     """A Job of our own, unless the API server does not take it."""
+    if JOB_KIND in observed.hidden:
+        return ModelFacts(
+            why_not="The model was not looked at: the operator has no right to list jobs (batch). Grant it and start "
+            f"the operator again. {_OR_GIVE}"
+        )
     name = job_name(service)
-    refusal = observed.refused.get(("Job", name))
+    refusal = observed.refused.get((JOB_KIND, name))
     if refusal is not None:
         return ModelFacts(why_not=f"The Job that would look at the model cannot be made: {refusal.message}. {_GIVE}")
     return ModelFacts(is_waiting=True, job=name, why_not=f"Job {name} is being made: it looks at the model.")

@@ -114,6 +114,7 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
     around = observed(
         ctx.cache, key, view(memory.applied), view(memory.declined | memory.refused), ctx.starts.reports(key)
     )
+    around = replace(around, hidden=frozenset(ctx.hidden))
     try:
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:

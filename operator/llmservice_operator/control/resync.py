@@ -17,8 +17,8 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen, newer
 from llmservice_operator.control.kinds import WATCHED, is_ours, selector
 from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Gone, KubeError
-from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.errors import Forbidden, Gone, KubeError
+from llmservice_operator.kube.resources import JOB, Resource
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,11 @@ AFTER_RELIST = 3.0
 """A relist sends its objects one by one; compare when they have come in."""
 GRACE = 5.0
 """How long a watch may lag behind a list before the list is believed."""
+
+DISPENSABLE = (JOB,)
+"""Without these services run all the same: their models are not looked at before."""
+
+TRIES = 3
 
 Listed = dict[tuple[str, str], Seen]
 
@@ -80,6 +85,9 @@ class Resync:
         self._arrived = asyncio.Event()
         self.warm = asyncio.Event()
         """Set as soon as the cache holds everything that there was at the start."""
+        self.hidden: set[str] = set()
+        """Kinds that the operator has no right to list, as far as it can do without: until it is started again, since
+        their watches ended too."""
 
     def arrived(self) -> None:
         """The watches brought something."""
@@ -100,15 +108,21 @@ class Resync:
         while True:
             kinds = await self._due()
             for resource in WATCHED:
-                if resource.kind in kinds:
+                if resource.kind in kinds and resource.kind not in self.hidden:
                     await self._check_all(resource)
 
     async def _wait_for(self, resource: Resource, namespace: str | None) -> None:
         """Until everything that one list shows is in the cache; a new list when that takes long."""
-        while True:
+        tries = 0
+        while resource.kind not in self.hidden:
+            tries += 1
             try:
                 listed, version = await self._list(resource, namespace)
             except KubeError as error:
+                # An API server that starts may refuse for some seconds what it grants later.
+                if isinstance(error, Forbidden) and resource in DISPENSABLE and tries >= TRIES:
+                    self._do_without(resource, error)
+                    return
                 logger.warning("cannot list %s: %s", resource.plural, error)
                 await self._sleep(GRACE)
                 continue
@@ -118,6 +132,10 @@ class Resync:
                     async with asyncio.timeout(GRACE):
                         await self._arrived.wait()
                 return
+
+    def _do_without(self, resource: Resource, error: Forbidden) -> None:
+        self.hidden.add(resource.kind)
+        logger.warning("going on without %s until the operator is started again: %s", resource.plural, error)
 
     async def _due(self) -> set[str]:
         """Kinds to check: all of them when the interval is over, else those that were relisted."""

@@ -64,6 +64,8 @@ class Observed:
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
     """What supervisors said, by the pod's name."""
+    hidden: frozenset[str] = frozenset()
+    """Kinds that the operator has no right to list: none of them is made, since it would not be seen."""
     lent: Mapping[str, Any] | None = None
     """status.model of another service of the same model, empty where there is none; None: nobody looked."""
     gpus: ClusterGPUs | None = None

@@ -23,7 +23,7 @@ from llmservice_operator.control.decision import Apply, Decision, Prune
 from llmservice_operator.control.events import events
 from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
-from llmservice_operator.control.wanted import Wanted, wanted, with_hash
+from llmservice_operator.control.wanted import Wanted, kept_up, wanted, with_hash
 from llmservice_operator.observe import still
 from llmservice_operator.observe.drift import difference
 from llmservice_operator.observe.facts import ChildFacts, RevisionFacts
@@ -94,16 +94,22 @@ def _runs(observed: Observed, choice: Choice) -> bool:
 def _keep_back(
     service: LLMService, observed: Observed, settings: Settings, outcome: Outcome, now: datetime
 ) -> Decision:
-    """No child is made or changed; the status goes on telling what serves, and says what keeps the rest back."""
+    """What serves is kept up with what it was made with; the status tells of it, and what keeps the rest back."""
     subject, previous = _subject(service), service.status
+    children = _serving(service, observed)
+    problems = name_conflicts(service, observed, {child.id for child in children})
+    if problems:
+        return _refuse(subject, problems, observed, service.spec.scaling.replicas, now)
+    apply = tuple(_applies(service, observed, children))
     verdict = Verdict(
         obstacle=outcome.hold,
+        is_pending=bool(apply),
         replicas=service.spec.scaling.replicas,
         revision=observed.deployment.revision if observed.deployment is not None else "",
         strategy=service.spec.rollout.strategy,
         selector=selector_text(service.name),
         gpus=gpus(service),
-        endpoint=previous.get("endpoint") or _endpoint(service),
+        endpoint=_endpoint(service) | (_served_names(previous) if observed.deployment is not None else {}),
         effective=(observed.deployment and previous.get("effective")) or effective(service, settings),
         fitness=outcome.fitness,
         plan=outcome.plan,
@@ -115,10 +121,26 @@ def _keep_back(
         observed,
         verdict,
         now,
-        apply=tuple(_look(service, observed, settings, outcome)),
-        prune=tuple(_looked(service, observed, outcome)),
+        apply=(*_look(service, observed, settings, outcome), *apply),
+        prune=(*_needless_budget(service, observed), *_looked(service, observed, outcome)),
         requeue_after=outcome.requeue_after,
     )
+
+
+def _serving(service: LLMService, observed: Observed) -> list[Wanted]:
+    """The children of the revision that runs, as its record has it; none where nothing of this service's runs."""
+    live = observed.deployment
+    if live is None or ownership(live, service) is not Ownership.OURS:
+        return []
+    record = next((r for r in _own_revisions(service, observed) if r.label == live.revision), None)
+    listed = observed.service.adapters if observed.service is not None else None
+    return kept_up(service, record.data()["template"] if record is not None else None, listed)
+
+
+def _served_names(previous: Json) -> dict[str, Any]:
+    """Those that pods were started with; an edit of them waits."""
+    names = (previous.get("endpoint") or {}).get("modelNames")
+    return {"modelNames": names} if names else {}
 
 
 def _look(service: LLMService, observed: Observed, settings: Settings, outcome: Outcome) -> Iterator[Apply]:
@@ -202,7 +224,7 @@ def _verdict(
     )
 
 
-def _endpoint(service: LLMService) -> Json:
+def _endpoint(service: LLMService) -> dict[str, Any]:
     return {
         "url": url(service.name, service.namespace, service.spec.endpoint.port),
         "modelNames": list(service.served_names),
@@ -271,10 +293,15 @@ def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) ->
     return None if live.is_applied else "the record of its field owners was reset"
 
 
-def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
-    budget, claim = observed.budget, observed.claim
+def _needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
+    budget = observed.budget
     if budget is not None and not pdb.is_wanted(service) and _is_own(budget, service):
         yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
+
+
+def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+    yield from _needless_budget(service, observed)
+    claim = observed.claim
     # Pods of an earlier revision may still use the claim.
     is_unused = all(pod.revision == choice.label for pod in observed.pods)
     if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):

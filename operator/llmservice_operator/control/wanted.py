@@ -34,6 +34,28 @@ def wanted(service: LLMService, choice: Choice) -> list[Wanted]:
     return [with_hash(manifest) for manifest in _manifests(service, choice)]
 
 
+def kept_up(service: LLMService, template: Manifest | None, listed: str | None) -> list[Wanted]:
+    """While an edit is held: what serves, with all that needs no restart.
+
+    The Deployment has the template that it was made with; None: that is not known, and it stays as it is. The list of
+    adapters waits with the edit, for pods may lack what it asks for: `listed` is the digest of what was applied.
+    """
+    manifests = [_listing(service_manifest(service), listed)]
+    if template is not None:
+        manifests.append(deployment(service, template))
+    if pdb.is_wanted(service):
+        manifests.append(pdb.disruption_budget(service))
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def _listing(manifest: Manifest, listed: str | None) -> Manifest:
+    """The Service naming this list of adapters, since that is the one that there is."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
+    if listed is not None:
+        metadata["annotations"] = {adapters.APPLIED_ADAPTERS: listed}
+    return manifest | {"metadata": metadata}
+
+
 def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
     if adapters.is_wanted(service):
         # Before the Service, which says then that it was.

@@ -116,8 +116,9 @@ def _why_not_ready(verdict: Verdict, progress: Progress, trouble: Trouble | None
 
 
 def _is_stalled(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> bool:
-    if verdict.problems or progress.is_overdue:
+    """As for the reason: what keeps the spec back comes before how an earlier revision fared."""
+    if verdict.problems:
         return True
-    if verdict.obstacle is not None:
+    if verdict.obstacle is not None and not verdict.paused:
         return verdict.obstacle.is_final
-    return trouble is not None and trouble.is_final
+    return progress.is_overdue or (trouble is not None and trouble.is_final)

@@ -22,7 +22,6 @@ from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
 from tests.support.models import claim_folder, release_folder
 from tests.support.object_store import ROOT, ObjectStore, object_store
-from tests.support.oci import import_folder
 from tests.support.services import idle
 from tests.support.weights import header_bytes
 
@@ -30,7 +29,6 @@ NAMESPACE = "e2e-inspection"
 TOKEN = "hf_tokenThatOnlyTheKubeletHandsOn"
 REVOKED = "hf_revokedSomeTimeAgo"
 WRONG_KEY = "of/somebody+else"
-IMAGE = "registry.local/inspected-model:1"
 CLAIM = "inspected"
 WEIGHTS = "model.safetensors"
 KNOWN_WITHIN = 60.0
@@ -185,12 +183,6 @@ def test_a_claim(places: Places) -> None:
     told = asked_for(places, "claim", model={"uri": f"pvc://{CLAIM}/tiny"})
     assert_known(places, "claim", told)
     assert "revision" not in told
-
-
-def test_an_image(places: Places) -> None:
-    import_folder(places.cluster.paths, IMAGE, places.model, "models/tiny")
-    told = asked_for(places, "image", model={"uri": f"image://{IMAGE}#models/tiny"})
-    assert_known(places, "image", told)
 
 
 REFUSED: dict[str, tuple[str, str]] = {

@@ -52,15 +52,26 @@ def env(spec: Json) -> Json:
 
 def test_what_is_looked_at() -> None:
     assert {
-        name: container(pod(model))["args"][0]
-        for name, model in {"hub": HUB, "bucket": BUCKET, "claim": CLAIM, "image": IMAGE}.items()
+        name: container(pod(model))["args"][0] for name, model in {"hub": HUB, "bucket": BUCKET, "claim": CLAIM}.items()
     } == {
         "hub": "--model=hf://org/name@v1",
         "bucket": "--model=s3://models/name",
         "claim": "--model=/llmservice/source/a/b",
-        "image": "--model=/llmservice/source/model",
     }
-    assert not is_wanted(llm(FILE)), "it lies in an image that the inspection does not run"
+
+
+WANTED = [
+    ("hub", HUB, True),
+    ("bucket", BUCKET, True),
+    ("claim", CLAIM, True),
+    ("image, which is pulled whole", IMAGE, False),
+    ("runtime image, which the inspection does not run", FILE, False),
+]
+
+
+@pytest.mark.parametrize(("model", "expected"), [row[1:] for row in WANTED], ids=[row[0] for row in WANTED])
+def test_where_a_look_costs_some_kilobytes(model: Json, expected: bool) -> None:
+    assert is_wanted(llm(model)) is expected
 
 
 def test_it_runs_once_and_not_long() -> None:

@@ -336,12 +336,21 @@ def test_without_the_right_to_list_jobs_none_is_made() -> None:
     assert "spec.model.architecture" in message
 
 
-def test_what_lies_in_the_runtime_image_cannot_be_looked_at() -> None:
-    world = a_world(model={"uri": "file:///models/a"})
+IN_IMAGES = [
+    ("the runtime's", "file:///models/a", "lies in the runtime image"),
+    ("its own", "image://registry.local/models/a:1", "would pull as a whole"),
+]
+
+
+@pytest.mark.parametrize(("uri", "words"), [row[1:] for row in IN_IMAGES], ids=[row[0] for row in IN_IMAGES])
+def test_what_lies_in_an_image_is_not_looked_at(uri: str, words: str) -> None:
+    world = a_world(model={"uri": uri})
     world.settle()
     assert kinds(world) == {"Service", "ControllerRevision", "Deployment"}
     assert fits(world) == ("Unknown", "FactsMissing")
-    assert "spec.model.architecture" in world.conditions()["Fits"]["message"]
+    message = world.conditions()["Fits"]["message"]
+    assert words in message
+    assert "spec.model.architecture" in message
 
 
 def test_ignore_looks_at_nothing() -> None:

@@ -181,9 +181,7 @@ async def test_a_missing_right_on_nodes_is_named_and_stops_nothing() -> None:
 
 
 async def test_what_does_not_fit_sends_nothing_but_its_status() -> None:
-    world = a_world(
-        precision={"weights": "float32"}, batching={"maxModelLen": 32768}, parallelism={"dataParallelSize": 16}
-    )
+    world = a_world(precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
     world.ctx.cache.update(PARENT, knowing("other"))
     then = await world.look()
     assert world.api.calls == ["list Node", "get LLMService", "status", "event DoesNotFit"]

@@ -16,7 +16,7 @@ from llmservice_runtime import contract
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, is_fetched
+from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_operator.build.environment import EnvVar, for_inspection, is_for_transfers
 from llmservice_operator.build.meta import INSPECTS_LABEL, Manifest, labels, metadata, selector
 from llmservice_operator.build.placement import tolerations
@@ -40,8 +40,9 @@ _SMALL_VOLUMES = ("configMap", "secret", "projected")
 
 
 def is_wanted(llm: LLMService) -> bool:
-    """Nobody but the runtime image itself can look into it."""
-    return not isinstance(llm.spec.model.source, FileSource)
+    """Whether a look costs some kilobytes: into the runtime's image only that image itself can look, and an image of a
+    model is pulled whole, by whatever node the Job's pod comes to."""
+    return not isinstance(llm.spec.model.source, FileSource | ImageSource)
 
 
 def inspection_key(spec: LLMServiceSpec) -> str:

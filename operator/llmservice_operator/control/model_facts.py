@@ -17,6 +17,7 @@ from llmservice_runtime.contract import Failure
 from llmservice_runtime.inspected import Inspection
 
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.control.decision import FactsOf
 from llmservice_operator.control.planning import is_enough, stated_memory_gib
@@ -87,7 +88,7 @@ def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borr
     if job is not None:
         return _from_job(job, observed.inspection(job), key, stated, now)
     if not is_wanted(service):
-        return ModelFacts(why_not=f"The model lies in the runtime image, which only its own pod can read. {_GIVE}")
+        return ModelFacts(why_not=f"{_where(service)} {_GIVE}")
     if may_borrow and observed.lent is None:
         return ModelFacts(lack=FactsOf(key), is_waiting=True)
     if observed.lent:
@@ -95,6 +96,12 @@ def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borr
     if not may_ask:
         return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
     return _asked(service, observed)
+
+
+def _where(service: LLMService) -> str:
+    if isinstance(service.spec.model.source, ImageSource):
+        return "The model is an image, which a look at it would pull as a whole."
+    return "The model lies in the runtime image, which only its own pod can read."
 
 
 def _asked(service: LLMService, observed: Observed) -> ModelFacts:

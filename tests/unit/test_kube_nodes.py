@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unreachable
+from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from llmservice_operator.kube.nodes import KEPT_SECONDS, Nodes, group_of
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
@@ -129,6 +130,47 @@ async def test_a_node_selector_is_the_servers_to_apply_and_has_an_answer_of_its_
 )
 async def test_a_missing_right_is_an_answer_and_names_itself(error: KubeError) -> None:
     assert await Nodes(Lists(error=error)).gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
+
+
+async def test_a_selector_that_is_none_selects_no_node() -> None:
+    error = Invalid("unable to parse requirement: invalid label key", code=400)
+    assert await Nodes(Lists(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
+
+
+class Slow(Lists):
+    """Answers when it is told to."""
+
+    def __init__(self, *nodes: Json) -> None:
+        super().__init__(*nodes)
+        self.asked_once, self.go = asyncio.Event(), asyncio.Event()
+
+    async def list_pages(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        self.asked_once.set()
+        await self.go.wait()
+        async for page in super().list_pages(*args, **options):
+            yield page
+
+
+async def test_who_comes_while_a_list_is_read_waits_for_it() -> None:
+    kube = Slow(node())
+    nodes = Nodes(kube)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asking = [group.create_task(nodes.gpus(GPU, {})) for _ in range(8)]
+        await kube.asked_once.wait()
+        kube.go.set()
+    assert kube.asked == [""]
+    assert {len(task.result().groups) for task in asking} == {1}
+
+
+async def test_a_read_that_fails_or_is_given_up_leaves_the_next_one_free() -> None:
+    kube = Slow(node())
+    nodes = Nodes(kube)
+    given_up = asyncio.create_task(nodes.gpus(GPU, {}))
+    await kube.asked_once.wait()
+    given_up.cancel()
+    kube.go.set()
+    async with asyncio.timeout(5):
+        assert (await nodes.gpus(GPU, {})).groups
 
 
 async def test_other_errors_are_tried_again_with_the_service() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.kube.client import KubeClient
-from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.kube.errors import Forbidden, Invalid
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.quantity import amount
@@ -30,6 +31,7 @@ class Nodes:
         self._kube = kube
         self._clock = clock
         self._kept: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
+        self._reading = asyncio.Lock()
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         """What schedulable nodes with these labels have of an extended resource.
@@ -37,14 +39,15 @@ class Nodes:
         Where the right is missing the answer names it; other errors are raised and tried again with the service.
         """
         labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
-        now = self._clock()
-        self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
-        known = self._kept.get((resource, labels))
-        if known is not None:
-            return known[1]
-        found = await self._read(resource, labels)
-        self._kept[resource, labels] = (now, found)
-        return found
+        async with self._reading:  # who comes while a list is read takes what it says
+            now = self._clock()
+            self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
+            known = self._kept.get((resource, labels))
+            if known is not None:
+                return known[1]
+            found = await self._read(resource, labels)
+            self._kept[resource, labels] = (now, found)
+            return found
 
     async def _read(self, resource: str, labels: str) -> ClusterGPUs:
         counts: Counter[NodeGroup] = Counter()
@@ -53,6 +56,9 @@ class Nodes:
                 counts.update(group for node in page.get("items") or () if (group := group_of(node, resource)))
         except Forbidden:
             return ClusterGPUs(missing_right=RIGHT)
+        except Invalid:
+            # No label is like this, so no node has it; that the spec is wrong is the Deployment's refusal to tell.
+            return ClusterGPUs()
         groups = (replace(group, nodes=nodes) for group, nodes in counts.items())
         return ClusterGPUs(tuple(sorted(groups, key=repr)))
 

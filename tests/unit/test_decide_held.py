@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.decide_world import World
-from tests.unit.fit_world import H100, a_world, fits, kinds, serving
+from tests.unit.fit_world import H100, a_world, fits, kinds, plan, serving
 
 Json = dict[str, Any]
 
@@ -221,3 +221,49 @@ def test_the_edit_after_a_failed_rollout_is_told_by_itself(edit: Json, reason: s
     conditions = world.conditions()
     assert (conditions[type_]["reason"], conditions[type_]["observedGeneration"]) == (reason, 2)
     assert len({"Stalled", "Reconciling"} & set(conditions)) == 1
+
+
+INVALID = {"parallelism": {"tensorParallelSize": 3}}
+BETWEEN: list[Any] = [
+    # what happens between the edit that is held and its revert
+    pytest.param([], id="at once"),
+    pytest.param([{"paused": True}], id="paused"),
+    pytest.param([INVALID], id="refused"),
+    pytest.param([{"paused": True}, INVALID], id="paused and refused"),
+]
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_an_edit_that_is_taken_back_leaves_no_verdict_behind(between: list[Json]) -> None:
+    world = serving(H100)
+    # These facts are no part of a revision: it is planned again, and only the status has that plan.
+    world.edit(model=world.obj["spec"]["model"] | {"architecture": {"numHiddenLayers": 27}})
+    world.settle()
+    before = copy.deepcopy(world.obj["spec"]), plan(world), fits(world), copy.deepcopy(world.children)
+    hold(world, TOO_LARGE, "DoesNotFit")
+    assert plan(world) != before[1]
+    for edit in between:
+        world.edit(**edit)
+        world.settle()
+    world.obj["spec"] = before[0]
+    world.edit()
+    world.settle()
+    assert fits(world) == before[2] == ("True", "Fits")
+    assert plan(world) == before[1]
+    assert world.conditions()["Ready"]["status"] == "True"
+    assert {kind: child for kind, child in world.children.items() if kind[0] != "Job"} == before[3]
+
+
+def test_what_serves_keeps_its_plan_and_model_while_another_is_looked_at() -> None:
+    world = serving(H100)
+    before = {key: world.obj["status"][key] for key in ("plan", "model")}
+    hold(world, UNKNOWN_MODEL, "InspectingModel")
+    scale(2)(world)
+    world.settle()
+    assert {key: world.obj["status"].get(key) for key in before} == before
+
+
+def test_the_plan_of_an_edit_that_is_held_is_not_told_of_the_revision_that_serves() -> None:
+    world = held(TOO_LARGE, "DoesNotFit")
+    hold(world, UNKNOWN_MODEL | {"precision": {}, "batching": {}}, "InspectingModel")
+    assert "plan" not in world.obj["status"]

@@ -30,6 +30,7 @@ from llmservice_operator.observe.facts import ChildFacts, RevisionFacts
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.status import is_told, status_of
+from llmservice_operator.observe.told import plan_of
 from llmservice_operator.observe.verdict import Obstacle, Subject, Verdict
 from llmservice_operator.planner.checks import check
 
@@ -171,7 +172,7 @@ def _refuse(
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
         effective=previous.get("effective") or {},
-        plan=previous.get("plan"),
+        plan=previous.get("plan") if observed.deployment is None else plan_of(observed.deployment.revision, previous),
         model=previous.get("model"),
         adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
     )

@@ -11,6 +11,7 @@ from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
+from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control import planning
@@ -20,6 +21,7 @@ from llmservice_operator.control.model_facts import ModelFacts, facts_of
 from llmservice_operator.control.planning import Question
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.plan import document, fitness
+from llmservice_operator.observe.told import plan_of, revision_of
 from llmservice_operator.observe.verdict import Fitness, Obstacle
 from llmservice_operator.planner.pick import Pick
 from llmservice_operator.planner.plan import Fit, Plan
@@ -59,16 +61,16 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
     if service.spec.fit_policy == "Ignore":
         ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, REASONS[Reason.POLICY_IGNORE].summary)
         return Outcome(ignored, recorded or NOTHING)
-    is_told = stand.same_key is not None and stand.same_key.label == _told_revision(service)
+    is_told = stand.same_key is not None and stand.same_key.label == revision_of(service.status)
     facts = facts_of(
         service, observed, now, may_borrow=not is_told, may_ask=recorded is None and not service.spec.paused
     )
     if facts.lack is not None:
         return Outcome(_unknown(facts.why_not), lack=facts.lack)
     if facts.is_waiting:
-        return _waiting(facts)
+        return _waiting(service, observed, facts)
     if recorded is not None and stand.same_key is not None:
-        told = service.status.get("plan") if is_told else None
+        told = plan_of(stand.same_key.label, service.status)
         outcome = _recorded(service, observed, settings, facts, recorded, told or {})
     else:
         outcome = _new(service, observed, settings, facts)
@@ -78,20 +80,23 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
     return _held_to(replace(outcome, model=facts.record, job=facts.job, requeue_after=wait), service)
 
 
-def _told_revision(service: LLMService) -> str | None:
-    """Which revision the status speaks of; it is written after the children."""
-    revision: str | None = (service.status.get("rollout") or {}).get("revision")
-    return revision
-
-
-def _waiting(facts: ModelFacts) -> Outcome:
-    """Until the model was looked at, nothing changes."""
+def _waiting(service: LLMService, observed: Observed, facts: ModelFacts) -> Outcome:
+    """Until the model was looked at, nothing of the edit is made; what is told of the revision that serves stands."""
+    serving = observed.deployment.revision if observed.deployment is not None else None
     return Outcome(
         Fitness(ConditionStatus.UNKNOWN, Reason.INSPECTING_MODEL, facts.why_not),
+        plan=plan_of(serving, service.status) if serving is not None else None,
+        model=_other_model(service) if serving is not None else None,
         hold=Obstacle(Reason.INSPECTING_MODEL, facts.why_not, is_final=False),
         job=facts.job,
         requeue_after=facts.look_again_after,
     )
+
+
+def _other_model(service: LLMService) -> Json | None:
+    """What is told of another model than the spec's: of the spec's own there is a failure at most, which is over."""
+    told: Json = service.status.get("model") or {}
+    return told if told.get("inspection") != inspection_key(service.spec) else None
 
 
 def _recorded(

@@ -7,8 +7,8 @@ from typing import Any
 
 from prometheus_client import Gauge
 
-from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
+from llmservice_operator.observe.told import is_plan_of_another
 
 Json = Mapping[str, Any]
 Series = dict[tuple[Gauge, tuple[str, ...]], float]
@@ -24,7 +24,7 @@ class Plans:
     def told(self, key: Key, status: Json) -> None:
         """A service's stored or just written status; an empty one: it is gone."""
         before = self._series.get(key, {})
-        plan = {} if _is_of_another(status) else status.get("plan") or {}
+        plan = {} if is_plan_of_another(status) else status.get("plan") or {}
         now = dict(self._of(key, plan, status.get("measured") or {}))
         for (gauge, labels), value in now.items():
             if before.get((gauge, labels)) != value:
@@ -49,9 +49,3 @@ class Plans:
         for quantity, (expected, real) in pairs.items():
             if expected is not None and real:
                 yield (self._error, (*key, quantity)), (expected - real) / real
-
-
-def _is_of_another(status: Json) -> bool:
-    """The plan is of a revision that is kept back, and what is measured of the one that serves."""
-    reasons = (c.get("reason") for c in status.get("conditions") or () if c.get("type") == "Ready")
-    return next(reasons, None) in (Reason.DOES_NOT_FIT, Reason.INSPECTING_MODEL)

@@ -18,6 +18,7 @@ from llmservice_runtime.inspected import Inspection
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.uri import ImageSource
+from llmservice_operator.api.status import InspectedTensors
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.control.decision import FactsOf
 from llmservice_operator.control.planning import is_enough, stated_memory_gib
@@ -36,6 +37,9 @@ _GIVE = "Give the model's facts in spec.model.architecture."
 _OR_GIVE = "Or give the model's facts in spec.model.architecture."
 JOB_KIND = "Job"
 _TEXT_LIMIT = 1024
+_WORD_LIMIT = 64
+_NUMBER_LIMIT = 2**62
+_PARTS = {field.alias or name for name, field in InspectedTensors.model_fields.items()}
 _CONFIG_LIMIT = 8192
 
 
@@ -160,17 +164,35 @@ def _end_of(job: JobFacts, pod: InspectionFacts | None) -> str | None:
 def _record(key: str, found: Inspection) -> dict[str, Any]:
     """The value of status.model."""
     record: dict[str, Any] = {"inspection": key}
-    if found.revision is not None:
-        record["revision"] = found.revision[:_TEXT_LIMIT]
+    if found.revision is not None and found.revision.isascii():
+        record["revision"] = found.revision[:_WORD_LIMIT]
     if found.failure is not None:
         return record | {"failure": _sentence(found.failure)}
     config = _text(found.config)
     if len(config) > _CONFIG_LIMIT:
         return record | {"failure": f"The model's config.json is larger than can be kept. {_GIVE}"}
+    if why := _impossible(found):
+        return record | {"failure": f"What was read of the model cannot be kept: {why}. {_GIVE}"}
     record["config"] = config
     if found.tensors is not None:
         record["tensors"] = dict(found.tensors)
     return record
+
+
+def _impossible(found: Inspection) -> str | None:
+    """What the API server, which stores 64 bits, would not take: then the whole status would go untold, for ever.
+
+    The words are those of a pod in a user's namespace.
+    """
+    for name, value in (found.tensors or {}).items():
+        if name == "dtype":
+            if not isinstance(value, str) or len(value) > _WORD_LIMIT or not value.isascii():
+                return f"the type of its tensors is no text of at most {_WORD_LIMIT} characters"
+        elif name not in _PARTS:
+            return f"its tensors have no {name[:_WORD_LIMIT]!a}"
+        elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_LIMIT:
+            return f"its tensors' {name[:_WORD_LIMIT]} is no whole number from 0 to 2^62"
+    return None
 
 
 def _sentence(failure: Failure) -> str:

@@ -17,8 +17,8 @@ from llmservice_runtime.contract import Failure
 from llmservice_runtime.inspected import Inspection
 
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.api.status import InspectedTensors
+from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.control.decision import FactsOf
 from llmservice_operator.control.planning import is_enough, stated_memory_gib

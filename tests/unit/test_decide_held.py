@@ -223,7 +223,7 @@ def test_the_edit_after_a_failed_rollout_is_told_by_itself(edit: Json, reason: s
     assert len({"Stalled", "Reconciling"} & set(conditions)) == 1
 
 
-INVALID = {"parallelism": {"tensorParallelSize": 3}}
+INVALID: Json = {"runtime": {"extraArgs": ["--no-such-flag"]}, "paused": False}
 BETWEEN: list[Any] = [
     # what happens between the edit that is held and its revert
     pytest.param([], id="at once"),
@@ -245,6 +245,7 @@ def test_an_edit_that_is_taken_back_leaves_no_verdict_behind(between: list[Json]
     for edit in between:
         world.edit(**edit)
         world.settle()
+    assert (world.conditions()["Accepted"]["status"] == "False") is (INVALID in between)
     world.obj["spec"] = before[0]
     world.edit()
     world.settle()

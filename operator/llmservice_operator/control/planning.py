@@ -187,7 +187,7 @@ def answer(asked: Question) -> Plan:
     except _FAILURES as error:
         device = asked.request.device
         reason = _failed("planning its memory", error)
-        return Plan(Fit.UNKNOWN, reason, ("spec.model.architecture",), gpu=device and device.name)
+        return Plan(Fit.UNKNOWN, reason, ("spec.model.architecture",), gpu=None if device is None else device.name)
 
 
 def _answer(asked: Question) -> Plan:

@@ -195,9 +195,11 @@ def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: C
         assert required_products(cluster, namespace, "picked") == [PRODUCT]
         before = cluster.must_get("deployments", namespace, "picked")
         cluster.apply(on_gpus("wide", "a", LLAMA_8B, parallelism={"tensorParallelSize": 8}), namespace)
-        too_few = cluster.wait_condition(namespace, "wide", "Fits", "False", timeout=PLANNED_WITHIN)
+        too_few = cluster.wait_condition(
+            namespace, "wide", "Fits", "Unknown", reason="FactsMissing", timeout=PLANNED_WITHIN
+        )
         assert "the largest node has 4" in too_few["message"]
-        assert cluster.get("deployments", namespace, "wide") is None
+        assert cluster.get("deployments", namespace, "wide") is not None, "an autoscaler may bring a larger one"
     # Something to look at again for: the template stays, with the node gone.
     patch(cluster, namespace, "picked", json.dumps({"spec": {"drain": {"timeoutSeconds": 7}}}))
     cluster.wait_condition(namespace, "picked", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)

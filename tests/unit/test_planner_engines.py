@@ -10,18 +10,9 @@ from llmservice_operator.planner.engines import CURRENT, engine, engine_of
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Device, Draft, Request
 
-LLAMA_8B = config_json.read(
-    {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-    }
-)
+from tests.unit.test_planner_overheads import config
+
+LLAMA_8B = config_json.read(config())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,8 +78,3 @@ def quantile(values: Sequence[float], share: float) -> float:
     """The smallest value that so many are not above."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))]
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle one."""
-    return statistics.median(values)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from llmservice_operator.planner.constants import CONSTANTS, FITTED
 from llmservice_operator.planner.plan import Fit
 
-from benchmarks.calibration.judge import COVERED, Judged, median, quantile
+from benchmarks.calibration.judge import COVERED, Judged, quantile
 
 HEAD = """\
 # How exact the planner is

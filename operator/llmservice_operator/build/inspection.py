@@ -7,8 +7,6 @@ is recorded.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +16,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_operator.build.environment import EnvVar, for_inspection, is_for_transfers
-from llmservice_operator.build.meta import INSPECTS_LABEL, Manifest, labels, metadata, selector
+from llmservice_operator.build.meta import INSPECTS_LABEL, Manifest, digest, labels, metadata, selector
 from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import Resources
 from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security
@@ -49,12 +47,12 @@ def inspection_key(spec: LLMServiceSpec) -> str:
     """A hash of what is looked at, and with which rights; nothing else in the spec calls for another look."""
     model = spec.model.model_dump(mode="json", include={"uri", "token_secret_ref", "s3"}, exclude_defaults=True)
     variables = [variable for variable in spec.runtime.env if is_for_transfers(variable["name"])]
-    return _hash([model, variables if is_fetched(spec.model.source) else []])
+    return digest([model, variables if is_fetched(spec.model.source) else []])
 
 
 def job_name(llm: LLMService) -> str:
     """NAME-inspect-HASH, of this very LLMService: one of the same name made later has another."""
-    ending = f"-inspect-{_hash([llm.uid, inspection_key(llm.spec)])}"
+    ending = f"-inspect-{digest([llm.uid, inspection_key(llm.spec)])}"
     return llm.name[: _NAME_BYTES - len(ending)].rstrip("-.") + ending
 
 
@@ -145,8 +143,3 @@ def _near_the_claim(llm: LLMService) -> Manifest:
         "nodeSelector": dict(llm.spec.pod_template.spec.node_selector),
         "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
     }
-
-
-def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

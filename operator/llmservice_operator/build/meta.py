@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
@@ -57,3 +59,9 @@ def cache_claim_name(service: LLMService) -> str:
 def adapters_config_name(service: LLMService) -> str:
     """The ConfigMap that says which adapters are to be served."""
     return f"{service.name}-adapters"
+
+
+def digest(value: Any) -> str:
+    """A short name for a value of JSON: the same for equal ones, whatever the order of their keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build.meta import REVISION_LABEL, Manifest
+from llmservice_operator.build.meta import REVISION_LABEL, Manifest, digest
 from llmservice_operator.build.sources import adapter_stores
 
 # Everything that is not listed needs no restart. Left out on purpose: model.architecture and accelerator.memory on
@@ -45,20 +43,15 @@ def revision_key(spec: LLMServiceSpec) -> str:
     fields["cache"] = cache.claim_name or (cache.size is not None)
     # An empty `lora` says as much as an adapter.
     fields["lora"] = [fields.get("lora") or {}, adapter_stores(spec)] if spec.is_lora_on else None
-    return _hash({key: value for key, value in fields.items() if value})
+    return digest({key: value for key, value in fields.items() if value})
 
 
 def revision_label(key: str, template: Manifest, update_requested: str | None) -> str:
     """The name of a template. An update that was asked for has another template under the same key."""
-    return key if update_requested is None else _hash([key, update_requested, template])
+    return key if update_requested is None else digest([key, update_requested, template])
 
 
 def labelled(template: Manifest, label: str) -> Manifest:
     """The template with the name that its pods carry."""
     metadata = template["metadata"]
     return template | {"metadata": metadata | {"labels": metadata["labels"] | {REVISION_LABEL: label}}}
-
-
-def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

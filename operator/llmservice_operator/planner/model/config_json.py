@@ -254,7 +254,3 @@ def _fitted(made: Architecture, reader: _Reader) -> Architecture:
     if not reader.keys.has("tie_word_embeddings"):
         forms += [replace(form, tie_word_embeddings=True) for form in forms]
     return min(forms, key=lambda form: abs(form.counted_parameters - total))
-
-
-INDISPENSABLE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
-"""Of a plain decoder; for messages and forms."""

@@ -6,19 +6,13 @@ Standard library only, Python 3.10 and later: this file is copied into other peo
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-if sys.version_info >= (3, 11):  # noqa: UP036 - vLLM images with Python 3.10 exist
-    from enum import StrEnum
-else:
-    from enum import Enum
-
-    class StrEnum(str, Enum):  # noqa: UP042
-        __str__ = str.__str__
-
+from llmservice_runtime.str_enum import StrEnum as StrEnum
+from llmservice_runtime.transfer import Transfer as Transfer
+from llmservice_runtime.transfer import TransferStep as TransferStep
 
 # Containers and ports of the pod.
 SERVER_CONTAINER = "server"
@@ -77,7 +71,10 @@ PROPAGATION_SECONDS = 10
 TEARDOWN_SECONDS = 20
 HANG_UNREADY_SECONDS = 30
 HANG_RESTART_SECONDS = 90
+# The start budget where nothing is known of the model, and the pod's startup probe, which is fixed: the supervisor
+# keeps the budget, goes on past it while the start moves, and ends before the probe would end it without a word.
 START_SECONDS = 3600
+START_CEILING_SECONDS = 7200
 
 # Kubernetes keeps this many bytes of a termination message.
 TERMINATION_LIMIT = 4096
@@ -252,71 +249,6 @@ _MEASURED_NAMES: Mapping[str, str] = {
 }
 
 
-class TransferStep(StrEnum):
-    """What a fetch is doing."""
-
-    LISTING = "Listing"
-    WAITING = "Waiting"
-    DOWNLOADING = "Downloading"
-    VERIFYING = "Verifying"
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A fetch under way: whose, and how far it is. Bytes; None where they are not known (yet)."""
-
-    artifact: str
-    step: TransferStep
-    bytes_done: int = 0
-    bytes_total: int | None = None
-    bytes_per_second: float | None = None
-
-    @property
-    def percent(self) -> int | None:
-        """Whole percent, rounded down; 100 only when all is there."""
-        return None if not self.bytes_total else min(100, self.bytes_done * 100 // self.bytes_total)
-
-    @property
-    def eta_seconds(self) -> int | None:
-        """At the present pace; None while there is none."""
-        if self.step is not TransferStep.DOWNLOADING or not self.bytes_total or not self.bytes_per_second:
-            return None
-        return round(max(0, self.bytes_total - self.bytes_done) / self.bytes_per_second)
-
-    def to_document(self) -> dict[str, Any]:
-        """As JSON, with what follows from it."""
-        document: dict[str, Any] = {
-            "artifact": self.artifact,
-            "step": str(self.step),
-            "bytesDone": self.bytes_done,
-            "bytesTotal": self.bytes_total,
-            "bytesPerSecond": None if self.bytes_per_second is None else round(self.bytes_per_second),
-            "percent": self.percent,
-            "etaSeconds": self.eta_seconds,
-        }
-        return {key: value for key, value in document.items() if value is not None}
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.to_document(), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Transfer:
-        """The reverse. ValueError, KeyError or TypeError where the text is something else."""
-        return cls.from_document(json.loads(text))
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Transfer:
-        """The reverse."""
-        return cls(
-            artifact=str(document["artifact"]),
-            step=TransferStep(document["step"]),
-            bytes_done=int(document.get("bytesDone", 0)),
-            bytes_total=document.get("bytesTotal"),
-            bytes_per_second=document.get("bytesPerSecond"),
-        )
-
-
 @dataclass(frozen=True)
 class AdapterState:
     """One adapter of the mounted list: served, or why not (yet)."""
@@ -336,6 +268,27 @@ class AdapterState:
 
 
 @dataclass(frozen=True)
+class DrainReport:
+    """The termination message of a server that was told to end and did, with exit code 0, but not without loss."""
+
+    cut: int
+    """Requests that outlived the drain timeout and were ended."""
+
+    def to_json(self) -> str:
+        """One line of JSON; never one that Failure.from_json takes for a failure."""
+        return json.dumps({"version": VERSION, "drain": {"cut": self.cut}}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> DrainReport | None:
+        """The report in a termination message; None where the text is something else."""
+        try:
+            document = json.loads(text)
+            return cls(int(document["drain"]["cut"])) if document["version"] == VERSION else None
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
 class State:
     """The body of GET /state."""
 
@@ -344,6 +297,12 @@ class State:
     ready: bool = False
     progress: str = ""
     phase_seconds: float = 0.0
+    start_budget_seconds: float | None = None
+    """What a start may take, fetching apart, before it must show that it moves; None once it has started."""
+    usual_start_seconds: float | None = None
+    """What it usually takes, fetching apart; None where nobody knows, and once it has started."""
+    slow: bool = False
+    """It starts, it moves, and it has used up its budget. Not a failure."""
     model_names: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
     transfer: Transfer | None = None
@@ -364,6 +323,10 @@ class State:
             "modelNames": list(self.model_names),
             "measured": self.measured.to_document(),
         }
+        if self.start_budget_seconds is not None:
+            document |= {"startBudgetSeconds": self.start_budget_seconds, "slow": self.slow}
+        if self.usual_start_seconds is not None:
+            document["usualStartSeconds"] = self.usual_start_seconds
         if self.transfer is not None:
             document["transfer"] = self.transfer.to_document()
         if self.adapters_hash:
@@ -387,6 +350,9 @@ class State:
                 ready=bool(document["ready"]),
                 progress=str(document["progress"]),
                 phase_seconds=float(document["phaseSeconds"]),
+                start_budget_seconds=document.get("startBudgetSeconds"),
+                usual_start_seconds=document.get("usualStartSeconds"),
+                slow=bool(document.get("slow", False)),
                 model_names=tuple(document["modelNames"]),
                 measured=Measured.from_document(document["measured"]),
                 transfer=Transfer.from_document(transfer) if transfer else None,

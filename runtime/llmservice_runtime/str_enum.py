@@ -1,0 +1,13 @@
+"""StrEnum, which Python 3.10 does not have: vLLM images with it exist."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):  # noqa: UP036
+    from enum import StrEnum
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):  # noqa: UP042
+        __str__ = str.__str__

@@ -1,0 +1,75 @@
+"""How far a fetch is, as it crosses from the fetching process to the supervisor, and from there to the operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_runtime.str_enum import StrEnum
+
+
+class TransferStep(StrEnum):
+    """What a fetch is doing."""
+
+    LISTING = "Listing"
+    WAITING = "Waiting"
+    DOWNLOADING = "Downloading"
+    VERIFYING = "Verifying"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A fetch under way: whose, and how far it is. Bytes; None where they are not known (yet)."""
+
+    artifact: str
+    step: TransferStep
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    bytes_per_second: float | None = None
+
+    @property
+    def percent(self) -> int | None:
+        """Whole percent, rounded down; 100 only when all is there."""
+        return None if not self.bytes_total else min(100, self.bytes_done * 100 // self.bytes_total)
+
+    @property
+    def eta_seconds(self) -> int | None:
+        """At the present pace; None while there is none."""
+        if self.step is not TransferStep.DOWNLOADING or not self.bytes_total or not self.bytes_per_second:
+            return None
+        return round(max(0, self.bytes_total - self.bytes_done) / self.bytes_per_second)
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, with what follows from it."""
+        document: dict[str, Any] = {
+            "artifact": self.artifact,
+            "step": str(self.step),
+            "bytesDone": self.bytes_done,
+            "bytesTotal": self.bytes_total,
+            "bytesPerSecond": None if self.bytes_per_second is None else round(self.bytes_per_second),
+            "percent": self.percent,
+            "etaSeconds": self.eta_seconds,
+        }
+        return {key: value for key, value in document.items() if value is not None}
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_document(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Transfer:
+        """The reverse. ValueError, KeyError or TypeError where the text is something else."""
+        return cls.from_document(json.loads(text))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Transfer:
+        """The reverse."""
+        return cls(
+            artifact=str(document["artifact"]),
+            step=TransferStep(document["step"]),
+            bytes_done=int(document.get("bytesDone", 0)),
+            bytes_total=document.get("bytesTotal"),
+            bytes_per_second=document.get("bytesPerSecond"),
+        )

@@ -7,6 +7,7 @@ import llmservice_operator
 import llmservice_runtime
 import pytest
 from llmservice_operator.api.crd import schema
+from llmservice_operator.api.reason_docs import GROUPS
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.rules import RULES
 from llmservice_operator.api.schema import at
@@ -21,8 +22,14 @@ def test_explained(reason: Reason) -> None:
     doc = REASONS[reason]
     assert doc.summary.endswith(".")
     assert doc.remedy.endswith((".", '".', "`."))
-    for path in FIELD.findall(f"{doc.summary} {doc.remedy}"):
+    for path in FIELD.findall(f"{doc.summary} {doc.remedy} {doc.look}"):
         assert at(ROOT, path), path
+
+
+def test_each_is_in_one_group_and_says_where_to_look() -> None:
+    words = [word for group in GROUPS for word in group.docs]
+    assert sorted(words) == sorted(str(reason) for reason in Reason)
+    assert [word for group in GROUPS for word, doc in group.docs.items() if not (doc.look or group.look)] == []
 
 
 def test_a_reason_is_a_word_that_a_condition_may_carry() -> None:

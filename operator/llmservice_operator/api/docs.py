@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llmservice_operator.api.kubernetes import Schema
 from llmservice_operator.api.matrix.page import page
-from llmservice_operator.api.reasons import REASONS
+from llmservice_operator.api.reason_docs import GROUPS, Group, ReasonDoc
 
 _HEADER = "<!-- Generated from operator/llmservice_operator/api by `make crds`: do not edit. -->\n\n"
 _SHAPED = {
@@ -23,15 +23,28 @@ def fields_page(schema: Schema) -> str:
 
 
 def reasons_page() -> str:
-    """Every reason: what happened, what to do."""
+    """What went wrong and what to do: each reason with what happened, where to look and what to do about it."""
     lines = [
-        "# Reasons\n",
-        "Words that stand in `status.conditions[].reason`, `status.failure.reason` and in Events.\n",
-        "| Reason | What happened | What to do |",
-        "|-|-|-|",
+        "# What went wrong and what to do\n",
+        "The words that stand in the column REASON of `kubectl get llms`, in `status.conditions[].reason`, in "
+        "`status.failure.reason` and in Events. `status.failure` has the sentence for your case, since when and in "
+        "which pod it was seen, the lines that it was told by, and what to do. One Event on the LLMService tells of "
+        "each failure when it begins; the metric `llmservice_failing_services` counts the services that have one, by "
+        "reason.\n",
+        "For a service: `kubectl get llms NAME`, then `kubectl describe llms NAME`. In the commands below NAME is "
+        "that of the LLMService.\n",
     ]
-    lines += [f"| `{reason}` | {doc.summary} | {doc.remedy} |" for reason, doc in REASONS.items()]
-    return _HEADER + "\n".join(lines) + "\n"
+    for group in GROUPS:
+        lines += [f"## {group.title}\n", *([f"{group.intro}\n"] if group.intro else [])]
+        lines += ["| Reason | What happened | What to look at | What to do |", "|-|-|-|-|"]
+        lines += [_reason_row(reason, doc, group) for reason, doc in group.docs.items()]
+        lines.append("")
+    return _HEADER + "\n".join(lines)
+
+
+def _reason_row(reason: str, doc: ReasonDoc, group: Group) -> str:
+    cells = [cell.replace("|", "\\|") for cell in (doc.summary, doc.look or group.look, doc.remedy)]
+    return f"| `{reason}` | {' | '.join(cells)} |"
 
 
 def compatibility_page() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, FactsOf, GpusOf
+from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, RoomFor
 from llmservice_operator.observe.facts import (
     BudgetFacts,
     ChildFacts,
@@ -28,6 +28,7 @@ from llmservice_operator.observe.inspections import InspectionFacts
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.room import Room
 
 Json = dict[str, Any]
 
@@ -89,7 +90,10 @@ class World:
     """What another service of the namespace knows of the model; by default all there is to know."""
     gpus: ClusterGPUs = field(default_factory=ClusterGPUs)
     """What a look at the nodes shows; by default there is none with a GPU."""
+    room: Room = field(default_factory=Room)
+    """What is free; by default there is no node."""
     node_reads: int = 0
+    room_reads: int = 0
     settings: Settings = SETTINGS
     now: datetime = NOW
     status_writes: int = 0
@@ -128,6 +132,10 @@ class World:
                     assert observed.gpus is None
                     self.node_reads += 1
                     observed = replace(observed, gpus=self.gpus)
+                case RoomFor():
+                    assert observed.room is None
+                    self.room_reads += 1
+                    observed = replace(observed, room=self.room)
                 case FactsOf(inspection):
                     assert observed.lent is None
                     observed = replace(observed, lent=self.lent and {**self.lent, "inspection": inspection})

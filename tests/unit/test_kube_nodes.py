@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
-from llmservice_operator.kube.nodes import KEPT_SECONDS, Nodes, group_of
+from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, group_of
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
+from llmservice_operator.planner.room import Holder, Room
 
 Json = dict[str, Any]
 
@@ -178,6 +179,79 @@ async def test_other_errors_are_tried_again_with_the_service() -> None:
     for _ in range(2):
         with pytest.raises(Unreachable):
             await nodes.gpus(GPU, {})
+
+
+class Cluster(KubeClient):
+    """Nodes and pods, in pages of one."""
+
+    def __init__(self, nodes: list[Json], pods: list[Json], refused: str = "") -> None:
+        self.items, self.refused = {"nodes": nodes, "pods": pods}, refused
+        self.asked: list[str] = []
+
+    async def list_pages(self, resource: Resource, namespace: str | None, **_: Any) -> AsyncIterator[Json]:
+        assert namespace is None
+        self.asked.append(resource.plural)
+        if resource.plural == self.refused:
+            raise Refused("not for you", code=403)
+        for item in self.items[resource.plural]:
+            yield {"items": [item]}
+
+
+def named(name: str, raw: Json) -> Json:
+    return raw | {"metadata": raw["metadata"] | {"name": name}}
+
+
+def a_pod(name: str, where: str | None, gpus: str, metadata: Json | None = None, phase: str = "Running") -> Json:
+    limits = {"cpu": "1"} | ({GPU: gpus} if gpus else {})
+    return {
+        "metadata": {"name": name, "namespace": "team-a"} | (metadata or {}),
+        "spec": {"containers": [{"resources": {"limits": limits}}]} | ({"nodeName": where} if where else {}),
+        "status": {"phase": phase},
+    }
+
+
+CHAT = {"labels": {"llmservice.dev/service": "chat"}}
+BATCH = {"ownerReferences": [{"kind": "Node", "name": "no"}, {"kind": "Job", "name": "batch", "controller": True}]}
+
+
+async def test_what_is_free_and_who_has_the_rest() -> None:
+    nodes = [named("a", node()), named("b", node({})), named("cordoned", node(unschedulable=True))]
+    pods = [
+        a_pod("chat-1", "a", "2", CHAT),
+        a_pod("batch-1", "a", "1", BATCH),
+        a_pod("alone", "a", "1"),
+        a_pod("without", "a", ""),
+        a_pod("over", "a", "4", phase="Succeeded"),
+        a_pod("waiting", None, "8"),
+        a_pod("elsewhere", "cordoned", "1"),
+    ]
+    a, b = (await Nodes(Cluster(nodes, pods)).room(GPU)).nodes
+    assert (a.name, a.product) == ("a", H100.product)
+    assert [int(a.free(GPU)), int(a.free("cpu")), int(a.used["pods"])] == [4, 60, 4]
+    assert a.holders == (Holder("team-a", "chat", 2), Holder("team-a", "batch", 1), Holder("team-a", "alone", 1))
+    assert (b.name, b.product, int(b.free(GPU)), b.holders) == ("b", None, 8, ())
+
+
+async def test_on_cpus_nobody_holds_anything() -> None:
+    (a,) = (await Nodes(Cluster([named("a", node())], [a_pod("chat-1", "a", "2", CHAT)])).room(None)).nodes
+    assert (a.holders, int(a.free("cpu"))) == ((), 63)
+
+
+async def test_room_is_kept_for_some_seconds_by_kind_of_accelerator() -> None:
+    kube, clock = Cluster([node()], []), Clock()
+    nodes = Nodes(kube, clock=clock)
+    for _ in range(3):
+        await nodes.room(GPU)
+    assert kube.asked == ["nodes", "pods"]
+    await nodes.room(MIG)
+    clock.now = KEPT_SECONDS
+    await nodes.room(GPU)
+    assert kube.asked == ["nodes", "pods"] * 3
+
+
+@pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])
+async def test_room_without_a_right_names_it(plural: str, right: str) -> None:
+    assert await Nodes(Cluster([node()], [], refused=plural)).room(GPU) == Room(missing_right=right)
 
 
 def test_the_label_of_amd_counts_binary_gigabytes() -> None:

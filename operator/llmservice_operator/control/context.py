@@ -19,6 +19,7 @@ from llmservice_operator.control.starts import Starts
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
+from llmservice_operator.planner.room import Room
 
 
 class Decide(Protocol):
@@ -51,6 +52,8 @@ class Memory:
     """What the API server did not take. While something is in here, no child is applied."""
     declined: dict[ChildId, Refusal] = field(default_factory=dict)
     """What it did not take either, and what can be done without for this generation."""
+    room: tuple[float, Room] | None = None
+    """What was free when a decision asked last, and when that was."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
     _tries: int = 0

@@ -68,7 +68,17 @@ class FactsOf:
     inspection: str
 
 
-Lack = GpusOf | FactsOf
+@dataclass(frozen=True, slots=True)
+class RoomFor:
+    """To be found out: what is free on the cluster's nodes, and who holds a resource, as `Observed.room`."""
+
+    resource: str | None
+    """The accelerator's; None on CPUs."""
+    may_be_old: float = 0.0
+    """Seconds for which what this service was told before will do: texts are not to move more often."""
+
+
+Lack = GpusOf | FactsOf | RoomFor
 """What no watch tells, and only a few decisions need."""
 
 

@@ -12,12 +12,13 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, Lack
+from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, Lack, RoomFor
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.room import Room
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,17 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
         return replace(around, lent=lent(lack.inspection, key, ctx))
     if isinstance(lack, GpusOf) and around.gpus is None:
         return replace(around, gpus=await ctx.nodes.gpus(lack.resource, dict(lack.node_selector)))
+    if isinstance(lack, RoomFor) and around.room is None:
+        return replace(around, room=await room(lack, key, ctx))
     raise RuntimeError(f"a decision lacks what it was given: {lack}")
+
+
+async def room(lack: RoomFor, key: Key, ctx: Context) -> Room:
+    """What is free: now, or as this service was told a while ago."""
+    memory, now = ctx.memories[key], ctx.clock()
+    if memory.room is None or now - memory.room[0] >= lack.may_be_old:
+        memory.room = (now, await ctx.nodes.room(lack.resource))
+    return memory.room[1]
 
 
 def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:

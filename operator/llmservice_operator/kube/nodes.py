@@ -1,4 +1,4 @@
-"""Reads the cluster's GPUs off its nodes, for as long as a plan needs them: listed in pages, summed up, forgotten."""
+"""Reads the cluster's GPUs and what is free off its nodes and pods: listed in pages, summed up, soon forgotten."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from typing import Any
 
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid
-from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.quantity import amount
+from llmservice_operator.planner.room import Holder, NodeRoom, Room, amounts, plus, requests_of
 
 JSON = Mapping[str, Any]
 
 NODE = Resource("", "v1", "nodes", "Node")
 RIGHT = "list nodes"
+RIGHT_TO_PODS = "list pods in all namespaces"
 KEPT_SECONDS = 10.0
 """Many services that are planned at once share one list."""
 _MIB = 2**20
+_SERVICE_LABEL = "llmservice.dev/service"
 
 
 class Nodes:
@@ -31,6 +34,7 @@ class Nodes:
         self._kube = kube
         self._clock = clock
         self._kept: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
+        self._rooms: dict[str | None, tuple[float, Room]] = {}
         self._reading = asyncio.Lock()
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
@@ -48,6 +52,38 @@ class Nodes:
             found = await self._read(resource, labels)
             self._kept[resource, labels] = (now, found)
             return found
+
+    async def room(self, resource: str | None) -> Room:
+        """What is free on nodes that take pods, and who holds the accelerators of this kind.
+
+        Where a right is missing the answer names it; other errors are raised and tried again with the service.
+        """
+        async with self._reading:
+            now = self._clock()
+            self._rooms = {which: kept for which, kept in self._rooms.items() if now - kept[0] < KEPT_SECONDS}
+            known = self._rooms.get(resource)
+            if known is not None:
+                return known[1]
+            found = await self._read_room(resource)
+            self._rooms[resource] = (now, found)
+            return found
+
+    async def _read_room(self, resource: str | None) -> Room:
+        nodes: dict[str, NodeRoom] = {}
+        try:
+            async for page in self._kube.list_pages(NODE, None):
+                for node in page.get("items") or ():
+                    if not (node.get("spec") or {}).get("unschedulable"):
+                        nodes[node["metadata"]["name"]] = node_room(node)
+        except Forbidden:
+            return Room(missing_right=RIGHT)
+        try:
+            async for page in self._kube.list_pages(POD, None):
+                for pod in page.get("items") or ():
+                    _take(pod, nodes, resource)
+        except Forbidden:
+            return Room(missing_right=RIGHT_TO_PODS)
+        return Room(tuple(nodes.values()))
 
     async def _read(self, resource: str, labels: str) -> ClusterGPUs:
         counts: Counter[NodeGroup] = Counter()
@@ -71,13 +107,48 @@ def group_of(node: JSON, resource: str) -> NodeGroup | None:
         return None
     labels = node["metadata"].get("labels") or {}
     return NodeGroup(
-        product=labels.get("nvidia.com/gpu.product") or labels.get("amd.com/gpu.product-name"),
+        product=_product(labels),
         per_node=per_node,
         memory_mib=_memory_mib(labels, resource),
         capability=_capability(labels),
         is_amd="amd.com/gpu.product-name" in labels,
         taints=tuple(sorted(_taints(spec))),
     )
+
+
+def node_room(node: JSON) -> NodeRoom:
+    """An empty node."""
+    labels = node["metadata"].get("labels") or {}
+    return NodeRoom(
+        name=node["metadata"]["name"],
+        product=_product(labels),
+        allocatable=amounts((node.get("status") or {}).get("allocatable") or {}),
+        taints=tuple(sorted(_taints(node.get("spec") or {}))),
+        labels=labels,
+    )
+
+
+def owner_of(pod: JSON) -> tuple[str, str]:
+    """(namespace, name) of the LLMService that a pod serves, else of what controls it, else of the pod itself."""
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    controller = next((r["name"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None)
+    return metadata["namespace"], labels.get(_SERVICE_LABEL) or controller or metadata["name"]
+
+
+def _take(pod: JSON, nodes: dict[str, NodeRoom], resource: str | None) -> None:
+    """Count a pod in where it is; one that ended asks for nothing any more."""
+    node = nodes.get((pod.get("spec") or {}).get("nodeName") or "")
+    if node is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return
+    asked = requests_of(pod["spec"])
+    count = int(asked.get(resource or "", 0))
+    holders = (*node.holders, Holder(*owner_of(pod), count)) if count else node.holders
+    nodes[node.name] = replace(node, used=plus(node.used, asked), holders=holders)
+
+
+def _product(labels: JSON) -> str | None:
+    return labels.get("nvidia.com/gpu.product") or labels.get("amd.com/gpu.product-name")
 
 
 def _count(allocatable: JSON, resource: str) -> int:

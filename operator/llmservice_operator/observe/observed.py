@@ -20,6 +20,7 @@ from llmservice_operator.observe.inspections import InspectionFacts
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.room import Room
 
 ChildId = tuple[str, str]
 """(kind, name)"""
@@ -70,6 +71,8 @@ class Observed:
     """status.model of another service of the same model, empty where there is none; None: nobody looked."""
     gpus: ClusterGPUs | None = None
     """What nodes have; None: nobody looked, since only a new revision needs it."""
+    room: Room | None = None
+    """What is free on them; None: nobody looked, since only a choice of strategy and a pod without a node need it."""
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

@@ -1,0 +1,198 @@
+"""What is free on the cluster's nodes, as a value: kube/nodes.py reads it, and a rollout that must choose asks it.
+
+The scheduler has the last word: what pods want of each other (anti-affinity, spreading, volumes) is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+from llmservice_operator.planner.quantity import amount
+
+Json = Mapping[str, Any]
+Amounts = Mapping[str, Decimal]
+"""By resource: CPUs, bytes, pieces."""
+
+PODS = "pods"
+"""Nodes take so many pods and no more, as if that were a resource."""
+_NOTHING: Amounts = MappingProxyType({})
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has accelerators of a node."""
+
+    namespace: str
+    name: str
+    """The LLMService, else what the pods belong to, else the pod."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """One node that takes pods: what it has, and what its pods asked for."""
+
+    name: str
+    product: str | None = None
+    """The GPU, by its label."""
+    allocatable: Amounts = field(default_factory=lambda: _NOTHING)
+    used: Amounts = field(default_factory=lambda: _NOTHING)
+    taints: tuple[tuple[str, str, str], ...] = ()
+    """(key, value, effect) of those that keep pods away."""
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
+    holders: tuple[Holder, ...] = ()
+    """Of the accelerator that was asked for."""
+
+    def free(self, resource: str) -> Decimal:
+        """What nobody asked for; never below 0, though pods may have been placed before a device broke."""
+        return max(Decimal(0), _of(self.allocatable, resource) - _of(self.used, resource))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """All nodes that take pods."""
+
+    nodes: tuple[NodeRoom, ...] = ()
+    missing_right: str | None = None
+    """The right without which nothing could be read."""
+
+
+def room_for(room: Room, pod_spec: Json) -> int:
+    """How many more pods of this spec the nodes have room for."""
+    wanted = requests_of(pod_spec)
+    return sum(fitting(node, wanted) for node in nodes_for(room, pod_spec))
+
+
+def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
+    """Nodes that pods of this spec may go to, full ones too."""
+    tolerations = pod_spec.get("tolerations") or ()
+    for node in room.nodes:
+        if all(tolerates(taint, tolerations) for taint in node.taints) and _is_selected(node, pod_spec):
+            yield node
+
+
+def fitting(node: NodeRoom, wanted: Amounts) -> int:
+    """How many more pods that ask for so much go onto one node."""
+    return int(min(node.free(resource) // each for resource, each in wanted.items() if each > 0))
+
+
+def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
+    """Free accelerators by product, of all nodes that have any of them; None: the node does not say which they are."""
+    found: Counter[str | None] = Counter()
+    for node in room.nodes:
+        if node.allocatable.get(resource):
+            found[node.product] += int(node.free(resource))
+    return dict(found)
+
+
+def holders(nodes: Iterable[NodeRoom]) -> tuple[Holder, ...]:
+    """Who has how many on these nodes together, those with the most first."""
+    found: Counter[tuple[str, str]] = Counter()
+    for node in nodes:
+        for holder in node.holders:
+            found[holder.namespace, holder.name] += holder.count
+    most_first = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Holder(namespace, name, count) for (namespace, name), count in most_first)
+
+
+def requests_of(pod_spec: Json) -> dict[str, Decimal]:
+    """What the scheduler counts for a pod: all containers together, or the init container that asks for more."""
+    sidecars: Amounts = _NOTHING
+    most: Amounts = _NOTHING
+    for container in pod_spec.get("initContainers") or ():
+        asked = plus(sidecars, _requested(container))
+        most = {name: max(_of(most, name), _of(asked, name)) for name in {*most, *asked}}
+        if container.get("restartPolicy") == "Always":  # it runs on beside all that start after it
+            sidecars = asked
+    together = sidecars
+    for container in pod_spec.get("containers") or ():
+        together = plus(together, _requested(container))
+    found = {name: max(_of(most, name), _of(together, name)) for name in {*most, *together}}
+    found |= _requested(pod_spec)
+    return plus(plus(found, amounts(pod_spec.get("overhead") or {})), {PODS: Decimal(1)})
+
+
+def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
+    """Both together."""
+    return {name: _of(one, name) + _of(other, name) for name in {*one, *other}}
+
+
+def amounts(quantities: Json) -> dict[str, Decimal]:
+    """Quantities as numbers; what is none is left out, for a list of nodes is no place to fail."""
+    found = {}
+    for name, quantity in quantities.items():
+        try:
+            found[name] = amount(str(quantity))
+        except ValueError:
+            continue
+    return found
+
+
+def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
+    """Whether a pod with these tolerations may go where this taint is."""
+    key, value, effect = taint
+    return effect not in _KEEPS_AWAY or any(
+        toleration.get("effect") in (None, "", effect)
+        and toleration.get("key") in (None, "", key)
+        and (toleration.get("operator") == "Exists" or (toleration.get("value") or "") == value)
+        for toleration in tolerations
+    )
+
+
+def _of(found: Amounts, resource: str) -> Decimal:
+    return found.get(resource, Decimal(0))
+
+
+def _requested(owner: Json) -> dict[str, Decimal]:
+    """A limit without a request is a request too."""
+    resources = owner.get("resources") or {}
+    return amounts((resources.get("limits") or {}) | (resources.get("requests") or {}))
+
+
+def _is_selected(node: NodeRoom, pod_spec: Json) -> bool:
+    """By the node selector and by one of the terms of the required node affinity."""
+    if any(node.labels.get(key) != value for key, value in (pod_spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return not required or any(_matches(node, term) for term in required.get("nodeSelectorTerms") or ())
+
+
+def _matches(node: NodeRoom, term: Json) -> bool:
+    """All of a term's expressions; a term without any selects nothing."""
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    by_label = all(_holds(node.labels.get(e["key"]), e) for e in expressions)
+    return by_label and all(_holds(node.name if f["key"] == "metadata.name" else None, f) for f in fields)
+
+
+def _holds(found: str | None, expression: Json) -> bool:
+    values = expression.get("values") or ()
+    match expression.get("operator"):
+        case "In":
+            return found in values
+        case "NotIn":
+            return found not in values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt":
+            return any(_is_more(found, value) for value in values)
+        case "Lt":
+            return any(_is_more(value, found) for value in values)
+    return False
+
+
+def _is_more(one: str | None, other: str | None) -> bool:
+    """As numbers; what is none is neither more nor less than anything."""
+    numbers = [int(text) for text in (one, other) if text is not None and text.removeprefix("-").isdecimal()]
+    return len(numbers) == 2 and numbers[0] > numbers[1]

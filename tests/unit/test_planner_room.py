@@ -1,0 +1,210 @@
+"""What is free on nodes, counted as the scheduler counts it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmservice_operator.planner.room import (
+    Holder,
+    NodeRoom,
+    Room,
+    amounts,
+    fitting,
+    free_gpus,
+    holders,
+    plus,
+    requests_of,
+    room_for,
+)
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+L4, H100 = "NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"
+
+
+def a_node(name: str = "a", product: str | None = L4, used: Json | None = None, **more: Any) -> NodeRoom:
+    has = {"cpu": "16", "memory": "64Gi", GPU: "4", "pods": "110"} | more.pop("has", {})
+    labels = {"kubernetes.io/hostname": name} | ({"nvidia.com/gpu.product": product} if product else {})
+    labels |= more.pop("labels", {})
+    return NodeRoom(name, product, amounts(has), amounts(used or {}), labels=labels, **more)
+
+
+def container(limits: Json | None = None, **requests: str) -> Json:
+    return {"name": "c", "resources": {"requests": requests, "limits": limits or {}}}
+
+
+ONE_GPU = {"containers": [container({GPU: "1"}, cpu="2", memory="8Gi")]}
+
+
+def pod(**fields: Any) -> Json:
+    return ONE_GPU | fields
+
+
+def affinity(*terms: Json) -> Json:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def expression(key: str, operator: str, *values: str) -> Json:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+TAINT = ("nvidia.com/gpu", "", "NoSchedule")
+PRODUCT = "nvidia.com/gpu.product"
+# id, nodes, pod, how many more
+ROOM: list[tuple[str, list[NodeRoom], Json, int]] = [
+    ("no node", [], ONE_GPU, 0),
+    ("all free", [a_node()], ONE_GPU, 4),
+    ("two nodes", [a_node("a"), a_node("b", used={GPU: "3"})], ONE_GPU, 5),
+    ("no GPU free", [a_node(used={GPU: "4"})], ONE_GPU, 0),
+    ("more in use than there is", [a_node(used={GPU: "5"})], ONE_GPU, 0),
+    ("a GPU free, but no CPU", [a_node(used={"cpu": "15"})], ONE_GPU, 0),
+    ("a GPU free, but no memory", [a_node(used={"memory": "60Gi"})], ONE_GPU, 0),
+    ("CPUs for one", [a_node(used={"cpu": "13500m"})], ONE_GPU, 1),
+    ("a full node", [a_node(used={"pods": "110"})], ONE_GPU, 0),
+    (
+        "GPUs of one pod on one node",
+        [a_node(used={GPU: "3"}), a_node("b", used={GPU: "3"})],
+        pod(containers=[container({GPU: "2"})]),
+        0,
+    ),
+    ("no such resource", [a_node(has={GPU: "0"})], ONE_GPU, 0),
+    ("a CPU pod", [a_node(used={"cpu": "15"})], {"containers": [container(cpu="500m", memory="1Gi")]}, 2),
+    ("a pod that asks for nothing", [a_node(used={"pods": "109"})], {"containers": [{"name": "c"}]}, 1),
+    ("a taint", [a_node(taints=(TAINT,))], ONE_GPU, 0),
+    ("a taint that is tolerated", [a_node(taints=(TAINT,))], pod(tolerations=[{"key": GPU, "operator": "Exists"}]), 4),
+    (
+        "another value",
+        [a_node(taints=(("team", "b", "NoExecute"),))],
+        pod(tolerations=[{"key": "team", "value": "a"}]),
+        0,
+    ),
+    ("the value", [a_node(taints=(("team", "b", "NoExecute"),))], pod(tolerations=[{"key": "team", "value": "b"}]), 4),
+    ("not ready", [a_node(taints=(("node.kubernetes.io/not-ready", "", "NoSchedule"),))], ONE_GPU, 0),
+    ("a mild taint", [a_node(taints=(("team", "b", "PreferNoSchedule"),))], ONE_GPU, 4),
+    ("the selector", [a_node("a"), a_node("b")], pod(nodeSelector={"kubernetes.io/hostname": "a"}), 4),
+    ("no node of the selector", [a_node("a")], pod(nodeSelector={"pool": "x"}), 0),
+    ("the product", [a_node("a"), a_node("b", H100)], pod(affinity=affinity(expression(PRODUCT, "In", H100))), 4),
+    (
+        "not the product",
+        [a_node("a"), a_node("b", H100)],
+        pod(affinity=affinity(expression(PRODUCT, "NotIn", H100))),
+        4,
+    ),
+    (
+        "one term of two",
+        [a_node("a"), a_node("b", H100)],
+        pod(affinity=affinity(expression(PRODUCT, "In", H100), expression("pool", "Exists"))),
+        4,
+    ),
+    (
+        "both expressions",
+        [a_node("a")],
+        pod(
+            affinity=affinity(
+                {"matchExpressions": [{"key": PRODUCT, "operator": "Exists"}, {"key": "pool", "operator": "Exists"}]}
+            )
+        ),
+        0,
+    ),
+    ("a label that must not be", [a_node("a", None)], pod(affinity=affinity(expression(PRODUCT, "DoesNotExist"))), 4),
+    ("more than", [a_node(labels={"gen": "9"})], pod(affinity=affinity(expression("gen", "Gt", "8"))), 4),
+    ("less than", [a_node(labels={"gen": "9"})], pod(affinity=affinity(expression("gen", "Lt", "8"))), 0),
+    (
+        "more than, without a number",
+        [a_node(labels={"gen": "x"})],
+        pod(affinity=affinity(expression("gen", "Gt", "8"))),
+        0,
+    ),
+    (
+        "by name",
+        [a_node("a"), a_node("b")],
+        pod(affinity=affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]})),
+        4,
+    ),
+    ("a term that says nothing", [a_node("a")], pod(affinity=affinity({})), 0),
+    (
+        "preferences only",
+        [a_node("a")],
+        pod(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}),
+        4,
+    ),
+]
+
+
+@pytest.mark.parametrize(("nodes", "spec", "count"), [row[1:] for row in ROOM], ids=[row[0] for row in ROOM])
+def test_room_for_more_pods(nodes: list[NodeRoom], spec: Json, count: int) -> None:
+    assert room_for(Room(tuple(nodes)), spec) == count
+
+
+ALWAYS = {"restartPolicy": "Always"}
+# id, pod, CPUs that the scheduler counts
+CPUS: list[tuple[str, Json, str]] = [
+    ("containers add up", {"containers": [container(cpu="1"), container(cpu="500m")]}, "1.5"),
+    ("a limit alone is a request", {"containers": [container({"cpu": "3"})]}, "3"),
+    ("a request beside a limit counts", {"containers": [container({"cpu": "3"}, cpu="1")]}, "1"),
+    (
+        "init containers run one by one",
+        {"containers": [container(cpu="1")], "initContainers": [container(cpu="2"), container(cpu="3")]},
+        "3",
+    ),
+    ("small ones cost nothing", {"containers": [container(cpu="4")], "initContainers": [container(cpu="2")]}, "4"),
+    (
+        "a sidecar runs beside",
+        {"containers": [container(cpu="4")], "initContainers": [container(cpu="2") | ALWAYS]},
+        "6",
+    ),
+    (
+        "and beside what starts after it",
+        {"containers": [container(cpu="1")], "initContainers": [container(cpu="2") | ALWAYS, container(cpu="5")]},
+        "7",
+    ),
+    (
+        "not beside what ended before",
+        {"containers": [container(cpu="1")], "initContainers": [container(cpu="5"), container(cpu="2") | ALWAYS]},
+        "5",
+    ),
+    ("overhead", {"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, "1.25"),
+    ("of the whole pod", {"containers": [container(cpu="1")], "resources": {"requests": {"cpu": "2"}}}, "2"),
+    ("nonsense is nothing", {"containers": [container(cpu="lots")]}, "0"),
+]
+
+
+@pytest.mark.parametrize(("spec", "cpus"), [row[1:] for row in CPUS], ids=[row[0] for row in CPUS])
+def test_what_the_scheduler_counts_for_a_pod(spec: Json, cpus: str) -> None:
+    assert requests_of(spec).get("cpu", Decimal(0)) == Decimal(cpus)
+
+
+def test_free_accelerators_by_product_and_who_has_the_others() -> None:
+    chat, batch = Holder("team-a", "chat", 2), Holder("team-b", "batch", 1)
+    nodes = (
+        a_node("a", used={GPU: "3"}, holders=(batch, chat)),
+        a_node("b", used={GPU: "2"}, holders=(chat,)),
+        a_node("c", H100, used={GPU: "4"}),
+        a_node("d", None, has={GPU: "1"}),
+        a_node("e", None, has={GPU: "0"}),
+    )
+    assert free_gpus(Room(nodes), GPU) == {L4: 3, H100: 0, None: 1}
+    assert holders(nodes) == (Holder("team-a", "chat", 4), batch)
+
+
+QUANTITIES = st.dictionaries(
+    st.sampled_from(["cpu", "memory", GPU, "pods"]), st.integers(1, 50).map(Decimal), min_size=1
+)
+
+
+@given(QUANTITIES, QUANTITIES, QUANTITIES)
+def test_as_many_pods_go_onto_a_node_as_fit_and_not_one_more(
+    has: dict[str, Decimal], used: dict[str, Decimal], each: dict[str, Decimal]
+) -> None:
+    count = fitting(NodeRoom("a", allocatable=has, used=used), each)
+    assert count >= 0
+    after = used
+    for _ in range(count):
+        after = plus(after, each)
+    if count:
+        assert all(after[name] <= has[name] for name in each)
+    assert any(after.get(name, 0) + value > has.get(name, 0) for name, value in each.items())

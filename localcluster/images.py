@@ -72,8 +72,15 @@ OPERATOR = Image(
     ),
     _PYTHON,
 )
+STAND_IN = Image(
+    "stand-in",
+    "registry.local/vllm-stand-in:v0.32.0",
+    "localcluster/stand-in/Dockerfile",
+    ("localcluster/stand-in/Dockerfile.dockerignore", "tests/support/stand_in", "tests/unit/fixtures/vllm_logs"),
+    _PYTHON,
+)
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
-IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR)
+IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR, STAND_IN)
 
 
 def inputs_hash(root: Path, image: Image, more: Iterable[str] = ()) -> str:

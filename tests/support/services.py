@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from tests.support.stand_in.behaviour import VARIABLE, Behaviour
+
 JSON = dict[str, Any]
 
 MODEL = "file:///models/tiny-chat"
@@ -32,6 +34,27 @@ def llmservice(name: str, **spec: Any) -> JSON:
 def idle(name: str, **spec: Any) -> JSON:
     """A service with every child object and no pod: for what needs no engine."""
     return llmservice(name, **merge({"scaling": {"replicas": 0}}, spec))
+
+
+STAND_IN_IMAGE = "registry.local/vllm-stand-in:v0.32.0"
+STAND_IN: Mapping[str, Any] = {
+    "runtime": {"image": STAND_IN_IMAGE, "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}}},
+    # Its model is nothing to plan for.
+    "fitPolicy": "Ignore",
+    "drain": {"timeoutSeconds": 10},
+}
+
+
+def stand_in(name: str, behaviour: Mapping[str, Any] | None = None, **spec: Any) -> JSON:
+    """A service of the stand-in for vLLM's process, in the product's own pod: it starts in a second.
+
+    `behaviour` has fields of stand_in.behaviour.Behaviour. A further variable goes into spec.runtime.env beside it.
+    """
+    merged = merge(STAND_IN, spec)
+    given = merged["runtime"].get("env", [])
+    if behaviour:
+        given = [{"name": VARIABLE, "value": Behaviour(**behaviour).to_env()}, *given]
+    return llmservice(name, **merge(merged, {"runtime": {"env": given}} if given else {}))
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> JSON:

@@ -1,0 +1,63 @@
+"""GET /metrics: the series that hang detection and dashboards read, under vLLM's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.support.stand_in.engine import Engine
+
+CONTENT_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
+_REASONS = ("stop", "length", "abort", "error", "repetition")
+_Sample = tuple[str, dict[str, str], float]
+
+
+def page(engine: Engine, model: str) -> str:
+    """The text format."""
+    return "".join(
+        f"vllm:{name}{{{_labels(labels)}}} {float(value)}\n" for name, labels, value in _samples(engine, model)
+    )
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+
+
+def _samples(engine: Engine, model: str) -> Iterator[_Sample]:
+    counts, limits = engine.counts, engine.limits
+    labels = {"engine": "0", "model_name": model}
+    done = sum(counts.finished.values())
+    plain = {
+        "num_requests_running": engine.reported_running,
+        "num_requests_waiting": engine.waiting,
+        "kv_cache_usage_perc": engine.cache_usage(),
+        "prefix_cache_queries_total": counts.prompt_tokens,
+        "prefix_cache_hits_total": 0,
+        "num_preemptions_total": 0,
+        "prompt_tokens_total": counts.prompt_tokens,
+        "prompt_tokens_cached_total": 0,
+        "generation_tokens_total": counts.generation_tokens,
+        "iteration_tokens_total_count": counts.iterations,
+        "iteration_tokens_total_sum": counts.prompt_tokens + counts.generation_tokens,
+        "request_prompt_tokens_count": done,
+        "request_generation_tokens_count": done,
+        "request_generation_tokens_sum": counts.generation_tokens,
+    }
+    yield from ((name, labels, value) for name, value in plain.items())
+    for reason in _REASONS:
+        yield "request_success_total", labels | {"finished_reason": reason}, counts.finished[reason]
+    for reason, rejected in (("max_num_queued_reqs", counts.rejected), ("max_num_queued_tokens", 0)):
+        yield "admission_rejections_total", {"model_name": model, "reason": reason}, rejected
+    for state in ("awake", "weights_offloaded", "discard_all"):
+        yield "engine_sleep_state", labels | {"sleep_state": state}, float(state == "awake")
+    yield "cache_config_info", _cache(limits.kv_cache_tokens, limits.max_model_len), 1.0
+
+
+def _cache(tokens: int, length: int) -> dict[str, str]:
+    return {
+        "block_size": "128",
+        "cache_dtype": "auto",
+        "engine": "0",
+        "kv_cache_max_concurrency": f"{tokens / length:g}",
+        "kv_cache_size_tokens": str(tokens),
+        "num_gpu_blocks": str(tokens // 128),
+    }

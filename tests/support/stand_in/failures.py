@@ -1,0 +1,78 @@
+"""Starts that fail, in the words and with the codes that vLLM 0.32.0 ended with.
+
+Most are whole recorded logs (tests/unit/fixtures/vllm_logs); what needs hardware that no test has is a line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.stand_in.lines import core
+
+LOGS = Path(__file__).resolve().parents[2] / "unit" / "fixtures" / "vllm_logs"
+
+
+@dataclass(frozen=True)
+class Failing:
+    """The end of a start."""
+
+    log: str = ""
+    """A recorded log, by name."""
+    lines: tuple[str, ...] = ()
+    """What the engine's process says otherwise."""
+    code: int = 1
+
+
+_UNABLE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+
+FAILURES: Mapping[str, Failing] = {
+    "kv-cache-too-small": Failing("kv_cache_too_small"),
+    "max-model-len": Failing("max_model_len"),
+    "unsupported-architecture": Failing("unknown_architecture"),
+    "unknown-model-type": Failing("unknown_model_type"),
+    "model-missing": Failing("local_missing"),
+    "model-missing-offline": Failing("hub_missing_offline"),
+    "hub-unreachable": Failing("hub_unreachable"),
+    "no-weights": Failing("no_weights"),
+    "truncated-weights": Failing("truncated_weights"),
+    "unreadable-weights": Failing("unreadable_weights"),
+    "bad-flag": Failing("bad_flag", code=2),
+    "bad-value": Failing("bad_value", code=2),
+    "tensor-parallel-heads": Failing("tp_heads"),
+    "quantization-missing": Failing("quant_missing"),
+    "invalid-configuration": Failing("batched_lt_seqs"),
+    "precision-unsupported": Failing("fp8_online"),
+    "gated-model": Failing(
+        lines=("huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-6740f0a1;5f)",)
+    ),
+    "gpu-out-of-memory": Failing(
+        lines=(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+            "79.11 GiB of which 1.06 GiB is free.",
+        )
+    ),
+    "gpu-memory-busy": Failing(
+        lines=(
+            "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory "
+            "utilization (0.92, 72.8 GiB). Decrease GPU memory utilization or reduce GPU memory used by other "
+            "processes.",
+        )
+    ),
+    "exit-0": Failing(code=0),
+}
+
+
+def end(name: str, engine: int) -> int:
+    """Print what is said; the exit code. KeyError for a name that does not exist."""
+    failing = FAILURES[name]
+    if failing.log:
+        sys.stdout.write((LOGS / f"{failing.log}.log").read_text())
+    for line in failing.lines:
+        print(core(engine, "ERROR", "core.py:1510", line))
+    if failing.lines:
+        print(_UNABLE)
+    sys.stdout.flush()
+    return failing.code

@@ -1,0 +1,57 @@
+"""Lay the stand-in out as the package that the supervisor looks for, with a model folder for its preflight.
+
+The package is made here, in its image, and not kept in the repository: there it would hide the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+VERSION = "0.32.0"
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "float32",
+}
+ENTRY = """from tests.support.stand_in.__main__ import main
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def lay_out(packages: Path, model: Path) -> None:
+    """Write the package, its metadata and the model."""
+    entry = packages / "vllm" / "entrypoints" / "openai"
+    entry.mkdir(parents=True)
+    for folder in (entry, entry.parent, entry.parent.parent):
+        (folder / "__init__.py").touch()
+    (entry / "api_server.py").write_text(ENTRY)
+    metadata = packages / f"vllm-{VERSION}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\n")
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    (model / "model.safetensors").write_bytes(weights())
+
+
+def weights() -> bytes:
+    """A safetensors file of one small tensor."""
+    header = json.dumps({"model.norm.weight": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(256)
+
+
+if __name__ == "__main__":
+    lay_out(Path(sys.argv[1]), Path(sys.argv[2]))

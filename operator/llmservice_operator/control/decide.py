@@ -11,23 +11,21 @@ from llmservice_runtime.flags import render
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import adapters, inspection, pdb, pvc
-from llmservice_operator.build.controller_revision import KEPT
+from llmservice_operator.build import adapters, inspection
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.engine import engine_options, image, vllm_version
-from llmservice_operator.build.meta import adapters_config_name, selector_text
+from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.children import applies, in_the_way, looked, needless_budget, prunes
 from llmservice_operator.control.choose import Choice, choose, standing
-from llmservice_operator.control.decision import Apply, Decision, Prune
+from llmservice_operator.control.decision import Apply, Decision
 from llmservice_operator.control.events import events
 from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
 from llmservice_operator.control.wanted import Wanted, kept_up, wanted, with_hash
-from llmservice_operator.observe import still
-from llmservice_operator.observe.drift import difference
-from llmservice_operator.observe.facts import ChildFacts, RevisionFacts
-from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.facts import RevisionFacts
+from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.status import is_told, status_of
 from llmservice_operator.observe.told import plan_of
@@ -60,12 +58,12 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
-    apply = tuple(_applies(service, observed, children))
-    obstacle = _obstacle(service, observed, children)
+    apply = tuple(applies(service, observed, children))
+    obstacle = in_the_way(service, observed, children)
     verdict = _verdict(service, settings, choice, outcome, obstacle, is_pending=bool(apply))
     if service.spec.paused:
         return _report(_subject(service), observed, verdict, now, notes=(REASONS[Reason.PAUSED].summary,))
-    prune = (*_prunes(service, observed, choice), *_looked(service, observed, outcome))
+    prune = (*prunes(service, observed, choice), *looked(service, observed, outcome))
     return _report(
         _subject(service), observed, verdict, now, apply=apply, prune=prune, requeue_after=outcome.requeue_after
     )
@@ -101,7 +99,7 @@ def _keep_back(
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return _refuse(subject, problems, observed, service.spec.scaling.replicas, now)
-    apply = tuple(_applies(service, observed, children))
+    apply = tuple(applies(service, observed, children))
     verdict = Verdict(
         obstacle=outcome.hold,
         is_pending=bool(apply),
@@ -123,7 +121,7 @@ def _keep_back(
         verdict,
         now,
         apply=(*_look(service, observed, settings, outcome), *apply),
-        prune=(*_needless_budget(service, observed), *_looked(service, observed, outcome)),
+        prune=(*needless_budget(service, observed), *looked(service, observed, outcome)),
         requeue_after=outcome.requeue_after,
     )
 
@@ -149,13 +147,6 @@ def _look(service: LLMService, observed: Observed, settings: Settings, outcome: 
     if outcome.job is not None and observed.inspection_job(outcome.job) is None:
         child = with_hash(inspection.job(service, settings))
         yield Apply(child.manifest, "the model is to be planned", is_optional=True, input_hash=child.input_hash)
-
-
-def _looked(service: LLMService, observed: Observed, outcome: Outcome) -> Iterator[Prune]:
-    """Jobs whose findings stand in the status, or that looked at another model."""
-    for job in observed.inspection_jobs:
-        if _is_own(job, service) and job.name != outcome.job:
-            yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")
 
 
 def _refuse(
@@ -230,100 +221,3 @@ def _endpoint(service: LLMService) -> dict[str, Any]:
         "url": url(service.name, service.namespace, service.spec.endpoint.port),
         "modelNames": list(service.served_names),
     }
-
-
-def _obstacle(service: LLMService, observed: Observed, children: list[Wanted]) -> Obstacle | None:
-    """What keeps a child from being what it should be."""
-    ids = {child.id for child in children}
-    leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
-    if leaving:
-        named = ", ".join(f"{child.kind} {child.name}" for child in leaving)
-        return Obstacle(Reason.PROGRESSING, f"Waiting until it is gone and can be made anew: {named}.", is_final=False)
-    for (kind, name), refusal in sorted(observed.refused.items()):
-        if (kind, name) in ids and refusal.code != 409:
-            message = still.replica_failure(refusal.message)
-            reason = Reason.QUOTA_EXCEEDED if message.startswith("quota ") else Reason.ADMISSION_REFUSED
-            return Obstacle(reason, f"{kind} {name} cannot be applied: {message}. {REASONS[reason].remedy}")
-    return None
-
-
-def _applies(service: LLMService, observed: Observed, children: list[Wanted]) -> Iterator[Apply]:
-    for child in children:
-        if child.id == _adapters_id(service):
-            yield from _apply_unread(child, service, observed)
-            continue
-        live = observed.child(*child.id)
-        if live is None:
-            yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash)
-            continue
-        whose = ownership(live, service)
-        if whose is Ownership.LEAVING:
-            continue
-        reason = _why_apply(child, live, observed.applied.get(child.id))
-        if reason is not None:
-            yield Apply(
-                child.manifest,
-                reason,
-                known_uid=live.uid if whose is Ownership.OURS else None,
-                expel=bool(live.foreign) or not live.is_applied,
-                input_hash=child.input_hash,
-            )
-
-
-def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Iterator[Apply]:
-    """What the operator may not read is applied when the Service, which is applied next, does not name it yet."""
-    applied = observed.service.adapters if observed.service is not None else None
-    if applied != adapters.digest(service):
-        yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
-
-
-def _adapters_id(service: LLMService) -> tuple[str, str]:
-    return "ConfigMap", adapters_config_name(service)
-
-
-def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
-    """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
-    # What is left of others' fields after a removal (defaults that they own) is not worth another try.
-    if record == AppliedRecord(child.input_hash, live.managed_hash):
-        return None
-    found = difference(child.manifest, live)
-    if found is not None:
-        return f"{found} is not as asked for"
-    if live.foreign:
-        return f"others added {', '.join(sorted(live.foreign))}"
-    return None if live.is_applied else "the record of its field owners was reset"
-
-
-def _needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
-    budget = observed.budget
-    if budget is not None and not pdb.is_wanted(service) and _is_own(budget, service):
-        yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
-
-
-def _prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
-    yield from _needless_budget(service, observed)
-    claim = observed.claim
-    # Pods of an earlier revision may still use the claim.
-    is_unused = all(pod.revision == choice.label for pod in observed.pods)
-    if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
-        yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
-    endpoint = observed.service
-    was_listed = endpoint is not None and endpoint.adapters is not None and _is_own(endpoint, service)
-    if was_listed and not adapters.is_wanted(service):
-        yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
-    yield from _old_revisions(service, observed, choice)
-
-
-def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
-    """The latest ones stay, and so does whatever is running."""
-    in_use = {choice.label, observed.deployment.revision if observed.deployment else ""}
-    in_use |= {pod.revision for pod in observed.pods}
-    own = [r for r in observed.revisions if _is_own(r, service)]
-    for revision in sorted(own, key=lambda r: r.revision, reverse=True)[KEPT:]:
-        if revision.label not in in_use:
-            yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
-
-
-def _is_own(child: ChildFacts, service: LLMService) -> bool:
-    """Only what is owned is ever deleted; a kept claim is not."""
-    return child.owner_uid == service.uid and not child.deleting

@@ -13,9 +13,9 @@ from .errors import CliError, ExitCode
 
 EPILOG = """\
 exit codes: 0 done, 1 failed (the message says what to do) or plan: it does not fit, 2 wrong arguments or input,
-            3 bench: some requests were not answered, 130 bench: interrupted, with partial results
+            3 bench, probe: some requests were not answered, 130 bench, probe: interrupted, with partial results
 """
-COMMANDS = ("plan", "status", "bench")
+COMMANDS = ("plan", "status", "bench", "probe")
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
     parser = argparse.ArgumentParser(
         prog="kubectl llmservice" if as_plugin else "llmservice",
-        description="Plan LLMServices, look at them, and measure them.",
+        description="Plan LLMServices, look at them, measure them, and change what they run.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import httpx
 from llmservice_operator.kube import credentials
 from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError, NotFound, ServerError, Unreachable
-from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.resources import LLMSERVICE, Resource
 from llmservice_operator.kube.transport import Transport
 
 from .errors import CliError
+
+FIELD_MANAGER = "llmservice-cli"
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,48 @@ class Connection:
     """One API server, and the namespace that is meant when none is named."""
 
     kube: KubeClient
+    transport: Transport
     credentials: Credentials
     namespace: str
+
+    async def create(self, resource: Resource, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """A plain create, which needs no other right, as an apply would."""
+        path = resource.path(manifest["metadata"]["namespace"])
+        return await self.transport.request("create", resource, path, body=manifest)
+
+    async def merge(self, resource: Resource, namespace: str, name: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        """A merge patch: these fields and no others."""
+        return await self.transport.request(
+            "patch",
+            resource,
+            resource.path(namespace, name),
+            body=change,
+            params={"fieldManager": FIELD_MANAGER},
+            content_type="application/merge-patch+json",
+        )
+
+    def http(self, path: str = "", **options: Any) -> httpx.AsyncClient:
+        """For what is no Kubernetes object: logs, and what is behind the proxy. Use it as a context manager."""
+        context = self.credentials.ssl_context()
+        return httpx.AsyncClient(
+            base_url=self.credentials.server + path,
+            auth=_ClusterAuth(self.credentials),
+            verify=True if context is None else context,
+            trust_env=False,
+            **options,
+        )
+
+
+class _ClusterAuth(httpx.Auth):
+    """The kubeconfig's token, asked for at each request since the kubelet renews it."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        if token := self._credentials.token():
+            request.headers["Authorization"] = f"Bearer {token}"
+        yield request
 
 
 def scope_arguments() -> argparse.ArgumentParser:
@@ -49,7 +93,7 @@ async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
         )
         async with Transport(found, user_agent="llmservice-cli") as transport:
             client = KubeClient(transport, AlwaysOpen())
-            yield Connection(client, found, options.namespace or found.namespace)
+            yield Connection(client, transport, found, options.namespace or found.namespace)
     except KubeError as error:
         raise told(error) from error
 

@@ -15,8 +15,8 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 1  # plan: the answer is no
     USAGE = 2  # argparse's own
     BAD_INPUT = 2  # plan: a value, a file or a manifest cannot be used; a line for each says why
-    REQUESTS_FAILED = 3  # bench: there is a result, and requests in it that were not answered
-    INTERRUPTED = 130  # bench: there is a result of what was measured until Ctrl-C
+    REQUESTS_FAILED = 3  # bench, probe: there is a result, and requests in it that were not answered (whole)
+    INTERRUPTED = 130  # bench, probe: there is a result of what was measured until Ctrl-C
 
 
 class CliError(Exception):

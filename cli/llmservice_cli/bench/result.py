@@ -12,7 +12,7 @@ from llmservice_cli.text import table
 from .load import LoadOptions
 from .run import Batching, Gathered
 from .schedule import Discipline
-from .summary import PERCENTILES, Spread, Summary, summarize
+from .summary import PERCENTILES, Spread, Summary, spread_document, summarize
 from .traffic import Row
 
 VERSION = 1
@@ -84,19 +84,12 @@ def _discipline(gathered: Gathered, summary: Summary) -> dict[str, Any]:
             "requestsPerSecond": round(summary.requests_per_second, 4),
             "outputTokensPerSecond": round(summary.output_tokens_per_second, 4),
             "outputTokens": summary.output_tokens,
-            "latency": _spread(summary.latency),
-            "timeToFirstToken": _spread(summary.ttft),
-            "heldBack": _spread(summary.held_back),
+            "latency": spread_document(summary.latency),
+            "timeToFirstToken": spread_document(summary.ttft),
+            "heldBack": spread_document(summary.held_back),
         },
         "requests": [_row(row) for row in rows],
     }
-
-
-def _spread(spread: Spread | None) -> dict[str, float] | None:
-    if spread is None:
-        return None
-    percentiles = {f"p{percent}": round(value, 4) for percent, value in spread.percentiles.items()}
-    return {"mean": round(spread.mean, 4), **percentiles, "max": round(spread.longest, 4)}
 
 
 def _row(row: Row) -> dict[str, Any]:

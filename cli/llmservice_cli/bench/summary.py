@@ -80,6 +80,14 @@ def spread(values: Sequence[float]) -> Spread | None:
     )
 
 
+def spread_document(spread: Spread | None) -> dict[str, float] | None:
+    """As the result files have it."""
+    if spread is None:
+        return None
+    percentiles = {f"p{percent}": round(value, 4) for percent, value in spread.percentiles.items()}
+    return {"mean": round(spread.mean, 4), **percentiles, "max": round(spread.longest, 4)}
+
+
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Of sorted values, between neighbours in proportion (as numpy's default and `vllm bench` do)."""
     place = (len(ordered) - 1) * percent / 100

@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from llmservice_operator.api.constants import DEFAULT_ENDPOINT_PORT
-from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.resources import SERVICE, proxy_path
 
 from llmservice_cli.cluster import Connection, connect
@@ -27,7 +26,6 @@ CONNECT_SECONDS = 10.0
 HTTP_OPTIONS: dict[str, Any] = {
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=None),
     "timeout": httpx.Timeout(None, connect=CONNECT_SECONDS),
-    "trust_env": False,
 }
 
 
@@ -88,7 +86,9 @@ async def _direct(url: str, api_key: str | None) -> AsyncIterator[Target]:
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        client = httpx.AsyncClient(base_url=base, headers=headers, verify=ssl.create_default_context(), **HTTP_OPTIONS)
+        client = httpx.AsyncClient(
+            base_url=base, headers=headers, verify=ssl.create_default_context(), trust_env=False, **HTTP_OPTIONS
+        )
     except httpx.InvalidURL as error:
         raise CliError(f"{url} is not a URL: {error}", "give one such as http://127.0.0.1:8000") from error
     async with client:
@@ -98,32 +98,13 @@ async def _direct(url: str, api_key: str | None) -> AsyncIterator[Target]:
 @asynccontextmanager
 async def _proxied(connection: Connection, found: Json) -> AsyncIterator[Target]:
     name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-    credentials = connection.credentials
-    context = credentials.ssl_context()
-    async with httpx.AsyncClient(
-        base_url=credentials.server + proxy_path(SERVICE, namespace, name, _port(found)),
-        auth=_ClusterAuth(credentials),
-        verify=True if context is None else context,
-        **HTTP_OPTIONS,
-    ) as client:
+    async with connection.http(proxy_path(SERVICE, namespace, name, _port(found)), **HTTP_OPTIONS) as client:
         advice = f"look at it: llmservice status {name} -n {namespace}"
         yield Target(client, f"{namespace}/{name}", "through the API server", advice)
 
 
 def _port(found: Json) -> int:
     return int((found["spec"].get("endpoint") or {}).get("port", DEFAULT_ENDPOINT_PORT))
-
-
-class _ClusterAuth(httpx.Auth):
-    """The kubeconfig's token, asked for at each request since the kubelet renews it."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        if token := self._credentials.token():
-            request.headers["Authorization"] = f"Bearer {token}"
-        yield request
 
 
 async def look(target: Target, wanted: str | None) -> Served:

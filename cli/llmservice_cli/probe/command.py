@@ -1,0 +1,118 @@
+"""`llmservice probe`: the order of things."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from llmservice_cli.cluster import connect
+from llmservice_cli.errors import CliError, ExitCode
+
+from .gathered import Gathered, mark_by_lines, shown
+from .local import Local, opened
+from .options import add_parser, load_options, words_for_pod
+from .remote import Remote, Wanted, in_cluster
+from .report import Report, to_document, to_lines
+
+POD_SPARE_SECONDS = 300.0  # beyond its load: to start, and to end
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    add_parser(commands).set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> ExitCode:
+    """Send, gather, report. Lost requests make the exit code, not a failure of the command."""
+    if bool(options.name) == bool(options.url):
+        raise CliError("the server is named by NAME or by --url", "give one of them; llmservice probe --help")
+    rows = sys.stdout if options.rows else None
+    gathered = Gathered(None if options.quiet else sys.stderr, rows)
+    async with _probe(options) as probe:
+        if options.marks:
+            mark_by_lines(gathered, asyncio.get_running_loop())
+        gathered.say(f"probing {probe.target} {probe.way}, model {probe.model}")
+        try:
+            is_partial = await _followed(probe, gathered)
+        except CliError as error:
+            if not gathered.rows:
+                raise
+            print(f"error: {error}", file=sys.stderr)  # and still: what was gathered until then
+            is_partial = True
+    if options.rows:
+        return ExitCode.DONE
+    report = Report(
+        target=probe.target,
+        way=probe.way,
+        model=probe.model,
+        load=load_options(options),
+        retries=options.retries,
+        timeout=options.timeout,
+        rows=sorted(gathered.rows.values(), key=lambda row: row.index),
+        marks=gathered.marks,
+        is_partial=is_partial,
+    )
+    print(json.dumps(to_document(report), indent=1) if options.json else "\n".join(to_lines(report)))
+    if report.lost:
+        return ExitCode.REQUESTS_FAILED
+    return ExitCode.INTERRUPTED if is_partial else ExitCode.DONE
+
+
+@asynccontextmanager
+async def _probe(options: argparse.Namespace) -> AsyncIterator[Local | Remote]:
+    """From here, or from a pod."""
+    if options.url:
+        async with opened(options) as local:
+            yield local
+        return
+    seconds = options.duration + options.timeout * (options.retries + 1) + POD_SPARE_SECONDS
+    wanted = Wanted(tuple(words_for_pod(options)), options.image, options.model, seconds)
+    async with connect(options) as connection, in_cluster(connection, options.name, wanted) as remote:
+        yield remote
+
+
+@dataclass
+class _Patience:
+    """The first signal stops, the second ends."""
+
+    probe: Local | Remote
+    gathered: Gathered
+    following: asyncio.Task[None]
+    is_stopped: bool = False
+    _stopping: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def on_signal(self) -> None:
+        if self.is_stopped:
+            self.following.cancel()
+            return
+        self.is_stopped = True
+        self.gathered.say("stopping; what is under way is awaited (once more: end at once)")
+        self._stopping = asyncio.create_task(self.probe.stop())
+
+    async def wait(self) -> bool:
+        """Until the end; whether that came before its time."""
+        try:
+            await self.following
+        except asyncio.CancelledError:
+            if not self.is_stopped:
+                raise
+        return self.is_stopped
+
+
+async def _followed(probe: Local | Remote, gathered: Gathered) -> bool:
+    loop = asyncio.get_running_loop()
+    patience = _Patience(probe, gathered, asyncio.create_task(probe.follow(gathered)))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, patience.on_signal)
+    try:
+        async with shown(gathered):
+            return await patience.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

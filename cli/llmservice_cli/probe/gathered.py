@@ -1,0 +1,119 @@
+"""What a running probe has gathered so far, and how that is shown meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from .report import clock
+from .row import Row
+from .tally import Mark
+
+LOSSES_TOLD = 20
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass
+class Gathered:
+    """Rows and marks; it grows while requests end.
+
+    `out` is told of marks and losses at once; `lines` gets every row, for whoever follows from elsewhere.
+    """
+
+    out: TextIO | None
+    lines: TextIO | None = None
+    now: Callable[[], float] = time.time
+    rows: dict[int, Row] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+    lost: int = 0
+    _behind: float | None = None
+
+    def heard_at(self, moment: float) -> None:
+        """The sender's clock said `moment` not later than now: the smallest difference is that of the clocks."""
+        behind = self.now() - moment
+        self._behind = behind if self._behind is None else min(behind, self._behind)
+
+    def begin(self, moment: float) -> None:
+        """The sender's clock, before the first request."""
+        self.heard_at(moment)
+        self._write(json.dumps({"begin": moment}))
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._write(json.dumps({"end": len(self.rows)}))
+
+    def take(self, row: Row) -> None:
+        """One more; a row that is there already changes nothing."""
+        if row.index in self.rows:
+            return
+        self.rows[row.index] = row
+        self.heard_at(row.ended)
+        self._write(row.to_line())
+        if not row.is_complete:
+            self.lost += 1
+            if self.lost <= LOSSES_TOLD:
+                self.say(f"{clock(row.ended)} lost: {row.loss} ({row.mode}): {row.error}")
+
+    def mark(self, name: str) -> None:
+        """Now, by the sender's clock."""
+        self.marks.append(Mark(name, self.now() - (self._behind or 0.0)))
+        self.say(f"{clock(self.marks[-1].at)} mark {name}: {self}")
+
+    def say(self, line: str) -> None:
+        """A line of progress."""
+        if self.out is not None:
+            self.out.write(f"{line}\n")
+            self.out.flush()
+
+    def _write(self, line: str) -> None:
+        if self.lines is not None:
+            self.lines.write(f"{line}\n")
+            self.lines.flush()
+
+    def __str__(self) -> str:
+        return f"{len(self.rows)} ended, {self.lost} lost"
+
+
+@asynccontextmanager
+async def shown(gathered: Gathered) -> AsyncIterator[None]:
+    """A line every ten seconds."""
+    task = asyncio.create_task(_keep_showing(gathered))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _keep_showing(gathered: Gathered) -> None:
+    while True:
+        await asyncio.sleep(SECONDS_BETWEEN_LINES)
+        gathered.say(f"{clock(gathered.now())} {gathered}")
+
+
+def mark_by_lines(gathered: Gathered, loop: asyncio.AbstractEventLoop) -> None:
+    """Every line of standard input is a mark, until its end or ours.
+
+    A thread, since regular files cannot be awaited; on the bare descriptor, since a thread that waits in sys.stdin
+    would keep Python from ending.
+    """
+
+    def read() -> None:
+        rest = b""
+        while piece := os.read(sys.stdin.fileno(), 4096):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                name = line.decode(errors="replace").strip() or f"mark {len(gathered.marks) + 1}"
+                with suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(gathered.mark, name)
+
+    threading.Thread(target=read, name="marks", daemon=True).start()

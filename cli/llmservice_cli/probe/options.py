@@ -1,0 +1,127 @@
+"""The arguments of `llmservice probe`, and the values that they make."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+
+from llmservice_cli.cluster import scope_arguments
+
+from .load import LoadOptions
+from .row import Mode
+
+PROMPT = "Count the stars, one by one."
+DEFAULT_RATE = 4.0
+EXAMPLES = """\
+An answer is complete when its status is 200, it has a finish_reason that is not `abort`, exactly the tokens that were
+asked for by the server's own count, and, streamed, [DONE] at its end. Everything else is lost, and told with its time,
+its kind, and what came of it. Nothing is tried again, unless --retries asks for it (the OpenAI client's default is 2).
+
+examples:
+  llmservice probe chat                                    from a pod in the cluster, for a minute, then a report
+  llmservice probe chat -n team-a --duration 10m --marks   beside a rollout: type what you do, and Enter, as you do it
+  llmservice probe chat --json > before.json               for programs
+  llmservice probe --url http://127.0.0.1:8000 --concurrency 4 --mode stream-pooled
+
+By NAME a pod sends the requests, from the operator's image, and is deleted afterwards, also after Ctrl-C.
+Rights: get on llmservices and deployments, get, create and delete on pods, get on pods/log.
+The first Ctrl-C stops the sending and awaits what is under way, the second ends at once.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Everything but what it runs."""
+    parser = commands.add_parser(
+        "probe",
+        parents=[scope_arguments()],
+        help="constant load, and every request that was lost, through rollouts and whatever else happens",
+        description="Send constant load to a service, and account for every request that was not answered whole.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    target = parser.add_argument_group("server")
+    target.add_argument("name", nargs="?", help="the LLMService")
+    target.add_argument("--url", help="a server of the OpenAI API, reached from here, instead of NAME")
+    target.add_argument("--model", help="model to ask for (default: the service's, the first that the server lists)")
+    target.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
+    target.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
+    load = parser.add_argument_group("load")
+    pace = load.add_mutually_exclusive_group()
+    pace.add_argument("--rate", type=_positive, help="requests a second, sent on time whatever happens (default: 4)")
+    pace.add_argument("--concurrency", type=_count, help="as many clients instead, each sends when it has its answer")
+    load.add_argument("--duration", type=_duration, default=60.0, help="such as 90, 90s, 5m, 2h (default: 60s)")
+    load.add_argument(
+        "--mode", action="append", choices=[str(mode) for mode in Mode],
+        help="streamed or whole answers, pooled keep-alive connections as the OpenAI client has them or a fresh one"
+        " for each; may be repeated (default: all four, in turn)",
+    )  # fmt: skip
+    load.add_argument(
+        "--output-tokens", type=_counts, default=(8, 32), metavar="N,N", help="lengths of answers (default: 8,32)"
+    )
+    load.add_argument("--prompt", default=PROMPT, help="what is asked")
+    load.add_argument("--api", choices=("completions", "chat"), default="completions", help="default: completions")
+    load.add_argument("--timeout", type=_positive, default=120.0, help="seconds of one attempt (default: 120)")
+    load.add_argument("--retries", type=_none_or_more, default=0, help="as the OpenAI client does them (default: 0)")
+    out = parser.add_argument_group("output")
+    out.add_argument("--marks", action="store_true", help="each line of standard input marks a moment in the report")
+    out.add_argument("--json", action="store_true", help="the report as JSON")
+    out.add_argument("--rows", action="store_true", help="a line of JSON for each request as it ends, and no report")
+    out.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("has to be more than 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("has to be 1 or more")
+    return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+def _none_or_more(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("has to be 0 or more")
+    return value
+
+
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not found or not float(found[1]):
+        raise argparse.ArgumentTypeError("is no length of time such as 90, 90s, 5m or 2h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def load_options(options: argparse.Namespace) -> LoadOptions:
+    """The load that was asked for."""
+    is_paced = options.concurrency is None
+    return LoadOptions(
+        duration=options.duration,
+        modes=tuple(Mode(mode) for mode in options.mode or Mode),
+        output_tokens=options.output_tokens,
+        rate=(options.rate or DEFAULT_RATE) if is_paced else None,
+        concurrency=options.concurrency,
+    )
+
+
+def words_for_pod(options: argparse.Namespace) -> Iterator[str]:
+    """The same load as a command line, for the pod that sends it; without where to."""
+    load = load_options(options)
+    yield from ("probe", "--rows", "--quiet")
+    yield from ("--rate", str(load.rate)) if load.rate is not None else ("--concurrency", str(load.concurrency))
+    yield from ("--duration", str(load.duration), "--timeout", str(options.timeout), "--retries", str(options.retries))
+    for mode in load.modes:
+        yield from ("--mode", str(mode))
+    yield from ("--output-tokens", ",".join(str(count) for count in load.output_tokens))
+    yield from (f"--prompt={options.prompt}", "--api", options.api)

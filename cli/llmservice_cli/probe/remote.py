@@ -1,0 +1,204 @@
+"""A probe inside the cluster: makes the pod, follows its log across interruptions of the API server, deletes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from llmservice_operator.kube.errors import KubeError, NotFound, Refused, ServerError, Unreachable
+from llmservice_operator.kube.resources import DEPLOYMENT, POD
+
+from llmservice_cli.cluster import Connection
+from llmservice_cli.errors import CliError
+from llmservice_cli.status.snapshot import service
+
+from . import pod
+from .gathered import Gathered
+from .report import stamp
+from .row import Row
+
+START_SECONDS = 180.0
+LOOK_SECONDS = 0.5
+# The API server sends what it has; a follow that is silent is no error.
+LOG_TIMEOUT = httpx.Timeout(None, connect=5.0)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the pod is made from."""
+
+    args: Sequence[str]
+    image: str | None
+    model: str | None
+    seconds: float  # after which the pod ends by itself
+
+
+@dataclass
+class Remote:
+    """One pod that probes; `follow` fills the gathered rows until it has ended."""
+
+    connection: Connection
+    namespace: str
+    name: str
+    uid: str
+    target: str
+    model: str
+    way: str = "from inside the cluster"
+    _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _last_words: list[str] = field(default_factory=list)
+
+    async def follow(self, gathered: Gathered) -> None:
+        """Until the probe says that it has ended, or its pod has."""
+        await self._until_started()
+        since: float | None = None
+        while not self._has_ended.is_set():
+            with suppress(httpx.HTTPError, Unreachable, ServerError):
+                has_stopped = await self._has_stopped()
+                await self._read_log(gathered, since)
+                if has_stopped:
+                    break
+            since = max((row.ended for row in gathered.rows.values()), default=None)
+            if not self._has_ended.is_set():
+                await asyncio.sleep(LOOK_SECONDS)
+        if not self._has_ended.is_set():
+            raise CliError(
+                f"the pod {self.name} ended before the probe did: {' / '.join(self._last_words[-3:]) or 'no message'}",
+                "look at what it says; --image names another image of the operator, 0.1.0 or later",
+            )
+
+    async def _until_started(self) -> None:
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        why = "it has no state yet"
+        while True:
+            with suppress(Unreachable, ServerError):
+                found = await self.connection.kube.get(POD, self.namespace, self.name)
+                if found is None:
+                    raise CliError(f"the pod {self.name} was deleted", "start the probe again")
+                if pod.has_started(found) or pod.has_ended(found):
+                    return
+                if reason := pod.trouble(found):
+                    raise CliError(f"the probe's pod does not start: {reason}", "see the reason; --image names another")
+                why = pod.unscheduled(found) or why
+            if asyncio.get_running_loop().time() > deadline:
+                raise CliError(f"the probe's pod does not start: {why}", "make room for 50m CPU and 96Mi of memory")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _has_stopped(self) -> bool:
+        found = await self.connection.kube.get(POD, self.namespace, self.name)
+        return found is None or pod.has_ended(found)
+
+    async def _read_log(self, gathered: Gathered, since: float | None) -> None:
+        path = f"{POD.path(self.namespace, self.name)}/log"
+        params = {"container": pod.CONTAINER, "follow": "true"}
+        if since is not None:
+            params["sinceTime"] = stamp(since - 5) or ""
+        async with (
+            self.connection.http(timeout=LOG_TIMEOUT) as http,
+            http.stream("GET", path, params=params) as response,
+        ):
+            if response.is_error:
+                await response.aread()
+                return
+            async for line in response.aiter_lines():
+                self._take(line, gathered)
+
+    def _take(self, line: str, gathered: Gathered) -> None:
+        try:
+            document = json.loads(line)
+            if "begin" in document:
+                gathered.heard_at(document["begin"])
+            elif "end" in document:
+                self._has_ended.set()
+            else:
+                gathered.take(Row.from_document(document))
+        except (ValueError, KeyError, TypeError):
+            if line not in self._last_words:
+                self._last_words.append(line)
+                gathered.say(f"{self.name}: {line}")
+
+    async def stop(self) -> None:
+        """Ask the pod to send nothing more; it awaits what is under way, and `follow` still hears of it."""
+        await self._delete(pod.STOP_SECONDS)
+
+    async def remove(self) -> None:
+        """At once."""
+        await self._delete(0)
+
+    async def _delete(self, grace: int) -> None:
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": self.uid}}
+        with suppress(NotFound):
+            await self.connection.transport.request(
+                "delete", POD, POD.path(self.namespace, self.name), body={**body, "gracePeriodSeconds": grace}
+            )
+
+
+@asynccontextmanager
+async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> AsyncIterator[Remote]:
+    """The pod, gone afterwards whatever happens."""
+    found = await service(connection.kube, connection.namespace, name)
+    endpoint = pod.Endpoint.of(found)
+    secret_names: Sequence[Any] = ()
+    image = wanted.image
+    if image is None:
+        deployment = await connection.kube.get(DEPLOYMENT, connection.namespace, name)
+        image, secret_names = pod.image_of(deployment, name)
+    model = wanted.model or endpoint.model
+    args = [*wanted.args, "--url", endpoint.url, "--model", model]
+    if endpoint.key is not None:
+        args += ["--api-key-env", pod.KEY_VARIABLE]
+    made = await _create(
+        connection,
+        pod.manifest(
+            found,
+            name=pod_name(name),
+            image=image,
+            pull_secrets=secret_names,
+            key=endpoint.key,
+            args=args,
+            seconds=wanted.seconds,
+        ),
+    )
+    metadata = made["metadata"]
+    remote = Remote(connection, metadata["namespace"], metadata["name"], metadata["uid"], endpoint.url, model)
+    try:
+        yield remote
+    finally:
+        await _removed(remote)
+
+
+async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return await connection.create(POD, manifest)
+    except Refused as error:
+        raise CliError(
+            f"the namespace does not admit the probe's pod: {error.message}",
+            "make room in the quota, or run the probe from a pod of your own: llmservice probe --url",
+        ) from error
+
+
+async def _removed(remote: Remote) -> None:
+    """Tried for a while: an API server that restarts must not leave the pod behind."""
+    for _ in range(20):
+        try:
+            await remote.remove()
+            return
+        except (Unreachable, ServerError):
+            await asyncio.sleep(LOOK_SECONDS)
+        except KubeError as error:
+            raise CliError(
+                f"the probe's pod is left behind: {error.message}",
+                f"kubectl delete pod {remote.name} -n {remote.namespace}",
+            ) from error
+
+
+def pod_name(service_name: str) -> str:
+    """Of this probe only, and a valid name whatever the service's is."""
+    stem = re.sub(r"[^a-z0-9-]", "-", service_name)[:40].strip("-")
+    return f"llmservice-probe-{stem}-{secrets.token_hex(3)}"

@@ -1,0 +1,127 @@
+"""From rows and marks to figures. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from llmservice_cli.bench.summary import Spread, spread
+
+from .row import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened to the service; `at` is by the sender's clock."""
+
+    name: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of some requests. Times are by the sender's clock; None of none."""
+
+    sent: int
+    complete: int
+    retried: int  # complete, but not at the first attempt
+    by_kind: Mapping[str, int]
+    by_mode: Mapping[str, int]  # lost ones
+    first_loss: float | None
+    last_loss: float | None
+    longest_gap: float  # seconds without a complete answer, from the first sending to the last end
+    latency: Spread | None
+    first_token: Spread | None
+
+    @property
+    def lost(self) -> int:
+        return sum(self.by_kind.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """From one mark to the next.
+
+    A request counts as sent in the stretch of its sending, and as lost in that of its end: one that was under way at a
+    mark and came to nothing afterwards is a loss of what the mark stands for.
+    """
+
+    mark: Mark
+    until: float
+    in_flight: int  # sent before the mark, not ended then
+    sent: int
+    lost_in_flight: int
+    lost_later: int  # sent after the mark
+    by_kind: Mapping[str, int]
+    first_loss: float | None
+    last_loss: float | None
+    longest_gap: float
+    latency: Spread | None
+
+
+def tally(rows: Sequence[Row]) -> Tally:
+    """Of all of them, in any order."""
+    lost = [row for row in rows if not row.is_complete]
+    complete = [row for row in rows if row.is_complete]
+    began = min((row.sent for row in rows), default=0.0)
+    ended = max((row.ended for row in rows), default=0.0)
+    return Tally(
+        sent=len(rows),
+        complete=len(complete),
+        retried=sum(1 for row in complete if row.attempts > 1),
+        by_kind=_counted(str(row.loss) for row in lost),
+        by_mode=_counted(str(row.mode) for row in lost),
+        first_loss=min((row.ended for row in lost), default=None),
+        last_loss=max((row.ended for row in lost), default=None),
+        longest_gap=longest_gap([row.ended for row in complete], began, ended),
+        latency=_latency(complete),
+        first_token=spread([row.first_token - row.sent for row in complete if row.first_token is not None]),
+    )
+
+
+def stretches(rows: Sequence[Row], marks: Sequence[Mark]) -> tuple[Stretch, ...]:
+    """One for each mark, in the order of time; what went on before the first belongs to none."""
+    ordered = sorted(marks, key=lambda mark: mark.at)
+    end = max([row.ended for row in rows] + [mark.at for mark in ordered], default=0.0)
+    nexts = [mark.at for mark in ordered[1:]]
+    found = [_stretch(rows, mark, until) for mark, until in zip(ordered, nexts, strict=False)]
+    # The last one has what ended at the very end too.
+    return (*found, *(_stretch(rows, mark, end, is_last=True) for mark in ordered[-1:]))
+
+
+def _stretch(rows: Sequence[Row], mark: Mark, until: float, *, is_last: bool = False) -> Stretch:
+    def within(moment: float) -> bool:
+        return mark.at <= moment and (is_last or moment < until)
+
+    ended = [row for row in rows if within(row.ended)]
+    lost = [row for row in ended if not row.is_complete]
+    complete = [row for row in ended if row.is_complete]
+    return Stretch(
+        mark=mark,
+        until=until,
+        in_flight=sum(1 for row in rows if row.sent < mark.at <= row.ended),
+        sent=sum(1 for row in rows if within(row.sent)),
+        lost_in_flight=sum(1 for row in lost if row.sent < mark.at),
+        lost_later=sum(1 for row in lost if row.sent >= mark.at),
+        by_kind=_counted(str(row.loss) for row in lost),
+        first_loss=min((row.ended for row in lost), default=None),
+        last_loss=max((row.ended for row in lost), default=None),
+        longest_gap=longest_gap([row.ended for row in complete], mark.at, until),
+        latency=_latency(complete),
+    )
+
+
+def longest_gap(moments: Sequence[float], began: float, ended: float) -> float:
+    """Seconds between two neighbours of these moments, the beginning and the end."""
+    ordered = sorted([began, *moments, ended])
+    return max(later - earlier for earlier, later in pairwise(ordered))
+
+
+def _latency(rows: Sequence[Row]) -> Spread | None:
+    return spread([row.ended - row.sent for row in rows])
+
+
+def _counted(words: Iterable[str]) -> Mapping[str, int]:
+    return dict(sorted(Counter(words).items()))

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
 from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, RoomFor
+from llmservice_operator.observe.endpoints import EndpointFacts
 from llmservice_operator.observe.facts import (
     BudgetFacts,
     ChildFacts,
@@ -81,6 +83,11 @@ class World:
     obj: Json = field(default_factory=an_llmservice)
     children: dict[tuple[str, str], Json] = field(default_factory=dict)
     pods: dict[str, Json] = field(default_factory=dict)
+    unlisted: set[str] = field(default_factory=set)
+    """Names of ready pods that the Service's slices do not list."""
+    is_blind: bool = False
+    """No right on slices."""
+    unsettled_for: float = inf
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     reports: dict[str, Report] = field(default_factory=dict)
@@ -117,9 +124,18 @@ class World:
             pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),
             inspection_jobs=tuple(by_kind["Job"]),
             inspections=tuple(InspectionFacts.from_object(pod) for pod in self.inspections),
+            endpoints=None if self.is_blind else self.endpoints(),
+            unsettled_for=self.unsettled_for,
             refused=dict(self.refused),
             hidden=self.hidden,
             reports=dict(self.reports),
+        )
+
+    def endpoints(self) -> EndpointFacts:
+        """What the endpoint slice controller makes of the pods."""
+        pods = (PodFacts.from_object(pod) for pod in self.pods.values())
+        return EndpointFacts(
+            frozenset(pod.uid for pod in pods if pod.ready and not pod.deleting and pod.name not in self.unlisted)
         )
 
     def decide(self) -> Decision:

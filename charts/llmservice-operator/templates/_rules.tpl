@@ -35,6 +35,10 @@ Deployments and Services are deleted by the garbage collector, through their own
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# Ready means that requests reach the pods. Without this right a ready pod is taken to get some.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

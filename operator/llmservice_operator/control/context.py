@@ -59,6 +59,18 @@ class Memory:
     _tries: int = 0
     _try_again_at: float = 0.0
     _generation: object = None
+    _unsettled_since: float | None = None
+
+    def note(self, is_unsettled: bool, now: float) -> None:
+        """Whether pods, endpoints and Deployment disagree, by the decision that was just made."""
+        if not is_unsettled:
+            self._unsettled_since = None
+        elif self._unsettled_since is None:
+            self._unsettled_since = now
+
+    def unsettled_for(self, now: float) -> float:
+        """Seconds since they were first seen to disagree; 0 as long as they do not."""
+        return 0.0 if self._unsettled_since is None else now - self._unsettled_since
 
     def refuse(self, child: ChildId, refusal: Refusal, now: float) -> None:
         """Remember it, and when to try again: nobody tells us when a name or a quota becomes free."""

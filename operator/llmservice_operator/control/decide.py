@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +28,8 @@ from llmservice_operator.control.wanted import Wanted, kept_up, wanted, with_has
 from llmservice_operator.observe.facts import RevisionFacts
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.reports import asks
-from llmservice_operator.observe.status import is_told, status_of
+from llmservice_operator.observe.rollout import PATIENCE
+from llmservice_operator.observe.status import is_told, may_wait, moment_of, status_of
 from llmservice_operator.observe.told import plan_of
 from llmservice_operator.observe.verdict import Obstacle, Subject, Verdict
 from llmservice_operator.planner.checks import check
@@ -173,9 +175,14 @@ def _refuse(
 def _report(subject: Subject, observed: Observed, verdict: Verdict, now: datetime, **actions: Any) -> Decision:
     status = status_of(subject, observed, verdict, now)
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
+    is_unsettled = moment_of(subject, observed, verdict).is_unsettled
+    decision = Decision(asks=asked, is_unsettled=is_unsettled, **actions)
+    if is_unsettled and may_wait(subject, observed, verdict):
+        patience = PATIENCE - observed.unsettled_for
+        return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))
     if is_told(status, subject.previous):
-        return Decision(asks=asked, **actions)
-    return Decision(status=status, events=events(subject.previous, status), asks=asked, **actions)
+        return decision
+    return replace(decision, status=status, events=events(subject.previous, status))
 
 
 def _subject(service: LLMService) -> Subject:

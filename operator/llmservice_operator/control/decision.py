@@ -104,6 +104,8 @@ class Decision:
     """Pods whose supervisors are to be asked from now on."""
     lack: Lack | None = None
     """Find this out and decide again; nothing else counts then."""
+    is_unsettled: bool = False
+    """Pods, endpoints and the Deployment's counters disagree about whether the rollout is done."""
     requeue_after: float | None = None
     """Seconds; only where no event of the cluster will wake this key."""
     notes: tuple[str, ...] = field(default=())

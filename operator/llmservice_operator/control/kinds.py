@@ -11,6 +11,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
+from llmservice_operator.observe.endpoints import EndpointFacts, SliceFacts
 from llmservice_operator.observe.facts import (
     BudgetFacts,
     ClaimFacts,
@@ -93,6 +94,7 @@ PROJECTIONS: Mapping[str, Project] = {
     resources.CONTROLLER_REVISION.kind: RevisionFacts.from_object,
     resources.JOB.kind: JobFacts.from_object,
     resources.POD.kind: pod_from_object,
+    resources.ENDPOINT_SLICE.kind: SliceFacts.from_object,
 }
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
@@ -120,8 +122,9 @@ def observed(
     applied: Mapping[ChildId, AppliedRecord],
     refused: Mapping[ChildId, Refusal],
     reports: Mapping[str, Report],
+    hidden: frozenset[str] = frozenset(),
 ) -> Observed:
-    """Everything known around one service."""
+    """Everything known around one service; `hidden` are the kinds that the operator has no right to list."""
     around = cache.around(key)
 
     def named(kind: str, name: str) -> Any:
@@ -129,6 +132,7 @@ def observed(
 
     revisions = around.get(resources.CONTROLLER_REVISION.kind, {}).values()
     jobs = around.get(resources.JOB.kind, {}).values()
+    slices = around.get(resources.ENDPOINT_SLICE.kind, {}).values()
     pods = sorted(around.get(resources.POD.kind, {}).values(), key=lambda facts: facts.name)
     return Observed(
         deployment=named(resources.DEPLOYMENT.kind, key.name),
@@ -137,9 +141,11 @@ def observed(
         claim=named(resources.PVC.kind, f"{key.name}-cache"),
         revisions=tuple(sorted(revisions, key=lambda facts: (facts.revision, facts.name))),
         pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
+        endpoints=None if resources.ENDPOINT_SLICE.kind in hidden else EndpointFacts.of(slices),
         inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
         inspection_jobs=tuple(sorted(jobs, key=lambda facts: (facts.created_at, facts.name))),
         applied=applied,
         refused=refused,
         reports=reports,
+        hidden=hidden,
     )

@@ -113,9 +113,22 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
     around = observed(
-        ctx.cache, key, view(memory.applied), view(memory.declined | memory.refused), ctx.starts.reports(key)
+        ctx.cache,
+        key,
+        view(memory.applied),
+        view(memory.declined | memory.refused),
+        ctx.starts.reports(key),
+        frozenset(ctx.hidden),
     )
-    around = replace(around, hidden=frozenset(ctx.hidden))
+    around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()))
+    decision = await decided(parent, around, ctx)
+    memory.note(decision.is_unsettled, ctx.clock())
+    return decision
+
+
+async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decision:
+    """With what the decision lacked at first."""
+    key = key_of(parent)
     try:
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:

@@ -18,7 +18,7 @@ from llmservice_operator.control.cache import Cache, Seen, newer
 from llmservice_operator.control.kinds import WATCHED, is_ours, selector
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Gone, KubeError
-from llmservice_operator.kube.resources import JOB, Resource
+from llmservice_operator.kube.resources import ENDPOINT_SLICE, JOB, Resource
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ AFTER_RELIST = 3.0
 GRACE = 5.0
 """How long a watch may lag behind a list before the list is believed."""
 
-DISPENSABLE = (JOB,)
-"""Without these services run all the same: their models are not looked at before."""
+DISPENSABLE = (JOB, ENDPOINT_SLICE)
+"""Without these services run all the same: their models are not looked at before, and a ready pod counts as reached."""
 
 TRIES = 3
 

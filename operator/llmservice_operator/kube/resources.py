@@ -54,10 +54,24 @@ PVC = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
 JOB = Resource("batch", "v1", "jobs", "Job")
 PDB = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+ENDPOINT_SLICE = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 EVENT = Resource("", "v1", "events", "Event")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
-ALL = (LLMSERVICE, DEPLOYMENT, CONTROLLER_REVISION, SERVICE, POD, PVC, CONFIG_MAP, JOB, PDB, EVENT, LEASE)
+ALL = (
+    LLMSERVICE,
+    DEPLOYMENT,
+    CONTROLLER_REVISION,
+    SERVICE,
+    POD,
+    PVC,
+    CONFIG_MAP,
+    JOB,
+    PDB,
+    ENDPOINT_SLICE,
+    EVENT,
+    LEASE,
+)
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in ALL}
 
 

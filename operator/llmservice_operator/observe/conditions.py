@@ -8,8 +8,8 @@ from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import REASONS, Reason
-from llmservice_operator.observe.failure import Trouble
 from llmservice_operator.observe.rollout import Progress
+from llmservice_operator.observe.failure import Trouble
 from llmservice_operator.observe.verdict import Subject, Verdict
 
 Json = Mapping[str, Any]
@@ -63,7 +63,7 @@ def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None, unserve
     if ready.status:
         ready = replace(ready, message=ready.message + unserved)
     yield ready
-    if ready.status or ready.reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
+    if ready.status or ready.reason is Reason.PAUSED:
         return
     is_stalled = _is_stalled(verdict, progress, trouble)
     yield _Told(ConditionType.STALLED if is_stalled else ConditionType.RECONCILING, True, ready.reason, ready.message)
@@ -84,19 +84,22 @@ def _accepted(verdict: Verdict) -> _Told:
 
 
 def _available(progress: Progress) -> _Told:
-    if progress.available:
+    if progress.answering:
         return _Told(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, REASONS[Reason.REPLICAS_READY].summary)
     reason = Reason.NO_REPLICA_READY if progress.wanted else Reason.SCALED_TO_ZERO
+    if progress.unlisted:
+        reason = Reason.NO_ENDPOINTS
     return _Told(ConditionType.AVAILABLE, False, reason, REASONS[reason].summary)
 
 
 def _ready(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> _Told:
-    reason, message = _why_not_ready(verdict, progress, trouble)
-    return _Told(ConditionType.READY, reason is Reason.ROLLED_OUT, reason, message)
+    """No replica where none is asked for is as asked: a deployment tool that waits for Ready would wait for ever."""
+    reason, message = _standing(verdict, progress, trouble)
+    return _Told(ConditionType.READY, reason in (Reason.ROLLED_OUT, Reason.SCALED_TO_ZERO), reason, message)
 
 
-def _why_not_ready(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> tuple[Reason, str]:
-    """The first thing that stands in the way, from the spec down to the pods."""
+def _standing(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> tuple[Reason, str]:
+    """Rolled out, or the first thing that stands in the way of it, from the spec down to the pods."""
     if verdict.problems:
         return verdict.problems[0].reason, str(verdict.problems[0])
     if verdict.obstacle is not None and not verdict.paused:
@@ -110,8 +113,6 @@ def _why_not_ready(verdict: Verdict, progress: Progress, trouble: Trouble | None
         return Reason.PROGRESSING, "Children are being brought to what the spec asks for."
     if trouble is not None:
         return trouble.reason, trouble.sentence()
-    if progress.is_overdue:
-        return Reason.PROGRESS_DEADLINE_EXCEEDED, REASONS[Reason.PROGRESS_DEADLINE_EXCEEDED].summary
     return progress.reason, progress.message
 
 

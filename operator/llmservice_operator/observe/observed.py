@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from llmservice_operator.observe.endpoints import EndpointFacts
 from llmservice_operator.observe.facts import (
     BudgetFacts,
     ChildFacts,
@@ -57,6 +59,11 @@ class Observed:
     claim: ClaimFacts | None = None
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
+    endpoints: EndpointFacts | None = None
+    """Where the Service sends requests; None: no right to look, and a ready pod is taken to get some."""
+    unsettled_for: float = inf
+    """Seconds since pods, endpoints and the Deployment's counters were first seen to disagree; as long as that is less
+    than `rollout.PATIENCE`, the status does not speak of it."""
     inspection_jobs: tuple[JobFacts, ...] = ()
     """Those that look, or looked, at this service's model; the latest last."""
     inspections: tuple[InspectionFacts, ...] = ()

@@ -94,9 +94,10 @@ def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
     return {key: value for key, value in found.items() if value not in (None, "")}
 
 
-def starting_phase(progress: Json | None) -> Phase | None:
-    """The phase in a `status.progress`."""
-    return Phase(progress["phase"]) if progress is not None else None
+def starting_state(pods: Sequence[PodFacts], reports: Reports, revision: str, progress: Json | None) -> State | None:
+    """What the pod says that `status.progress` tells of."""
+    name = progress["pod"] if progress is not None else None
+    return next((state for pod, state in _states(pods, reports, revision) if pod.name == name), None)
 
 
 def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json) -> dict[str, Any] | None:

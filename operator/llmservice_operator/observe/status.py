@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from llmservice_operator.observe.conditions import conditions
+from llmservice_operator.observe.facts import DeploymentFacts
 from llmservice_operator.observe.failure import Trouble, trouble_of
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_phase
-from llmservice_operator.observe.rollout import Progress, progress
+from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
+from llmservice_operator.observe.rollout import PATIENCE, Progress, progress
+from llmservice_operator.observe.rollout_trouble import rollout_trouble
 from llmservice_operator.observe.verdict import Subject, Verdict
 
 Json = Mapping[str, Any]
@@ -39,26 +41,20 @@ _OURS = (
 def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> dict[str, Any]:
     """The value of `.status`."""
     stamp = timestamp(now)
-    deployment = observed.deployment
-    if deployment is not None and deployment.owner_uid != subject.uid:
-        deployment = None
-    pods = observed.pods if deployment is not None else ()
-    reports, previous = observed.reports, subject.previous
+    pods, reports, previous = observed.pods, observed.reports, subject.previous
     starting = progress_of(pods, reports, verdict.revision, previous)
-    moment = progress(deployment, pods, verdict.revision, verdict.replicas, starting_phase(starting))
+    moment = moment_of(subject, observed, verdict)
     adapters = adapters_of(verdict.adapters, verdict.adapters_digest or "", pods, reports, verdict.revision, previous)
-    trouble = None
-    if not moment.is_rolled_out and verdict.revision:
-        trouble = trouble_of(deployment, pods, verdict.revision, _told_failure(subject, verdict), stamp)
+    trouble = _trouble(subject, observed, verdict, moment, stamp)
     status: dict[str, Any] = {
         "observedGeneration": subject.generation,
         "conditions": conditions(subject, verdict, moment, trouble, adapters, stamp),
         "replicas": moment.replicas,
         "updatedReplicas": moment.updated,
-        "readyReplicas": moment.ready,
-        "availableReplicas": moment.available,
+        "readyReplicas": moment.answering,
+        "availableReplicas": moment.answering,
         "selector": verdict.selector,
-        "ready": f"{moment.ready}/{verdict.replicas}",
+        "ready": f"{moment.answering}/{verdict.replicas}",
         "gpus": verdict.gpus,
     }
     if verdict.endpoint:
@@ -82,6 +78,23 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     return status
 
 
+def moment_of(subject: Subject, observed: Observed, verdict: Verdict) -> Progress:
+    """How far the wanted revision has come."""
+    starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
+    state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
+    deployment = _own_deployment(subject, observed)
+    return progress(deployment, observed.pods, _listed(subject, observed), verdict.revision, verdict.replicas, state)
+
+
+def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
+    """Whether what was told may stand a moment longer, while the last watch brings what the others brought already."""
+    previous = subject.previous
+    is_of_now = previous.get("observedGeneration") == subject.generation
+    is_same = (previous.get("rollout") or {}).get("revision") == verdict.revision
+    is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
+    return is_of_now and is_same and is_applied and observed.unsettled_for < PATIENCE
+
+
 def is_told(status: Json, previous: Json) -> bool:
     """Whether the stored status says this already; what others added to it is theirs."""
     if any(status.get(key) != previous.get(key) for key in _OURS):
@@ -95,6 +108,30 @@ def is_told(status: Json, previous: Json) -> bool:
 def timestamp(now: datetime) -> str:
     """As metav1.Time is written."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:
+    found = observed.deployment
+    return found if found is not None and found.owner_uid == subject.uid else None
+
+
+def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
+    """Without a Service of ours no request reaches a pod, whatever is left of its endpoints."""
+    if observed.service is None or observed.service.owner_uid != subject.uid:
+        return frozenset()
+    return observed.endpoints.ready if observed.endpoints is not None else None
+
+
+def _trouble(subject: Subject, observed: Observed, verdict: Verdict, moment: Progress, stamp: str) -> Trouble | None:
+    """The failure of the wanted revision; what its pods show tells more than that it takes too long."""
+    if moment.is_rolled_out or not verdict.revision:
+        return None
+    told, deployment = _told_failure(subject, verdict), _own_deployment(subject, observed)
+    pods = observed.pods if deployment is not None else ()
+    found = trouble_of(deployment, pods, verdict.revision, told, stamp)
+    # A Service that is yet to be made or repaired has no endpoints either.
+    is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
+    return found if found is not None else rollout_trouble(moment, told, stamp, is_applied=is_applied)
 
 
 def _told_failure(subject: Subject, verdict: Verdict) -> Json | None:

@@ -1,0 +1,66 @@
+"""Where the Service sends requests: what its EndpointSlices list. A pod may be ready and yet get no request.
+
+Only slices that the cluster's own controller made of our Service carry our label: it copies the Service's labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+Json = Mapping[str, Any]
+
+_SERVICE_NAME = "kubernetes.io/service-name"
+_SERVICE_LABEL = "llmservice.dev/service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceFacts:
+    """One EndpointSlice of a service."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    service: str | None
+    """None where it was made for another Service: the label was copied."""
+    ready: frozenset[str]
+    """Uids of the pods that requests are sent to."""
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        """Project one slice as the API server sent it."""
+        metadata = obj["metadata"]
+        labels = metadata.get("labels") or {}
+        service = labels.get(_SERVICE_LABEL)
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=metadata.get("resourceVersion", ""),
+            service=service if service == labels.get(_SERVICE_NAME) else None,
+            # Pods without the port that the Service names are listed too, in a slice without ports.
+            ready=frozenset(_ready(obj.get("endpoints") or ())) if obj.get("ports") else frozenset(),
+        )
+
+
+def _ready(endpoints: Iterable[Json]) -> Iterable[str]:
+    for endpoint in endpoints:
+        target = endpoint.get("targetRef") or {}
+        # Absent means ready, says the API.
+        if target.get("kind") == "Pod" and (endpoint.get("conditions") or {}).get("ready") is not False:
+            yield str(target.get("uid", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFacts:
+    """All slices of a service together."""
+
+    ready: frozenset[str] = frozenset()
+    """Uids of the pods that requests are sent to."""
+
+    @classmethod
+    def of(cls, slices: Iterable[SliceFacts]) -> Self:
+        """A pod is in two slices where it has addresses of both families, or moves between them."""
+        return cls(frozenset(uid for each in slices for uid in each.ready))

@@ -31,6 +31,7 @@ from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from llmservice_operator.kube.lease import Lease
 from llmservice_operator.kube.nodes import Nodes
+from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
@@ -60,6 +61,7 @@ class Operator:
             queue=WorkQueue(),
             starts=self._starts,
             nodes=Nodes(kube),
+            pod_events=PodEventReader(kube),
             settings=opts.services,
             metrics=metrics,
             decide=decide,

@@ -14,7 +14,7 @@ from typing import Any
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, RoomFor
+from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, RoomFor
 from llmservice_operator.observe.endpoints import EndpointFacts
 from llmservice_operator.observe.facts import (
     BudgetFacts,
@@ -28,6 +28,7 @@ from llmservice_operator.observe.facts import (
 )
 from llmservice_operator.observe.inspections import InspectionFacts
 from llmservice_operator.observe.observed import Observed, Refusal
+from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.room import Room
@@ -100,6 +101,9 @@ class World:
     room: Room = field(default_factory=Room)
     """What is free; by default there is no node."""
     node_reads: int = 0
+    events: dict[str, list[Json]] = field(default_factory=dict)
+    """What Events say of pods, by name."""
+    event_reads: int = 0
     room_reads: int = 0
     settings: Settings = SETTINGS
     now: datetime = NOW
@@ -152,6 +156,12 @@ class World:
                     assert observed.room is None
                     self.room_reads += 1
                     observed = replace(observed, room=self.room)
+                case EventsOf(pods):
+                    assert observed.pod_events is None
+                    self.event_reads += 1
+                    observed = replace(
+                        observed, pod_events=PodEvents.of({pod: self.events.get(pod, []) for pod in pods})
+                    )
                 case FactsOf(inspection):
                     assert observed.lent is None
                     observed = replace(observed, lent=self.lent and {**self.lent, "inspection": inspection})

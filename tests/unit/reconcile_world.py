@@ -18,6 +18,7 @@ from llmservice_operator.control.starts import Starts
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Conflict, FieldConflict, KubeError
 from llmservice_operator.kube.nodes import Nodes
+from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe.observed import Observed
 from llmservice_runtime.contract import Phase, State
@@ -174,6 +175,7 @@ class World:
             metrics=metrics,
             starts=Starts(self.read, self.changed.append, metrics, clock=lambda: self.now, rng=lambda: 0.5),
             nodes=Nodes(self.api, clock=lambda: self.now),
+            pod_events=PodEventReader(self.api, clock=lambda: self.now),
             decide=lambda *a: self.deciding(*a),
             decide_invalid=decide_invalid,
             now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),

@@ -18,6 +18,7 @@ from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.nodes import Nodes
+from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 from llmservice_operator.planner.room import Room
 
@@ -108,6 +109,7 @@ class Context:
     metrics: Metrics
     starts: Starts
     nodes: Nodes
+    pod_events: PodEventReader
     decide: Decide
     decide_invalid: DecideInvalid
     now: Callable[[], datetime.datetime]

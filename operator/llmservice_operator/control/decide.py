@@ -18,9 +18,10 @@ from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.attention import again, lack_of
 from llmservice_operator.control.children import applies, in_the_way, looked, needless_budget, prunes
 from llmservice_operator.control.choose import Choice, choose, standing
-from llmservice_operator.control.decision import Apply, Decision
+from llmservice_operator.control.decision import Apply, Decision, soonest
 from llmservice_operator.control.events import events
 from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
@@ -174,7 +175,10 @@ def _refuse(
 
 def _report(subject: Subject, observed: Observed, verdict: Verdict, now: datetime, **actions: Any) -> Decision:
     status = status_of(subject, observed, verdict, now)
+    if not verdict.problems and (lack := lack_of(observed, verdict, status, now)) is not None:
+        return Decision(lack=lack)
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
+    actions["requeue_after"] = soonest(actions.get("requeue_after"), again(observed, verdict, status, now))
     is_unsettled = moment_of(subject, observed, verdict).is_unsettled
     decision = Decision(asks=asked, is_unsettled=is_unsettled, **actions)
     if is_unsettled and may_wait(subject, observed, verdict):

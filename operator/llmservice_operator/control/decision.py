@@ -78,7 +78,14 @@ class RoomFor:
     """Seconds for which what this service was told before will do: texts are not to move more often."""
 
 
-Lack = GpusOf | FactsOf | RoomFor
+@dataclass(frozen=True, slots=True)
+class EventsOf:
+    """To be found out: what Events say of these pods, as `Observed.pod_events`."""
+
+    pods: tuple[str, ...]
+
+
+Lack = GpusOf | FactsOf | RoomFor | EventsOf
 """What no watch tells, and only a few decisions need."""
 
 
@@ -115,3 +122,8 @@ class Decision:
     def is_steady(self) -> bool:
         """Nothing is to be written."""
         return not (self.apply or self.prune or self.status is not None)
+
+
+def soonest(*times: float | None) -> float | None:
+    """The earliest of those that are set."""
+    return min((time for time in times if time is not None), default=None)

@@ -12,12 +12,13 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import Decision, FactsOf, GpusOf, Lack, RoomFor
+from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, soonest
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.planner.room import Room
 
 logger = logging.getLogger(__name__)
@@ -77,11 +78,6 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
 def is_quiet(decision: Decision, memory: Memory) -> bool:
     """Nothing to be written now; what was refused waits for its time."""
     return decision.status is None and (bool(memory.refused) or decision.is_steady)
-
-
-def soonest(*times: float | None) -> float | None:
-    """The earliest of those that are set."""
-    return min((time for time in times if time is not None), default=None)
 
 
 def known(key: Key, ctx: Context) -> ParentFacts | None:
@@ -148,6 +144,8 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
         return replace(around, gpus=await ctx.nodes.gpus(lack.resource, dict(lack.node_selector)))
     if isinstance(lack, RoomFor) and around.room is None:
         return replace(around, room=await room(lack, key, ctx))
+    if isinstance(lack, EventsOf) and around.pod_events is None:
+        return replace(around, pod_events=PodEvents.of(await ctx.pod_events.of(key.namespace, lack.pods)))
     raise RuntimeError(f"a decision lacks what it was given: {lack}")
 
 

@@ -74,6 +74,14 @@ class KubeClient:
                 return
             params["continue"] = token
 
+    async def list_some(
+        self, resource: Resource, namespace: str, *, field_selector: str, limit: int
+    ) -> list[dict[str, Any]]:
+        """The first objects that a field selector lets through: one request, whatever there is beyond."""
+        params = {"limit": str(limit), "fieldSelector": field_selector}
+        page = await self._transport.request("list", resource, resource.path(namespace), params=params)
+        return list(page.get("items") or ())
+
     async def proxied(self, resource: Resource, namespace: str, name: str, port: int, path: str) -> str:
         """What a pod or Service answers to GET on `port`, through the API server; `path` starts with a slash."""
         return await self._transport.read_text(resource, proxy_path(resource, namespace, name, port) + path)

@@ -6,50 +6,39 @@ pod shows the same reason, and what is not about one pod names none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
-from llmservice_runtime.contract import Failure
-
 from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.observe import scheduling
 from llmservice_operator.observe.facts import DeploymentFacts
-from llmservice_operator.observe.pods import PodFacts, Termination
+from llmservice_operator.observe.pod_events import PodEvents, of_events
+from llmservice_operator.observe.pod_failure import of_ended_pod, of_pod
+from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.reports import Reports
+from llmservice_operator.observe.trouble import Trouble, trouble
+from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 
-_EVIDENCE_LINES = 5
-_LINE_LIMIT = 1024
-_TEXT_LIMIT = 2048
-"""Longer texts would be refused by the CRD, and the whole status with them."""
-_IMAGE = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-    | {"RegistryUnavailable", "SignatureValidationFailed"}
-)
-_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError"})
-# Before these something can still change by itself: a restart, a node that comes, a network that heals.
-_MAY_PASS = frozenset(
-    {
-        Reason.UNSCHEDULABLE,
-        Reason.ENGINE_DIED,
-        Reason.ENGINE_HUNG,
-        Reason.MODEL_DOWNLOAD_FAILED,
-        Reason.GPU_MEMORY_BUSY,
-        Reason.START_TIMEOUT,
-        Reason.SMOKE_REQUEST_FAILED,
-        Reason.UNKNOWN,
-    }
-)
-_PATIENCE = 3
-"""Restarts after which what may pass is not expected to."""
+_IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
+_REPLACED_WITHIN = timedelta(seconds=120)
+"""A pod that is made so soon after another one was put out is its replacement."""
+_SETTLES_AFTER = timedelta(seconds=60)
+"""So long a reason of the scheduler's stands before a lesser one takes its place."""
 
+# What leads to all others comes first.
 _RANK = {
     reason: rank
     for rank, reasons in enumerate(
         (
-            (Reason.CONTAINER_CONFIG_INVALID, Reason.IMAGE_PULL_FAILED),
+            (Reason.CONTAINER_CONFIG_INVALID, *_IMAGE, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
+            (Reason.NODE_LOST,),
             (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED),
-            (Reason.UNSCHEDULABLE,),
+            tuple(scheduling.REASONS),
+            (Reason.EVICTED, Reason.POD_REJECTED),
         ),
         start=1,
     )
@@ -58,36 +47,18 @@ _RANK = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """A failure as the status tells it."""
+class Beside:
+    """What is known beside the pods themselves."""
 
-    reason: Reason
-    message: str
-    remedy: str
-    since: str = ""
-    pod: str | None = None
-    evidence: tuple[str, ...] = ()
-    restarts: int = 0
+    reports: Reports
+    events: PodEvents | None = None
+    wanted: scheduling.Wanted | None = None
+    """The accelerators of one pod."""
+    room: Room | None = None
+    """Where they are; None: nobody looked."""
 
-    @property
-    def is_final(self) -> bool:
-        """Without somebody's help it will not go away."""
-        return self.reason not in _MAY_PASS or (self.restarts >= _PATIENCE and self.reason is not Reason.UNSCHEDULABLE)
 
-    def sentence(self) -> str:
-        """What happened and what to do about it, in one line."""
-        end = "" if self.message.rstrip().endswith((".", "!", "?")) else "."
-        return f"{self.message.rstrip()}{end} {self.remedy}".strip()
-
-    def to_object(self) -> dict[str, Any]:
-        message, remedy = self.message[:_TEXT_LIMIT], self.remedy[:_TEXT_LIMIT]
-        told: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
-        if self.pod is not None:
-            told["pod"] = self.pod
-        told["since"] = self.since
-        if self.evidence:
-            told["evidence"] = [line[:_LINE_LIMIT] for line in self.evidence]
-        return told
+NOTHING = Beside({})
 
 
 def trouble_of(
@@ -96,97 +67,108 @@ def trouble_of(
     revision: str,
     previous: Json | None,
     now: str,
+    beside: Beside = NOTHING,
 ) -> Trouble | None:
     """The failure to tell about the wanted revision. `previous` is the one told so far for it."""
-    current = [pod for pod in pods if pod.revision == revision and not pod.deleting and pod.phase != "Failed"]
-    before = _from_object(previous) if previous else None
-    found = [trouble for pod in current if (trouble := _of_pod(pod)) is not None]
+    own = [pod for pod in pods if pod.revision == revision and not pod.deleting]
+    current = [pod for pod in own if pod.phase != "Failed"]
+    before = Trouble.from_object(previous) if previous else None
+    found = [*_of_pods(current, beside), *_replaced(own, current)]
     refused = _of_deployment(deployment) if deployment is not None and deployment.revision == revision else None
     if refused is not None:
         found.append(refused)
     if not found:
-        return before if before is not None and _still_holds(before, current) else None
+        return before if before is not None and _still_holds(before, current, beside) else None
     worst = min(found, key=lambda t: (_RANK.get(t.reason, 0), not _same(t, before), t.pod or ""))
-    return _settled(worst, before, now)
+    return _settled(worst, before, now, beside)
 
 
-def _of_pod(pod: PodFacts) -> Trouble | None:
-    if pod.ready:
-        return None
-    if pod.terminated is not None:
-        return replace(_of_termination(pod, pod.terminated), restarts=pod.restarts)
-    if pod.waiting is not None:
-        reason = Reason.UNKNOWN
-        if pod.waiting.reason in _IMAGE:
-            reason = Reason.IMAGE_PULL_FAILED
-        elif pod.waiting.reason in _CONFIG:
-            reason = Reason.CONTAINER_CONFIG_INVALID
-        text = f"{pod.waiting.reason}: {pod.waiting.message}" if pod.waiting.message else pod.waiting.reason
-        return Trouble(reason, text, REASONS[reason].remedy, pod=pod.name, restarts=pod.restarts)
-    if pod.unschedulable and not pod.scheduled:
-        return Trouble(Reason.UNSCHEDULABLE, "", REASONS[Reason.UNSCHEDULABLE].remedy, evidence=pod.unschedulable)
-    return None
+def _of_pods(current: Sequence[PodFacts], beside: Beside) -> Iterator[Trouble]:
+    for pod in current:
+        shown = of_pod(pod) or (None if pod.ready else of_events(pod, beside.events, beside.reports))
+        if shown is not None:
+            yield shown
 
 
-def _of_termination(pod: PodFacts, end: Termination) -> Trouble:
-    told = Failure.from_json(end.message)
-    if told is not None:
-        reason = Reason(told.reason.value)
-        return Trouble(reason, told.message, told.remedy, end.finished_at, pod.name, told.evidence[-_EVIDENCE_LINES:])
-    reason = Reason.MEMORY_LIMIT_EXCEEDED if end.reason == "OOMKilled" else Reason.UNKNOWN
-    how = f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}"
-    lines = tuple(line for line in end.message.splitlines() if line.strip())[-_EVIDENCE_LINES:]
-    message = f"Container {pod.container} ended with {how}" + (f" ({end.reason})." if end.reason else ".")
-    return Trouble(reason, message, REASONS[reason].remedy, end.finished_at, pod.name, lines)
+def _replaced(own: Sequence[PodFacts], current: Sequence[PodFacts]) -> Iterator[Trouble]:
+    """The pod that was put out last, until what replaces it is ready; later pods start for reasons of their own."""
+    ended = max((pod for pod in own if of_ended_pod(pod)), key=lambda pod: (pod.ended_at, pod.name), default=None)
+    if ended is None:
+        return
+    starting = [pod for pod in current if not pod.ready]
+    told = of_ended_pod(ended)
+    if told is not None and (not starting or any(_replaces(pod, ended) for pod in starting)):
+        yield told
+
+
+def _replaces(pod: PodFacts, ended: PodFacts) -> bool:
+    if pod.started or pod.restarts or not (pod.created_at and ended.ended_at):
+        return False
+    after = datetime.fromisoformat(pod.created_at) - datetime.fromisoformat(ended.ended_at)
+    return abs(after) <= _REPLACED_WITHIN
 
 
 def _of_deployment(deployment: DeploymentFacts) -> Trouble | None:
-    if deployment.replica_failure is None:
+    failure = deployment.replica_failure
+    if failure is None:
         return None
-    reason = Reason.QUOTA_EXCEEDED if deployment.replica_failure.startswith("quota ") else Reason.ADMISSION_REFUSED
-    return Trouble(reason, f"No pod can be made: {deployment.replica_failure}.", REASONS[reason].remedy)
+    reason = Reason.QUOTA_EXCEEDED if failure.startswith("quota ") else Reason.ADMISSION_REFUSED
+    return trouble(reason, f"No pod can be made: {failure}.", evidence=(failure,))
 
 
-def _still_holds(before: Trouble, current: list[PodFacts]) -> bool:
+def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -> bool:
     """Between two looks of the scheduler or the kubelet a pod has nothing to say; that is no news."""
-    if before.reason is Reason.UNSCHEDULABLE:
+    same = [pod for pod in current if pod.name == before.pod]
+    if before.pod is None and before.reason in scheduling.REASONS:
         return not any(pod.scheduled for pod in current)
-    if before.reason in (Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CONFIG_INVALID):
-        return any(pod.name == before.pod and not pod.running for pod in current)
-    return False
+    if before.reason in _IMAGE or before.reason is Reason.CONTAINER_CONFIG_INVALID:
+        return any(not pod.running for pod in same)
+    # Where somebody looked at the Events, what they say counts.
+    unseen = [pod for pod in same if beside.events is None or pod.name not in beside.events.by_pod]
+    if before.reason in (Reason.VOLUME_UNAVAILABLE, Reason.POD_SANDBOX_FAILED):
+        return any(pod.is_setting_up for pod in unseen)
+    return before.reason is Reason.PROBE_BLOCKED and any(pod.running and not pod.ready for pod in unseen)
 
 
 def _same(one: Trouble, other: Trouble | None) -> bool:
-    return other is not None and (one.reason, one.pod) == (other.reason, other.pod)
+    if other is None or one.pod != other.pod:
+        return False
+    # The container runtime does not say each time what the registry answered.
+    vague = one.reason is Reason.IMAGE_PULL_FAILED and other.reason in _IMAGE
+    return one.reason is other.reason or vague or _are_unplaced(one, other)
 
 
-def _settled(found: Trouble, before: Trouble | None, now: str) -> Trouble:
-    """The words that were used before, where it is the same failure; causes of the scheduler add up."""
-    if before is None or not _same(found, before):
-        since = (before.since if before is not None and before.reason is found.reason else found.since) or now
-        before_causes: tuple[str, ...] = ()
-    else:
-        if found.reason is not Reason.UNSCHEDULABLE:
-            return replace(before, restarts=found.restarts)
-        since, before_causes = before.since, before.evidence
-    found = replace(found, since=since)
-    if found.reason is not Reason.UNSCHEDULABLE:
-        return found
-    causes = tuple(sorted({*before_causes, *found.evidence}))
-    message = "No node has room for a pod of this service: " + "; ".join(causes) + "."
-    return replace(found, evidence=causes, message=message)
+def _are_unplaced(one: Trouble, other: Trouble) -> bool:
+    """A volume that cannot be mounted is about a pod; one that the scheduler misses is not."""
+    return one.pod is None and one.reason in scheduling.REASONS and other.reason in scheduling.REASONS
 
 
-def _from_object(told: Json) -> Trouble | None:
-    try:
-        reason = Reason(str(told.get("reason", "")))
-    except ValueError:
-        return None
-    return Trouble(
-        reason=reason,
-        message=str(told.get("message", "")),
-        remedy=str(told.get("remedy", "")),
-        since=str(told.get("since", "")),
-        pod=told.get("pod"),
-        evidence=tuple(told.get("evidence") or ()),
-    )
+def _settled(found: Trouble, before: Trouble | None, now: str, beside: Beside) -> Trouble:
+    """The words that were used before, where it is the same failure."""
+    if found.pod is None and found.reason in scheduling.REASONS:
+        return _unplaced(found, before if before is not None and _are_unplaced(found, before) else None, now, beside)
+    if before is not None and _same(found, before):
+        return replace(before, restarts=found.restarts)
+    since = (before.since if before is not None and before.reason is found.reason else found.since) or now
+    return replace(found, since=since)
+
+
+def _unplaced(found: Trouble, before: Trouble | None, now: str, beside: Beside) -> Trouble:
+    """Causes of the scheduler add up, since it says now this, now that; a nearer one takes over when it stayed away."""
+    causes, since = set(found.evidence), now
+    if before is not None and not _is_over(found, before, now):
+        causes |= set(before.evidence)
+    told = tuple(sorted(causes))
+    reason = scheduling.reason_of(told)
+    if before is not None and before.reason is reason:
+        since = before.since
+    message = scheduling.message_of(told, reason, beside.wanted, beside.room)
+    return replace(found, reason=reason, message=message, remedy=REASONS[reason].remedy, evidence=told, since=since)
+
+
+def _is_over(found: Trouble, before: Trouble, now: str) -> bool:
+    """Whether what was told is no longer among the causes, and has stood for a while."""
+    if found.reason is before.reason or not before.since:
+        return False
+    stood = datetime.fromisoformat(now) - datetime.fromisoformat(before.since)
+    return stood >= _SETTLES_AFTER

@@ -19,6 +19,7 @@ from llmservice_operator.observe.facts import (
     ServiceFacts,
 )
 from llmservice_operator.observe.inspections import InspectionFacts
+from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -80,6 +81,9 @@ class Observed:
     """What nodes have; None: nobody looked, since only a new revision needs it."""
     room: Room | None = None
     """What is free on them; None: nobody looked, since only a choice of strategy and a pod without a node need it."""
+
+    pod_events: PodEvents | None = None
+    """What Events say of pods in doubt; None: nobody looked, since no other pod needs it."""
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

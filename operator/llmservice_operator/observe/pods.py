@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from llmservice_runtime.contract import DrainReport
+
 from llmservice_operator.observe import still
 
 Json = Mapping[str, Any]
@@ -58,9 +60,32 @@ class PodFacts:
     waiting: Waiting | None
     terminated: Termination | None
     restarts: int
+    ends: int
+    """How often that container has ended."""
     reason: str
-    """Pod-level reason: Evicted, Preempted, NodeLost, ..."""
+    """Pod-level reason of one that is over: Evicted, UnexpectedAdmissionError, ..."""
     message: str
+    node: str
+    """Empty before it has one."""
+    is_lost: bool
+    """The cluster took it for not ready though the kubelet last said otherwise: its node does not report."""
+    is_setting_up: bool
+    """On a node, and none of its containers has started: volumes are mounted, the sandbox made, images pulled."""
+    created_at: str
+    scheduled_at: str
+    running_since: str
+    """When the present run of the server began."""
+    unready_since: str
+    """When it last ceased to be ready; before `running_since` where this run never was."""
+    ended_at: str
+    """Of a pod that is over."""
+    cut: int
+    """Streams that were ended because they outlived the drain timeout, as its supervisor reported at its end."""
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the present run of the server was ready and is no longer."""
+        return self.running and not self.ready and bool(self.running_since) and self.unready_since > self.running_since
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
@@ -69,6 +94,7 @@ class PodFacts:
         labels = metadata.get("labels") or {}
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         scheduling = conditions.get("PodScheduled", {})
+        ready = conditions.get("Ready", {})
         trouble = _trouble(status)
         server = _server(status)
         return cls(
@@ -83,7 +109,7 @@ class PodFacts:
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool((obj.get("spec") or {}).get("nodeName")),
             unschedulable=_causes(scheduling),
-            ready=conditions.get("Ready", {}).get("status") == "True",
+            ready=ready.get("status") == "True",
             started=bool(server.get("started")),
             address=str(status.get("podIP") or ""),
             running="running" in (server.get("state") or {}),
@@ -91,9 +117,44 @@ class PodFacts:
             waiting=_waiting(trouble),
             terminated=_termination(trouble),
             restarts=sum(int(c.get("restartCount") or 0) for c in _containers(status)),
+            ends=_ends(trouble),
             reason=str(status.get("reason", "")),
             message=str(status.get("message", "")),
+            node=str((obj.get("spec") or {}).get("nodeName", "")),
+            is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
+            is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
+            created_at=str(metadata.get("creationTimestamp", "")),
+            scheduled_at=str(scheduling.get("lastTransitionTime", "")),
+            running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt", "")),
+            unready_since=str(ready.get("lastTransitionTime", "")) if ready.get("status") == "False" else "",
+            ended_at=_ended_at(status, conditions),
+            cut=_cut(server),
         )
+
+
+def _is_lost(ready: Json, containers_ready: Json) -> bool:
+    """Only the node controller turns Ready off by itself, without a reason; a readiness gate gives one."""
+    is_off = ready.get("status") == "False" and not ready.get("reason")
+    return is_off and containers_ready.get("status") == "True"
+
+
+def _is_setting_up(status: Json) -> bool:
+    if status.get("phase") != "Pending":
+        return False
+    return not any({"running", "terminated"} & set(container.get("state") or {}) for container in _containers(status))
+
+
+def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
+    if status.get("phase") != "Failed":
+        return ""
+    disrupted = conditions.get("DisruptionTarget", {}).get("lastTransitionTime")
+    return str(disrupted or conditions.get("Ready", {}).get("lastTransitionTime") or status.get("startTime") or "")
+
+
+def _cut(server: Json) -> int:
+    ended = (server.get("state") or {}).get("terminated") or (server.get("lastState") or {}).get("terminated") or {}
+    report = DrainReport.from_json(str(ended.get("message", "")))
+    return report.cut if report is not None else 0
 
 
 def _causes(scheduling: Json) -> tuple[str, ...]:
@@ -135,6 +196,12 @@ def _ended(container: Json) -> Json:
     if container.get("ready"):
         return {}
     return (container.get("lastState") or {}).get("terminated") or {}
+
+
+def _ends(container: Json) -> int:
+    """A container that is started again has ended as often as it was; one that lies still once more than that."""
+    restarts, is_running = int(container.get("restartCount") or 0), "running" in (container.get("state") or {})
+    return restarts + (1 if not is_running and _ended(container) else 0)
 
 
 def _waiting(container: Json) -> Waiting | None:

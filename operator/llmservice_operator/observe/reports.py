@@ -54,14 +54,14 @@ def asks(
     """The pods whose supervisors are to be asked now. None for the digest: adapters are switched off."""
     is_measured = "reason" not in (_told_measured(previous, revision) or {"reason": ""})
     return tuple(
-        Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started)
+        Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started or pod.was_ready)
         for pod in _current(pods, revision)
-        if pod.running and pod.address and _is_worth_asking(pod, _of(pod, reports), is_measured, adapters_digest)
+        if pod.running and pod.address and _is_worth_asking(pod, report_of(pod, reports), is_measured, adapters_digest)
     )
 
 
 def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, adapters_digest: str | None) -> bool:
-    if not pod.started:
+    if not pod.started or pod.was_ready:
         return True
     if report is None:
         # It started before this process did: once, unless the status knows already what it would say.
@@ -139,7 +139,7 @@ def _adapter_state(name: str, digest: str, state: State) -> AdapterState:
 
 def _states(pods: Sequence[PodFacts], reports: Reports, revision: str) -> Iterator[tuple[PodFacts, State]]:
     for pod in _current(pods, revision):
-        report = _of(pod, reports)
+        report = report_of(pod, reports)
         if report is not None and report.state is not None:
             yield pod, report.state
 
@@ -149,14 +149,14 @@ def _current(pods: Sequence[PodFacts], revision: str) -> Iterator[PodFacts]:
     yield from (pod for pod in pods if pod.revision == revision and not pod.deleting and pod.phase not in gone)
 
 
-def _of(pod: PodFacts, reports: Reports) -> Report | None:
+def report_of(pod: PodFacts, reports: Reports) -> Report | None:
     """A report of an earlier run says nothing about this one."""
     report = reports.get(pod.name)
     return report if report is not None and (report.uid, report.restarts) == (pod.uid, pod.restarts) else None
 
 
 def _silent(pod: PodFacts, reports: Reports) -> Report | None:
-    report = _of(pod, reports)
+    report = report_of(pod, reports)
     return report if report is not None and report.state is None else None
 
 

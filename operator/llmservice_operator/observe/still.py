@@ -11,6 +11,10 @@ _QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?)
 _POD_NAMES = re.compile(r'pods? "[^"]+"')
 _BACK_OFF = re.compile(r"^back-off \S+ restarting failed container=(\S+).*$", re.DOTALL)
 _COUNT = re.compile(r"^\d+ ")
+_EVICTION_FIGURES = re.compile(
+    r"\s*(?:Threshold quantity: \S+, available: \S+"
+    r"|(?:Container|Pod) \S+ was using \S+, request is \S+, has larger consumption of \S+)\.(?=\s|$)"
+)
 _NODES = re.compile(r"^0/\d+ nodes are available: ")
 
 
@@ -42,3 +46,8 @@ def _split_outside_braces(text: str) -> list[str]:
             parts.append(text[start:index])
             start = index + 1
     return [*parts, text[start:]]
+
+
+def eviction(message: str) -> str:
+    """Why a node put a pod out, without what was left of the resource at that moment."""
+    return _EVICTION_FIGURES.sub("", message).strip()

@@ -1,0 +1,51 @@
+"""Reads Events about single pods, on demand: seldom, few of them, and the same answer for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from llmservice_operator.kube.client import KubeClient
+from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.kube.resources import EVENT
+
+JSON = Mapping[str, Any]
+
+KEPT_SECONDS = 1.5
+REFUSED_SECONDS = 300.0
+"""A missing right is not asked for again and again: it would stand in the audit log each time."""
+MOST_EVENTS = 100
+_MOST_KEPT = 1000
+
+
+class PodEventReader:
+    """Events of pods, as of the last moment."""
+
+    def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._kept: dict[tuple[str, str], tuple[float, tuple[JSON, ...]]] = {}
+        self._refused_until: dict[str, float] = {}
+
+    async def of(self, namespace: str, pods: Iterable[str]) -> Mapping[str, tuple[JSON, ...]] | None:
+        """Events by the pod's name; None where they may not be listed. Other errors are raised."""
+        now = self._clock()
+        if self._refused_until.get(namespace, 0.0) > now:
+            return None
+        self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
+        try:
+            return {pod: await self._of(namespace, pod, now) for pod in pods}
+        except Forbidden:
+            self._refused_until[namespace] = now + REFUSED_SECONDS
+            return None
+
+    async def _of(self, namespace: str, pod: str, now: float) -> tuple[JSON, ...]:
+        known = self._kept.get((namespace, pod))
+        if known is not None:
+            return known[1]
+        about = f"involvedObject.kind=Pod,involvedObject.name={pod}"
+        found = tuple(await self._kube.list_some(EVENT, namespace, field_selector=about, limit=MOST_EVENTS))
+        if len(self._kept) < _MOST_KEPT:
+            self._kept[namespace, pod] = (now, found)
+        return found

@@ -1,0 +1,108 @@
+"""What one pod shows of a failure: of its containers, of its place, of its node."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from llmservice_runtime.contract import SERVER_CONTAINER, Failure
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe import scheduling, still
+from llmservice_operator.observe.pods import PodFacts, Termination, Waiting
+from llmservice_operator.observe.trouble import Trouble, trouble
+
+_EVIDENCE_LINES = 5
+_ENDS = 3
+"""So many ends without a word about why are a crash loop."""
+
+IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+    | {"RegistryUnavailable", "SignatureValidationFailed"}
+)
+_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError"})
+_DENIED = re.compile(
+    r"pull access denied|insufficient_scope|\b40[13] (?:Unauthorized|Forbidden)\b|unauthorized|authorization failed|"
+    r"authentication required|no basic auth credentials|\bdenied\b",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(r"not found|manifest unknown|name unknown|no such image|not present with pull policy", re.I)
+# A node that goes away for another reason than pressure is no fault of the pod's.
+_SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
+
+
+def of_pod(pod: PodFacts) -> Trouble | None:
+    """None where nothing is wrong, or nothing yet."""
+    if pod.ready:
+        return None
+    if pod.is_lost:
+        return _of_lost_node(pod)
+    if pod.terminated is not None:
+        return replace(_of_termination(pod, pod.terminated), restarts=pod.restarts)
+    if pod.waiting is not None:
+        return replace(_of_waiting(pod, pod.waiting), restarts=pod.restarts)
+    if pod.unschedulable and not pod.scheduled:
+        return trouble(scheduling.reason_of(pod.unschedulable), "", evidence=pod.unschedulable)
+    return None
+
+
+def of_ended_pod(pod: PodFacts) -> Trouble | None:
+    """Of a pod that its node gave up. What its containers ended with stands in the pod that replaces it too."""
+    if pod.phase != "Failed" or not pod.reason or pod.reason in _SHUTDOWN:
+        return None
+    text = still.eviction(pod.message)
+    reason = Reason.EVICTED if pod.reason == "Evicted" else Reason.POD_REJECTED
+    did = "put pod" if reason is Reason.EVICTED else "refused pod"
+    message = f"Node {pod.node} {did} {pod.name}{'' if reason is Reason.POD_REJECTED else ' out'}: {text or pod.reason}"
+    evidence = (f"{pod.reason}: {text}",) if text else (pod.reason,)
+    return trouble(reason, message, since=pod.ended_at, pod=pod.name, evidence=evidence)
+
+
+def _of_lost_node(pod: PodFacts) -> Trouble:
+    message = f"Node {pod.node} no longer reports to the cluster, so its pod {pod.name} counts as not ready."
+    evidence = ("The pod's condition Ready was turned off by the cluster; its kubelet last said ContainersReady=True.",)
+    return trouble(Reason.NODE_LOST, message, since=pod.unready_since, pod=pod.name, evidence=evidence)
+
+
+def _of_waiting(pod: PodFacts, waiting: Waiting) -> Trouble:
+    text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+    reason = Reason.UNKNOWN
+    if waiting.reason in IMAGE:
+        reason = _image_reason(waiting)
+    elif waiting.reason in _CONFIG:
+        reason = Reason.CONTAINER_CONFIG_INVALID
+    return trouble(reason, f"Container {pod.container}: {text}", pod=pod.name, evidence=(text,))
+
+
+def _image_reason(waiting: Waiting) -> Reason:
+    """By what the container runtime quotes of the registry's answer."""
+    if _DENIED.search(waiting.message):
+        return Reason.IMAGE_PULL_DENIED
+    if _MISSING.search(waiting.message) or waiting.reason == "ErrImageNeverPull":
+        return Reason.IMAGE_NOT_FOUND
+    return Reason.IMAGE_PULL_FAILED
+
+
+def _of_termination(pod: PodFacts, end: Termination) -> Trouble:
+    told = Failure.from_json(end.message)
+    if told is not None:
+        reason, evidence = Reason(told.reason.value), told.evidence[-_EVIDENCE_LINES:]
+        return Trouble(reason, told.message, told.remedy, end.finished_at, pod.name, evidence or (_how(end),))
+    how = f"{_how(end)} ({end.reason})" if end.reason else _how(end)
+    # One that ended in the middle of a drain says so in JSON, which is no line of a log.
+    log = () if end.message.startswith('{"version"') else end.message.splitlines()
+    lines = tuple(line for line in log if line.strip())[-_EVIDENCE_LINES:] or (how,)
+    if pod.container != SERVER_CONTAINER:
+        message = f"Init container {pod.container} ended with {how}."
+        return trouble(Reason.INIT_CONTAINER_FAILED, message, since=end.finished_at, pod=pod.name, evidence=lines)
+    if end.reason == "OOMKilled":
+        reason = Reason.MEMORY_LIMIT_EXCEEDED
+    else:
+        reason = Reason.CRASH_LOOP if pod.ends >= _ENDS else Reason.UNKNOWN
+    again = " again and again, the first time seen" if reason is Reason.CRASH_LOOP else ""
+    message = f"Container {pod.container} ended{again} with {how}."
+    return trouble(reason, message, since=end.finished_at, pod=pod.name, evidence=lines)
+
+
+def _how(end: Termination) -> str:
+    return f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}"

@@ -1,0 +1,92 @@
+"""Why the scheduler places no pod: the reason that its words call for, and who holds the GPUs that are missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.planner.room import Holder, NodeRoom, Room, free_gpus, holders
+
+_HOLDERS_TOLD = 8
+_PRODUCTS_TOLD = 8
+
+# What comes first is what the nodes that came furthest lack: the scheduler looks at taints before it looks at labels,
+# and at resources after both.
+_KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
+    (Reason.VOLUME_UNAVAILABLE, re.compile(r"persistent ?volume|volume|pvc\(s\)|available disk|free storage", re.I)),
+    (Reason.INSUFFICIENT_GPUS, re.compile(r"^Insufficient [^ ]+/|allocate all claims")),
+    (Reason.INSUFFICIENT_RESOURCES, re.compile(r"^Insufficient |^Too many pods")),
+    (Reason.NO_MATCHING_NODE, re.compile(r"didn't match|didn't satisfy|^no nodes available")),
+    (Reason.UNTOLERATED_TAINT, re.compile(r"taint|were unschedulable|unknown conditions")),
+)
+REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The accelerators of one pod."""
+
+    resource: str
+    count: int
+
+
+def reason_of(causes: Iterable[str]) -> Reason:
+    """The reason of several causes: that of the one which is nearest to a place."""
+    causes = tuple(causes)
+    for reason, pattern in _KINDS:
+        if any(pattern.search(cause) for cause in causes):
+            return reason
+    return Reason.UNSCHEDULABLE
+
+
+def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None) -> str:
+    """What no node has, and for GPUs what there is of them, where somebody looked."""
+    message = "No node has room for a pod of this service: " + "; ".join(causes) + "."
+    if reason is not Reason.INSUFFICIENT_GPUS or wanted is None or room is None:
+        return message
+    return f"{message} {gpus_text(wanted, room)}"
+
+
+def gpus_text(wanted: Wanted, room: Room) -> str:
+    """How many are free, of which product, and who holds the others."""
+    asked = f"A pod asks for {wanted.count} {wanted.resource}"
+    if room.missing_right is not None:
+        return f"{asked}; how many are free is unknown, for lack of the right to {room.missing_right}."
+    having = [node for node in room.nodes if node.allocatable.get(wanted.resource)]
+    if not having:
+        return f"{asked}; no node that takes pods has any."
+    parts = [asked, f"free are {_products(free_gpus(room, wanted.resource))}", _on_one_node(having, wanted)]
+    held = holders(having)
+    parts.append(f"held by {_names(held)}" if held else "nobody holds any")
+    return "; ".join(parts) + "."
+
+
+def _products(free: Mapping[str | None, int]) -> str:
+    known = sorted((product or "of an unnamed product", count) for product, count in free.items())
+    told = [f"{count} {product}" for product, count in known[:_PRODUCTS_TOLD]]
+    return ", ".join([*told, *_others(len(known) - len(told), "products")])
+
+
+def _on_one_node(having: Iterable[NodeRoom], wanted: Wanted) -> str:
+    most = max(int(node.free(wanted.resource)) for node in having)
+    return f"at most {most} on one node"
+
+
+def _names(held: tuple[Holder, ...]) -> str:
+    told = [f"{holder.namespace}/{holder.name} ({holder.count})" for holder in held[:_HOLDERS_TOLD]]
+    return ", ".join([*told, *_others(len(held) - len(told), "others")])
+
+
+def _others(count: int, what: str) -> Iterator[str]:
+    if count > 0:
+        yield f"{count} {what}"
+
+
+def wanted_of(effective: Mapping[str, Any]) -> Wanted | None:
+    """What the values in force ask for; None on CPUs."""
+    accelerator = effective.get("accelerator") or {}
+    resource, count = accelerator.get("resourceName"), accelerator.get("count")
+    return Wanted(str(resource), int(count)) if resource and count else None

@@ -37,6 +37,7 @@ EXAMPLES = {
 DELEGATED = {
     "images": ("localcluster.images", "Build the images into the cluster's store."),
     "install": ("localcluster.install", "Install or upgrade the operator's chart in the running cluster."),
+    "node": ("localcluster.secondnode", "Add or remove a second real node."),
     "demo": ("localcluster.demo", "From nothing to an answered chat completion."),
 }
 

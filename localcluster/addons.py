@@ -139,3 +139,11 @@ def simulate_nodes(kubectl: Kubectl, count: int) -> None:
 
 def simulated_are_ready(kubectl: Kubectl) -> bool:
     return kubectl.succeeds("wait", "--for=condition=Ready", "node", "-l", "type=kwok", "--timeout=5s")
+
+
+def forget_node(kubectl: Kubectl, node: str) -> None:
+    """Takes a node that is no more, or is about to end, out of the cluster; nothing when it is not in it."""
+    kubectl.run("delete", "node", node, "--ignore-not-found", "--wait=false")
+    # Nobody is left who would confirm their end.
+    here = f"--field-selector=spec.nodeName={node}"
+    kubectl.run("delete", "pods", "-A", here, "--grace-period=0", "--force", "--wait=false")

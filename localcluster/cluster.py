@@ -11,10 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcluster import addons, builds, components, configs, identity, lock, mounts, network, pki, preflight, processes
+from localcluster import (
+    addons,
+    builds,
+    components,
+    configs,
+    identity,
+    lock,
+    mounts,
+    network,
+    pki,
+    preflight,
+    processes,
+    traces,
+)
 from localcluster.errors import ClusterError
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
+from localcluster.place import SECOND, Place, first
 from localcluster.processes import Component, write_atomically
 from localcluster.programs import Group
 from localcluster.progress import Progress
@@ -108,13 +122,13 @@ def check(paths: ClusterPaths, host: Host, groups: tuple[Group, ...]) -> None:
         )
 
 
-def _component_environment(paths: ClusterPaths, host: Host) -> dict[str, str]:
+def component_environment(paths: ClusterPaths, host: Host) -> dict[str, str]:
     return {**host.environment, "PATH": f"{paths.bin}:{host.environment.get('PATH', '')}"}
 
 
 def _start(paths: ClusterPaths, host: Host, *wanted: Component) -> None:
     for component in wanted:
-        processes.start(paths, component, _component_environment(paths, host))
+        processes.start(paths, component, component_environment(paths, host))
 
 
 def _prepare(paths: ClusterPaths) -> None:
@@ -124,10 +138,7 @@ def _prepare(paths: ClusterPaths) -> None:
     resolv = Path("/etc/resolv.conf")
     servers = configs.upstream(resolv.read_text()) if resolv.exists() else ()
     files = {
-        paths.containerd_config: configs.containerd(paths),
-        paths.cni_config / "10-pods.conflist": configs.pod_network(paths),
-        paths.config / "kubelet.json": configs.kubelet(paths),
-        paths.config / "kube-proxy.json": configs.kube_proxy(paths),
+        **node_files(paths, first(paths)),
         paths.config / "audit.json": configs.audit_policy(),
         paths.config / "kwok.yaml": configs.simulation(),
         paths.config / "Corefile": configs.corefile(paths, servers),
@@ -136,13 +147,28 @@ def _prepare(paths: ClusterPaths) -> None:
         write_atomically(path, text)
 
 
+def node_files(paths: ClusterPaths, place: Place) -> dict[Path, str]:
+    """The configuration of a node's components."""
+    return {
+        place.containerd_config: configs.containerd(paths, place),
+        place.cni_config / "10-pods.conflist": configs.pod_network(place),
+        place.kubelet_config: configs.kubelet(paths, place),
+        place.proxy_config: configs.kube_proxy(paths, place),
+    }
+
+
+def ctr_command(paths: ClusterPaths, place: Place) -> tuple[str, ...]:
+    """How to call ctr for a node's containerd."""
+    where = ("--address", str(place.containerd_socket), "--namespace", paths.containerd_namespace)
+    return (f"{paths.bin}/ctr", *where)
+
+
 def _ctr(paths: ClusterPaths, *words: str) -> tuple[str, ...]:
-    where = ("--address", str(paths.containerd_socket), "--namespace", paths.containerd_namespace)
-    return (f"{paths.bin}/ctr", *where, *words)
+    return (*ctr_command(paths, first(paths)), *words)
 
 
 def _start_containerd(paths: ClusterPaths, host: Host) -> None:
-    _start(paths, host, components.containerd(paths))
+    _start(paths, host, components.containerd(paths, first(paths)))
     command = _ctr(paths, "version")
     processes.wait_until("containerd answers", lambda: processes.succeeds(command), paths, "containerd", timeout=60)
 
@@ -159,7 +185,9 @@ def _start_control_plane(paths: ClusterPaths, host: Host) -> None:
 
 
 def _start_node(paths: ClusterPaths, host: Host) -> None:
-    _start(paths, host, components.kubelet(paths), components.kube_proxy(paths), components.coredns(paths))
+    place = first(paths)
+    node = (components.kubelet(paths, place), components.kube_proxy(paths, place))
+    _start(paths, host, *node, components.coredns(paths))
     kubectl = Kubectl(paths)
 
     def ready() -> bool:
@@ -220,6 +248,9 @@ def up(paths: ClusterPaths, options: Options, host: Host) -> None:
         with host.progress.step("starting the node"):
             _start_containerd(paths, host)
             _start_node(paths, host)
+            if not traces.has_second_node(paths):
+                # The last `down` may have found no API server to tell of its end.
+                addons.forget_node(Kubectl(paths), SECOND)
         _accelerators(paths, host, wanted)
         write_atomically(_options_file(paths), json.dumps(vars(wanted)))
 
@@ -243,6 +274,7 @@ def _remove_traces(paths: ClusterPaths) -> None:
     left = identity.ours(paths)
     # Shims ignore SIGTERM, and the containers' time to end in peace was when their pods were deleted.
     processes.end(left, grace=2)
+    traces.remove_second_node(paths)
     mounts.undo(paths)
     network.restore_host(paths)
     mounts.remove_pod_groups()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from localcluster.network import GATEWAY, NODE, SERVICES
+from localcluster.network import GATEWAY, SERVICES
 from localcluster.paths import ClusterPaths
+from localcluster.place import Place
 from localcluster.processes import Component
 
 ETCD = "http://127.0.0.1:2379"
@@ -68,6 +69,9 @@ def controller_manager(paths: ClusterPaths) -> Component:
             "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
+            # Half the usual: four renewals of a node's lease missed, and looked at often.
+            "--node-monitor-grace-period=24s",
+            "--node-monitor-period=2s",
         ),
     )
 
@@ -84,33 +88,35 @@ def scheduler(paths: ClusterPaths) -> Component:
     )
 
 
-def containerd(paths: ClusterPaths) -> Component:
+def containerd(paths: ClusterPaths, place: Place) -> Component:
     return Component(
-        "containerd",
-        (f"{paths.bin}/containerd", "--config", str(paths.containerd_config)),
-        (paths.containerd_config,),
+        place.component("containerd"),
+        (f"{paths.bin}/containerd", "--config", str(place.containerd_config)),
+        (place.containerd_config,),
     )
 
 
-def kubelet(paths: ClusterPaths) -> Component:
-    config = paths.config / "kubelet.json"
+def kubelet(paths: ClusterPaths, place: Place) -> Component:
     return Component(
-        "kubelet",
+        place.component("kubelet"),
         (
             f"{paths.bin}/kubelet",
-            f"--kubeconfig={paths.kubeconfig_of('kubelet')}",
-            f"--config={config}",
-            f"--root-dir={paths.kubelet}",
-            f"--hostname-override={NODE}",
-            f"--node-ip={GATEWAY}",
+            f"--kubeconfig={paths.kubeconfig_of(place.kubelet_identity)}",
+            f"--config={place.kubelet_config}",
+            f"--root-dir={place.kubelet}",
+            f"--hostname-override={place.name}",
+            f"--node-ip={place.gateway}",
         ),
-        (config,),
+        (place.kubelet_config,),
     )
 
 
-def kube_proxy(paths: ClusterPaths) -> Component:
-    config = paths.config / "kube-proxy.json"
-    return Component("kube-proxy", (f"{paths.bin}/kube-proxy", f"--config={config}"), (config,))
+def kube_proxy(paths: ClusterPaths, place: Place) -> Component:
+    return Component(
+        place.component("kube-proxy"),
+        (f"{paths.bin}/kube-proxy", f"--config={place.proxy_config}"),
+        (place.proxy_config,),
+    )
 
 
 def coredns(paths: ClusterPaths) -> Component:

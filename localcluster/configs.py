@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from localcluster.network import BRIDGE, DNS_SERVICE, GATEWAY, NODE, PODS
+from localcluster.network import BRIDGE, DNS_SERVICE, GATEWAY
 from localcluster.paths import ClusterPaths
+from localcluster.place import Place
 
 PAUSE = "registry.local/pause:1"
 
@@ -17,14 +18,14 @@ def _json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def containerd(paths: ClusterPaths) -> str:
+def containerd(paths: ClusterPaths, place: Place) -> str:
     return f"""version = 3
-root = "{paths.containerd_root}"
-state = "{paths.containerd_state}"
+root = "{place.containerd_root}"
+state = "{place.containerd_state}"
 [grpc]
-  address = "{paths.containerd_socket}"
+  address = "{place.containerd_socket}"
 [plugins.'io.containerd.internal.v1.opt']
-  path = "{paths.containerd}/opt"
+  path = "{place.containerd}/opt"
 [plugins.'io.containerd.nri.v1.nri']
   disable = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -43,24 +44,24 @@ state = "{paths.containerd_state}"
         SystemdCgroup = false
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ["{paths.cni_bin}"]
-    conf_dir = "{paths.cni_config}"
+    conf_dir = "{place.cni_config}"
 """
 
 
-def pod_network(paths: ClusterPaths) -> str:
+def pod_network(place: Place) -> str:
     bridge = {
         "type": "bridge",
         "bridge": BRIDGE,
         "isGateway": True,
-        "ipMasq": True,
+        # Only the host reaches the world; a node behind it hides no pod from the others.
+        "ipMasq": place.link is None,
         # Named, because the plugin prefers nftables where it can, and then `down` would look in the wrong place.
         "ipMasqBackend": "iptables",
         "hairpinMode": True,
         "ipam": {
             "type": "host-local",
-            # With the sandboxes that hold the addresses: both are gone after a reboot.
-            "dataDir": str(paths.runtime / "addresses"),
-            "ranges": [[{"subnet": PODS}]],
+            "dataDir": str(place.addresses),
+            "ranges": [[{"subnet": place.pods}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
@@ -68,7 +69,7 @@ def pod_network(paths: ClusterPaths) -> str:
     return _json({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, ports]})
 
 
-def kubelet(paths: ClusterPaths) -> str:
+def kubelet(paths: ClusterPaths, place: Place) -> str:
     return _json(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -76,39 +77,45 @@ def kubelet(paths: ClusterPaths) -> str:
             "failCgroupV1": False,
             "failSwapOn": False,
             "cgroupDriver": "cgroupfs",
-            "containerRuntimeEndpoint": f"unix://{paths.containerd_socket}",
+            "cgroupRoot": place.cgroup_root,
+            "containerRuntimeEndpoint": f"unix://{place.containerd_socket}",
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
                 "x509": {"clientCAFile": f"{paths.pki}/ca.crt"},
             },
             "authorization": {"mode": "Webhook"},
-            "tlsCertFile": f"{paths.pki}/kubelet.crt",
-            "tlsPrivateKeyFile": f"{paths.pki}/kubelet.key",
+            "tlsCertFile": f"{paths.pki}/{place.kubelet_identity}.crt",
+            "tlsPrivateKeyFile": f"{paths.pki}/{place.kubelet_identity}.key",
             "clusterDNS": [DNS_SERVICE],
             "clusterDomain": "cluster.local",
             "resolvConf": "",
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": dict(place.eviction),
+            # Five minutes by default, which no test of an eviction would wait for.
+            "evictionPressureTransitionPeriod": "5s",
             # Never by itself: no registry could give an image back.
             "imageGCHighThresholdPercent": 100,
-            "podLogsDir": str(paths.pod_logs),
-            "volumePluginDir": str(paths.kubelet / "plugins"),
+            "podLogsDir": str(place.pod_logs),
+            "volumePluginDir": str(place.kubelet / "plugins"),
             # The tests change nodes and wait for what follows.
             "nodeStatusUpdateFrequency": "5s",
+            # Renewed every quarter of it; the controller manager's patience with a silent node goes with it.
+            "nodeLeaseDurationSeconds": 20,
         }
     )
 
 
-def kube_proxy(paths: ClusterPaths) -> str:
+def kube_proxy(paths: ClusterPaths, place: Place) -> str:
     return _json(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "clientConnection": {"kubeconfig": str(paths.kubeconfig_of("proxy"))},
+            "clientConnection": {"kubeconfig": str(paths.kubeconfig_of(place.proxy_identity))},
             "mode": "iptables",
-            "clusterCIDR": PODS,
-            "hostnameOverride": NODE,
-            "healthzBindAddress": "127.0.0.1:10256",
+            "clusterCIDR": place.pods,
+            "hostnameOverride": place.name,
+            # Asked by us, from the host.
+            "healthzBindAddress": f"{'127.0.0.1' if place.link is None else place.gateway}:10256",
             # Zero is "leave the host's alone".
             "conntrack": {
                 "maxPerCore": 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from localcluster.paths import ClusterPaths
 # In the environment of every process that we start, and so in its children's (shims too): finds the ones that
 # were started a moment before their record would have been written.
 MARK = "LLMSERVICE_LOCALCLUSTER"
+# Beside it in those of a second node.
+NODE_MARK = "LLMSERVICE_LOCALCLUSTER_NODE"
 
 
 @dataclass(frozen=True)
@@ -101,26 +103,38 @@ def has_mark(environment: bytes, root: Path) -> bool:
     return f"{MARK}={root}".encode() in environment.split(b"\0")
 
 
-def runs_in_our_container(mountinfo: str, image_store: Path) -> bool:
-    """Whether a process's root is an overlay whose layers lie in our image store."""
+def has_node_mark(environment: bytes, root: Path, node: str) -> bool:
+    return has_mark(environment, root) and f"{NODE_MARK}={node}".encode() in environment.split(b"\0")
+
+
+def runs_in_our_container(mountinfo: str, stores: Path) -> bool:
+    """Whether a process's root is an overlay whose layers lie in an image store below `stores`."""
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         if len(fields) > 4 and fields[4] == "/":
-            return f"upperdir={image_store}/" in line
+            return f"upperdir={stores}/" in line
     return False
 
 
 def ours(paths: ClusterPaths, proc: Path = Path("/proc")) -> tuple[Identity, ...]:
     """Every living process of this clone's cluster: what we started, their shims, and what runs in containers."""
+    return _found(lambda environment: has_mark(environment, paths.root), paths.state, proc)
+
+
+def of_node(paths: ClusterPaths, node: str, proc: Path = Path("/proc")) -> tuple[Identity, ...]:
+    """Those of them that a second node is made of."""
+    return _found(lambda environment: has_node_mark(environment, paths.root, node), paths.state / node, proc)
+
+
+def _found(is_marked: Callable[[bytes], bool], stores: Path, proc: Path) -> tuple[Identity, ...]:
+    """Processes with the mark, or in a container of an image store below `stores`."""
     found = []
     for pid in pids(proc):
         if pid == os.getpid():
             continue
         folder = proc / str(pid)
         mountinfo = _content(folder / "mountinfo").decode(errors="replace")
-        if has_mark(_content(folder / "environ"), paths.root) or runs_in_our_container(
-            mountinfo, paths.containerd_root
-        ):
+        if is_marked(_content(folder / "environ")) or runs_in_our_container(mountinfo, stores):
             identity = identify(pid, proc)
             if identity is not None and is_alive(identity, proc):
                 found.append(identity)

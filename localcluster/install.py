@@ -99,5 +99,9 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
         epilog="example: python -m localcluster images --only operator && python -m localcluster install",
     )
     parser.parse_args(argv)
+    from localcluster import secondnode  # only here: it knows the images by their names in this module
+
+    if secondnode.is_added(paths):
+        secondnode.copy_images(paths)
     install(local_target(paths, environment), progress)
     return 0

@@ -38,9 +38,14 @@ def undo(paths: ClusterPaths) -> None:
 def remove_pod_groups(groups: Path = Path("/sys/fs/cgroup")) -> None:
     """Empty groups of pods; one that still holds a process stays, for rmdir refuses it."""
     for top in (*groups.glob("kubepods"), *groups.glob("*/kubepods")):
-        for folder, _, _ in os.walk(top, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
+        remove_group(top)
+
+
+def remove_group(top: Path) -> None:
+    """A control group and those below it, where they hold no process."""
+    for folder, _, _ in os.walk(top, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
 
 
 def remove_dead_log_links(folder: Path, pod_logs: Path) -> None:

@@ -22,6 +22,13 @@ SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 DNS_SERVICE = "10.96.0.10"
 
+# Every node's pods.
+ALL_PODS = "10.244.0.0/16"
+# The host's end of the link to the second node.
+LINK = "llm-node-b"
+# Named like those of the CNI plugins, so that `down` finds it after any crash.
+_PODS_CHAIN = "CNI-POD-TO-POD"
+
 # kubelet, kube-proxy and the bridge plugin set these and never set them back.
 SETTINGS = (
     "net/ipv4/ip_forward",
@@ -147,6 +154,35 @@ def ensure_bridge() -> None:
     _run("ip", "link", "set", BRIDGE, "up")
     (Path("/proc/sys") / "net/ipv4/ip_forward").write_text("1")
     _filter_bridged()
+
+
+def route_to(pods: str, gateway: str) -> None:
+    """The way to another node's pods, and their addresses unhidden there and back."""
+    _run("ip", "route", "replace", pods, "via", gateway)
+    saved = _saved("iptables")
+    if _PODS_CHAIN in chains_of(saved):
+        return
+    # After the Services' own chain, whose marks must be heeded, and before those that hide pods from the world.
+    first = next(line for line in saved.splitlines() if line.startswith("-A POSTROUTING"))
+    place = "2" if "KUBE-POSTROUTING" in first else "1"
+    _run("iptables", "-w", "-t", "nat", "-N", _PODS_CHAIN)
+    between = ("-s", ALL_PODS, "-d", ALL_PODS)
+    _run("iptables", "-w", "-t", "nat", "-A", _PODS_CHAIN, *between, "-j", "ACCEPT")
+    _run("iptables", "-w", "-t", "nat", "-I", "POSTROUTING", place, "-j", _PODS_CHAIN)
+
+
+def blackhole(pods: str) -> None:
+    """What goes to a node without power is lost without a word."""
+    _run("ip", "route", "replace", "blackhole", pods)
+
+
+def disconnect(pods: str) -> None:
+    """Takes back a link and its route, if there is one."""
+    subprocess.run(("ip", "route", "del", pods), capture_output=True, check=False)
+    if LINK in interfaces():
+        _run("ip", "link", "del", LINK)
+    for words in (("-D", "POSTROUTING", "-j", _PODS_CHAIN), ("-F", _PODS_CHAIN), ("-X", _PODS_CHAIN)):
+        subprocess.run(("iptables", "-w", "-t", "nat", *words), capture_output=True, check=False)
 
 
 def _delete_interfaces() -> None:

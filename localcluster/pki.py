@@ -13,9 +13,12 @@ from pathlib import Path
 from localcluster.errors import ClusterError
 from localcluster.network import API_SERVICE, GATEWAY, NODE
 from localcluster.paths import ClusterPaths
+from localcluster.place import Place
 from localcluster.processes import write_atomically
 
 API = "https://127.0.0.1:6443"
+# For those who have another 127.0.0.1.
+API_FROM_NODES = f"https://{GATEWAY}:6443"
 
 
 @dataclass(frozen=True)
@@ -100,3 +103,25 @@ def ensure(paths: ClusterPaths) -> None:
         _make(partial)
         partial.rename(paths.pki)
     write_atomically(paths.kubeconfig, paths.kubeconfig_of("admin").read_text(), 0o600)
+
+
+def ensure_node(paths: ClusterPaths, place: Place) -> None:
+    """The identities of a second node's kubelet and kube-proxy."""
+    names = f"DNS:{place.name},IP:127.0.0.1,IP:{place.gateway}"
+    wanted = (
+        Certificate(place.kubelet_identity, f"/O=system:nodes/CN=system:node:{place.name}", names),
+        Certificate(place.proxy_identity, "/CN=system:kube-proxy", f"DNS:{place.proxy_identity}"),
+    )
+    for certificate in wanted:
+        ensure_certificate(paths, certificate)
+
+
+def ensure_certificate(paths: ClusterPaths, wanted: Certificate) -> None:
+    """One more of this authority, with a kubeconfig that reaches the API from elsewhere than the host."""
+    target = paths.kubeconfig_of(wanted.name)
+    if target.exists():
+        return
+    _issue(paths.pki, wanted)
+    authority = (paths.pki / "ca.crt").read_bytes()
+    pair = (paths.pki / f"{wanted.name}.crt").read_bytes(), (paths.pki / f"{wanted.name}.key").read_bytes()
+    write_atomically(target, kubeconfig(authority, *pair, server=API_FROM_NODES), 0o600)

@@ -139,6 +139,14 @@ def end(identities: Sequence[Identity], grace: float) -> None:
         )
 
 
+def kill(identities: Iterable[Identity]) -> None:
+    """SIGKILL to all of them before any is waited for."""
+    killed = tuple(identities)
+    for identity in killed:
+        _signal(identity, signal.SIGKILL)
+    _await_end(killed, 10)
+
+
 def stop(paths: ClusterPaths, name: str, grace: float = 10) -> bool:
     """Ends a component; False when it was not running."""
     record = running(paths, name)

@@ -43,7 +43,7 @@ grep -E "$1/" /proc/self/mounts
 for f in net/ipv4/ip_forward net/ipv4/conf/all/route_localnet net/bridge/bridge-nf-call-iptables; do
   echo $f $(cat /proc/sys/$f)
 done
-ls -d /sys/fs/cgroup/*/kubepods; ls /run/netns /run/llmservice-localcluster; true
+ls -d /sys/fs/cgroup/*/kubepods /sys/fs/cgroup/*/llmservice-*; ip route; ls /run/netns /run/llmservice-localcluster; true
 """
 PODS = {
     "apiVersion": "apps/v1",
@@ -198,6 +198,11 @@ def serves(clone: Clone) -> None:
     assert gpus == "4"
 
 
+def lose_second_node(clone: Clone) -> None:
+    clone.localcluster("node", "add")
+    clone.localcluster("node", "lose")
+
+
 @pytest.mark.parametrize(
     "harm",
     [
@@ -222,6 +227,8 @@ def test_up_recovers_from(with_pods: Clone, harm: Callable[[Clone], object]) -> 
         pytest.param(lambda clone: clone.localcluster("down"), id="one that is down already"),
         pytest.param(Clone.kill_components, id="one whose components were killed"),
         pytest.param(Clone.kill_everything, id="one whose pods were killed too"),
+        pytest.param(lambda clone: clone.localcluster("node", "add"), id="one with a second node"),
+        pytest.param(lambda clone: lose_second_node(clone), id="one whose second node lost power"),
     ],
 )
 def test_down_leaves_nothing(with_pods: Clone, before: str, harm: Callable[[Clone], object]) -> None:

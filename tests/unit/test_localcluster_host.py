@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import addons, cluster, components, configs, mounts, network
+from localcluster import addons, cluster, components, configs, mounts, network, place
 from localcluster.network import HostBefore
 from localcluster.paths import ClusterPaths, cache_root
 
@@ -95,7 +95,7 @@ def test_dns_forwards_to_the_machines_servers(text: str, expected: tuple[str, ..
 
 
 def test_containerd_reads_what_we_write() -> None:
-    content = tomllib.loads(configs.containerd(PATHS))
+    content = tomllib.loads(configs.containerd(PATHS, place.first(PATHS)))
     runtime = content["plugins"]["io.containerd.cri.v1.runtime"]
     assert content["root"] == "/clone/.cluster/containerd/root"
     assert runtime["restrict_oom_score_adj"] is True
@@ -110,15 +110,21 @@ def test_every_socket_address_is_short_enough() -> None:
 
 
 def test_configuration_is_json_where_it_says_so() -> None:
-    for text in (configs.pod_network(PATHS), configs.kubelet(PATHS), configs.kube_proxy(PATHS), configs.audit_policy()):
-        assert isinstance(json.loads(text), dict)
+    for where in (place.first(PATHS), place.second(PATHS)):
+        for text in (configs.pod_network(where), configs.kubelet(PATHS, where), configs.kube_proxy(PATHS, where)):
+            assert isinstance(json.loads(text), dict)
+    assert isinstance(json.loads(configs.audit_policy()), dict)
 
 
 def test_components_name_only_files_of_the_clone() -> None:
     made = (
         components.etcd(PATHS), components.apiserver(PATHS), components.controller_manager(PATHS),
-        components.scheduler(PATHS), components.containerd(PATHS), components.kubelet(PATHS),
-        components.kube_proxy(PATHS), components.coredns(PATHS), components.kwok(PATHS),
+        components.scheduler(PATHS), components.coredns(PATHS), components.kwok(PATHS),
+        *(
+            make(PATHS, where)
+            for make in (components.containerd, components.kubelet, components.kube_proxy)
+            for where in (place.first(PATHS), place.second(PATHS))
+        ),
     )  # fmt: skip
     assert len({component.name for component in made}) == len(made)
     for component in made:

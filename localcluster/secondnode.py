@@ -1,0 +1,211 @@
+"""A second real node: a kubelet, a containerd and a kube-proxy in a network and a mount namespace of their own.
+
+`holder` is a process that does nothing but keep these two namespaces; everything else enters them. When the last
+process has ended, the kernel takes away the namespaces, their mounts, their bridge and their end of the link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from localcluster import addons, cluster, components, identity, lock, network, pki, preflight, processes, traces
+from localcluster.errors import ClusterError
+from localcluster.imagecopy import ImageStore, copy
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
+from localcluster.kube import Kubectl
+from localcluster.paths import ClusterPaths, cache_root
+from localcluster.place import EVICTION, SECOND, Place, first, second
+from localcluster.processes import Component, write_atomically
+from localcluster.progress import Progress
+
+HOLDER = f"{SECOND}-holder"
+# What runs on any node of the tests. vLLM's is asked for: its files are links, but so many that they take seconds.
+IMAGES = ("registry.local/pause:1", OPERATOR_IMAGE, "registry.local/vllm-stand-in:v0.32.0")
+# Its own /run and what the kubelet keeps at fixed places: those of the host are the first node's.
+MAKE = """
+mount --make-rshared /
+mkdir -p /var/lib/kubelet /var/log/containers
+for d in /run /var/lib/kubelet /var/log/containers; do mount -t tmpfs tmpfs $d; done
+mkdir -p /run/lock
+ip link set lo up
+exec sleep infinity
+"""
+MADE = b"sleep\0infinity\0"
+SETTINGS = """
+ip link show cni0 >/dev/null 2>&1 || ip link add cni0 type bridge
+ip addr replace "$1/24" dev cni0
+ip link set cni0 up
+ip addr replace "$2/30" dev uplink
+ip link set uplink up
+ip route replace default via "$3"
+echo 1 > /proc/sys/net/ipv4/ip_forward
+echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
+"""
+
+
+def is_added(paths: ClusterPaths) -> bool:
+    return processes.running(paths, HOLDER) is not None
+
+
+def _enter(paths: ClusterPaths) -> tuple[str, ...]:
+    record = processes.running(paths, HOLDER)
+    if record is None:
+        raise ClusterError(f"{SECOND} is not running", "start it: python -m localcluster node add")
+    return ("nsenter", "-t", str(record.identity.pid), "--net", "--mount", "--")
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _inside(paths: ClusterPaths, component: Component) -> Component:
+    # By its real path: a rebuilt program is another one, and the first word is nsenter.
+    program = os.path.realpath(component.command[0])
+    return Component(component.name, (*_enter(paths), program, *component.command[1:]), component.inputs)
+
+
+def _start(paths: ClusterPaths, host: cluster.Host, component: Component) -> None:
+    environment = {**cluster.component_environment(paths, host), identity.NODE_MARK: SECOND}
+    processes.start(paths, component, environment)
+
+
+def _hold(paths: ClusterPaths, host: cluster.Host) -> None:
+    if is_added(paths):
+        return
+    # What is left of an earlier life would keep the old namespaces.
+    processes.end(identity.of_node(paths, SECOND), grace=0)
+    command = ("unshare", "--net", "--mount", "--propagation", "private", "bash", "-ec", MAKE)
+    _start(paths, host, Component(HOLDER, command))
+    proc = Path(f"/proc/{_enter(paths)[2]}/cmdline")
+    made = "the node's namespaces are made"
+    processes.wait_until(made, lambda: proc.read_bytes() == MADE, paths, HOLDER, timeout=30, interval=0.02)
+
+
+def _connect(paths: ClusterPaths, place: Place) -> None:
+    """A link between the host and the node, and a way for each to the other's pods."""
+    assert place.link is not None
+    near, far = place.link
+    enter = _enter(paths)
+    if not processes.succeeds((*enter, "ip", "link", "show", "uplink")):
+        network.disconnect(place.pods)  # the kernel takes the end of a lost node away when it gets to it
+        peer = ("peer", "name", "uplink", "netns", enter[2])
+        _run("ip", "link", "add", network.LINK, "type", "veth", *peer)
+    _run("ip", "addr", "replace", f"{near}/30", "dev", network.LINK)
+    _run("ip", "link", "set", network.LINK, "up")
+    _run(*enter, "bash", "-ec", SETTINGS, "bash", place.gateway, far, near)
+    network.route_to(place.pods, far)
+
+
+def store(paths: ClusterPaths) -> ImageStore:
+    """The node's images. Its socket is below its own /run."""
+    return ImageStore((*_enter(paths), *cluster.ctr_command(paths, second(paths))))
+
+
+def copy_images(paths: ClusterPaths, references: Sequence[str] = IMAGES) -> None:
+    """Gives the node the first one's images, where it has others or none."""
+    source, target = ImageStore(cluster.ctr_command(paths, first(paths))), store(paths)
+    wanted, present = source.digests(), target.digests()
+    for reference in references:
+        if reference in wanted and present.get(reference) != wanted[reference]:
+            copy(source, target, reference, wanted[reference])
+
+
+def add(
+    paths: ClusterPaths,
+    host: cluster.Host,
+    *,
+    eviction: Mapping[str, str] = EVICTION,
+    engine: bool = False,
+) -> None:
+    """A second node that is Ready and has the images; also from what a crash or a power loss left.
+
+    `eviction`: the kubelet's evictionHard; another one than before restarts the kubelet. `engine`: vLLM's image too.
+    """
+    if processes.running(paths, "kubelet") is None:
+        raise ClusterError("there is no cluster to add a node to", "start it: python -m localcluster up")
+    place = second(paths, eviction)
+    with lock.exclusive(), host.progress.step(f"adding {SECOND}"):
+        for folder in (place.kubelet, place.containerd, place.pod_logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path, text in cluster.node_files(paths, place).items():
+            write_atomically(path, text)
+        pki.ensure_node(paths, place)
+        _hold(paths, host)
+        _connect(paths, place)
+        traces.make_groups(place)
+        _start(paths, host, _inside(paths, components.containerd(paths, place)))
+        answers = "its containerd answers"
+        version = (*store(paths).command, "version")
+        name = place.component("containerd")
+        processes.wait_until(answers, lambda: processes.succeeds(version), paths, name, timeout=60)
+        copy_images(paths, (*IMAGES, CPU_IMAGE) if engine else IMAGES)
+        _start(paths, host, _inside(paths, components.kubelet(paths, place)))
+        _start(paths, host, _inside(paths, components.kube_proxy(paths, place)))
+        _await_ready(paths, place)
+
+
+def _await_ready(paths: ClusterPaths, place: Place) -> None:
+    kubectl = Kubectl(paths)
+
+    def ready() -> bool:
+        return kubectl.succeeds("wait", "--for=condition=Ready", f"node/{place.name}", "--timeout=5s")
+
+    processes.wait_until("the node is Ready", ready, paths, place.component("kubelet"), timeout=120)
+    name, health = place.component("kube-proxy"), f"http://{place.gateway}:10256/healthz"
+    processes.wait_until(f"{name} is ready", lambda: processes.answers(health), paths, name, timeout=60)
+
+
+def lose(paths: ClusterPaths) -> None:
+    """As a power loss: nothing more comes from it, and nobody is told. `add` brings it back, as a reboot would."""
+    place = second(paths)
+    # The link first: a killed process's connections are closed, and the others would hear of it.
+    if network.LINK in network.interfaces():
+        _run("ip", "link", "set", network.LINK, "down")
+    network.blackhole(place.pods)
+    processes.kill(identity.of_node(paths, SECOND))
+
+
+def remove(paths: ClusterPaths, host: cluster.Host) -> None:
+    """Takes the node out of the cluster, and everything of it from the machine."""
+    with lock.exclusive(), host.progress.step(f"removing {SECOND}"):
+        kubectl = Kubectl(paths)
+        if kubectl.is_ready():
+            addons.forget_node(kubectl, SECOND)
+        traces.remove_second_node(paths)
+
+
+def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
+    """`python -m localcluster node`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m localcluster node",
+        description=f"A second real node, {SECOND}, with a network of its own, beside the running cluster's first.",
+        epilog="example: python -m localcluster node add && kubectl get nodes",
+    )
+    words = {
+        "add": "start it, or what of it is not running, and give it the first node's images",
+        "remove": "take it out of the cluster and off the machine",
+        "lose": "as a power loss; `add` brings it back",
+    }
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in words.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name == "add":
+            command.add_argument("--engine", action="store_true", help="vLLM's image too, not only the stand-in's")
+    preflight.require_root(os.geteuid())
+    host = cluster.Host(environment, cache_root(environment, Path.home()), progress)
+    arguments = parser.parse_args(argv)
+    match arguments.command:
+        case "add":
+            add(paths, host, engine=arguments.engine)
+        case "remove":
+            remove(paths, host)
+        case "lose":
+            lose(paths)
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from llmservice_operator.control.decision import Decision
 from llmservice_operator.observe.observed import Observed, Refusal
 
 from tests.unit.decide_world import NOW, World, a_pod, an_llmservice
+
+DIED = json.dumps({"version": 1, "reason": "EngineDied", "message": "It died.", "remedy": "Look at its log."})
 
 
 def told(decision: Decision) -> list[tuple[str, str]]:
@@ -42,7 +45,36 @@ def test_what_may_pass_is_an_event_too() -> None:
     message = "0/1 nodes are available: 1 Insufficient cpu."
     world.roll_out(replicas=1, updated=1, ready=0, available=0)
     world.pods = {"x-0": a_pod("x-0", world.revision(), unschedulable=message)}
-    assert told(world.step()) == [("Warning", "Unschedulable")]
+    assert told(world.step()) == [("Warning", "InsufficientResources")]
+
+
+def test_a_failure_that_becomes_final_was_told_already() -> None:
+    world = World()
+    world.settle()
+    world.roll_out(replicas=1, updated=1, ready=0, available=0)
+    events = []
+    for restarts in range(6):
+        end = {"reason": "Error", "exitCode": 1, "message": DIED, "finishedAt": "2026-01-02T03:01:00Z"}
+        world.pods = {"x-0": a_pod("x-0", world.revision(), last=end, restarts=restarts)}
+        events += told(world.step())
+    assert "Stalled" in world.conditions()
+    assert events == [("Warning", "EngineDied")]
+
+
+def test_a_failure_that_becomes_another_is_told_again() -> None:
+    world = World()
+    world.settle()
+    world.roll_out(replicas=1, updated=1, ready=0, available=0)
+    events = []
+    for code in (1, 1, 137, 137):
+        end = {
+            "reason": "OOMKilled" if code == 137 else "Error",
+            "exitCode": code,
+            "finishedAt": "2026-01-02T03:01:00Z",
+        }
+        world.pods = {"x-0": a_pod("x-0", world.revision(), last=end, restarts=1)}
+        events += told(world.step())
+    assert events == [("Warning", "Unknown"), ("Warning", "MemoryLimitExceeded")]
 
 
 def test_a_spec_that_is_not_accepted_is_told_each_time_it_changes() -> None:

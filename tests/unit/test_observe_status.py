@@ -56,7 +56,7 @@ SITUATIONS = [
     pytest.param({"scheduled": False}, "Progressing", "Reconciling", None, id="not yet scheduled"),
     pytest.param(
         {"unschedulable": NO_GPU.format(nodes=3, a=2, b=1)},
-        "Unschedulable",
+        "InsufficientGPUs",
         "Reconciling",
         "Insufficient nvidia.com/gpu; node(s) had untolerated taint {a: b, c}",
         id="unschedulable",
@@ -102,7 +102,7 @@ SITUATIONS = [
     ),
     pytest.param(
         {"last": {"reason": "Error", "exitCode": 3, "finishedAt": "t"}, "restarts": 3},
-        "Unknown",
+        "CrashLoop",
         "Stalled",
         "exit code 3",
         id="and again and again",
@@ -115,9 +115,9 @@ SITUATIONS = [
                 "state": {"terminated": {"reason": "Error", "exitCode": 2, "finishedAt": "t"}},
             },
         },
-        "Unknown",
+        "InitContainerFailed",
         "Reconciling",
-        "Container runtime ended with exit code 2",
+        "Init container runtime ended with exit code 2",
         id="init container",
     ),
 ]

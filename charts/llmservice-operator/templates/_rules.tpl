@@ -39,7 +39,8 @@ Deployments and Services are deleted by the garbage collector, through their own
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
+# Events are listed of single pods that stay on their node without a container, or whose probes get no answer.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 {{- end -}}

@@ -25,12 +25,14 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
         yield Event("Normal", Reason.PROGRESSING, f"Rolling out revision {revision}.")
     if _turned("Ready", "True", old, new):
         yield _event("Normal", new["Ready"])
-    if "Stalled" in new and new.get("Accepted", {}).get("status") == "True":
-        if new["Stalled"].get("reason") != old.get("Stalled", {}).get("reason"):
-            yield _event("Warning", new["Stalled"])
-    elif (after.get("failure") or {}).get("reason") not in (None, (before.get("failure") or {}).get("reason")):
-        failure = after["failure"]
+    known = {old.get("Stalled", {}).get("reason"), (before.get("failure") or {}).get("reason"), None}
+    failure = after.get("failure") or {}
+    if failure.get("reason") not in known:
         yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")
+    # A failure that may pass was told when it began; that it has become final is no other one.
+    known.add(failure.get("reason"))
+    if new.get("Accepted", {}).get("status") == "True" and new.get("Stalled", {}).get("reason") not in known:
+        yield _event("Warning", new["Stalled"])
 
 
 def _fits(old: Json, new: Json, conditions: dict[str, Json]) -> Iterator[Event]:

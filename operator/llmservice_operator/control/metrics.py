@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.failure_metrics import Failures
 from llmservice_operator.control.plan_metrics import Plans
 
 _SERVICE = ("namespace", "service")
@@ -71,6 +72,16 @@ class Metrics:
             "llmservice_state_reads", "Questions to pods about their state, by whether they were answered.", ("result",)
         )
 
+        self.failing = self._gauge(
+            "llmservice_failing_services", "LLMServices whose status tells of a failure, by its reason.", ("reason",)
+        )
+        self.failures = self._counter(
+            "llmservice_failures", "Failures of LLMServices that began, by their reason.", ("reason",)
+        )
+        self.streams_ended = self._counter(
+            "llmservice_streams_ended", "Streams that were ended because they outlived the drain timeout.", _SERVICE
+        )
+        self._failures = Failures(self.failing, self.failures)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -83,6 +94,7 @@ class Metrics:
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Ready":
                 self.set_reason(key, str(condition.get("reason", "")))
+        self._failures.told(key, status)
         self._plans.told(key, status)
 
     def set_reason(self, key: Key, reason: str) -> None:
@@ -100,6 +112,7 @@ class Metrics:
         old = self._reasons.pop(key, None)
         if old is not None:
             self.services.labels(old).dec()
+        self._failures.forget(key)
         self._plans.told(key, {})
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:

@@ -31,10 +31,10 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
         ctx.cache.update(PARENT, answer)
         memory.parent_version = answer["metadata"]["resourceVersion"]
     for event in decision.events:
-        await _tell(event, parent, ctx, log)
+        await tell(event, parent, ctx, log)
 
 
-async def _tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
     """An Event is a courtesy: without it the status says the same."""
     log.info("%s: %s", event.reason, event.message)
     now = ctx.now()

@@ -97,7 +97,7 @@ def _replaced(own: Sequence[PodFacts], current: Sequence[PodFacts]) -> Iterator[
         return
     starting = [pod for pod in current if not pod.ready]
     told = of_ended_pod(ended)
-    if told is not None and (not starting or any(_replaces(pod, ended) for pod in starting)):
+    if told is not None and (not current or any(_replaces(pod, ended) for pod in starting)):
         yield told
 
 

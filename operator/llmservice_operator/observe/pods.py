@@ -12,6 +12,8 @@ from llmservice_operator.observe import still
 
 Json = Mapping[str, Any]
 
+_MOST_CUT = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Termination:
@@ -152,9 +154,10 @@ def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
 
 
 def _cut(server: Json) -> int:
-    ended = (server.get("state") or {}).get("terminated") or (server.get("lastState") or {}).get("terminated") or {}
+    ended = (server.get("state") or {}).get("terminated") or {}
     report = DrainReport.from_json(str(ended.get("message", "")))
-    return report.cut if report is not None else 0
+    # A pod is a stranger: what it says of itself becomes a metric.
+    return min(max(0, report.cut), _MOST_CUT) if report is not None else 0
 
 
 def _causes(scheduling: Json) -> tuple[str, ...]:

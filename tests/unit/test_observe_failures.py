@@ -1,0 +1,249 @@
+"""Each failure that a pod shows has its own reason, tells what it was seen by, and stays as it is while it lasts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.observe.failure import trouble_of
+from llmservice_operator.observe.trouble import Trouble
+
+from tests.unit import failing_pods as pods
+from tests.unit.failing_pods import REVISION, facts
+
+Json = dict[str, Any]
+
+NOW = "2026-01-02T03:04:05Z"
+NONE_FITS = "0/2 nodes are available: {}. preemption: 0/2 nodes are available: 2 Preemption is not helpful."
+
+
+def look(*shown: Json, before: Trouble | None = None, now: str = NOW) -> Trouble | None:
+    return trouble_of(None, facts(*shown), REVISION, before.to_object() if before else None, now)
+
+
+def must(*shown: Json, before: Trouble | None = None, now: str = NOW) -> Trouble:
+    found = look(*shown, before=before, now=now)
+    assert found is not None
+    return found
+
+
+def waiting(reason: str, message: str) -> Json:
+    return pods.pod(status=pods.server({"waiting": {"reason": reason, "message": message}}))
+
+
+def ended(code: int, reason: str = "Error", message: str = "", **more: Any) -> Json:
+    end = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-01-02T03:01:00Z"}
+    return pods.pod(status=pods.server({"terminated": end}, **more))
+
+
+def told_by_runtime(reason: str, **more: Any) -> str:
+    return json.dumps({"version": 1, "reason": reason, "message": "What it was.", "remedy": "Do this.", **more})
+
+
+def init(name: str, **end: Any) -> Json:
+    status = pods.setting_up()
+    status["initContainerStatuses"][0] = {"name": name, "ready": False, "state": {"terminated": end}}
+    return pods.pod(status=status)
+
+
+PULL = 'failed to pull and unpack image "{0}": failed to resolve reference "{0}": {1}'
+IMAGE = "10.244.0.1:5000/vllm:v0.32.0"
+FAILURES = {
+    "no GPU": (pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu")), "InsufficientGPUs", "nvidia.com/gpu"),
+    "no CPU": (pods.unplaced(NONE_FITS.format("2 Insufficient cpu")), "InsufficientResources", "cpu"),
+    "no place for pods": (pods.unplaced(NONE_FITS.format("2 Too many pods")), "InsufficientResources", "pods"),
+    "a taint": (
+        pods.unplaced(NONE_FITS.format("2 node(s) had untolerated taint(s)")),
+        "UntoleratedTaint",
+        "untolerated taint",
+    ),
+    "a taint, as older schedulers say it": (
+        pods.unplaced(NONE_FITS.format("2 node(s) had untolerated taint {gpu: only, x}")),
+        "UntoleratedTaint",
+        "{gpu: only, x}",
+    ),
+    "cordoned": (pods.unplaced(NONE_FITS.format("2 node(s) were unschedulable")), "UntoleratedTaint", "unschedulable"),
+    "a selector": (
+        pods.unplaced(NONE_FITS.format("2 node(s) didn't match Pod's node affinity/selector")),
+        "NoMatchingNode",
+        "affinity/selector",
+    ),
+    "spreading": (
+        pods.unplaced(NONE_FITS.format("2 node(s) didn't match pod topology spread constraints")),
+        "NoMatchingNode",
+        "spread",
+    ),
+    "GPUs are short where taints let it": (
+        pods.unplaced(NONE_FITS.format("1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)")),
+        "InsufficientGPUs",
+        "taint",
+    ),
+    "no claim": (pods.unplaced('persistentvolumeclaim "weights" not found'), "VolumeUnavailable", '"weights"'),
+    "a claim without a volume": (
+        pods.unplaced("0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"),
+        "VolumeUnavailable",
+        "unbound",
+    ),
+    "a volume elsewhere": (
+        pods.unplaced(NONE_FITS.format("2 node(s) didn't match PersistentVolume's node affinity")),
+        "VolumeUnavailable",
+        "PersistentVolume",
+    ),
+    "something new": (pods.unplaced(NONE_FITS.format("2 node(s) were out of luck")), "Unschedulable", "out of luck"),
+    "no such image": (waiting("ErrImagePull", PULL.format(IMAGE, f"{IMAGE}: not found")), "ImageNotFound", IMAGE),
+    "never to be pulled": (
+        waiting("ErrImageNeverPull", f'Container image "{IMAGE}" is not present with pull policy of Never'),
+        "ImageNotFound",
+        "Never",
+    ),
+    "an image that is denied": (
+        waiting("ErrImagePull", PULL.format(IMAGE, "unexpected status from HEAD request: 403 Forbidden")),
+        "ImagePullDenied",
+        "403",
+    ),
+    "a login is asked for": (
+        waiting(
+            "ImagePullBackOff",
+            f'Back-off pulling image "{IMAGE}": ErrImagePull: '
+            + PULL.format(
+                IMAGE,
+                "pull access denied, repository does not exist or may require authorization: authorization failed: no "
+                "basic auth credentials",
+            ),
+        ),
+        "ImagePullDenied",
+        "authorization failed",
+    ),
+    "a registry that is away": (
+        waiting("ErrImagePull", PULL.format(IMAGE, "dial tcp 10.244.0.1:5000: connect: connection refused")),
+        "ImagePullFailed",
+        "refused",
+    ),
+    "a Secret that is missing": (
+        waiting("CreateContainerConfigError", 'secret "hf" not found'),
+        "ContainerConfigInvalid",
+        '"hf"',
+    ),
+    "an init container": (
+        init("guest", exitCode=3, reason="Error", message="no\nway\n"),
+        "InitContainerFailed",
+        "guest",
+    ),
+    "the container's memory": (ended(137, "OOMKilled"), "MemoryLimitExceeded", "OOMKilled"),
+    "no word": (ended(3), "Unknown", "exit code 3"),
+    "no word three times": (ended(3, restarts=2), "CrashLoop", "again and again"),
+    "the runtime's own word": (ended(1, message=told_by_runtime("KVCacheTooSmall")), "KVCacheTooSmall", "What it was"),
+    "a lost node": (pods.pod(status=pods.lost(), node="node-b"), "NodeLost", "node-b"),
+    "an eviction": (pods.pod(status=pods.evicted(), node="node-b"), "Evicted", "ephemeral-storage"),
+    "a GPU that its plugin lost": (
+        pods.pod(
+            status={
+                "phase": "Failed",
+                "reason": "UnexpectedAdmissionError",
+                "message": "Pod was rejected: Allocate failed due to no healthy devices present",
+                "conditions": [pods.SCHEDULED],
+            }
+        ),
+        "PodRejected",
+        "no healthy devices",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_its_own_reason_its_evidence_and_a_remedy(case: str) -> None:
+    shown, reason, word = FAILURES[case]
+    found = must(shown)
+    assert found.reason == reason
+    assert word in found.message
+    assert found.evidence
+    assert found.remedy
+    assert found.since
+    assert found.to_object()["reason"] == reason
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_it_stays_word_for_word_while_it_lasts(case: str) -> None:
+    shown = FAILURES[case][0]
+    first = must(shown)
+    assert must(shown, before=first, now="2026-01-02T09:00:00Z").to_object() == first.to_object()
+
+
+def test_every_reason_of_the_table_has_its_own_text() -> None:
+    reasons = {Reason(reason) for _, reason, _ in FAILURES.values()}
+    assert len({REASONS[reason].remedy for reason in reasons}) == len(reasons)
+
+
+def test_nothing_is_wrong_with_a_readiness_gate_that_waits() -> None:
+    status = pods.lost()
+    status["conditions"][1]["reason"] = "ReadinessGatesNotReady"
+    assert look(pods.pod(status=status)) is None
+
+
+def test_figures_of_an_eviction_are_left_out() -> None:
+    texts = {must(pods.pod(status=pods.evicted(left=left))).message for left in ("1Ki", "1.5Gi", "0")}
+    assert len(texts) == 1
+    assert "available:" not in texts.pop()
+
+
+def test_an_eviction_is_told_until_what_replaces_the_pod_is_ready() -> None:
+    out = pods.pod("x-0", status=pods.evicted())
+    new = pods.pod("x-1", status=pods.running(started=False), creationTimestamp="2026-01-02T03:00:04Z")
+    assert must(out, new).reason is Reason.EVICTED
+    new["status"]["conditions"][1] = {"type": "Ready", "status": "True"}
+    assert look(out, new) is None
+
+
+def test_an_eviction_of_long_ago_says_nothing_of_a_pod_that_starts_now() -> None:
+    out = pods.pod("x-0", status=pods.evicted(at="2026-01-01T03:00:00Z"))
+    new = pods.pod("x-1", status=pods.running(started=False), creationTimestamp="2026-01-02T03:00:04Z")
+    assert look(out, new) is None
+
+
+def test_the_replacement_s_own_trouble_tells_more_than_the_eviction() -> None:
+    out = pods.pod("x-0", status=pods.evicted())
+    new = ended(1, message=told_by_runtime("KVCacheTooSmall"))
+    new["metadata"]["name"] = "x-1"
+    assert must(out, new).reason is Reason.KV_CACHE_TOO_SMALL
+
+
+def test_a_crash_loop_is_one_story_and_final() -> None:
+    """Unknown at first; from the third end on a loop, which further restarts do not change."""
+    told: Trouble | None = None
+    stories = []
+    for restarts in range(6):
+        for shown in (
+            ended(3, restarts=restarts),
+            pods.pod(
+                status=pods.server(
+                    {"waiting": {"reason": "CrashLoopBackOff", "message": f"back-off {restarts}0s restarting failed"}},
+                    restarts=restarts,
+                    last={"exitCode": 3, "reason": "Error", "finishedAt": f"2026-01-02T03:0{restarts}:00Z"},
+                )
+            ),
+        ):
+            told = must(shown, before=told)
+            stories.append(json.dumps(told.to_object()))
+    assert len(set(stories)) == 2
+    assert told is not None
+    assert told.is_final
+
+
+def test_a_back_off_that_does_not_repeat_the_registry_s_answer_changes_nothing() -> None:
+    first = must(FAILURES["an image that is denied"][0])
+    vague = waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"')
+    assert must(vague, before=first).to_object() == first.to_object()
+
+
+def test_a_drain_s_report_is_no_line_of_a_log() -> None:
+    found = must(ended(143, message='{"version":1,"drain":{"cut":2}}'))
+    assert found.evidence == ("exit code 143 (Error)",)
+
+
+def test_a_server_that_reports_a_cut_counts_it_once_it_has_ended() -> None:
+    (gone,) = facts(ended(0, "Completed", message='{"version":1,"drain":{"cut":2}}'))
+    (strange,) = facts(ended(0, "Completed", message='{"version":1,"drain":{"cut":-7}}'))
+    (log,) = facts(ended(0, "Completed", message="killed"))
+    assert (gone.cut, strange.cut, log.cut) == (2, 0, 0)

@@ -1,0 +1,96 @@
+"""Causes of the scheduler come and go; what is told of them moves seldom, and says who holds the GPUs."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from llmservice_operator.observe.failure import Beside, trouble_of
+from llmservice_operator.observe.scheduling import Wanted, gpus_text
+from llmservice_operator.observe.trouble import Trouble
+from llmservice_operator.planner.room import Holder, NodeRoom, Room
+
+from tests.unit import failing_pods as pods
+from tests.unit.failing_pods import REVISION, facts
+
+GPU = "nvidia.com/gpu"
+WANTED = Wanted(GPU, 4)
+
+
+def node(name: str, product: str | None, has: int, used: int, *holders: Holder) -> NodeRoom:
+    return NodeRoom(name, product, {GPU: Decimal(has)}, {GPU: Decimal(used)}, holders=holders)
+
+
+ROOMS = {
+    "some are free": (
+        Room(
+            (
+                node("a", "NVIDIA-L4", 8, 6, Holder("team-a", "chat", 4), Holder("team-b", "train", 2)),
+                node("b", "NVIDIA-H100-80GB-HBM3", 8, 8, Holder("team-b", "train", 8)),
+                NodeRoom("c"),
+            )
+        ),
+        "A pod asks for 4 nvidia.com/gpu; free are 0 NVIDIA-H100-80GB-HBM3, 2 NVIDIA-L4; at most 2 on one node; "
+        "held by team-b/train (10), team-a/chat (4).",
+    ),
+    "free, but spread": (
+        Room((node("a", None, 2, 0), node("b", None, 2, 0))),
+        "A pod asks for 4 nvidia.com/gpu; free are 4 of an unnamed product; at most 2 on one node; nobody holds any.",
+    ),
+    "none at all": (Room((NodeRoom("c"),)), "A pod asks for 4 nvidia.com/gpu; no node that takes pods has any."),
+    "not to be seen": (
+        Room(missing_right="list pods"),
+        "A pod asks for 4 nvidia.com/gpu; how many are free is unknown, for lack of the right to list pods.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROOMS)
+def test_who_holds_the_gpus(case: str) -> None:
+    room, text = ROOMS[case]
+    assert gpus_text(WANTED, room) == text
+
+
+def test_a_long_list_of_holders_is_cut() -> None:
+    held = [Holder("team", f"service-{number:02}", 1) for number in range(40)]
+    text = gpus_text(WANTED, Room((node("a", "NVIDIA-L4", 40, 40, *held),)))
+    assert "service-07 (1), 32 others" in text
+
+
+def look(cause: str, before: Trouble | None, now: str, room: Room | None = None) -> Trouble:
+    shown = pods.unplaced(f"0/2 nodes are available: 2 {cause}.")
+    told = before.to_object() if before is not None else None
+    found = trouble_of(None, facts(shown), REVISION, told, now, Beside({}, None, WANTED, room))
+    assert found is not None
+    return found
+
+
+def test_a_nearer_cause_is_told_at_once_and_a_lesser_one_after_a_minute() -> None:
+    first = look("node(s) had untolerated taint(s)", None, "2026-01-02T03:00:00Z")
+    nearer = look("Insufficient cpu", first, "2026-01-02T03:00:01Z")
+    assert (first.reason, nearer.reason) == ("UntoleratedTaint", "InsufficientResources")
+    assert nearer.since == "2026-01-02T03:00:01Z"
+    soon = look("node(s) had untolerated taint(s)", nearer, "2026-01-02T03:00:50Z")
+    assert soon.to_object() == nearer.to_object()
+    later = look("node(s) had untolerated taint(s)", nearer, "2026-01-02T03:01:01Z")
+    assert (later.reason, later.evidence) == ("UntoleratedTaint", ("node(s) had untolerated taint(s)",))
+
+
+def test_causes_that_alternate_every_second_are_told_twice_a_minute_at_most() -> None:
+    told: Trouble | None = None
+    stories = []
+    for second in range(600):
+        cause = ("Insufficient cpu", "node(s) had untolerated taint(s)")[second % 2]
+        told = look(cause, told, f"2026-01-02T03:{second // 60:02}:{second % 60:02}Z")
+        if not stories or stories[-1] != told.to_object():
+            stories.append(told.to_object())
+    assert len(stories) <= 2 * 10 + 2
+
+
+def test_the_text_follows_the_room_and_the_failure_stays() -> None:
+    room, text = ROOMS["some are free"]
+    first = look(f"Insufficient {GPU}", None, "2026-01-02T03:00:00Z", room)
+    assert text in first.message
+    again = look(f"Insufficient {GPU}", first, "2026-01-02T03:00:30Z", ROOMS["none at all"][0])
+    assert (again.reason, again.since) == (first.reason, first.since)
+    assert "no node that takes pods has any" in again.message

@@ -19,7 +19,11 @@ from localcluster.progress import Progress, Step
 from localcluster.toolchain import go_command
 
 GO_FOLDER = Path(__file__).resolve().parent / "go"
-_OWN_FOLDERS = {Group.OBJECT_STORE: GO_FOLDER.with_name("go-s3")}
+_OWN_FOLDERS = {
+    Group.OBJECT_STORE: GO_FOLDER.with_name("go-s3"),
+    Group.HEALTH: GO_FOLDER.with_name("go-health"),
+    Group.ARGOCD: GO_FOLDER.with_name("go-argocd"),
+}
 
 
 def go_folder(group: Group) -> Path:
@@ -77,9 +81,10 @@ def _compile(build: Build, go: str, folder: Path, output: Path, environment: Map
         )
         if process.stderr is None:
             raise AssertionError("stderr was asked for")
-        for compiled, line in enumerate(process.stderr, start=1):
-            record.write(line)
-            step.detail = f"{compiled} packages, now {line.strip()[:70]}"
+        with process.stderr as lines:
+            for compiled, line in enumerate(lines, start=1):
+                record.write(line)
+                step.detail = f"{compiled} packages, now {line.strip()[:70]}"
         code = process.wait()
     if code != 0:
         tail = "".join(f"    {line}\n" for line in log.read_text().splitlines()[-12:])

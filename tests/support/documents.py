@@ -71,6 +71,11 @@ def code_of(path: Path) -> str:
     return "\n".join([*blocks, *_CODE.findall(_FENCE.sub("", text))])
 
 
+def blocks_of(path: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return list(_blocks(path.read_text(encoding="utf-8"), language))
+
+
 def _blocks(text: str, language: str) -> Iterator[str]:
     for block in _FENCE.finditer(text):
         if block["language"] == language:

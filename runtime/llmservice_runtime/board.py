@@ -1,6 +1,8 @@
 """A page of shared memory between the supervisor and the middleware: plain loads and stores, no system calls.
 
-Each slot has one writer: the supervisor writes LEVEL, the middleware (one API process) writes the rest.
+Each slot has one writer: the supervisor writes LEVEL, the middleware (one API process) writes the rest. IN_FLIGHT are
+requests without a whole answer, AWAITING those without a first byte of one. REFUSED (requests) and SENT (pieces of
+answers) only grow. UNTOLD are connections whose last answer began before the drain and so did not say that they end.
 """
 
 from __future__ import annotations
@@ -9,19 +11,25 @@ import mmap
 import os
 from pathlib import Path
 
-LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED = range(5)
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, UNTOLD, SENT = range(7)
 SLOTS = 8
 SIZE = SLOTS * 8
 
 # Values of LEVEL.
-OPEN, CLOSING, REFUSING = range(3)
+OPEN, CLOSING, REFUSING, STOPPING = range(4)
 
 
 def create(path: str) -> Board:
     """A fresh board in a new file, so that a restarted container never meets its predecessor's."""
     Path(path).unlink(missing_ok=True)
+    peers_file(path).unlink(missing_ok=True)
     Path(path).write_bytes(bytes(SIZE))
     return Board(path)
+
+
+def peers_file(path: str) -> Path:
+    """Beside a board: the connections that were there when newcomers began to be refused."""
+    return Path(f"{path}.peers")
 
 
 class Board:

@@ -69,6 +69,10 @@ DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 # measured at 8.5 s.
 PROPAGATION_SECONDS = 10
 TEARDOWN_SECONDS = 20
+# For how long a client may take a connection that was idle for good: httpx, and with it OpenAI's client, keeps it 5 s.
+POOL_SECONDS = 6
+# And for how long vLLM keeps it: longer than any common pool, so that it is always the client that lets go.
+KEEP_ALIVE_SECONDS = 3660
 HANG_UNREADY_SECONDS = 30
 HANG_RESTART_SECONDS = 90
 # The start budget where nothing is known of the model, and the pod's startup probe, which is fixed: the supervisor

@@ -30,7 +30,10 @@ def environment(options: ServeOptions, inherited: Mapping[str, str]) -> dict[str
     fetches = bool(options.fetch or options.adapters_file)
     defaults = {
         # vLLM gives up on its engine after 600 s; the start budget is the supervisor's affair.
-        "VLLM_ENGINE_READY_TIMEOUT_S": f"{options.start_seconds:.0f}",
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
+        # It drops idle connections after 5 s, just when common pools do: a request may then cross the end of its
+        # connection and is lost.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(contract.KEEP_ALIVE_SECONDS),
         # A worker that dies of a signal then says which one.
         "PYTHONFAULTHANDLER": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -169,16 +172,6 @@ async def ends_within(child: Child, seconds: float) -> bool:
     """Wait for a process, but not for ever."""
     await asyncio.wait([child.ended], timeout=seconds)
     return child.ended.done()
-
-
-def memory_kills(path: str = "/sys/fs/cgroup/memory.events") -> int:
-    """How many processes of this container the kernel has killed for memory; 0 where that cannot be known."""
-    try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123
-            counts = dict(line.split() for line in file)
-    except (OSError, ValueError):
-        return 0
-    return int(counts.get("oom_kill", 0))
 
 
 def is_local(model: str) -> bool:

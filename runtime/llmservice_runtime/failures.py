@@ -7,9 +7,11 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from llmservice_runtime import own_failures
 from llmservice_runtime.contract import Failure, FailureReason, Phase
 from llmservice_runtime.failure_rules import RULES
 from llmservice_runtime.log_reader import Line, messages
+from llmservice_runtime.memory_events import NO_EVENTS, MemoryEvents
 
 MESSAGE_LIMIT = 600
 EVIDENCE_LINES = 6
@@ -34,7 +36,8 @@ class End:
     code: int | None
     signal: int | None
     phase: Phase
-    memory_kills: int = 0
+    memory: MemoryEvents = NO_EVENTS
+    """What the kernel did since vLLM last did something."""
     arguments: tuple[str, ...] = ()
     """vLLM's command line: a value that it refuses in a program's words is told from any other end by its name."""
 
@@ -42,7 +45,7 @@ class End:
 def classify(end: End, tail: Sequence[str]) -> Failure:
     """The reason, vLLM's own decisive line, what to do, and the lines around it."""
     lines = list(messages(list(tail)))
-    if end.memory_kills or end.signal == signal.SIGKILL:
+    if end.memory.kills or end.signal == signal.SIGKILL:
         return _killed(end, lines)
     for rule in RULES:
         if rule.exit_codes and end.code not in rule.exit_codes:
@@ -65,15 +68,9 @@ def clean(text: str) -> str:
 
 
 def _killed(end: End, lines: Sequence[Line]) -> Failure:
-    if end.memory_kills:
-        message = "The kernel killed a process of the server because the container reached its memory limit."
-        return _failure(
-            FailureReason.MEMORY_LIMIT_EXCEEDED,
-            message,
-            "Raise the memory limit in spec.runtime.resources, or use a smaller model, cache or context.",
-            end,
-            _evidence(lines),
-        )
+    if end.memory.kills:
+        found = own_failures.killed_for_memory(end.memory)
+        return _failure(found.reason, found.message, found.remedy, end, _evidence(lines))
     return _failure(
         FailureReason.ENGINE_DIED,
         "vLLM was killed with SIGKILL, and not for the container's memory limit.",

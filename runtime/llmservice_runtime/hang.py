@@ -2,7 +2,8 @@
 
 Hung means that requests wait for the engine while none of its counters moves. Idle is never hung, nor is a long
 prefill: the engine's counters include the cache usage, which grows with every chunk. A server that cannot even be
-asked (its API process is stuck) counts as one that does not move.
+asked (its API process is stuck) counts as one that does not move, unless it still sends answers. Time in which nobody
+looked, since the watcher itself had no CPU, is not held against the engine, which had none either.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Counts:
 
     in_flight: int = 0
     awaiting: int | None = None
+    sent: int = 0
+    """Pieces of answers so far: they tell of movement also when the server has no time to be asked."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Sample:
 
     busy: bool
     counters: tuple[float, ...] | None
+    sent: int = 0
 
 
 class Verdict(Enum):
@@ -59,39 +63,53 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Watch:
-    """When something last moved, or had no reason to."""
+    """For how long nothing has moved that had a reason to."""
 
-    moved_at: float
+    seen_at: float
+    interval: float = 5.0
+    """Seconds between two looks, as they are meant to be."""
+    still: float = 0.0
+    """Seconds."""
     counters: tuple[float, ...] | None = None
+    sent: int = 0
+
+    def moves(self, sample: Sample) -> bool:
+        """Whether something has moved since the last sample."""
+        return sample.sent != self.sent or sample.counters not in (None, self.counters)
 
     def seen(self, sample: Sample, now: float) -> Watch:
         """The watch after a sample."""
-        moved = sample.counters is not None and sample.counters != self.counters
-        if moved or not sample.busy:
-            return Watch(now, sample.counters)
-        return replace(self, counters=sample.counters or self.counters)
+        counters = self.counters if sample.counters is None else sample.counters
+        if self.moves(sample) or not sample.busy:
+            return Watch(now, self.interval, 0.0, counters, sample.sent)
+        # An answer may be waited for as long again as the pause; after more than that nobody was there to look.
+        step = now - self.seen_at
+        step = step if step <= _LONGEST_STEP * self.interval else self.interval
+        return replace(self, seen_at=now, still=self.still + step, counters=counters)
 
-    def verdict(self, thresholds: Thresholds, now: float) -> Verdict:
+    def verdict(self, thresholds: Thresholds) -> Verdict:
         """How long nothing has moved, against the thresholds."""
-        still = now - self.moved_at
-        if not thresholds.unready or still < thresholds.unready:
+        if not thresholds.unready or self.still < thresholds.unready:
             return Verdict.HEALTHY
-        if not thresholds.restart or still < thresholds.unready + thresholds.restart:
+        if not thresholds.restart or self.still < thresholds.unready + thresholds.restart:
             return Verdict.UNREADY
         return Verdict.RESTART
+
+
+_LONGEST_STEP = 3
 
 
 def sample(metrics: Mapping[str, float] | None, counts: Counts) -> Sample:
     """A sample from vLLM's metrics (None: no answer) and the middleware's counts."""
     if metrics is None:
-        return Sample(busy=True, counters=None)
+        return Sample(busy=True, counters=None, sent=counts.sent)
     running = metrics.get(RUNNING, 0.0) > 0
     # An engine that hangs on the first request after an idle time never reports it as running; and a report that
     # outlived its requests keeps nobody waiting.
     busy = running if counts.awaiting is None else counts.awaiting > 0 or (running and counts.in_flight > 0)
     known = tuple(metrics[name] for name in MOVING if name in metrics)
     # Without the engine's statistics (--disable-log-stats) there is nothing to judge by.
-    return Sample(busy=busy and bool(known), counters=known)
+    return Sample(busy=busy and bool(known), counters=known, sent=counts.sent)
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -21,6 +21,7 @@ class ServeOptions:
     drain_seconds: float = 120
     propagation_seconds: float = contract.PROPAGATION_SECONDS
     start_seconds: float = contract.START_SECONDS
+    usual_seconds: float = 0
     hang_unready_seconds: float = contract.HANG_UNREADY_SECONDS
     hang_restart_seconds: float = contract.HANG_RESTART_SECONDS
     state_port: int = contract.STATE_PORT
@@ -60,7 +61,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=default.propagation_seconds,
         help="how long newcomers are still served after SIGTERM, while proxies learn of it",
     )
-    parser.add_argument("--start-seconds", type=float, default=default.start_seconds, help="budget until Serving")
+    parser.add_argument(
+        "--start-seconds",
+        type=float,
+        default=default.start_seconds,
+        help="what a start may take, fetching apart; a longer one goes on only while something moves",
+    )
+    parser.add_argument(
+        "--usual-seconds", type=float, default=default.usual_seconds, help="what it usually takes; 0: nobody knows"
+    )
     parser.add_argument(
         "--hang-unready-seconds",
         type=float,

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 from llmservice_runtime.contract import Failure, FailureReason
+from llmservice_runtime.memory_events import MemoryEvents
+
+_SLOW_STEPS = (
+    (
+        "loading the weights",
+        "Reading the weights stopped: look at the storage that holds the model (a network volume that hangs, a node "
+        "with I/O errors). spec.model.cache keeps a copy near the pod.",
+    ),
+    (
+        "compiling",
+        "Compilation stopped: set spec.compilation.enforceEager: true to see whether the model starts without it.",
+    ),
+    (
+        "capturing CUDA graphs",
+        "Capturing CUDA graphs stopped: set spec.compilation.cudaGraphs: none to see whether the model starts without "
+        "them, and look for GPU errors on the node (dmesg, Xid).",
+    ),
+)
+_STOPPED = (
+    "See the container's log for its last lines. Workers that wait for each other hint at the interconnect (NCCL, "
+    "/dev/shm) or at a GPU that does not answer (dmesg, Xid on the node)."
+)
 
 
-def start_timeout(budget: float, last_seen: str) -> Failure:
-    """The start budget, in seconds, is used up."""
+def start_stopped(budget: float, last_seen: str, still: float) -> Failure:
+    """Past its budget, and for so many seconds nothing has moved."""
+    remedy = next((text for words, text in _SLOW_STEPS if last_seen.startswith(words)), _STOPPED)
     return Failure(
         FailureReason.START_TIMEOUT,
-        f"vLLM did not become healthy within {budget:g} s (last seen: {last_seen or 'nothing'}).",
-        "See the container's log for what took so long. Slow storage is helped by spec.model.cache; a longer budget is "
-        "the supervisor's --start-seconds.",
+        f"The start used up its budget of {budget:.0f} s and then stopped: for {still:.0f} s there was no new line in "
+        f"vLLM's log, nothing was read, and no process worked. It stood at: {last_seen or 'starting'}.",
+        remedy,
+    )
+
+
+def start_too_long(seconds: float, last_seen: str) -> Failure:
+    """It moves, but no pod may start for longer."""
+    return Failure(
+        FailureReason.START_TIMEOUT,
+        f"The server did not answer within {seconds:.0f} s, the longest that any start may take, though it moved until "
+        f"the end. It stood at: {last_seen or 'starting'}.",
+        "Bring the model nearer to the pod (spec.model.cache, faster storage), give the pod more CPU "
+        "(spec.runtime.resources), or set spec.compilation.enforceEager: true.",
     )
 
 
@@ -25,6 +59,28 @@ def engine_hung(still: float) -> Failure:
     )
 
 
+def killed_for_memory(kills: MemoryEvents) -> Failure:
+    """The kernel killed a process of the server, whatever else became of that."""
+    if kills.limit_hits == 0:
+        return Failure(
+            FailureReason.MEMORY_LIMIT_EXCEEDED,
+            "The kernel killed a process of the server for memory, though the container had not reached its own limit: "
+            "the node, or the pod as a whole, had none left.",
+            "Raise the memory request (and limit) in spec.runtime.resources to what the server really takes, so that "
+            "it comes to a node that has it, or end what else fills the node.",
+        )
+    return Failure(
+        FailureReason.MEMORY_LIMIT_EXCEEDED,
+        "The kernel killed a process of the server because the container reached its memory limit.",
+        "Raise the memory limit in spec.runtime.resources, or use a smaller model, cache or context.",
+    )
+
+
+def smoke_unanswered(still: float) -> Failure:
+    """Healthy, and no answer; for so many seconds nothing has moved."""
+    return smoke_failed(f"no answer, and for {still:.0f} s nothing in the server moved")
+
+
 def engine_missing(error: OSError) -> Failure:
     """Its command cannot be run."""
     return Failure(
@@ -34,7 +90,7 @@ def engine_missing(error: OSError) -> Failure:
     )
 
 
-def smoke_failed(error: Exception) -> Failure:
+def smoke_failed(error: object) -> Failure:
     """Healthy, and no use."""
     return Failure(
         FailureReason.SMOKE_REQUEST_FAILED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 if sys.version_info >= (3, 11):  # noqa: UP036
-    from enum import StrEnum
+    from enum import StrEnum as StrEnum
 else:
     from enum import Enum
 

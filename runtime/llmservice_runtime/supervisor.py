@@ -18,36 +18,37 @@ from typing import TypeVar
 
 from llmservice_runtime import (
     adapter_source,
+    answers,
     board,
     engine,
     fetch_phase,
     hang,
     log_reader,
-    metrics,
     model_checks,
     own_failures,
     smoke,
+    start_watch,
     state_server,
 )
 from llmservice_runtime.contract import (
-    LIVE_PATH,
-    METRICS_PATH,
-    READY_PATH,
-    STARTUP_PATH,
-    STATE_PATH,
+    START_CEILING_SECONDS,
+    DrainReport,
     Failure,
     Phase,
     State,
     Transfer,
 )
+from llmservice_runtime.drain import Drain
 from llmservice_runtime.failures import End, classify, last_words
 from llmservice_runtime.fetch.redact import Redactor
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Ended, Reaper
+from llmservice_runtime.serving_watch import ServingWatch
+from llmservice_runtime.starting import Start
 from llmservice_runtime.surroundings import Surroundings
-from llmservice_runtime.waiting import first, read_all
+from llmservice_runtime.waiting import end, first, read_all
 
 T = TypeVar("T")
 
@@ -83,20 +84,23 @@ class Supervisor:
         self._flags = engine.read_flags(args)
         self._terminate = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._began = self._budget_began = self._entered = around.clock()
-        self._state = State(Phase.PREFLIGHT, model_names=self._flags.model_names)
+        self._entered = around.clock()
+        self._starting = Start(options, around)
+        self._state = self._starting.told(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
         self._hung = False
-        self._memory_kills = engine.memory_kills()
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._board = board.create(options.drain_file)
+        slots, port = self._board.slots, self._flags.port
+        self._serving = ServingWatch(options, around, slots, port)
+        self._draining = Drain(slots, options, port, around.pace, around.clock)
         self._log: log_reader.LogReader | None = None
         self._adapters = adapter_source.adapters(options, self._flags, around, self._reaper, self._say)
 
     async def run(self) -> int:
         """The whole life, and what to do about its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._on_terminate)
+            self._loop.add_signal_handler(number, self._on_terminate, number)
         server = await state_server.serve(self._options.state_port, self.respond)
         try:
             return await self._life()
@@ -163,7 +167,7 @@ class Supervisor:
                 child.kill_group()
             if failure:
                 raise _Failed(failure)
-            self._state, self._budget_began = replace(self._state, transfer=None), self._clock()
+            self._state = replace(self._state, transfer=None)
         config = read_config(Path(self._flags.model))
         extended = model_checks.extended(config, self._flags, self._options.context_extension)
         if isinstance(extended, Failure):
@@ -184,20 +188,40 @@ class Supervisor:
         except OSError as error:
             raise _Failed(own_failures.engine_missing(error)) from error
         self._log = log_reader.LogReader(child.output, self._around.output, self._from_log_thread)
+        self._starting.begin()
         return child
 
     async def _until_healthy(self, child: Child) -> None:
+        await self._while_it_moves(child, self._healthy())
+        self._starting.moved()
+
+    async def _healthy(self) -> None:
         """Poll /health; a refused connection is what loading looks like."""
         while True:
             with contextlib.suppress(OSError):
-                answer = await self._beside(child, ask(self._flags.port, "/health", timeout=5))
-                if answer.status == 200:
+                if (await ask(self._flags.port, "/health", timeout=5)).status == 200:
                     return
-            if self._left() <= 0:
-                raise await self._give_up(
-                    child, own_failures.start_timeout(self._options.start_seconds, self._state.progress)
-                )
-            await self._beside(child, asyncio.sleep(self._pace.poll_seconds))
+            await asyncio.sleep(self._pace.poll_seconds)
+
+    async def _while_it_moves(self, child: Child, work: Awaitable[T]) -> T:
+        """The result of a step of the start: within its budget, and past it for as long as something moves."""
+        step = asyncio.ensure_future(work)
+        try:
+            while True:
+                await self._beside(child, asyncio.wait([step], timeout=self._pace.poll_seconds))
+                if step.done():
+                    return step.result()
+                verdict = self._starting.look(child.pid, self._left())
+                if verdict in (start_watch.Verdict.STOPPED, start_watch.Verdict.TOO_LONG):
+                    raise await self._give_up(child, self._starting.failure(verdict, self._state))
+                self._note_slow(verdict is start_watch.Verdict.SLOW)
+        finally:
+            await end(step)
+
+    def _note_slow(self, slow: bool) -> None:
+        if slow and not self._state.slow:
+            self._say(f"slower than the budget of {self._options.start_seconds:g} s, but it moves: going on")
+        self._state = replace(self._state, slow=slow)
 
     async def _put_adapters(self, child: Child) -> None:
         """Before anybody is told that the server is there; but a slow hub does not use up the start budget."""
@@ -207,15 +231,14 @@ class Supervisor:
     async def _until_answering(self, child: Child) -> None:
         self._enter(Phase.SMOKE, "sending a first request")
         try:
-            path = await self._beside(child, smoke.first_request(self._flags, timeout=max(self._left(), 1)))
+            path = await self._while_it_moves(child, smoke.first_request(self._flags, timeout=START_CEILING_SECONDS))
         except (OSError, smoke.SmokeFailed) as error:
             # An engine that dies of its first request takes a moment to end, and then its own words count.
             await self._beside(child, asyncio.sleep(self._pace.stop_serving_seconds))
             raise await self._give_up(child, own_failures.smoke_failed(error)) from error
-        seconds = self._clock() - self._began
-        self._state = replace(
-            self._state, started=True, measured=replace(self._state.measured, start_seconds=round(seconds, 1))
-        )
+        seconds = self._starting.seconds
+        measured = replace(self._state.measured, start_seconds=round(seconds, 1))
+        self._state = self._starting.told(replace(self._state, started=True, measured=measured))
         self._say(f"{path} answered; serving after {seconds:.1f} s")
 
     # Serve
@@ -223,30 +246,21 @@ class Supervisor:
     async def _while_serving(self, child: Child) -> None:
         """Watch until SIGTERM."""
         self._enter(Phase.SERVING, "")
-        thresholds = hang.Thresholds(self._options.hang_unready_seconds, self._options.hang_restart_seconds)
-        watch = hang.Watch(self._clock())
         while True:
             self._state = replace(self._state, ready=not self._hung and not self._terminate.is_set())
             try:
                 await self._beside(child, asyncio.sleep(self._pace.watch_seconds))
-                seen = await self._beside(child, self._sample())
+                verdict = await self._beside(child, self._serving.look())
             except _Terminated:
                 return
-            watch = watch.seen(seen, self._clock())
-            verdict = watch.verdict(thresholds, self._clock())
             if verdict is hang.Verdict.RESTART:
-                raise await self._give_up(child, own_failures.engine_hung(self._clock() - watch.moved_at))
+                raise await self._give_up(child, self._why_still())
             self._note_hang(verdict is hang.Verdict.UNREADY)
 
-    async def _sample(self) -> hang.Sample:
-        slots = self._board.slots
-        awaiting = slots[board.AWAITING] if slots[board.ATTACHED] else None
-        counts = hang.Counts(slots[board.IN_FLIGHT], awaiting)
-        try:
-            answer = await ask(self._flags.port, "/metrics", timeout=self._pace.watch_seconds)
-        except OSError:
-            return hang.sample(None, counts)
-        return hang.sample(hang.parse_metrics(answer.body), counts)
+    def _why_still(self) -> Failure:
+        """A worker may have been killed, and the rest of vLLM may wait for it for ever."""
+        killed = self._serving.memory
+        return own_failures.killed_for_memory(killed) if killed.kills else own_failures.engine_hung(self._serving.still)
 
     def _note_hang(self, hung: bool) -> None:
         if hung != self._hung:
@@ -257,35 +271,27 @@ class Supervisor:
     # Drain
 
     async def _drain(self, child: Child) -> int:
-        """Unready; then newcomers refused; then the streams awaited; then vLLM ended."""
+        """Unready, connections told to end; newcomers refused; the streams awaited; vLLM ended: docs/draining.md."""
         self._enter(Phase.DRAINING, "waiting until no new connections come")
         self._state = replace(self._state, ready=False)
-        slots = self._board.slots
-        slots[board.LEVEL] = board.CLOSING
         await self._unless_hurried(child, asyncio.sleep(self._options.propagation_seconds))
-        slots[board.LEVEL] = board.REFUSING
+        self._draining.refuse_newcomers()
         if not self._hung:
-            await self._unless_hurried(child, self._until_idle())
-        cut = slots[board.IN_FLIGHT]
+            self._enter(Phase.DRAINING, "waiting for the requests in flight")
+            await self._unless_hurried(child, self._draining.until_idle())
+            await self._unless_hurried(child, self._draining.refuse_all())
+        cut = self._draining.in_flight
         self._enter(Phase.DRAINING, "stopping vLLM")
         self._say(f"stopping vLLM; streams that took too long and are ended: {cut}" if cut else "idle; stopping vLLM")
+        if cut:
+            self._leave(DrainReport(cut).to_json())
         # Without the middleware nobody has waited for the streams: vLLM's own --shutdown-timeout does.
-        extra = 0 if slots[board.ATTACHED] or self._hurry.is_set() else self._options.drain_seconds
+        extra = 0 if self._board.slots[board.ATTACHED] or self._hurry.is_set() else self._options.drain_seconds
         await self._stop(child, self._pace.stop_serving_seconds + extra)
         return 0
 
-    async def _until_idle(self) -> None:
-        """Wait for the requests in flight, at most as long as a drain may take.
-
-        The counts are shared memory, which cannot be awaited.
-        """
-        slots, deadline = self._board.slots, self._clock() + self._options.drain_seconds
-        self._enter(Phase.DRAINING, "waiting for the requests in flight")
-        while slots[board.IN_FLIGHT] and self._clock() < deadline:  # noqa: ASYNC110 - no event can cross processes
-            await asyncio.sleep(self._pace.in_flight_seconds)
-
     async def _unless_hurried(self, child: Child, work: Awaitable[None]) -> None:
-        """Some step of the drain; a second SIGTERM skips it, and a vLLM that ends now has failed."""
+        """Some step of the drain; a SIGINT skips it, and a vLLM that ends now has failed."""
         await first(work, child.ended, self._hurry.wait())
         if child.ended.done():
             raise _Failed(self._classified(child.ended.result()))
@@ -321,9 +327,8 @@ class Supervisor:
         self._finish_log()
 
     def _classified(self, ended: Ended) -> Failure:
-        kills = engine.memory_kills() - self._memory_kills
-        end = End(ended.code, ended.signal, self._state.phase, memory_kills=kills, arguments=self._args)
-        return classify(end, self._tail())
+        how = End(ended.code, ended.signal, self._state.phase, self._serving.memory, self._args)
+        return classify(how, self._tail())
 
     def _report(self, failure: Failure) -> int:
         """Where Kubernetes shows it, in the log, and as an exit code that is never 0."""
@@ -332,33 +337,33 @@ class Supervisor:
         self._enter(Phase.FAILED, failure.message)
         self._state = replace(self._state, ready=False, failure=failure)
         self._say(f"{failure.reason}: {failure.message} {failure.remedy}")
+        self._leave(failure.to_json())
+        return failure.exit_code or (128 + failure.signal if failure.signal else 1)
+
+    def _leave(self, message: str) -> None:
+        """What Kubernetes keeps of a container that ended."""
         try:
-            Path(self._options.termination_log).write_text(failure.to_json(), encoding="utf-8")
+            Path(self._options.termination_log).write_text(message, encoding="utf-8")
         except OSError as error:
             self._say(f"the reason could not be written to {self._options.termination_log}: {error}")
-        return failure.exit_code or (128 + failure.signal if failure.signal else 1)
 
     # Small things
 
     def respond(self, path: str) -> state_server.Reply:
         """What the state's port answers."""
         state = self._adapters.tell(replace(self._state, phase_seconds=self._clock() - self._entered))
-        if path == STATE_PATH:
-            return state_server.Reply(200, state.to_json(), "application/json")
-        if path == METRICS_PATH:
-            return state_server.Reply(200, metrics.exposition(state, self._board.slots), metrics.CONTENT_TYPE)
-        conditions = {STARTUP_PATH: self._state.started, READY_PATH: self._state.ready, LIVE_PATH: True}
-        if path not in conditions:
-            return state_server.Reply(404, "not found\n")
-        word = f"{self._state.phase} {self._state.progress}".strip()
-        return state_server.Reply(200 if conditions[path] else 503, word + "\n")
+        return answers.answer(path, state, self._board.slots)
 
-    def _on_terminate(self) -> None:
+    def _on_terminate(self, number: int) -> None:
         if self._terminate.is_set():
-            self._hurry.set()
+            # A kubelet that begins again, say, sends another SIGTERM: no reason to cut streams. Somebody's ^C is.
+            self._say(f"told again to end ({signal.Signals(number).name})")
+            if number == signal.SIGINT:
+                self._hurry.set()
         self._terminate.set()
-        # At once: the next probe may come before the next step of the drain.
+        # At once: the next probe, and the next answer, may come before the next step of the drain.
         self._state = replace(self._state, ready=False)
+        self._draining.close_connections()
 
     def _from_log_thread(self, raw: str) -> None:
         """Only the start is read: serving is the time of many lines and no news."""
@@ -368,6 +373,7 @@ class Supervisor:
 
     def _on_line(self, raw: str) -> None:
         text = log_reader.parse_line(raw).text
+        self._starting.heard(text)
         measured = log_reader.measure(self._state.measured, text)
         progress = log_reader.progress(text) or self._state.progress
         if self._state.phase is Phase.LOADING:
@@ -379,7 +385,7 @@ class Supervisor:
         self._say(f"{phase}: {progress}" if progress else str(phase))
 
     def _left(self) -> float:
-        return self._options.start_seconds - (self._clock() - self._budget_began)
+        return self._starting.left(self._state, self._clock() - self._entered)
 
     def _tail(self) -> list[str]:
         return list(self._log.tail) if self._log else []

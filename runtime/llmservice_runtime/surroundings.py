@@ -7,8 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from llmservice_runtime import engine
+from llmservice_runtime import activity, contract, engine
+from llmservice_runtime.activity import Usage
+from llmservice_runtime.start_watch import Patience
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Pace:
     poll_seconds: float = 0.5
     watch_seconds: float = 5.0
     in_flight_seconds: float = 0.05
+    linger_seconds: float = contract.POOL_SECONDS
     adapters_seconds: float = 2.0
     adapter_retry_seconds: float = 5.0
     stop_loading_seconds: float = 2.0
@@ -42,5 +46,9 @@ class Surroundings:
     fetch: Sequence[str] = field(default_factory=_fetch)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic
+    usage: Callable[[int], Mapping[int, Usage]] = activity.of_group
+    """What the processes of a group have used."""
     pace: Pace = field(default_factory=Pace)
+    patience: Patience = field(default_factory=Patience)
+    cgroup: Path = Path("/sys/fs/cgroup")
     output: int = 1

@@ -1,0 +1,61 @@
+"""The drain's own part: what the middleware is told, and when vLLM may be. docs/draining.md has the order and why.
+
+The counts are shared memory, which cannot be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from llmservice_runtime import board, peers
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.surroundings import Pace
+
+
+class Drain:
+    """One server's."""
+
+    def __init__(
+        self, slots: memoryview, options: ServeOptions, port: int, pace: Pace, clock: Callable[[], float]
+    ) -> None:
+        self._slots, self._options, self._port, self._pace, self._clock = slots, options, port, pace, clock
+
+    def close_connections(self) -> None:
+        """From now on every answer says that its connection ends."""
+        self._slots[board.LEVEL] = max(board.CLOSING, self._slots[board.LEVEL])
+
+    def refuse_newcomers(self) -> None:
+        """Whoever connects from now on. Those who are connected and were not told yet are served once more."""
+        peers.record(self._options.drain_file, peers.established(self._port))
+        self._slots[board.LEVEL] = board.REFUSING
+
+    async def until_idle(self) -> None:
+        """Wait for the requests in flight, and for what follows them on connections that were not told to end.
+
+        At most as long as a drain may take.
+        """
+        deadline = self._clock() + self._options.drain_seconds
+        seen, quiet_since = None, self._clock()
+        while self._clock() < deadline:
+            now = (self._slots[board.IN_FLIGHT], self._slots[board.UNTOLD])
+            if now != seen:
+                seen, quiet_since = now, self._clock()
+            if not now[0] and (self._clock() - quiet_since >= self._pace.linger_seconds or not self._is_awaited()):
+                return
+            await asyncio.sleep(self._pace.in_flight_seconds)
+
+    def _is_awaited(self) -> bool:
+        """Whether a client may still send something on a connection that it takes for good."""
+        return bool(self._slots[board.UNTOLD]) and bool(peers.established(self._port))
+
+    async def refuse_all(self) -> None:
+        """vLLM is about to be told, and would abort what comes now; what slipped in before this is waited for."""
+        self._slots[board.LEVEL] = board.STOPPING
+        await asyncio.sleep(self._pace.in_flight_seconds)
+        await self.until_idle()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without a whole answer."""
+        return self._slots[board.IN_FLIGHT]

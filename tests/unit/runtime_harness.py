@@ -1,4 +1,4 @@
-"""A real supervisor process around the fake engine, for the tests of its behaviour."""
+"""A real supervisor process around the stand-in for vLLM, for the tests of its behaviour."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,14 +13,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from llmservice_runtime.contract import Failure, State
+from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
 from llmservice_runtime.loopback import Answer, ask
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.surroundings import Pace, Surroundings
 
-from tests.unit.fake_engine import Behaviour
+from tests.support.ports import free_port
+from tests.support.stand_in.behaviour import VARIABLE, Behaviour
 
-ENGINE = Path(__file__).with_name("fake_engine.py")
+# Streams take long enough to be met under way.
+WELL = Behaviour(tokens_per_second=20)
+ENGINE = (sys.executable, "-u", "-m", "tests.support.stand_in")
 QUICK = Pace(
     poll_seconds=0.02,
     watch_seconds=0.1,
@@ -32,14 +34,6 @@ QUICK = Pace(
     stop_serving_seconds=1.0,
     preflight_seconds=20,
 )
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -85,9 +79,13 @@ class Server:
         body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 4, **fields})
         return await ask(self.port, "/v1/completions", method="POST", body=body, timeout=20)
 
-    def hold(self) -> asyncio.Task[Answer]:
+    def hold(self, prompt: str) -> asyncio.Task[Answer]:
         """A request that waits for its answer."""
-        return asyncio.create_task(self.complete())
+        return asyncio.create_task(self.complete(prompt=prompt))
+
+    def engine(self) -> int:
+        """The pid of vLLM's API server."""
+        return children(self.process.pid)[0]
 
     async def passed(self, seconds: float) -> None:
         """Where the passing of time is the very matter."""
@@ -110,12 +108,13 @@ class Server:
 @asynccontextmanager
 async def supervised(
     folder: Path,
-    behaviour: Behaviour | None = None,
+    behaviour: Behaviour = WELL,
     *,
     pace: Pace = QUICK,
     preflight: Sequence[str] = ("true",),
-    command: Sequence[str] = (sys.executable, "-u", str(ENGINE)),
+    command: Sequence[str] = ENGINE,
     flags: Sequence[str] = (),
+    middleware: bool = True,
     fetch: Sequence[str] = ("false",),
     wanted: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
@@ -142,9 +141,9 @@ async def supervised(
         "command": command,
         "fetch": fetch,
         "options": options.to_args(),
-        "flags": (*_flags(port), *flags),
+        "flags": (*_flags(port, middleware), *flags),
     }
-    environment = {**os.environ, **(variables or {}), "FAKE_ENGINE": json.dumps(asdict(behaviour or Behaviour()))}
+    environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env()}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         __file__,
@@ -167,15 +166,23 @@ async def supervised(
 
 def _kill_with_children(pid: int) -> None:
     """In a pod the end of process 1 is the end of all; here its children lead groups of their own."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    groups = children(pid)
     os.kill(pid, signal.SIGKILL)
-    for child in children:
+    for child in groups:
         with suppress(ProcessLookupError):
-            os.killpg(int(child), signal.SIGKILL)
+            os.killpg(child, signal.SIGKILL)
 
 
-def _flags(port: int) -> tuple[str, ...]:
-    return ("--model", "m", "--port", str(port))
+def children(pid: int) -> tuple[int, ...]:
+    """Of a process; none where it is gone."""
+    with suppress(FileNotFoundError):
+        return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return ()
+
+
+def _flags(port: int, middleware: bool) -> tuple[str, ...]:
+    counting = ("--middleware", DRAIN_MIDDLEWARE) if middleware else ()
+    return ("--model", "m", "--port", str(port), *counting)
 
 
 async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:

@@ -14,7 +14,7 @@ from llmservice_operator.kube.state_reader import StateReader, Unreadable
 from llmservice_runtime import state_server
 from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer
 
-from tests.unit.runtime_harness import free_port
+from tests.support.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 STATE = State(Phase.SERVING, started=True, ready=True, measured=Measured(kv_cache_tokens=7))

@@ -12,8 +12,8 @@ from llmservice_runtime.contract import AdapterState, State
 from llmservice_runtime.loopback import ask
 
 from tests.support.hub import Hub, Repo, serving
+from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.adapter_folder import write_adapter
-from tests.unit.fake_engine import Behaviour
 from tests.unit.runtime_harness import Server, supervised
 
 TOKEN = "hf_tokenOfTheTeam"
@@ -136,7 +136,7 @@ async def test_the_rank_that_is_allowed_is_vllms_flag(tmp_path: Path, mounted: M
 
 async def test_a_server_with_a_key_is_asked_with_it(tmp_path: Path, mounted: Mounted) -> None:
     wanted = mounted.lists(one=adapter(tmp_path, "one"))
-    behaviour, variables = Behaviour(api_key="secret"), {"VLLM_API_KEY": "secret"}
+    behaviour, variables = Behaviour(), {"VLLM_API_KEY": "secret"}
     async with supervised(tmp_path, behaviour, adapters_file=str(mounted.file), variables=variables) as server:
         assert (await settled(server, wanted)).adapters[0].loaded
         assert list(await served(server, "secret")) == ["one"]

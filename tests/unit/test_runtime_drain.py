@@ -14,7 +14,7 @@ import pytest
 from llmservice_runtime.contract import Phase
 from llmservice_runtime.loopback import Answer
 
-from tests.unit.fake_engine import Behaviour
+from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
@@ -68,7 +68,9 @@ async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) 
         stream = await _streaming(server, tokens=1000)
         began = time.monotonic()
         server.signal()
-        assert (await stream).body.endswith("data: abort\n\n")
+        ended = await stream
+        assert '"finish_reason":"abort"' in ended.body
+        assert ended.body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
         assert time.monotonic() - began < 3
         assert "streams that took too long and are ended: 1" in "".join(server.log)
@@ -88,9 +90,9 @@ async def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "killed"),
     [
-        pytest.param(Behaviour(load_seconds=60), False, id="at once"),
-        pytest.param(Behaviour(load_seconds=60, swallowed_terms=1), False, id="first SIGTERM swallowed"),
-        pytest.param(Behaviour(load_seconds=60, deaf=True), True, id="deaf to every SIGTERM"),
+        pytest.param(Behaviour(start_seconds=60, swallowed_terms=0), False, id="at once"),
+        pytest.param(Behaviour(start_seconds=60), False, id="first SIGTERM swallowed"),
+        pytest.param(Behaviour(start_seconds=60, deaf=True), True, id="deaf to every SIGTERM"),
     ],
 )
 async def test_sigterm_while_loading(tmp_path: Path, behaviour: Behaviour, killed: bool) -> None:
@@ -125,8 +127,7 @@ async def test_a_server_deaf_to_sigterm_is_killed_in_time(tmp_path: Path) -> Non
 
 
 async def test_without_the_middleware_vllms_own_drain_is_waited_for(tmp_path: Path) -> None:
-    behaviour = Behaviour(middleware=False, stop_seconds=2.5)
-    async with supervised(tmp_path, behaviour) as server:
+    async with supervised(tmp_path, Behaviour(stop_seconds=2.5), middleware=False) as server:
         await server.ready()
         server.signal()
         assert await server.ended(8) == 0

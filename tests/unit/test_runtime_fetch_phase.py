@@ -15,7 +15,7 @@ from llmservice_runtime.metrics import METRICS
 
 from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving
-from tests.unit.fake_engine import Behaviour
+from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised
 
 MB = 1_000_000

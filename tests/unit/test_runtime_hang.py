@@ -8,7 +8,6 @@ import pytest
 from llmservice_runtime.contract import FailureReason, Phase
 from llmservice_runtime.hang import MOVING, RUNNING, Counts, Sample, Thresholds, Verdict, Watch, parse_metrics, sample
 
-from tests.unit.fake_engine import Behaviour
 from tests.unit.runtime_harness import supervised
 
 LIMITS = Thresholds(unready=30, restart=90)
@@ -89,10 +88,9 @@ def test_vllms_page_holds_what_is_looked_for() -> None:
 
 
 async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
-    frozen = Behaviour(frozen=True)
-    async with supervised(tmp_path, frozen, hang_unready_seconds=0.5, hang_restart_seconds=1.0) as server:
+    async with supervised(tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=1.0) as server:
         await server.ready()
-        waiting = server.hold()
+        waiting = server.hold("@hang")
         await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
         assert await server.ended() == 1
         waiting.cancel()
@@ -102,10 +100,9 @@ async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
 
 
 async def test_a_long_prefill_is_no_hang(tmp_path: Path) -> None:
-    prefilling = Behaviour(prefilling=True)
-    async with supervised(tmp_path, prefilling, hang_unready_seconds=0.4, hang_restart_seconds=0.4) as server:
+    async with supervised(tmp_path, hang_unready_seconds=0.4, hang_restart_seconds=0.4) as server:
         await server.ready()
-        waiting = server.hold()
+        waiting = server.hold("@slow:60")
         for _ in range(15):
             assert await server.probe("/readyz") == 200
             assert not waiting.done()

@@ -12,7 +12,7 @@ from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase,
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.state_server import Reply, serve
 
-from tests.unit.runtime_harness import free_port
+from tests.support.ports import free_port
 
 STATE = State(
     Phase.SERVING,

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
-from llmservice_runtime.engine import memory_kills
-from llmservice_runtime.loopback import ask
 from llmservice_runtime.surroundings import Surroundings
 
-from tests.unit.fake_engine import Behaviour
-from tests.unit.runtime_harness import supervised
+from tests.support.stand_in.behaviour import Behaviour, Fate
+from tests.unit.runtime_harness import children, supervised
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 
 
 async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
-    behaviour = Behaviour(log=str(LOGS / "start.log"), load_seconds=0.5)
+    behaviour = Behaviour(log=str(LOGS / "start.log"), start_seconds=0.5)
     async with supervised(tmp_path, behaviour) as server:
         loading = await server.until(lambda state: state.phase is Phase.LOADING)
         assert not loading.started
@@ -68,7 +67,7 @@ async def test_a_server_that_dies_while_serving_is_a_failure_even_with_exit_code
     async with supervised(tmp_path) as server:
         await server.ready()
         with pytest.raises(OSError):
-            await ask(server.port, "/exit", method="POST", body="0", timeout=5)
+            await server.complete(prompt="@exit0")
         assert await server.ended() == 1
         failure = server.failure()
         assert failure is not None
@@ -79,11 +78,11 @@ async def test_a_server_that_dies_while_serving_is_a_failure_even_with_exit_code
     ("first_request", "reason", "words"),
     [
         pytest.param("error", FailureReason.SMOKE_REQUEST_FAILED, "the engine is unwell", id="answers 500"),
-        pytest.param("die", FailureReason.COMPILATION_FAILED, "no g++", id="dies of it"),
+        pytest.param("no-compiler", FailureReason.COMPILATION_FAILED, "No working C++ compiler", id="dies of it"),
     ],
 )
 async def test_a_first_request_that_fails_is_never_ready(
-    tmp_path: Path, first_request: str, reason: FailureReason, words: str
+    tmp_path: Path, first_request: Fate, reason: FailureReason, words: str
 ) -> None:
     async with supervised(tmp_path, Behaviour(first_request=first_request)) as server:
         seen = []
@@ -98,22 +97,13 @@ async def test_a_first_request_that_fails_is_never_ready(
         assert failure.phase is Phase.SMOKE
 
 
-async def test_gives_up_when_the_start_takes_too_long(tmp_path: Path) -> None:
-    async with supervised(tmp_path, Behaviour(load_seconds=60), start_seconds=0.5) as server:
-        assert await server.ended() == 1
-        failure = server.failure()
-        assert failure is not None
-        assert failure.reason is FailureReason.START_TIMEOUT
-
-
 async def test_leaves_no_orphans(tmp_path: Path) -> None:
-    async with supervised(tmp_path, Behaviour(orphan=str(tmp_path / "pid"))) as server:
+    async with supervised(tmp_path) as server:
         await server.ready()
-        orphan = int((tmp_path / "pid").read_text())
+        (orphan,) = children(server.engine())
         assert _lives(orphan)
-        with pytest.raises(OSError):
-            await ask(server.port, "/exit", method="POST", body="3", timeout=5)
-        assert await server.ended() == 3
+        os.kill(server.engine(), signal.SIGKILL)
+        assert await server.ended() == 128 + signal.SIGKILL
         assert not _lives(orphan)
 
 
@@ -140,13 +130,6 @@ async def test_a_missing_engine_is_a_failure(tmp_path: Path) -> None:
         failure = server.failure()
         assert failure is not None
         assert failure.reason is FailureReason.ENGINE_MISSING
-
-
-def test_memory_kills_are_read_from_the_containers_cgroup(tmp_path: Path) -> None:
-    events = tmp_path / "memory.events"
-    assert memory_kills(str(events)) == 0
-    events.write_text("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n")
-    assert memory_kills(str(events)) == 2
 
 
 def _lives(pid: int) -> bool:

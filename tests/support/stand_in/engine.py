@@ -217,7 +217,10 @@ class Engine:
         """What this request does to the engine."""
         self._answered += 1
         fate = fate_of(prompt, self._behaviour.first_request if self._answered == 1 else "answer")
-        doomed: dict[str, Callable[[], None]] = {"hang": self.freeze, "die": self.kill, "sigill": self.kill}
+        doomed: dict[str, Callable[[], None]] = {
+            "hang": self.freeze,
+            **dict.fromkeys(("die", "sigill", "no-compiler"), self.kill),
+        }
         if fate.words:
             print("\n".join(fate.words), flush=True)
         if fate.name == "exit0":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.support.stand_in.behaviour import Fate
 from tests.support.stand_in.lines import api_server, core
 
-_WORDS = re.compile(r"@(die|exit0|hang|sigill|error)\b")
+_WORDS = re.compile(r"@(die|exit0|hang|sigill|error|no-compiler)\b")
 _SLOW = re.compile(r"@slow:(\d+(?:\.\d+)?)")
 
 
@@ -43,6 +43,9 @@ def _said(name: Fate) -> tuple[str, ...]:
             api_server(pid, "ERROR", "async_llm.py:906", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore "
                        "encountered an issue. See stack trace (above) for the root cause."),
         )  # fmt: skip
+    if name == "no-compiler":
+        text = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in g++"
+        return (core(pid, "ERROR", "core.py:1512", text),)
     if name == "sigill":
         return (
             "Fatal Python error: Illegal instruction",

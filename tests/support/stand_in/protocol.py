@@ -59,7 +59,7 @@ def parse(body: bytes, content_type: str, *, is_chat: bool, names: Sequence[str]
     if model not in names:
         text = f"The model `{model}` does not exist. Valid aliases: {', '.join(names)}."
         raise Refused(404, text, "NotFoundError", "model")
-    tokens = _tokens(limit, length, is_chat, max_model_len)
+    tokens = _tokens(limit, length, bool(prompt), max_model_len)
     return Ask(
         model=model,
         prompt=prompt,
@@ -131,7 +131,9 @@ def _check_sampling(request: Json) -> None:
             words = "Input should be a valid number, unable to parse string as a number"
             raise _field("float_parsing", f"body.{name}", words, value)
     if temperature is not None and temperature < 0:
-        raise _parameter(f"temperature must be non-negative, got {float(temperature)}.", "temperature", temperature)
+        raise _parameter(
+            f"temperature must be non-negative, got {float(temperature)}.", "temperature", float(temperature)
+        )
     if top_p is not None and not 0 < top_p <= 1:
         raise _parameter(f"top_p must be in (0, 1], got {float(top_p)}.", "top_p", float(top_p))
     if isinstance(count, int) and count < 1:
@@ -140,18 +142,20 @@ def _check_sampling(request: Json) -> None:
         raise Refused(400, f"n must be 1 when using greedy sampling, got {count}.")
 
 
-def _tokens(limit: int | None, prompt_tokens: int, is_chat: bool, max_model_len: int) -> int:
+def _tokens(limit: int | None, prompt_tokens: int, is_text: bool, max_model_len: int) -> int:
     """As many as were asked for, or fit."""
     if limit is not None and limit > max_model_len:
         words = f"max_tokens={limit} cannot be greater than max_model_len={max_model_len}. Please request fewer output"
         raise _parameter(f"{words} tokens.", "max_tokens", limit)
     if prompt_tokens > max_model_len:
+        # A text is counted only as far as it takes to see that it is too long.
+        seen, counted = (max_model_len + 1, "at least ") if is_text else (prompt_tokens, "")
         words = (
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
-            f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce "
+            f"{counted}{seen} input tokens, which exceeds this limit even without any output tokens. Please reduce "
             "the length of the input prompt."
         )
-        raise _parameter(words, "input_tokens", prompt_tokens)
+        raise _parameter(words, "input_tokens", seen)
     if prompt_tokens == max_model_len:
         raise _parameter("max_tokens must be at least 1, got 0.", "max_tokens", 0)
     return min(NATURAL_CHAT_TOKENS if limit is None else limit, max_model_len - prompt_tokens)

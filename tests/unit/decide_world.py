@@ -14,7 +14,7 @@ from typing import Any
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, RoomFor
+from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, RoomFor, TurnOf
 from llmservice_operator.observe.endpoints import EndpointFacts
 from llmservice_operator.observe.facts import (
     BudgetFacts,
@@ -27,7 +27,7 @@ from llmservice_operator.observe.facts import (
     ServiceFacts,
 )
 from llmservice_operator.observe.inspections import InspectionFacts
-from llmservice_operator.observe.observed import Observed, Refusal
+from llmservice_operator.observe.observed import Observed, Refusal, Turn
 from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -105,6 +105,8 @@ class World:
     """What Events say of pods, by name."""
     event_reads: int = 0
     room_reads: int = 0
+    turn: Turn = Turn(is_granted=True)
+    """Whether an update that is asked for may begin."""
     settings: Settings = SETTINGS
     now: datetime = NOW
     status_writes: int = 0
@@ -162,6 +164,9 @@ class World:
                     observed = replace(
                         observed, pod_events=PodEvents.of({pod: self.events.get(pod, []) for pod in pods})
                     )
+                case TurnOf():
+                    assert observed.turn is None
+                    observed = replace(observed, turn=self.turn)
                 case FactsOf(inspection):
                     assert observed.lent is None
                     observed = replace(observed, lent=self.lent and {**self.lent, "inspection": inspection})

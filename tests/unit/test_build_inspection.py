@@ -107,7 +107,7 @@ def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
     labels = template["metadata"]["labels"]
     selectors = [
         service(subject)["spec"]["selector"],
-        deployment(subject, pod_template(subject, SETTINGS))["spec"]["selector"]["matchLabels"],
+        deployment(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],
         disruption_budget(subject)["spec"]["selector"]["matchLabels"],
     ]
     for selector in selectors:

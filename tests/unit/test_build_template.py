@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.deployment import START_CEILING_SECONDS, deployment, progress_deadline_seconds
+from llmservice_operator.build.deployment import START_CEILING_SECONDS, Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
@@ -328,7 +328,7 @@ def test_the_users_pod_template_is_handed_on() -> None:
     assert pod["initContainers"][1]["resources"]["requests"]["cpu"] == "3"
 
 
-STRATEGIES = [
+STRATEGIES: list[tuple[Strategy, Json]] = [
     ("Surge", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}),
     ("Replace", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}),
     ("Recreate", {"type": "Recreate"}),
@@ -336,8 +336,16 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[s[0] for s in STRATEGIES])
-def test_the_rollout_strategy(name: str, strategy: Json) -> None:
+def test_the_rollout_strategy(name: Strategy, strategy: Json) -> None:
     service = LLMService.from_object(an_llmservice(spec(rollout={"strategy": name, "progressDeadlineSeconds": 99})))
-    manifest = deployment(service, {})
+    manifest = deployment(service, {}, name)
+    assert "annotations" not in manifest["metadata"]
     assert manifest["spec"]["strategy"] == strategy
     assert manifest["spec"]["progressDeadlineSeconds"] == 99
+
+
+def test_what_auto_was_found_to_be_is_remembered_where_it_is_not_the_usual() -> None:
+    service = LLMService.from_object(an_llmservice())
+    assert "annotations" not in deployment(service, {}, "Surge")["metadata"]
+    annotations = deployment(service, {}, "Replace")["metadata"]["annotations"]
+    assert annotations == {"llmservice.dev/rollout-strategy": "Replace"}

@@ -37,7 +37,7 @@ def recorded(name: str) -> dict[str, Any]:
     service = World(an_llmservice(SPEC)).service()
     revision = json.loads((FIXTURES / "drift" / "revision.json").read_text())
     stand = standing(service, [RevisionFacts.from_object(revision)])
-    children = wanted(service, choose(service, stand, stand.chosen or NOTHING, SETTINGS))
+    children = wanted(service, choose(service, stand, stand.chosen or NOTHING, SETTINGS), "Surge")
     hashes = {child.id[0]: child.input_hash for child in children}
     obj["metadata"]["annotations"][APPLIED_HASH] = hashes[obj["kind"]]
     return obj

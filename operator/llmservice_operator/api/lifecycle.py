@@ -1,10 +1,14 @@
 """spec.scaling, spec.rollout, spec.drain, spec.endpoint: how many, how they are replaced, and how they are reached."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
 
 from llmservice_operator.api.base import ApiModel, knob
 from llmservice_operator.api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT
 from llmservice_operator.api.scalars import SecretKeyRef
+
+Revision = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]+$")]
 
 
 class Scaling(ApiModel):
@@ -23,12 +27,13 @@ class Scaling(ApiModel):
 class Rollout(ApiModel):
     """How a change that needs a restart replaces what serves."""
 
-    strategy: Literal["Surge", "Replace", "Recreate"] = knob(
-        "Surge",
-        description="Surge starts a new replica beside the old ones and needs free accelerators for one more. Replace "
-        "takes one replica away before it starts its successor: no spare accelerator, less capacity meanwhile, and "
-        "with one replica a gap. Recreate stops all replicas before new ones start.",
-        examples=["Replace"],
+    strategy: Literal["Auto", "Surge", "Replace", "Recreate"] = knob(
+        "Auto",
+        description="Auto looks at the nodes when a rollout begins: with room for one more replica it does as Surge, "
+        "else as Replace, and says which in status.rollout. Surge starts a new replica beside the old ones and waits "
+        "for free accelerators. Replace takes one replica away before it starts its successor: no spare accelerator, "
+        "less capacity meanwhile, and with one replica a gap. Recreate stops all replicas before new ones start.",
+        examples=["Surge"],
     )
     progress_deadline_seconds: int | None = knob(
         description="Seconds without progress after which a rollout is reported as failed; what serves goes on "
@@ -36,6 +41,18 @@ class Rollout(ApiModel):
         examples=[3600],
         ge=60,
         le=604_800,
+    )
+    auto_rollback: bool = knob(
+        False,
+        description="Whether a revision that finally failed to become ready gives way, by itself, to the last one that "
+        "was fully rolled out. status.rollout.failedRevision names it; the next change of the spec is tried again.",
+        examples=[True],
+    )
+    pinned_revision: Revision | None = knob(
+        description="A recorded revision to run whatever the rest of the spec says: the value of the label "
+        "llmservice.dev/revision of its pods, as status.rollout.stableRevision has it. Replicas, Service and drain "
+        "settings apply all the same. `llmservice rollback` sets it; remove it to go on with the spec.",
+        examples=["0123456789"],
     )
 
 

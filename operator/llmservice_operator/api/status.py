@@ -301,14 +301,24 @@ class PlanStatus(StatusModel):
 class RolloutStatus(StatusModel):
     """What runs, and what a change is waiting for."""
 
-    strategy: Word | None = said("How a change replaces what serves.")
-    reason: Word | None = said("Why this strategy.")
-    revision: Word | None = said("Revision of the current spec; a label of its pods.")
+    strategy: Word | None = said("How a change replaces what serves: Surge, Replace or Recreate; Auto is one of them.")
+    reason: Text | None = said(
+        "Why this strategy, and whether nothing will answer for a while; after a rollback, why. Told until the "
+        "revision is rolled out."
+    )
+    revision: Word | None = said("Revision of the current spec, or the one in its place; a label of its pods.")
+    stable_revision: Word | None = said("The last revision that was fully rolled out.")
+    pinned: bool | None = said("Whether revision is the one of spec.rollout.pinnedRevision.")
     failed_revision: Word | None = said("Revision whose rollout failed.")
+    failed_spec: Word | None = said(
+        "Hash of the spec, scaling apart, that a rollback left: another spec, or another value of the annotation "
+        "llmservice.dev/update-requested, is tried again."
+    )
     update_pending: bool | None = said(
-        "Whether a change of the operator waits for the next rollout; the annotation "
+        "Whether a change of the operator or of drain settings waits for the next rollout; the annotation "
         "llmservice.dev/update-requested asks for it now."
     )
+    update_waiting: Text | None = said("Why an update that was asked for has not begun.")
 
 
 class FailureStatus(StatusModel):

@@ -19,7 +19,11 @@ class Chosen:
     """What `auto` was found to be."""
     plan: Json | None = None
     """As status.plan shows it; None: nothing was planned."""
+    start: Json | None = None
+    """Budget and usual length of a start, as build/start.py reckons them; None: an earlier release, the defaults."""
     update_requested: str | None = None
+    spec: Json | None = None
+    """The part of the spec that it was made of, as users write it; None: an earlier release did not say."""
     recorded: Json | None = field(default=None, compare=False, repr=False)
     """The record that this was read from: it can never be changed, not even by a release that writes it otherwise."""
 
@@ -30,7 +34,9 @@ class Chosen:
             gpu=document.get("gpu"),
             max_model_len=document.get("maxModelLen"),
             plan=document.get("plan"),
+            start=document.get("start"),
             update_requested=document.get("updateRequested"),
+            spec=document.get("spec"),
             recorded=document,
         )
 
@@ -42,7 +48,9 @@ class Chosen:
             "gpu": self.gpu,
             "maxModelLen": self.max_model_len,
             "plan": self.plan,
+            "start": self.start,
             "updateRequested": self.update_requested,
+            "spec": self.spec,
         }
         return {key: value for key, value in record.items() if value is not None}
 

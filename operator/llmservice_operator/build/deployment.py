@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from llmservice_runtime import contract
+
+from llmservice_operator.api.constants import GROUP
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
-START_CEILING_SECONDS = 7200
+START_CEILING_SECONDS = contract.START_CEILING_SECONDS
 """The startup probe's fixed ceiling. The supervisor keeps the real start budget and says why it gave up."""
 _PULL_ALLOWANCE_SECONDS = 1800
 
-_STRATEGIES: dict[str, Any] = {
+Strategy = Literal["Surge", "Replace", "Recreate"]
+STRATEGY_ANNOTATION = f"{GROUP}/rollout-strategy"
+"""On the Deployment: what Auto was found to be when its template was put in, where that is not USUAL."""
+USUAL: Strategy = "Surge"
+
+_STRATEGIES: dict[Strategy, Any] = {
     "Surge": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     "Replace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
     "Recreate": {"type": "Recreate"},
 }
 
 
-def deployment(llm: LLMService, template: Manifest) -> Manifest:
+def deployment(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
     """The template is the recorded one: what does not need a restart must not change it."""
+    meta = metadata(llm, llm.name)
+    if llm.spec.rollout.strategy == "Auto" and strategy != USUAL:
+        meta["annotations"] = {STRATEGY_ANNOTATION: strategy}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(llm, llm.name),
+        "metadata": meta,
         "spec": {
             "replicas": llm.spec.scaling.replicas,
             "selector": {"matchLabels": selector(llm)},
-            "strategy": _STRATEGIES[llm.spec.rollout.strategy],
+            "strategy": _STRATEGIES[strategy],
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": progress_deadline_seconds(llm),
             "template": template,

@@ -10,6 +10,14 @@ def is_wanted(llm: LLMService) -> bool:
     return cache.size is not None and cache.claim_name is None
 
 
+def holders(llm: LLMService) -> str | None:
+    """Who may have the claim mounted at a time, where that is less than anybody: "one node" or "one pod"."""
+    modes = set(llm.spec.model.cache.access_modes or ("ReadWriteOnce",))
+    if not is_wanted(llm) or modes - {"ReadWriteOnce", "ReadWriteOncePod"}:
+        return None
+    return "one node" if "ReadWriteOnce" in modes else "one pod"
+
+
 def cache_claim(llm: LLMService) -> Manifest:
     """NAME-cache; to be kept, it has labels but no owner."""
     cache = llm.spec.model.cache

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
+from llmservice_operator.api.service import parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.meta import REVISION_LABEL, Manifest, digest
 from llmservice_operator.build.sources import adapter_stores
+
+Json = Mapping[str, Any]
 
 # Everything that is not listed needs no restart. Left out on purpose: model.architecture and accelerator.memory on
 # GPUs are facts for checks; of the cache only which claim it is reaches the pod; the drain timeout waits for the next
@@ -44,6 +50,34 @@ def revision_key(spec: LLMServiceSpec) -> str:
     # An empty `lora` says as much as an adapter.
     fields["lora"] = [fields.get("lora") or {}, adapter_stores(spec)] if spec.is_lora_on else None
     return digest({key: value for key, value in fields.items() if value})
+
+
+def recorded_spec(spec: LLMServiceSpec) -> dict[str, Any]:
+    """What of a spec a revision is made of, as users write it: kept with the template, for whoever returns to it."""
+    include = dict.fromkeys(_RESTARTING, True) | {"endpoint": {"api_key_secret_ref"}}
+    fields = spec.model_dump(mode="json", by_alias=True, include=include, exclude_defaults=True)
+    return fields | {"lora": fields.get("lora") or {}} if spec.is_lora_on else fields
+
+
+def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
+    """The spec with all that needs a restart as it was recorded; InvalidSpec where this release cannot read that.
+
+    Of the adapters that it names now, pods of that time serve those that they have room for.
+    """
+    fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    sections = {to_camel(section) for section in _RESTARTING} - {"endpoint"}
+    kept = {name: value for name, value in fields.items() if name not in sections}
+    kept["endpoint"] = {name: value for name, value in fields.get("endpoint", {}).items() if name != "apiKeySecretRef"}
+    kept["endpoint"] |= recorded.get("endpoint") or {}
+    if "lora" not in recorded:
+        kept.pop("adapters", None)
+    return parse_spec(kept | {name: recorded[name] for name in sections if name in recorded})
+
+
+def spec_digest(spec: LLMServiceSpec, update_requested: str | None) -> str:
+    """A hash of what was asked for, by which a failure is known again; how many replicas there are is no part of it."""
+    fields = spec.model_dump(mode="json", exclude={"scaling", "paused"}, exclude_defaults=True)
+    return digest([fields, update_requested])
 
 
 def revision_label(key: str, template: Manifest, update_requested: str | None) -> str:

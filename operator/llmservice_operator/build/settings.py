@@ -46,6 +46,8 @@ class Settings:
     cpu_only_memory_gib: int = 3
     cpu_kv_cache_gib: int = 1
     shared_memory_gib: int = 2
+    surge_deadline_seconds: int = 120
+    """How long a pod that is made before an old one goes may wait for room, where the strategy is Auto."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:

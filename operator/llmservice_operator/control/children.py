@@ -107,8 +107,10 @@ def prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[
 
 
 def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
-    """The latest ones stay, and so does whatever is running."""
-    in_use = {choice.label, observed.deployment.revision if observed.deployment else ""}
+    """The latest ones stay, and so does whatever is running or may be returned to."""
+    told = service.status.get("rollout") or {}
+    in_use: set[str | None] = {choice.label, observed.deployment.revision if observed.deployment else ""}
+    in_use |= {told.get("stableRevision"), service.spec.rollout.pinned_revision}
     in_use |= {pod.revision for pod in observed.pods}
     own = [r for r in observed.revisions if _is_own(r, service)]
     for revision in sorted(own, key=lambda r: r.revision, reverse=True)[KEPT:]:

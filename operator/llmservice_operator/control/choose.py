@@ -9,8 +9,9 @@ from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest
-from llmservice_operator.build.revision import labelled, revision_key, revision_label
+from llmservice_operator.build.revision import labelled, recorded_spec, revision_key, revision_label
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.start import start_plan
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.observe.facts import RevisionFacts
 
@@ -23,11 +24,22 @@ class Standing:
     newest: int
     """The highest number of a revision; 0: there is none."""
     same_key: RevisionFacts | None
-    """The latest one of the spec's key."""
+    """The latest one of the spec's key, or the one that is to run whatever the spec says."""
     template: Manifest | None = None
     """Its template, where it is to be used as it is: nothing calls for another one."""
     chosen: Chosen | None = None
     """What it was made with, likewise."""
+    of_key: tuple[RevisionFacts, ...] = ()
+    """All of the spec's key, where another template is called for: it may be one of theirs."""
+
+    @property
+    def is_update(self) -> bool:
+        """The user asks for what would be rendered today, though a template for the spec is recorded."""
+        return self.same_key is not None and self.template is None
+
+    def on(self, record: RevisionFacts) -> Standing:
+        """With the template of this record, whatever else is asked for."""
+        return _with_record(self.key, self.newest, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +56,26 @@ class Choice:
     """What would be rendered today differs, and waits for the next rollout."""
 
 
-def standing(service: LLMService, revisions: Sequence[RevisionFacts]) -> Standing:
-    """The record of the spec's key, and whether it holds: the user may ask for an update."""
-    key = revision_key(service.spec)
+def standing(
+    service: LLMService, revisions: Sequence[RevisionFacts], returned: RevisionFacts | None = None
+) -> Standing:
+    """The record of the spec's key, and whether it holds: the user may ask for an update.
+
+    `returned` is a record that is to run instead, under the key that it was made for.
+    """
     newest = max((facts.revision for facts in revisions), default=0)
-    same_key = max((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label), default=None)
-    if same_key is None or _requested(service) not in (None, same_key.update_requested):
-        return Standing(key, newest, same_key)
-    data = same_key.data()
-    return Standing(key, newest, same_key, data["template"], Chosen.from_document(data.get("chosen") or {}))
+    if returned is not None:
+        return _with_record(returned.key, newest, returned)
+    key, requested = revision_key(service.spec), _requested(service)
+    of_key = tuple(sorted((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label)))
+    if of_key and requested in (None, of_key[-1].update_requested):
+        return _with_record(key, newest, of_key[-1])
+    return Standing(key, newest, of_key[-1] if of_key else None, of_key=of_key)
+
+
+def _with_record(key: str, newest: int, record: RevisionFacts) -> Standing:
+    data = record.data()
+    return Standing(key, newest, record, data["template"], Chosen.from_document(data.get("chosen") or {}))
 
 
 def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Settings) -> Choice:
@@ -67,9 +90,13 @@ def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Setti
             chosen=chosen,
             update_pending=stand.template != labelled(pod_template(service, settings, chosen), label),
         )
+    chosen = replace(chosen, start=start_plan(service, chosen.plan))
     rendered, requested = pod_template(service, settings, chosen), _requested(service)
     label = stand.key if stand.same_key is None else revision_label(stand.key, rendered, requested)
-    chosen = replace(chosen, update_requested=requested, recorded=None)
+    known = next((record for record in stand.of_key if record.label == label), None)
+    if known is not None:  # what is recorded can never be changed
+        return choose(service, stand.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
+    chosen = replace(chosen, update_requested=requested, spec=recorded_spec(service.spec), recorded=None)
     return Choice(label, stand.newest + 1, stand.key, labelled(rendered, label), chosen, update_pending=False)
 
 

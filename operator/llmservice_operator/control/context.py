@@ -12,10 +12,11 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.decision import Decision, Update
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.starts import Starts
+from llmservice_operator.control.updates import Updates
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
@@ -55,6 +56,8 @@ class Memory:
     """What it did not take either, and what can be done without for this generation."""
     room: tuple[float, Room] | None = None
     """What was free when a decision asked last, and when that was."""
+    drained: frozenset[str] = frozenset()
+    """Pods, by uid, of whose cut streams was told."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
     _tries: int = 0
@@ -119,6 +122,7 @@ class Context:
     unique: Callable[[], int] = time.time_ns
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)
+    updates: Updates = field(default_factory=Updates)
     hidden: Collection[str] = ()
     """Kinds that the operator has no right to list; whoever finds out may add to it."""
 
@@ -134,3 +138,9 @@ class Context:
         self.memories.pop(key, None)
         self.starts.forget(key)
         self.metrics.forget(key)
+        self.told(key, None)
+
+    def told(self, key: Key, update: Update | None) -> None:
+        """Where a service stands with an update; those whose turn that may make ask again."""
+        for other in self.updates.tell(key, update):
+            self.queue.add(other)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,22 +13,28 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, inspection
+from llmservice_operator.build.deployment import Strategy
 from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.control import updates
 from llmservice_operator.control.attention import again, lack_of
 from llmservice_operator.control.children import applies, in_the_way, looked, needless_budget, prunes
 from llmservice_operator.control.choose import Choice, choose, standing
-from llmservice_operator.control.decision import Apply, Decision, soonest
+from llmservice_operator.control.decision import Apply, Decision, TurnOf, soonest
 from llmservice_operator.control.events import events
 from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
+from llmservice_operator.control.rollout import Change, Way, first, rollout_events, standing_strategy, way
+from llmservice_operator.control.updates import waits_on
 from llmservice_operator.control.wanted import Wanted, kept_up, wanted, with_hash
-from llmservice_operator.observe.facts import RevisionFacts
-from llmservice_operator.observe.observed import Observed
+from llmservice_operator.control.way_back import WayBack, digest_of, way_back
+from llmservice_operator.observe.facts import DeploymentFacts, RevisionFacts
+from llmservice_operator.observe.observed import Observed, Turn
 from llmservice_operator.observe.reports import asks
+from llmservice_operator.observe.rolling import Rolling, as_told
 from llmservice_operator.observe.rollout import PATIENCE
 from llmservice_operator.observe.status import is_told, may_wait, moment_of, status_of
 from llmservice_operator.observe.told import plan_of
@@ -37,11 +43,20 @@ from llmservice_operator.planner.checks import check
 
 Json = Mapping[str, Any]
 
+AT_ONCE = 0.0
+"""Seconds until the next look, where what was told is the memory for it."""
+
 
 def decide(service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
     """Everything to do about one LLMService."""
     if service.is_deleting:
         return Decision(notes=(REASONS[Reason.DELETING].summary,))
+    revisions = _own_revisions(service, observed)
+    back = way_back(service, revisions)
+    if isinstance(back, Problem):
+        return _refuse(_subject(service), (back,), observed, service.spec.scaling.replicas, now)
+    spec_hash = digest_of(service) if service.spec.rollout.auto_rollback else None
+    service = service if back is None else back.service
     problems = check(
         service.spec,
         image=image(service, settings),
@@ -50,26 +65,87 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     )
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
-    stand = standing(service, _own_revisions(service, observed))
+    stand = standing(service, revisions, back.record if back is not None else None)
+    running = waits_on(service, observed, stand, revisions) if back is None else None
+    if running is not None and observed.turn is None:
+        return Decision(lack=TurnOf())
+    waits_for = observed.turn if running is not None and observed.turn and not observed.turn.is_granted else None
+    if running is not None and waits_for is not None:
+        stand = stand.on(running)
     outcome = assess(service, observed, settings, now, stand)
     if outcome.lack is not None:
         return Decision(lack=outcome.lack)
     choice = choose(service, stand, outcome.chosen, settings)
-    if outcome.hold is not None and not service.spec.paused and not _runs(observed, choice):
+    if outcome.hold is not None and back is None and not service.spec.paused and not _runs(observed, choice):
         return _keep_back(service, observed, settings, outcome, now)
-    children = wanted(service, choice)
+    return _carry_on(Case(service, observed, settings, now, revisions, back, waits_for, spec_hash), outcome, choice)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a decision is about."""
+
+    service: LLMService
+    """As it is to run: with what needs a restart as it was recorded, where a recorded revision is to run."""
+    observed: Observed
+    settings: Settings
+    now: datetime
+    revisions: Sequence[RevisionFacts]
+    back: WayBack | None
+    waits_for: Turn | None
+    """The turn that an update that was asked for has not got."""
+    spec_hash: str | None
+    """Of the spec as it is, for an automatic rollback."""
+
+
+def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
+    """The revision is known; how it comes in, and what else there is to do."""
+    service, observed = case.service, case.observed
+    how = _way(case, choice)
+    if how.lack is not None:
+        return Decision(lack=how.lack)
+    children = wanted(service, choice, how.strategy)
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
-        return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
+        return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, case.now)
     apply = tuple(applies(service, observed, children))
-    obstacle = in_the_way(service, observed, children)
-    verdict = _verdict(service, settings, choice, outcome, obstacle, is_pending=bool(apply))
+    obstacle = in_the_way(service, observed, children) or _rolled_back(case.back) or how.obstacle
+    verdict = _verdict(case, choice, outcome, how, obstacle, is_pending=bool(apply))
     if service.spec.paused:
-        return _report(_subject(service), observed, verdict, now, notes=(REASONS[Reason.PAUSED].summary,))
+        return _report(_subject(service), observed, verdict, case.now, notes=(REASONS[Reason.PAUSED].summary,))
+    if how.is_to_be_told_first:
+        apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     prune = (*prunes(service, observed, choice), *looked(service, observed, outcome))
-    return _report(
-        _subject(service), observed, verdict, now, apply=apply, prune=prune, requeue_after=outcome.requeue_after
+    wait = soonest(
+        outcome.requeue_after,
+        how.look_again,
+        AT_ONCE if how.is_to_be_told_first else None,
+        updates.LOOK_AGAIN if case.waits_for is not None else None,
     )
+    decision = _report(_subject(service), observed, verdict, case.now, apply=apply, prune=prune, requeue_after=wait)
+    return decision if decision.lack is not None else _with_rollout(decision, case, choice, how)
+
+
+def _way(case: Case, choice: Choice) -> Way:
+    live = case.observed.deployment
+    if live is None or ownership(live, case.service) not in (Ownership.OURS, Ownership.ORPHAN):
+        return first(case.service)
+    change = Change(case.service, choice, live, case.observed, case.settings, case.now)
+    return way(change, may_choose=not case.service.spec.paused and (case.back is None or case.back.failed is None))
+
+
+def _rolled_back(back: WayBack | None) -> Obstacle | None:
+    return Obstacle(Reason.ROLLED_BACK, back.reason) if back is not None and back.failed is not None else None
+
+
+def _with_rollout(decision: Decision, case: Case, choice: Choice, how: Way) -> Decision:
+    """What the status says of the rollout has consequences: turns of others, Events, and a way back."""
+    before = case.service.status.get("rollout") or {}
+    after = before if decision.status is None else decision.status.get("rollout") or {}
+    update = updates.update_of(choice, case.revisions, after, waits=case.waits_for is not None)
+    decision = replace(decision, update=update, events=(*decision.events, *rollout_events(before, after, how)))
+    has_just_failed = "failedSpec" in after and after["failedSpec"] != before.get("failedSpec")
+    return replace(decision, requeue_after=soonest(decision.requeue_after, AT_ONCE)) if has_just_failed else decision
 
 
 def decide_invalid(obj: Json, problems: tuple[Problem, ...], observed: Observed, now: datetime) -> Decision:
@@ -108,7 +184,7 @@ def _keep_back(
         is_pending=bool(apply),
         replicas=service.spec.scaling.replicas,
         revision=observed.deployment.revision if observed.deployment is not None else "",
-        strategy=service.spec.rollout.strategy,
+        rolling=replace(as_told(previous.get("rollout") or {}), strategy=_kept_strategy(service, observed)),
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=_endpoint(service) | (_served_names(previous) if observed.deployment is not None else {}),
@@ -136,7 +212,12 @@ def _serving(service: LLMService, observed: Observed) -> list[Wanted]:
         return []
     record = next((r for r in _own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
-    return kept_up(service, record.data()["template"] if record is not None else None, listed)
+    template = record.data()["template"] if record is not None else None
+    return kept_up(service, template, _kept_strategy(service, observed), listed)
+
+
+def _kept_strategy(service: LLMService, observed: Observed) -> Strategy:
+    return first(service).strategy if observed.deployment is None else standing_strategy(service, observed.deployment)
 
 
 def _served_names(previous: Json) -> dict[str, Any]:
@@ -161,7 +242,7 @@ def _refuse(
         problems=problems,
         replicas=replicas,
         revision=observed.deployment.revision if observed.deployment is not None else "",
-        strategy=str((previous.get("rollout") or {}).get("strategy", "")),
+        rolling=as_told(previous.get("rollout") or {}),
         selector=selector_text(subject.name),
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},
@@ -199,31 +280,38 @@ def _own_revisions(service: LLMService, observed: Observed) -> list[RevisionFact
 
 
 def _verdict(
-    service: LLMService,
-    settings: Settings,
-    choice: Choice,
-    outcome: Outcome,
-    obstacle: Obstacle | None,
-    *,
-    is_pending: bool,
+    case: Case, choice: Choice, outcome: Outcome, how: Way, obstacle: Obstacle | None, *, is_pending: bool
 ) -> Verdict:
+    service = case.service
     return Verdict(
         obstacle=obstacle,
         is_pending=is_pending,
         paused=service.spec.paused,
         replicas=service.spec.scaling.replicas,
         revision=choice.label,
-        strategy=service.spec.rollout.strategy,
-        update_pending=choice.update_pending,
+        rolling=_rolling(case, choice, how),
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=_endpoint(service),
-        effective=effective(service, settings, choice.chosen),
+        effective=effective(service, case.settings, choice.chosen),
         fitness=outcome.fitness,
         plan=outcome.plan,
         model=outcome.model,
         adapters=tuple(sorted(adapter.name for adapter in service.spec.adapters)),
         adapters_digest=adapters.digest(service),
+    )
+
+
+def _rolling(case: Case, choice: Choice, how: Way) -> Rolling:
+    back, turn = case.back, case.waits_for
+    return Rolling(
+        strategy=how.strategy,
+        reason=back.reason if back is not None and back.failed is not None else how.reason,
+        pinned=back is not None and back.failed is None,
+        failed=back.failed if back is not None else None,
+        spec=case.spec_hash,
+        update_pending=turn is not None or (choice.update_pending and (back is None or back.is_whole)),
+        update_waiting=updates.why_waiting(turn) if turn is not None else "",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from llmservice_operator.observe.reports import Ask
@@ -85,8 +86,21 @@ class EventsOf:
     pods: tuple[str, ...]
 
 
-Lack = GpusOf | FactsOf | RoomFor | EventsOf
+@dataclass(frozen=True, slots=True)
+class TurnOf:
+    """To be found out: whether an update that was asked for may begin, as `Observed.turn`."""
+
+
+Lack = GpusOf | FactsOf | RoomFor | TurnOf | EventsOf
 """What no watch tells, and only a few decisions need."""
+
+
+class Update(Enum):
+    """Where a service stands with an update that was asked for."""
+
+    WAITS = "waits"
+    UNDER_WAY = "under way"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +127,8 @@ class Decision:
     """Find this out and decide again; nothing else counts then."""
     is_unsettled: bool = False
     """Pods, endpoints and the Deployment's counters disagree about whether the rollout is done."""
+    update: Update | None = None
+    """None: none was asked for, or it is done."""
     requeue_after: float | None = None
     """Seconds; only where no event of the cluster will wake this key."""
     notes: tuple[str, ...] = field(default=())

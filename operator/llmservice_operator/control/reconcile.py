@@ -12,7 +12,8 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, soonest
+from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, TurnOf, soonest
+from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
@@ -46,9 +47,11 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         return NOTHING
     memory = ctx.memory(key, parent.uid)
     memory.forgive(parent.content["generation"], ctx.clock())
+    await tell_drains(parent, ctx, object_logger(logger, key))
     decision = await consider(parent, ctx)
     if is_quiet(decision, memory):
         tell_steady(parent, ctx)
+        ctx.told(key, decision.update)
         ctx.starts.want(key, decision.asks, pods(key, ctx))
         return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
     live = await fresh(parent, ctx)
@@ -71,6 +74,7 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     if not memory.refused and (decision.apply or decision.prune):
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
     await report(decision, parent, ctx, memory, log)
+    ctx.told(key_of(parent), decision.update)
     ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())), failure)
 
@@ -146,6 +150,8 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
         return replace(around, room=await room(lack, key, ctx))
     if isinstance(lack, EventsOf) and around.pod_events is None:
         return replace(around, pod_events=PodEvents.of(await ctx.pod_events.of(key.namespace, lack.pods)))
+    if isinstance(lack, TurnOf) and around.turn is None:
+        return replace(around, turn=ctx.updates.turn(key, ctx.cache))
     raise RuntimeError(f"a decision lacks what it was given: {lack}")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.controller_revision import controller_revision
-from llmservice_operator.build.deployment import deployment
+from llmservice_operator.build.deployment import Strategy, deployment
 from llmservice_operator.build.meta import APPLIED_HASH, Manifest
 from llmservice_operator.build.service import service as service_manifest
 from llmservice_operator.control.choose import Choice
@@ -29,12 +29,12 @@ class Wanted:
         return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
-def wanted(service: LLMService, choice: Choice) -> list[Wanted]:
+def wanted(service: LLMService, choice: Choice, strategy: Strategy) -> list[Wanted]:
     """What pods need comes before the pods."""
-    return [with_hash(manifest) for manifest in _manifests(service, choice)]
+    return [with_hash(manifest) for manifest in _manifests(service, choice, strategy)]
 
 
-def kept_up(service: LLMService, template: Manifest | None, listed: str | None) -> list[Wanted]:
+def kept_up(service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None) -> list[Wanted]:
     """While an edit is held: what serves, with all that needs no restart.
 
     The Deployment has the template that it was made with; None: that is not known, and it stays as it is. The list of
@@ -42,7 +42,7 @@ def kept_up(service: LLMService, template: Manifest | None, listed: str | None) 
     """
     manifests = [_listing(service_manifest(service), listed)]
     if template is not None:
-        manifests.append(deployment(service, template))
+        manifests.append(deployment(service, template, strategy))
     if pdb.is_wanted(service):
         manifests.append(pdb.disruption_budget(service))
     return [with_hash(manifest) for manifest in manifests]
@@ -56,7 +56,7 @@ def _listing(manifest: Manifest, listed: str | None) -> Manifest:
     return manifest | {"metadata": metadata}
 
 
-def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
+def _manifests(service: LLMService, choice: Choice, strategy: Strategy) -> Iterator[Manifest]:
     if adapters.is_wanted(service):
         # Before the Service, which says then that it was.
         yield adapters.adapters_config(service)
@@ -71,7 +71,7 @@ def _manifests(service: LLMService, choice: Choice) -> Iterator[Manifest]:
         template=choice.template,
         chosen=choice.chosen,
     )
-    yield deployment(service, choice.template)
+    yield deployment(service, choice.template, strategy)
     if pdb.is_wanted(service):
         yield pdb.disruption_budget(service)
 

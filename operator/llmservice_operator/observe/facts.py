@@ -36,6 +36,7 @@ REVISION_LABEL = "llmservice.dev/revision"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 OPERATOR = "llmservice-operator"
 ADAPTERS_ANNOTATION = "llmservice.dev/adapters"
+STRATEGY_ANNOTATION = "llmservice.dev/rollout-strategy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,8 @@ class DeploymentFacts(ChildFacts):
     available: int
     deadline_exceeded: bool
     """Progressing=False: the rollout made no progress for progressDeadlineSeconds."""
+    strategy: str | None
+    """What Auto was found to be when its template was put in; None: the usual one."""
     replica_failure: str | None
     """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
 
@@ -181,6 +184,7 @@ class DeploymentFacts(ChildFacts):
             ready=int(status.get("readyReplicas") or 0),
             available=int(status.get("availableReplicas") or 0),
             deadline_exceeded=progressing.get("reason") == "ProgressDeadlineExceeded",
+            strategy=_own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
             replica_failure=still.replica_failure(str(failing.get("message", "")))
             if failing.get("status") == "True"
             else None,

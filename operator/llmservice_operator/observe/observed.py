@@ -51,6 +51,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Whether an update that was asked for may begin: the operator lets a few services at a time."""
+
+    is_granted: bool
+    limit: int = 1
+    failed: tuple[str, ...] = ()
+    """NAMESPACE/NAME of services whose update failed: until that is seen to, no other one begins."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Children are those of our names (own or foreign); revisions and pods those with our service label."""
 
@@ -84,6 +94,9 @@ class Observed:
 
     pod_events: PodEvents | None = None
     """What Events say of pods in doubt; None: nobody looked, since no other pod needs it."""
+
+    turn: Turn | None = None
+    """None: nobody asked, since only an update that was asked for needs one."""
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from llmservice_operator.observe import scheduling
 from llmservice_operator.observe.conditions import conditions
 from llmservice_operator.observe.facts import DeploymentFacts
-from llmservice_operator.observe.failure import Trouble, trouble_of
+from llmservice_operator.observe.failure import Beside, trouble_of
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
+from llmservice_operator.observe.rolling import rollout_of
 from llmservice_operator.observe.rollout import PATIENCE, Progress, progress
 from llmservice_operator.observe.rollout_trouble import rollout_trouble
+from llmservice_operator.observe.trouble import Trouble
 from llmservice_operator.observe.verdict import Subject, Verdict
 
 Json = Mapping[str, Any]
@@ -62,10 +65,14 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     if verdict.effective:
         status["effective"] = dict(verdict.effective)
     if verdict.revision:
-        status["rollout"] = _rollout(verdict, moment, trouble)
+        told = previous.get("rollout") or {}
+        status["rollout"] = rollout_of(
+            verdict.rolling, verdict.revision, moment, trouble, is_pending=verdict.is_pending, previous=told
+        )
     if trouble is not None:
         status["failure"] = trouble.to_object()
-    if starting is not None:
+    # One that keeps failing would write its phases again with each restart.
+    if starting is not None and not (trouble is not None and trouble.is_final):
         status["progress"] = starting
     if verdict.model:
         status["model"] = dict(verdict.model)
@@ -128,7 +135,10 @@ def _trouble(subject: Subject, observed: Observed, verdict: Verdict, moment: Pro
         return None
     told, deployment = _told_failure(subject, verdict), _own_deployment(subject, observed)
     pods = observed.pods if deployment is not None else ()
-    found = trouble_of(deployment, pods, verdict.revision, told, stamp)
+    spec = deployment.live()["spec"]["template"]["spec"] if deployment is not None and observed.room else None
+    wanted = scheduling.wanted_of(verdict.effective)
+    beside = Beside(observed.reports, observed.pod_events, wanted, observed.room, spec)
+    found = trouble_of(deployment, pods, verdict.revision, told, stamp, beside)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
     return found if found is not None else rollout_trouble(moment, told, stamp, is_applied=is_applied)
@@ -144,12 +154,3 @@ def _endpoint(verdict: Verdict, adapters: list[dict[str, Any]]) -> dict[str, Any
     """With the names that adapters answer to."""
     names = [*verdict.endpoint.get("modelNames", ()), *(item["name"] for item in adapters if item["loaded"])]
     return {**verdict.endpoint, "modelNames": list(dict.fromkeys(names))}
-
-
-def _rollout(verdict: Verdict, moment: Progress, trouble: Trouble | None) -> dict[str, Any]:
-    rollout: dict[str, Any] = {"strategy": verdict.strategy, "revision": verdict.revision}
-    if not moment.is_rolled_out and (moment.is_overdue or (trouble is not None and trouble.is_final)):
-        rollout["failedRevision"] = verdict.revision
-    if verdict.update_pending:
-        rollout["updatePending"] = True
-    return rollout

@@ -10,6 +10,7 @@ from typing import Any
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.rolling import Rolling
 
 Json = Mapping[str, Any]
 _EMPTY: Json = MappingProxyType({})
@@ -57,8 +58,7 @@ class Verdict:
     """A child is not what it should be: nothing counts as rolled out then, whatever the pods say."""
     replicas: int = 0
     revision: str = ""
-    strategy: str = ""
-    update_pending: bool = False
+    rolling: Rolling = field(default_factory=Rolling)
     selector: str = ""
     gpus: int = 0
     endpoint: Json = field(default_factory=lambda: _EMPTY)

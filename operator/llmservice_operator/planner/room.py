@@ -124,6 +124,11 @@ def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
     return {name: _of(one, name) + _of(other, name) for name in {*one, *other}}
 
 
+def minus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
+    """What is left of one without the other."""
+    return {name: max(Decimal(0), value - _of(other, name)) for name, value in one.items()}
+
+
 def amounts(quantities: Json) -> dict[str, Decimal]:
     """Quantities as numbers; what is none is left out, for a list of nodes is no place to fail."""
     found = {}

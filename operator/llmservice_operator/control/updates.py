@@ -1,0 +1,130 @@
+"""Updates that were asked for (llmservice.dev/update-requested): whose turn it is, a few services at a time.
+
+The same new template may break every service that gets it. They get it one after another, therefore, and one that fails
+with it keeps the others waiting until its spec or its annotation says otherwise. Nothing of this is stored: who holds a
+turn shows in what the watches told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.choose import Choice, Standing
+from llmservice_operator.control.decision import Update
+from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.kube.resources import CONTROLLER_REVISION, DEPLOYMENT
+from llmservice_operator.observe.facts import RevisionFacts
+from llmservice_operator.observe.observed import Observed, Turn
+
+Json = Mapping[str, Any]
+
+LOOK_AGAIN = 60.0
+"""Seconds after which one that waits asks again, should nobody have told it."""
+
+
+def waits_on(
+    service: LLMService, observed: Observed, stand: Standing, revisions: Sequence[RevisionFacts]
+) -> RevisionFacts | None:
+    """What serves on until it is this service's turn; None: the next template is not one that was only asked for."""
+    live = observed.deployment
+    if live is None or live.spec_replicas == 0 or service.spec.paused:
+        return None
+    running = next((r for r in revisions if (r.label, r.key) == (live.revision, stand.key)), None)
+    if running is None or stand.same_key is None:
+        return None
+    is_begun = not stand.is_update and (stand.same_key.label == running.label or not _is_by_request(stand.same_key))
+    return None if is_begun else running
+
+
+def why_waiting(turn: Turn) -> str:
+    """The same words while others take their turns: a text that named them would be written for each of those."""
+    if turn.failed:
+        named = ", ".join(turn.failed)
+        return (
+            f"The update of {named} failed, and the same may happen here. Edit or roll back what failed, or take its "
+            "annotation llmservice.dev/update-requested away, and the next one begins."
+        )
+    return f"Other services are being updated, {turn.limit} at a time in the whole cluster; this one's turn comes."
+
+
+def update_of(choice: Choice, revisions: Sequence[RevisionFacts], rollout: Json, *, waits: bool) -> Update | None:
+    """By the status that is told; None: there is no update that was asked for, or it is done."""
+    if waits:
+        return Update.WAITS
+    failed = next((record for record in revisions if record.label == rollout.get("failedRevision")), None)
+    if failed is not None and failed.key == choice.key and _is_by_request(failed):
+        return Update.FAILED
+    is_done = rollout.get("stableRevision") == choice.label
+    return None if is_done or choice.label == choice.key else Update.UNDER_WAY
+
+
+def _is_by_request(record: RevisionFacts) -> bool:
+    """The first template of a key is called by the key."""
+    return record.label != record.key
+
+
+@dataclass(slots=True)
+class Updates:
+    """Who has a turn, and who waits for one."""
+
+    limit: int = 1
+    _under_way: dict[Key, Update] = field(default_factory=dict)
+    _waiting: dict[Key, None] = field(default_factory=dict)
+    _is_known: bool = False
+
+    def turn(self, key: Key, cache: Cache) -> Turn:
+        """Whether this one may begin; it has its turn then, until something else is told of it."""
+        if not self._is_known:
+            self._learn(cache)
+        failed = tuple(sorted(str(k) for k, update in self._under_way.items() if update is Update.FAILED and k != key))
+        is_granted = key in self._under_way or (not failed and len(self._under_way) < self.limit)
+        if is_granted:
+            self._under_way.setdefault(key, Update.UNDER_WAY)
+            self._waiting.pop(key, None)
+        return Turn(is_granted, self.limit, failed)
+
+    def tell(self, key: Key, update: Update | None) -> tuple[Key, ...]:
+        """What became of one; those that should ask again."""
+        before = self._under_way.get(key)
+        self._waiting.pop(key, None)
+        if update is Update.WAITS:
+            self._under_way.pop(key, None)
+            self._waiting[key] = None
+        elif update is None:
+            self._under_way.pop(key, None)
+        else:
+            self._under_way[key] = update
+        now = self._under_way.get(key)
+        if before is now:
+            return ()
+        if Update.FAILED in (before, now):
+            return tuple(other for other in self._waiting if other != key)
+        free = max(0, self.limit - len(self._under_way))
+        return tuple(other for other in self._waiting if other != key)[:free]
+
+    def _learn(self, cache: Cache) -> None:
+        """After a start: what is under way by what the watches told."""
+        self._is_known = True
+        for key in cache.all_keys():
+            if key not in self._under_way and (update := _seen(key, cache)) is not None:
+                self._under_way[key] = update
+
+
+def _seen(key: Key, cache: Cache) -> Update | None:
+    around = cache.around(key)
+    parent = cache.get(PARENT, *key)
+    live = around.get(DEPLOYMENT.kind, {}).get(key.name)
+    records = around.get(CONTROLLER_REVISION.kind, {}).values()
+    if parent is None or live is None:
+        return None
+    rollout = parent.obj["status"].get("rollout") or {}
+    by_label = {record.label: record for record in records}
+    running, failed = by_label.get(live.revision), by_label.get(rollout.get("failedRevision"))
+    if running is not None and failed is not None and failed.key == running.key and _is_by_request(failed):
+        return Update.FAILED
+    is_done = running is None or rollout.get("stableRevision") == running.label
+    return None if is_done or running is None or not _is_by_request(running) else Update.UNDER_WAY

@@ -1,0 +1,70 @@
+"""status.rollout: what runs, what ran before, what failed and what waits. It is also the memory of a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.observe.rollout import Progress
+from llmservice_operator.observe.trouble import Trouble
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """What was decided about how a revision takes the place of the one before."""
+
+    strategy: str = ""
+    reason: str = ""
+    """Why this strategy, as long as it matters."""
+    pinned: bool = False
+    """spec.rollout.pinnedRevision names the revision."""
+    failed: str | None = None
+    """The revision that was left by itself; what is told then is the one in its place."""
+    spec: str | None = None
+    """Hash of the spec, to know it again should it fail; None: nobody asked for a rollback."""
+    update_pending: bool = False
+    update_waiting: str = ""
+    """Why an update that was asked for has not begun."""
+
+
+def rollout_of(
+    rolling: Rolling, revision: str, moment: Progress, trouble: Trouble | None, *, is_pending: bool, previous: Json
+) -> dict[str, Any]:
+    """The value of status.rollout. `is_pending`: a child is not what it should be, so nothing counts as rolled out."""
+    told: dict[str, Any] = {"strategy": rolling.strategy, "revision": revision}
+    is_rolled_out = moment.is_rolled_out and not is_pending and moment.wanted > 0
+    stable = revision if is_rolled_out else previous.get("stableRevision")
+    is_new = stable != revision
+    is_failing = (
+        is_new and not moment.is_rolled_out and (moment.is_overdue or (trouble is not None and trouble.is_final))
+    )
+    if rolling.reason and (is_new or rolling.failed):
+        told["reason"] = rolling.reason
+    if stable:
+        told["stableRevision"] = stable
+    if rolling.pinned:
+        told["pinned"] = True
+    if rolling.failed or is_failing:
+        told["failedRevision"] = rolling.failed or revision
+        if rolling.spec is not None and stable:
+            told["failedSpec"] = rolling.spec
+    if rolling.update_pending:
+        told["updatePending"] = True
+    if rolling.update_waiting:
+        told["updateWaiting"] = rolling.update_waiting
+    return told
+
+
+def as_told(previous: Json) -> Rolling:
+    """What was told, for as long as nothing else is decided: an edit that is held or refused changes no rollout."""
+    return Rolling(
+        strategy=str(previous.get("strategy") or ""),
+        reason=str(previous.get("reason") or ""),
+        pinned=bool(previous.get("pinned")),
+        failed=previous.get("failedRevision") if "failedSpec" in previous else None,
+        spec=previous.get("failedSpec"),
+        update_pending=bool(previous.get("updatePending")),
+    )

@@ -56,6 +56,9 @@ EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load"})
 
 # Environment variables that the supervisor and the middleware read (the rest is vLLM's own).
 DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"
+# For who knows better than the plan, in spec.runtime.env: seconds.
+START_SECONDS_ENV = "LLMSERVICE_START_SECONDS"
+STALL_SECONDS_ENV = "LLMSERVICE_STALL_SECONDS"
 API_KEY_ENV = "VLLM_API_KEY"
 HF_TOKEN_ENV = "HF_TOKEN"
 

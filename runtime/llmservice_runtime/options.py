@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from llmservice_runtime import contract
@@ -97,6 +97,18 @@ def parse_options(args: Sequence[str]) -> ServeOptions:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_options(parser)
     return from_namespace(parser.parse_args(args))
+
+
+def seconds_of(environment: Mapping[str, str], name: str, default: float) -> float:
+    """What a user's variable says. ValueError, which names it, where that is no number of seconds."""
+    text = environment.get(name)
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = 0
+    if not value > 0:
+        raise ValueError(f"{name} in spec.runtime.env is {text!r}: give a number of seconds above 0")
+    return value
 
 
 def from_namespace(namespace: argparse.Namespace) -> ServeOptions:

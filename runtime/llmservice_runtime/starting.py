@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmservice_runtime import own_failures
-from llmservice_runtime.contract import START_CEILING_SECONDS, Failure, Phase, State
-from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.contract import (
+    STALL_SECONDS_ENV,
+    START_CEILING_SECONDS,
+    START_SECONDS_ENV,
+    Failure,
+    Phase,
+    State,
+)
+from llmservice_runtime.options import ServeOptions, seconds_of
 from llmservice_runtime.start_watch import News, StartWatch, Verdict
 from llmservice_runtime.surroundings import Surroundings
 
@@ -14,6 +21,14 @@ from llmservice_runtime.surroundings import Surroundings
 SMOKE_SECONDS = 300.0
 # Before the startup probe's ceiling, so that there is time to say why.
 _MARGIN_SECONDS = 60.0
+
+
+def with_environment(options: ServeOptions, around: Surroundings) -> tuple[ServeOptions, Surroundings]:
+    """With what the user says in the pod's environment. ValueError where that is no number."""
+    variables, patience = around.environment, around.patience
+    budget = seconds_of(variables, START_SECONDS_ENV, options.start_seconds)
+    stall = seconds_of(variables, STALL_SECONDS_ENV, patience.stall_seconds)
+    return replace(options, start_seconds=budget), replace(around, patience=replace(patience, stall_seconds=stall))
 
 
 class Start:

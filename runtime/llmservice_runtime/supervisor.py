@@ -46,7 +46,7 @@ from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Ended, Reaper
 from llmservice_runtime.serving_watch import ServingWatch
-from llmservice_runtime.starting import Start
+from llmservice_runtime.starting import Start, with_environment
 from llmservice_runtime.surroundings import Surroundings
 from llmservice_runtime.waiting import end, first, read_all
 
@@ -66,11 +66,12 @@ class _Failed(Exception):
 
 
 def run(options: ServeOptions, flags: Sequence[str], surroundings: Surroundings | None = None) -> int:
-    """Serve until the end; the exit code of the process."""
-    return asyncio.run(_run(options, flags, surroundings or Surroundings()))
+    """Serve until the end; the exit code of the process. ValueError for a variable of ours that makes no sense."""
+    around = surroundings or Surroundings()
+    return asyncio.run(_run(*with_environment(options, around), flags))
 
 
-async def _run(options: ServeOptions, flags: Sequence[str], around: Surroundings) -> int:
+async def _run(options: ServeOptions, around: Surroundings, flags: Sequence[str]) -> int:
     supervisor = Supervisor(options, flags, around)
     return await supervisor.run()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR
+from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR, START_SECONDS
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
@@ -88,14 +88,17 @@ def _lora(spec: LLMServiceSpec) -> LoRA | None:
     return LoRA() if spec.lora is None else LoRA(**dict(spec.lora))
 
 
-def serve_options(llm: LLMService, settings: Settings) -> ServeOptions:
+def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> ServeOptions:
     """What the supervisor is told."""
+    start = chosen.start or {}
     extension = llm.spec.context_extension
     return ServeOptions(
         accelerator=llm.spec.accelerator.type,
         expected_version=vllm_version(llm, settings),
         weights=llm.spec.precision.weights,
         drain_seconds=llm.spec.drain.timeout_seconds,
+        start_seconds=start.get("budgetSeconds", START_SECONDS),
+        usual_seconds=start.get("usualSeconds", 0),
         fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
         context_extension=None if extension is None else extension.argument,
         adapters_file=f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if llm.spec.is_lora_on else None,

@@ -68,7 +68,7 @@ def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[M
         "name": contract.SERVER_CONTAINER,
         "image": image(llm, settings),
         "command": list(contract.SERVE_COMMAND),
-        "args": [*serve_options(llm, settings).to_args(), "--", *render(engine_options(llm, chosen))],
+        "args": [*serve_options(llm, settings, chosen).to_args(), "--", *render(engine_options(llm, chosen))],
         "env": environment(llm, settings),
         "ports": [
             {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},

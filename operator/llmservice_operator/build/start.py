@@ -1,0 +1,54 @@
+"""The start budget of a new revision, from its plan and from what the service's status tells of earlier starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.sources import fetched
+from llmservice_operator.planner import start
+from llmservice_operator.planner.start import Starting
+
+Json = Mapping[str, Any]
+
+
+def start_plan(llm: LLMService, plan: Json | None) -> dict[str, Any]:
+    """What is recorded with the revision, and its template is rendered with from then on. `plan` is status.plan."""
+    found = start.plan(starting(llm, plan))
+    steps = [{"name": step.name, "seconds": step.seconds, "formula": step.formula} for step in found.steps]
+    usual = {} if found.usual_seconds is None else {"usualSeconds": found.usual_seconds}
+    return {"budgetSeconds": found.budget_seconds, **usual, "steps": steps}
+
+
+def starting(llm: LLMService, plan: Json | None) -> Starting:
+    """What the start of these pods depends on."""
+    spec, weights = llm.spec, (plan or {}).get("weightsGiB")
+    return Starting(
+        bytes_to_read=None if weights is None else round(weights * 2**30),
+        is_cpu=spec.accelerator.type == "cpu",
+        compiles=not spec.compilation.enforce_eager,
+        ranks=spec.parallelism.accelerators,
+        measured_seconds=_measured(llm) if _is_alike(llm, plan or {}) else None,
+    )
+
+
+def _is_alike(llm: LLMService, plan: Json) -> bool:
+    """Whether what the status tells was measured with weights of this size, on this hardware, compiled or not."""
+    told, effective = llm.status.get("plan") or {}, llm.status.get("effective") or {}
+    return (
+        told.get("weightsGiB") == plan.get("weightsGiB")
+        and told.get("gpu") == plan.get("gpu")
+        and (effective.get("accelerator") or {}).get("type") == llm.spec.accelerator.type
+        and (effective.get("compilation") or {}).get("enforceEager") == llm.spec.compilation.enforce_eager
+        and (effective.get("model") or {}).get("servedNames") == list(llm.served_names)
+    )
+
+
+def _measured(llm: LLMService) -> float | None:
+    """Seconds, without the fetch, which is no part of the budget."""
+    measured: Json = llm.status.get("measured") or {}
+    if not fetched(llm.spec):
+        return measured.get("startSeconds")
+    parts = [measured.get("modelLoadSeconds"), measured.get("engineInitSeconds")]
+    return None if None in parts else start.ENGINE_SECONDS + sum(part for part in parts if part is not None)

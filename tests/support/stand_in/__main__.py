@@ -30,7 +30,7 @@ def main(args: Sequence[str]) -> int:
     """The exit code."""
     behaviour = Behaviour.from_env(os.environ)
     arguments = parse(args, os.environ)
-    engine = _engine_process()
+    engine = _engine_process(behaviour.eats_mib)
     try:
         return _live(behaviour, arguments, engine)
     finally:
@@ -40,25 +40,31 @@ def main(args: Sequence[str]) -> int:
 
 def _live(behaviour: Behaviour, arguments: Arguments, engine: int) -> int:
     _mind_terms(behaviour)
-    if behaviour.fails in failures.FAILURES:
-        starting.run(behaviour, arguments, engine)
-        return failures.end(behaviour.fails, engine)
     starting.run(behaviour, arguments, engine)
+    if _is_gone(engine):
+        return failures.end("engine-killed", engine)
+    if failing := behaviour.fails or failures.of_arguments(arguments):
+        return failures.end(failing, engine)
     if behaviour.exit_loading is not None:
         return behaviour.exit_loading
     asyncio.run(_serve(behaviour, arguments, engine))
     return 0
 
 
-def _engine_process() -> int:
+def _engine_process(eats_mib: int) -> int:
     """A process that does nothing but live, so that it can be killed as vLLM's can. Its pid."""
     pid = os.fork()
     if pid:
         return pid
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Path("/proc/self/comm").write_text("VLLM::EngineCore")
+    _eaten = [os.urandom(1 << 10) * (1 << 10) for _ in range(eats_mib)]
     while True:
         signal.pause()
+
+
+def _is_gone(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _mind_terms(behaviour: Behaviour) -> None:
@@ -79,13 +85,13 @@ async def _serve(behaviour: Behaviour, arguments: Arguments, process: int) -> No
     engine = Engine(behaviour, arguments.limits, process)
     engine.watch()
     server = Server(engine, arguments, Adapters(behaviour.refused_adapter))
-    http = HttpServer(_wrapped(server, arguments), float(os.environ.get(KEEP_ALIVE, 5)))
+    http = HttpServer(_wrapped(server, arguments), float(os.environ.get(KEEP_ALIVE, 5)), arguments.unlogged)
     terminated = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, (lambda: None) if behaviour.deaf else terminated.set)
     await http.listen(arguments.host or "0.0.0.0", arguments.port)
     print("INFO:     Application startup complete.", flush=True)
-    ends = [asyncio.ensure_future(event.wait()) for event in (terminated, server.broken)]
+    ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in (terminated, server.broken)]
     ends.append(asyncio.ensure_future(_watchdog(engine)))
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if terminated.is_set():

@@ -25,6 +25,9 @@ _METHODS = {
     **dict.fromkeys((*_GENERATING, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"), ("POST",)),
     "/ping": ("GET", "POST"),
 }
+_BUSY = (
+    "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+)
 _DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
@@ -108,7 +111,7 @@ class Server:
         most, unfinished = limits.max_num_queued_reqs, len(self._engine.running) + self._engine.waiting
         if most is not None and unfinished + 1 > most:
             self._engine.counts.rejected += 1
-            raise Refused(503, "The request queue is full. Please try again later.", "ServiceUnavailableError")
+            raise Refused(503, _BUSY, "Service Unavailable")
         return ask
 
     async def _whole(self, ask: Ask, send: Send) -> None:
@@ -152,10 +155,10 @@ class Server:
 
 
 async def _body(receive: Receive) -> bytes:
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
 

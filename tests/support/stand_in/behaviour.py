@@ -24,6 +24,8 @@ class Behaviour:
     """A number of shards after which nothing more happens; the port never opens."""
     fails: str = ""
     """A failure of `failures.FAILURES`: its recorded log lines, then its exit code."""
+    eats_mib: int = 0
+    """Memory that the engine's process fills while it starts."""
     log: str = ""
     """A file that is printed instead of the stand-in's own lines."""
     exit_loading: int | None = None

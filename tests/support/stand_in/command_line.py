@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from llmservice_runtime.flag_table import Match, flag_table
 
-from tests.support.stand_in.engine import Limits
+from tests.support.stand_in.engine import TOKENS_PER_GIB, Limits
 
 _PROGRAM = "api_server.py"
 _TABLE = flag_table("0.32")
@@ -29,8 +29,8 @@ class Arguments:
     api_key: str | None
     middleware: tuple[str, ...]
     shutdown_timeout: int
-    is_access_logged: bool
-    kv_cache_memory_bytes: str | None
+    unlogged: frozenset[str] | None
+    """Paths of which the access log says nothing; None: of all of them."""
     limits: Limits
 
 
@@ -52,11 +52,13 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> Arguments:
         api_key=last("--api-key") or environment.get("VLLM_API_KEY"),
         middleware=tuple(values.get("--middleware", ())),
         shutdown_timeout=_integer("--shutdown-timeout", last("--shutdown-timeout") or "0"),
-        is_access_logged="--disable-uvicorn-access-log" not in values,
-        kv_cache_memory_bytes=last("--kv-cache-memory-bytes"),
+        unlogged=None
+        if "--disable-uvicorn-access-log" in values
+        else frozenset(filter(None, (last("--disable-access-log-for-endpoints") or "").split(","))),
         limits=Limits(
             max_model_len=length or Limits.max_model_len,
             max_num_seqs=_integer("--max-num-seqs", last("--max-num-seqs") or "128"),
+            kv_cache_tokens=int(float(environment.get("VLLM_CPU_KVCACHE_SPACE", "1")) * TOKENS_PER_GIB),
             max_num_queued_reqs=None if queued is None else _integer("--max-num-queued-reqs", queued),
         ),
     )

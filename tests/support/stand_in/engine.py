@@ -18,6 +18,10 @@ from tests.support.stand_in.fates import fate_of, prefill_seconds
 WORDS = ("The", " answer", " has", " as", " many", " tokens", " as", " were", " asked", " for", ".", " ")
 
 
+TOKENS_PER_GIB = 524_288
+"""In the KV cache, as the tiny model has it."""
+
+
 class RequestEnded(Exception):
     """A request cannot go on."""
 
@@ -37,7 +41,7 @@ class Limits:
     max_model_len: int = 2048
     max_num_seqs: int = 128
     max_num_queued_reqs: int | None = None
-    kv_cache_tokens: int = 524_288
+    kv_cache_tokens: int = TOKENS_PER_GIB
 
 
 @dataclass(eq=False)
@@ -149,6 +153,8 @@ class Engine:
 
     async def generate(self, prompt: str, prompt_tokens: int, tokens: int) -> AsyncIterator[str]:
         """The tokens of an answer, at their pace. RequestEnded where it cannot go on."""
+        if self._is_closed and self._end is None:
+            raise RequestEnded("cannot schedule new futures after shutdown")
         await self._meet_fate(prompt)
         await self._turn()
         seconds = self._behaviour.prefill_seconds + prefill_seconds(prompt)

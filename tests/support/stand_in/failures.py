@@ -5,11 +5,14 @@ Most are whole recorded logs (tests/unit/fixtures/vllm_logs); what needs hardwar
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.stand_in.command_line import Arguments
 from tests.support.stand_in.lines import core
 
 LOGS = Path(__file__).resolve().parents[2] / "unit" / "fixtures" / "vllm_logs"
@@ -24,6 +27,7 @@ class Failing:
     lines: tuple[str, ...] = ()
     """What the engine's process says otherwise."""
     code: int = 1
+    """Negative: the signal that ends it."""
 
 
 _UNABLE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -61,8 +65,20 @@ FAILURES: Mapping[str, Failing] = {
             "processes.",
         )
     ),
+    "sigill": Failing(lines=("Fatal Python error: Illegal instruction",), code=-signal.SIGILL),
+    "engine-killed": Failing(
+        lines=("Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",)
+    ),
     "exit-0": Failing(code=0),
 }
+
+
+def of_arguments(arguments: Arguments) -> str:
+    """What vLLM fails on of itself; empty where it starts."""
+    if arguments.model.startswith("/") and not Path(arguments.model).is_dir():
+        return "model-missing"
+    limits = arguments.limits
+    return "kv-cache-too-small" if limits.max_model_len > limits.kv_cache_tokens else ""
 
 
 def end(name: str, engine: int) -> int:
@@ -75,4 +91,7 @@ def end(name: str, engine: int) -> int:
     if failing.lines:
         print(_UNABLE)
     sys.stdout.flush()
+    if failing.code < 0:
+        os.kill(engine, signal.SIGKILL)
+        os.kill(os.getpid(), -failing.code)
     return failing.code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
@@ -21,8 +21,9 @@ _INVALID = b"Invalid HTTP request received."
 class HttpServer:
     """The open connections of one listening socket."""
 
-    def __init__(self, app: App, keep_alive_seconds: float = 5.0) -> None:
+    def __init__(self, app: App, keep_alive_seconds: float, unlogged: Collection[str] | None) -> None:
         self.app = app
+        self.unlogged = unlogged
         self.keep_alive_seconds = keep_alive_seconds
         self.is_closing = False
         self.connections: set[Connection] = set()
@@ -138,6 +139,11 @@ class Connection(asyncio.Protocol):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+
+    @property
+    def unlogged(self) -> Collection[str] | None:
+        """Paths that the access log leaves out; None: all."""
+        return self._server.unlogged
 
     @property
     def is_server_closing(self) -> bool:
@@ -260,6 +266,9 @@ class Exchange:
         self.is_whole = is_last
 
     def _log(self, status: int) -> None:
+        quiet = self._connection.unlogged
+        if quiet is None or self._request.target.partition("?")[0] in quiet:
+            return
         host, port = self._connection.transport.get_extra_info("peername")[:2]
         first = f'"{self._request.method} {self._request.target} HTTP/{self._request.version}"'
         print(f"INFO:     {host}:{port} - {first} {status} {HTTPStatus(status).phrase}", flush=True)

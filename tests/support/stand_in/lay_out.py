@@ -30,6 +30,18 @@ if __name__ == "__main__":
 
     sys.exit(main(sys.argv[1:]))
 """
+# As far as the preflight of a GPU service asks: eight free H100, whatever the node has.
+TORCH = """class version:
+    hip = None
+
+
+class cuda:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 8)
+    mem_get_info = staticmethod(lambda index: (79 << 30, 80 << 30))
+    get_device_capability = staticmethod(lambda index: (9, 0))
+    get_device_name = staticmethod(lambda index: "NVIDIA H100 80GB HBM3")
+"""
 
 
 def lay_out(packages: Path, model: Path) -> None:
@@ -39,6 +51,7 @@ def lay_out(packages: Path, model: Path) -> None:
     for folder in (entry, entry.parent, entry.parent.parent):
         (folder / "__init__.py").touch()
     (entry / "api_server.py").write_text(ENTRY)
+    (packages / "torch.py").write_text(TORCH)
     metadata = packages / f"vllm-{VERSION}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}\n")

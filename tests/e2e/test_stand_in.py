@@ -1,0 +1,79 @@
+"""The stand-in does what vLLM does: both go through the same cases, and what is recorded must come out of both.
+
+The record is vLLM's own: `python -m tests.e2e.test_stand_in` writes it anew, with the real engine.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster.tinymodel.cache import cached_model
+from tests.support import contract_cases as cases
+from tests.support.vllm_process import REAL, STAND_IN, Kind, Server
+
+RECORD = Path(__file__).with_name("recorded_vllm.json")
+ONE_SERVER = {
+    "answers": cases.answers,
+    "counters": cases.counters,
+    "full queue": cases.full_queue,
+    "keep-alive": cases.keep_alive,
+}
+KINDS = [pytest.param(STAND_IN, id="stand-in"), pytest.param(REAL, id="vllm", marks=pytest.mark.full)]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Any:
+    return json.loads(RECORD.read_text())
+
+
+@pytest.fixture(scope="module")
+def model() -> str:
+    return str(cached_model(print))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model: str) -> Iterator[Server]:
+    with cases.up(request.param, tmp_path_factory.mktemp("serving"), model, "--api-key", cases.KEY) as server:
+        yield server
+
+
+@pytest.mark.parametrize("case", ONE_SERVER)
+def test_a_server_answers_as_recorded(serving: Server, recorded: Any, case: str) -> None:
+    seen, wanted = as_json(ONE_SERVER[case](serving)), recorded[case]
+    differing = {name for name in seen.keys() | wanted.keys() if seen.get(name) != wanted.get(name)}
+    assert {name: seen.get(name) for name in differing} == {name: wanted.get(name) for name in differing}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("life", cases.LIVES)
+def test_a_life_ends_as_recorded(kind: Kind, life: str, recorded: Any, model: str, tmp_path: Path) -> None:
+    assert as_json(cases.LIVES[life](kind, tmp_path, model)) == recorded[life]
+
+
+def as_json(seen: Any) -> Any:
+    """As it is after it was written and read."""
+    return json.loads(json.dumps(seen))
+
+
+def main() -> None:
+    """Record what the real engine does."""
+    model = str(cached_model(print))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        record: dict[str, Any] = {}
+        with cases.up(REAL, folder, model, "--api-key", cases.KEY) as server:
+            record |= {case: look(server) for case, look in ONE_SERVER.items()}
+        for life, live in cases.LIVES.items():
+            print(life, flush=True)
+            record[life] = live(REAL, folder, model)
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from typing import Any
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.observe.rollout import Progress
-from llmservice_operator.observe.failure import Trouble
+from llmservice_operator.observe.trouble import Trouble
 from llmservice_operator.observe.verdict import Subject, Verdict
 
 Json = Mapping[str, Any]

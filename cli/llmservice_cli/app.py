@@ -15,7 +15,7 @@ EPILOG = """\
 exit codes: 0 done, 1 failed (the message says what to do) or plan: it does not fit, 2 wrong arguments or input,
             3 bench, probe: some requests were not answered, 130 bench, probe: interrupted, with partial results
 """
-COMMANDS = ("plan", "status", "bench", "probe")
+COMMANDS = ("plan", "status", "history", "rollback", "update", "bench", "probe")
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -38,13 +38,13 @@ class Connection:
         return await self.transport.request("create", resource, path, body=manifest)
 
     async def merge(self, resource: Resource, namespace: str, name: str, change: Mapping[str, Any]) -> dict[str, Any]:
-        """A merge patch: these fields and no others."""
+        """A merge patch: these fields and no others. A field that the kind does not have is an error, not dropped."""
         return await self.transport.request(
             "patch",
             resource,
             resource.path(namespace, name),
             body=change,
-            params={"fieldManager": FIELD_MANAGER},
+            params={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
             content_type="application/merge-patch+json",
         )
 

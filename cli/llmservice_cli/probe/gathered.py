@@ -45,6 +45,7 @@ class Gathered:
         """The sender's clock, before the first request."""
         self.heard_at(moment)
         self._write(json.dumps({"begin": moment}))
+        self.say(f"{clock(moment)} the first request is sent")
 
     def end(self) -> None:
         """Nothing more will come."""

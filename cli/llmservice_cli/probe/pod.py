@@ -34,7 +34,7 @@ class Endpoint:
         names = (service.get("status", {}).get("endpoint") or {}).get("modelNames") or [metadata["name"]]
         port = endpoint.get("port", DEFAULT_ENDPOINT_PORT)
         return cls(
-            url=f"http://{metadata['name']}.{metadata['namespace']}.svc:{port}",
+            url=f"http://{metadata['name']}.{metadata['namespace']}.svc" + (f":{port}" if port != 80 else ""),
             model=names[0],
             key=endpoint.get("apiKeySecretRef"),
         )

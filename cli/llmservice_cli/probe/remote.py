@@ -113,8 +113,10 @@ class Remote:
         try:
             document = json.loads(line)
             if "begin" in document:
-                gathered.heard_at(document["begin"])
+                if not gathered.rows:  # the log is read again from there after an interruption
+                    gathered.begin(document["begin"])
             elif "end" in document:
+                gathered.end()
                 self._has_ended.set()
             else:
                 gathered.take(Row.from_document(document))

@@ -1,0 +1,1 @@
+"""`llmservice history`: the revisions of a service that are recorded."""

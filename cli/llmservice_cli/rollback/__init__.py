@@ -1,0 +1,1 @@
+"""`llmservice rollback`: back to a recorded revision, and forth again."""

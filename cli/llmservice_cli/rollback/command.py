@@ -1,0 +1,115 @@
+"""`llmservice rollback`: sets spec.rollout.pinnedRevision, or takes it away."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from llmservice_operator.kube.resources import LLMSERVICE
+
+from llmservice_cli.cluster import FIELD_MANAGER, connect, scope_arguments
+from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.history.revisions import Json, Revision, pinned_of, recorded, rollout_of
+from llmservice_cli.status.snapshot import service
+
+EXAMPLES = """\
+examples:
+  llmservice rollback chat                       to the revision before: the last one that was fully rolled out
+  llmservice rollback chat --to 9c0572bd91       to a recorded revision (llmservice history chat)
+  llmservice rollback chat --undo                what the spec says runs again
+
+It sets spec.rollout.pinnedRevision, and nothing else: the rest of the spec waits until the pin is gone. Where the
+manifest comes from Git, pin there as well: a tool that applies a manifest with another pin, or replaces whole objects,
+takes this one back.
+Rights: get and patch on llmservices, list on controllerrevisions.
+"""
+# What tools that apply from Git write onto an object.
+GIT_SIGNS = (
+    "argocd.argoproj.io/tracking-id",
+    "argocd.argoproj.io/instance",
+    "kustomize.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/name",
+)
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "rollback",
+        parents=[scope_arguments()],
+        help="return a service to a recorded revision, or undo that",
+        description="Have a service run a recorded revision, whatever the rest of its spec says.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", help="the LLMService")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--to", metavar="REVISION", help="revision or its number (default: the one before)")
+    what.add_argument("--undo", action="store_true", help="remove the pin")
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> ExitCode:
+    """One patch, after it is known that it can be carried out."""
+    async with connect(options) as connection:
+        found = await service(connection.kube, connection.namespace, options.name)
+        revisions = () if options.undo else await recorded(connection.kube, connection.namespace, options.name)
+        wanted = None if options.undo else choose(revisions, found, options.to)
+        if wanted == pinned_of(found):
+            print(f"{options.name}: {f'revision {wanted} is pinned already' if wanted else 'nothing is pinned'}")
+            return ExitCode.DONE
+        change = {"spec": {"rollout": {"pinnedRevision": wanted}}}
+        await connection.merge(LLMSERVICE, connection.namespace, options.name, change)
+    print("\n".join([*told(options.name, wanted), *remarks(found)]))
+    return ExitCode.DONE
+
+
+def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> str:
+    """The label of the revision to return to; CliError where there is none."""
+    name = found["metadata"]["name"]
+    if wanted is not None:
+        for revision in revisions:
+            if wanted in (revision.label, str(revision.number)):
+                return revision.label
+        there = ", ".join(f"{each.label} ({each.number})" for each in revisions)
+        raise CliError(
+            f"{name} has no recorded revision {wanted!r}",
+            f"choose one of: {there}" if there else "nothing is recorded yet: wait until the service is accepted",
+        )
+    rollout = rollout_of(found)
+    now, stable = rollout.get("revision"), rollout.get("stableRevision")
+    labels = [each.label for each in revisions]
+    if stable != now and stable in labels:
+        return str(stable)
+    earlier = labels[labels.index(now) + 1 :] if now in labels else []
+    # One that failed is nothing to return to.
+    earlier = [label for label in earlier if label != rollout.get("failedRevision")]
+    if earlier:
+        return earlier[0]
+    raise CliError(
+        f"no revision of {name} before {now or 'the current one'} is recorded",
+        "see what there is: llmservice history, and name one with --to",
+    )
+
+
+def told(name: str, wanted: str | None) -> Iterator[str]:
+    """What was done, and how to see what comes of it."""
+    if wanted is None:
+        yield f"{name}: the pin is removed; what the spec says is rolled out"
+    else:
+        yield f"{name}: revision {wanted} is pinned (spec.rollout.pinnedRevision)"
+        yield f"  other changes of what needs a restart wait until: llmservice rollback {name} --undo"
+    yield f"  see: llmservice status {name}"
+
+
+def remarks(found: Json) -> Iterator[str]:
+    """Who else may set the field."""
+    metadata = found["metadata"]
+    for entry in metadata.get("managedFields") or ():
+        rollout = (entry.get("fieldsV1") or {}).get("f:spec", {}).get("f:rollout", {})
+        if "f:pinnedRevision" in rollout and entry.get("manager") != FIELD_MANAGER:
+            yield f"  note: {entry['manager']} has set the field before and may set it again: change it there too"
+            return
+    written = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
+    if any(sign in written for sign in GIT_SIGNS):
+        yield "  note: this object is applied from Git: have spec.rollout.pinnedRevision there too, or it may be lost"

@@ -1,0 +1,1 @@
+"""`llmservice update`: what waits for the next rollout, now."""

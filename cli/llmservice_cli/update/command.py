@@ -1,0 +1,63 @@
+"""`llmservice update`: asks for what waits for a service's next rollout."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.kube.resources import LLMSERVICE
+
+from llmservice_cli.cluster import connect, scope_arguments
+from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.history.revisions import Json, rollout_of
+from llmservice_cli.status.snapshot import service, services
+
+EXAMPLES = """\
+examples:
+  llmservice update chat                   the replicas of one service are replaced, one after the other
+  llmservice update --all                  every service of the namespace in which something waits
+  llmservice update --all -A               of all namespaces: the operator takes them in turn
+
+What waits is a new version of the operator, or changed drain settings; `llmservice status` says so (update pending).
+It sets the annotation llmservice.dev/update-requested. Rights: get, list and patch on llmservices.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "update",
+        parents=[scope_arguments()],
+        help="roll out what waits for a service's next rollout",
+        description="Ask for what waits for the next rollout of a service: it restarts its replicas.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="LLMServices")
+    parser.add_argument("--all", action="store_true", help="every one in which something waits")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="with --all: of all namespaces")
+    parser.set_defaults(run=run)
+
+
+async def run(options: argparse.Namespace) -> ExitCode:
+    """A patch for each."""
+    if bool(options.names) == options.all or (options.all_namespaces and not options.all):
+        raise CliError("services are named, or all are meant", "give NAMEs or --all (with -A: of all namespaces)")
+    async with connect(options) as connection:
+        if options.all:
+            found = await services(connection.kube, None if options.all_namespaces else connection.namespace)
+            chosen: Sequence[Json] = [each for each in found if rollout_of(each).get("updatePending")]
+        else:
+            chosen = [await service(connection.kube, connection.namespace, name) for name in options.names]
+        if not chosen:
+            print("nothing waits for a rollout")
+        moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        change = {"metadata": {"annotations": {UPDATE_REQUESTED_ANNOTATION: moment}}}
+        for each in chosen:
+            metadata = each["metadata"]
+            await connection.merge(LLMSERVICE, metadata["namespace"], metadata["name"], change)
+            waits = "" if rollout_of(each).get("updatePending") else "; nothing was known to wait in it"
+            print(f"{metadata['namespace']}/{metadata['name']}: update requested{waits}")
+    return ExitCode.DONE

@@ -1,0 +1,75 @@
+"""What the tests do on the machine itself: processes of pods, and the cluster's own components."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from localcluster import components, processes
+from localcluster.cluster import Host, component_environment
+from localcluster.paths import ClusterPaths
+from tests.support.cluster import JSON, Cluster, eventually
+
+COMPONENTS = {"etcd": components.etcd, "kube-apiserver": components.apiserver}
+
+
+def processes_of(pod: JSON) -> Mapping[int, str]:
+    """Process ids on this machine, and command lines, of everything that runs in a pod on the local node."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+            if pod["metadata"]["uid"] in (folder / "cgroup").read_text():
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                found[int(folder.name)] = b" ".join(words).decode(errors="replace").strip()
+    return found
+
+
+def supervisor_of(pod: JSON) -> int | None:
+    """The supervisor of a server's pod, once it runs."""
+    found = [pid for pid, line in processes_of(pod).items() if "-m llmservice_runtime serve" in line]
+    return min(found, default=None)
+
+
+def engine_of(pod: JSON) -> int | None:
+    """vLLM's first process, once it runs."""
+    supervisor = supervisor_of(pod)
+    children = [pid for pid, line in processes_of(pod).items() if "api_server" in line and _parent(pid) == supervisor]
+    return min(children, default=None)
+
+
+def _parent(pid: int) -> int | None:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+def terminate(pod: JSON) -> None:
+    """As `kubectl exec POD -- kill -TERM 1` does."""
+    os.kill(eventually("a supervisor", lambda: supervisor_of(pod), 30), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def without(cluster: Cluster, component: str) -> Iterator[None]:
+    """A component of the control plane is stopped for a while; it runs and the API server answers afterwards."""
+    paths: ClusterPaths = cluster.paths
+    environment = component_environment(paths, Host.current())
+    assert processes.stop(paths, component), f"{component} did not run"
+    try:
+        yield
+    finally:
+        processes.start(paths, COMPONENTS[component](paths), environment)
+        eventually(f"{component} and the API server ready", lambda: _is_up(cluster), 60)
+
+
+def _is_up(cluster: Cluster) -> bool:
+    done = cluster.kubectl("get", "--raw", "/readyz", "--request-timeout=2s", expect=None)
+    return done.startswith("ok")
+
+
+def pause(seconds: float) -> None:
+    """Let load go on during a disturbance: the one thing that has to be waited for by the clock."""
+    time.sleep(seconds)

@@ -1,0 +1,132 @@
+"""`llmservice probe` beside the stories of a test: constant load, and what was lost in each of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmservice_cli.probe.report import clock
+from llmservice_cli.probe.row import Row
+from llmservice_cli.probe.tally import Mark, Stretch, stretches
+
+from tests.support.cluster import JSON, Cluster, eventually
+
+# Enough for an answer that is under way, through an API server that was away, to be told of.
+TOLD_WITHIN = 60.0
+
+
+@dataclass
+class Traffic:
+    """A probe that runs, in a pod on this machine: its clock is ours."""
+
+    process: subprocess.Popen[str]
+    rows: list[Row] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    has_begun: threading.Event = field(default_factory=threading.Event)
+    stories: dict[str, Stretch] = field(default_factory=dict)
+
+    @contextmanager
+    def during(self, story: str) -> Iterator[None]:
+        """Everything that is sent, or ends, from here until what the block left under way has ended too."""
+        began = Mark(story, time.time())
+        yield
+        self.await_everything_before(time.time())
+        self.stories[story] = stretches(self.rows, [began, Mark("the next", time.time())])[0]
+
+    def await_everything_before(self, moment: float) -> None:
+        """Until we were told of every request that was sent until then; what is lost is mostly told of late."""
+
+        def missing() -> int | None:
+            seen = {row.index for row in self.rows}
+            later = [row.index for row in self.rows if row.sent > moment]
+            return None if not later else sum(1 for index in range(min(later)) if index not in seen)
+
+        eventually("news of all requests", lambda: missing() == 0, TOLD_WITHIN)
+
+    def of(self, story: str) -> str:
+        """What was lost in it, for an assertion's message."""
+        stretch = self.stories[story]
+        lost = [row for row in self.rows if not row.is_complete and stretch.mark.at <= row.ended <= stretch.until]
+        return "\n".join([f"{story} from {clock(stretch.mark.at)}:", *map(in_words, lost)])
+
+    def lost(self, story: str) -> int:
+        """All of the story, those under way at its beginning too."""
+        return self.stories[story].lost_in_flight + self.stories[story].lost_later
+
+    def unaccounted(self) -> list[str]:
+        """Losses of no story."""
+        spans = [(each.mark.at, each.until) for each in self.stories.values()]
+        lost = [row for row in self.rows if not row.is_complete]
+        return [in_words(row) for row in lost if not any(began <= row.ended <= until for began, until in spans)]
+
+    def since(self, story: str, moment: float) -> Stretch:
+        """The story from a moment in it on, at which the blow fell."""
+        return stretches(self.rows, [Mark(story, moment), Mark("the next", self.stories[story].until)])[0]
+
+    def _read_rows(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            document: dict[str, Any] = json.loads(line)
+            if "index" in document:
+                self.rows.append(Row.from_document(document))
+            elif "begin" in document:
+                self.has_begun.set()
+
+    def _read_messages(self) -> None:
+        assert self.process.stderr is not None
+        self.told.extend(line.rstrip() for line in self.process.stderr)
+
+
+def in_figures(stretch: Stretch) -> JSON:
+    """A row of the table: what was sent, and what was lost."""
+    return {
+        "seconds": round(stretch.until - stretch.mark.at, 1),
+        "sent": stretch.sent,
+        "inFlight": stretch.in_flight,
+        "lostInFlight": stretch.lost_in_flight,
+        "lostLater": stretch.lost_later,
+        "lostByKind": dict(stretch.by_kind),
+        "longestGap": round(stretch.longest_gap, 2),
+    }
+
+
+def in_words(row: Row) -> str:
+    """One loss."""
+    how = f"{row.loss} {row.mode} reused={row.reused} {row.got} bytes: {row.error}"
+    return f"{clock(row.sent)} to {clock(row.ended)}: {how}"
+
+
+@contextmanager
+def traffic(cluster: Cluster, namespace: str, name: str, *words: str) -> Iterator[Traffic]:
+    """`llmservice probe NAME` with these options, from its first request on, until the block ends."""
+    command = (sys.executable, "-m", "llmservice_cli", "probe", name, "-n", namespace, "--rows", *words)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment
+    )
+    running = Traffic(process)
+    readers = [threading.Thread(target=read) for read in (running._read_rows, running._read_messages)]
+    for reader in readers:
+        reader.start()
+    try:
+        assert running.has_begun.wait(60), f"no request was sent: {running.told}"
+        yield running
+    finally:
+        process.send_signal(signal.SIGINT)  # it awaits what is under way, and deletes its pod
+        try:
+            process.wait(90)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for reader in readers:
+            reader.join()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()

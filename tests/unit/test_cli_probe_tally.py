@@ -1,0 +1,78 @@
+"""Which loss belongs to which mark, and how long nobody was answered."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from llmservice_cli.probe.row import Loss, Mode, Row, in_turn
+from llmservice_cli.probe.tally import Mark, longest_gap, stretches, tally
+
+
+def row(index: int, sent: float, ended: float, loss: str | None = None, attempts: int = 1) -> Row:
+    return Row(index, Mode.STREAM_POOLED, sent, ended, loss, attempts=attempts)
+
+
+ROWS = [
+    row(0, 0.0, 1.0),
+    row(1, 1.0, 2.5),  # under way at the first mark, and answered
+    row(2, 1.5, 3.0, Loss.CUT),  # under way at it, and lost
+    row(3, 2.1, 3.5, Loss.NOT_CONNECTED),  # sent after it, and lost
+    row(4, 3.0, 4.5),
+    row(5, 4.0, 6.0, Loss.ABORTED),  # sent before the second mark, lost after it
+    row(6, 5.5, 6.5, attempts=2),
+]
+MARKS = [Mark("kill", 2.0), Mark("restart", 5.0)]
+
+
+def test_a_loss_belongs_to_the_mark_before_its_end() -> None:
+    kill, restart = stretches(ROWS, MARKS)
+    assert (kill.mark.name, kill.in_flight, kill.lost_in_flight, kill.sent, kill.lost_later) == ("kill", 2, 1, 3, 1)
+    assert (kill.first_loss, kill.last_loss, dict(kill.by_kind)) == (3.0, 3.5, {"cut": 1, "not-connected": 1})
+    assert (restart.in_flight, restart.lost_in_flight, restart.sent, restart.lost_later) == (1, 1, 1, 0)
+
+
+def test_the_order_of_rows_and_marks_does_not_matter() -> None:
+    shuffled = random.Random(7).sample(ROWS, len(ROWS))
+    assert stretches(shuffled, MARKS[::-1]) == stretches(ROWS, MARKS)
+
+
+def test_every_loss_after_the_first_mark_is_counted_once() -> None:
+    lost = sum(each.lost_in_flight + each.lost_later for each in stretches(ROWS, MARKS))
+    assert lost == tally(ROWS).lost == 3
+
+
+def test_a_mark_after_the_last_answer() -> None:
+    (late,) = stretches(ROWS, [Mark("late", 9.0)])
+    assert (late.in_flight, late.sent, late.lost_later, late.latency) == (0, 0, 0, None)
+
+
+def test_no_marks_and_no_rows() -> None:
+    assert stretches(ROWS, []) == ()
+    nothing = tally([])
+    assert (nothing.sent, nothing.lost, nothing.longest_gap, nothing.latency) == (0, 0, 0.0, None)
+
+
+def test_of_all() -> None:
+    whole = tally(ROWS)
+    assert (whole.sent, whole.complete, whole.retried) == (7, 4, 1)
+    assert dict(whole.by_mode) == {"stream-pooled": 3}
+    assert (whole.first_loss, whole.last_loss) == (3.0, 6.0)
+    assert whole.longest_gap == 2.0  # from 2.5 to 4.5, and from 4.5 to 6.5
+
+
+def test_a_gap_at_either_end_counts() -> None:
+    assert longest_gap([5.0], 0.0, 6.0) == 5.0
+    assert longest_gap([1.0], 0.0, 6.0) == 5.0
+    assert longest_gap([], 2.0, 6.0) == 4.0
+
+
+def test_a_row_comes_back_from_its_line() -> None:
+    for given in ROWS:
+        assert Row.from_document(json.loads(given.to_line())) == given
+    assert Row.from_document({**json.loads(ROWS[0].to_line()), "of a later version": 1}) == ROWS[0]
+
+
+def test_every_mode_meets_every_length() -> None:
+    met = {in_turn(list(Mode), [8, 32, 64], index) for index in range(12)}
+    assert met == {(mode, tokens) for mode in Mode for tokens in (8, 32, 64)}

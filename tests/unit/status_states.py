@@ -180,6 +180,16 @@ def service_is_gone() -> World:
     return world
 
 
+def service_is_gone_for_now() -> World:
+    """Deleted, and the API server has trouble with the write."""
+    world = served()
+    del world.children["Service", "x"]
+    decision = world.decide()
+    assert decision.status is not None
+    world.obj["status"] = dict(decision.status)
+    return world
+
+
 def invalid() -> World:
     """A rule that only the operator knows; an unreadable spec is told of by the same function."""
     world = served()
@@ -306,6 +316,7 @@ CASES: Mapping[str, Case] = {
     "no endpoints": _moving(lambda: unlisted("x-0"), "NoEndpoints"),
     "one of two without endpoint": _moving(lambda: unlisted("x-1", replicas=2), "NoEndpoints", serves=True),
     "the Service is gone": _failed(service_is_gone, "AdmissionRefused"),
+    "the Service cannot be made yet": _moving(service_is_gone_for_now, "Progressing"),
     "the Deployment is gone": _moving(deployment_is_gone, "Progressing", serves=True),
     "the Deployment is another's": _failed(deployment_of_another, "NameConflict", serves=True),
     "an edit is applied": _moving(lambda: edited(served()), "Progressing", serves=True),

@@ -168,6 +168,24 @@ async def test_a_refusal_is_told_in_the_status(error: KubeError, told: str) -> N
     assert world.api.objects[PARENT, "chat"]["status"]["refused"] == [told]
 
 
+async def test_what_cannot_be_written_is_told_from_the_second_time_on() -> None:
+    world = World(parent())
+    world.api.fails["apply Service"] = [Unreachable("no answer"), Unreachable("no answer")]
+    with pytest.raises(Unreachable):
+        await world.look()
+    assert world.api.calls == ["get LLMService", "apply Service"]
+    with pytest.raises(Unreachable):
+        await world.look()
+    assert world.api.calls == ["apply Service", "status", "event Told"]
+    await world.look()
+    assert "apply Service" in world.api.calls
+    world.api.fails["apply Service by force"] = [Unreachable("no answer")]
+    world.ctx.cache.update("Service", world.api._store(service(port=81), "u-Service"))
+    with pytest.raises(Unreachable):
+        await world.look()
+    assert "status" not in world.api.calls, "the first one in a row again"
+
+
 async def test_pruning_asks_for_the_very_object() -> None:
     world = World(parent())
     await world.look()

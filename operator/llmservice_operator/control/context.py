@@ -58,6 +58,8 @@ class Memory:
     """What was free when a decision asked last, and when that was."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, of whose cut streams was told."""
+    failures: int = 0
+    """How many times in a row the children could not be written."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
     _tries: int = 0

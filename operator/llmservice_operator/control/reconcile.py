@@ -17,6 +17,7 @@ from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.pod_events import PodEvents
@@ -68,7 +69,12 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     for _ in range(MAX_ROUNDS):
         if memory.refused or not (decision.apply or decision.prune):
             break
-        await carry_out(decision, parent, ctx, memory, log)
+        try:
+            await carry_out(decision, parent, ctx, memory, log)
+        except KubeError:
+            await tell_what_stands(parent, ctx, memory, log)
+            raise
+        memory.failures = 0
         decision = await consider(parent, ctx)
     failure = None
     if not memory.refused and (decision.apply or decision.prune):
@@ -77,6 +83,13 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     ctx.told(key_of(parent), decision.update)
     ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())), failure)
+
+
+async def tell_what_stands(parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    """What cannot be written may be what requests need. One failure may pass; after two in a row the status says so."""
+    memory.failures += 1
+    if memory.failures > 1:
+        await report(await consider(parent, ctx), parent, ctx, memory, log)
 
 
 def is_quiet(decision: Decision, memory: Memory) -> bool:

@@ -109,7 +109,7 @@ def _standing(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> 
         return reason, REASONS[reason].summary
     if verdict.paused:
         return Reason.PAUSED, REASONS[Reason.PAUSED].summary
-    if progress.is_rolled_out:
+    if progress.is_rolled_out or (progress.is_unsettled and verdict.is_pending):
         return Reason.PROGRESSING, "Children are being brought to what the spec asks for."
     if trouble is not None:
         return trouble.reason, trouble.sentence()

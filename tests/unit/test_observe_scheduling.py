@@ -57,6 +57,30 @@ def test_a_long_list_of_holders_is_cut() -> None:
     assert "service-07 (1), 32 others" in text
 
 
+LABELS_AND_TAINTS = ("node(s) didn't match Pod's node affinity/selector", "node(s) had untolerated taint(s)")
+POOL = NodeRoom("pool", labels={"pool": "gpu"}, taints=(("team", "b", "NoSchedule"),))
+CONTROL = NodeRoom("control", taints=(("node-role.kubernetes.io/control-plane", "", "NoSchedule"),))
+
+
+@pytest.mark.parametrize(
+    ("room", "reason"),
+    [
+        pytest.param(Room((NodeRoom("plain"), POOL)), "UntoleratedTaint", id="the nodes that match are tainted"),
+        pytest.param(Room((NodeRoom("plain"), CONTROL)), "NoMatchingNode", id="others are tainted"),
+        pytest.param(Room(missing_right="list nodes"), "NoMatchingNode", id="nobody may look"),
+        pytest.param(None, "NoMatchingNode", id="nobody looked"),
+    ],
+)
+def test_labels_or_taints_is_for_the_nodes_to_say(room: Room | None, reason: str) -> None:
+    shown = pods.unplaced("0/2 nodes are available: 1 {}, 1 {}.".format(*LABELS_AND_TAINTS))
+    beside = Beside({}, None, None, room, {"nodeSelector": {"pool": "gpu"}})
+    told = trouble_of(None, facts(shown), REVISION, None, "2026-01-02T03:00:00Z", beside)
+    assert told is not None
+    assert (told.reason, told.evidence) == (reason, LABELS_AND_TAINTS)
+    again = trouble_of(None, facts(shown), REVISION, told.to_object(), "2026-01-02T04:00:00Z", beside)
+    assert again == told
+
+
 def look(cause: str, before: Trouble | None, now: str, room: Room | None = None) -> Trouble:
     shown = pods.unplaced(f"0/2 nodes are available: 2 {cause}.")
     told = before.to_object() if before is not None else None

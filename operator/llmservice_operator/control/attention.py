@@ -25,8 +25,8 @@ def lack_of(observed: Observed, verdict: Verdict, status: Json, now: datetime) -
     if names and observed.pod_events is None:
         return EventsOf(names)
     wanted = scheduling.wanted_of(verdict.effective)
-    if observed.room is None and wanted is not None and _reason(status) == Reason.INSUFFICIENT_GPUS:
-        return RoomFor(wanted.resource, REFRESH_SECONDS)
+    if observed.room is None and (_is_short(status) or _is_ambiguous(status)):
+        return RoomFor(wanted.resource if wanted is not None else None, REFRESH_SECONDS)
     return None
 
 
@@ -34,6 +34,15 @@ def again(observed: Observed, verdict: Verdict, status: Json, now: datetime) -> 
     """Seconds until the same question may have another answer though nothing that is watched changed."""
     refresh = REFRESH_SECONDS if _reason(status) in scheduling.REASONS else None
     return soonest(refresh, _doubt(observed, verdict, now).again)
+
+
+def _is_short(status: Json) -> bool:
+    return _reason(status) == Reason.INSUFFICIENT_GPUS
+
+
+def _is_ambiguous(status: Json) -> bool:
+    told = status.get("failure") or {}
+    return told.get("reason") in scheduling.REASONS and scheduling.must_ask(told.get("evidence") or ())
 
 
 def _doubt(observed: Observed, verdict: Verdict, now: datetime) -> Doubt:

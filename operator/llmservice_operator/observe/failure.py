@@ -56,6 +56,8 @@ class Beside:
     """The accelerators of one pod."""
     room: Room | None = None
     """Where they are; None: nobody looked."""
+    pod_spec: Json | None = None
+    """What the pods of the Deployment are made from."""
 
 
 NOTHING = Beside({})
@@ -156,19 +158,19 @@ def _settled(found: Trouble, before: Trouble | None, now: str, beside: Beside) -
 def _unplaced(found: Trouble, before: Trouble | None, now: str, beside: Beside) -> Trouble:
     """Causes of the scheduler add up, since it says now this, now that; a nearer one takes over when it stayed away."""
     causes, since = set(found.evidence), now
-    if before is not None and not _is_over(found, before, now):
+    if before is not None and not _is_over(causes, before, now):
         causes |= set(before.evidence)
     told = tuple(sorted(causes))
-    reason = scheduling.reason_of(told)
+    reason = scheduling.reason_of(told, scheduling.is_taint(beside.room, beside.pod_spec))
     if before is not None and before.reason is reason:
         since = before.since
     message = scheduling.message_of(told, reason, beside.wanted, beside.room)
     return replace(found, reason=reason, message=message, remedy=REASONS[reason].remedy, evidence=told, since=since)
 
 
-def _is_over(found: Trouble, before: Trouble, now: str) -> bool:
+def _is_over(causes: set[str], before: Trouble, now: str) -> bool:
     """Whether what was told is no longer among the causes, and has stood for a while."""
-    if found.reason is before.reason or not before.since:
+    if scheduling.reason_of(causes) is scheduling.reason_of(before.evidence) or not before.since:
         return False
     stood = datetime.fromisoformat(now) - datetime.fromisoformat(before.since)
     return stood >= _SETTLES_AFTER

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.planner.room import Holder, NodeRoom, Room, free_gpus, holders
+from llmservice_operator.planner.room import Holder, NodeRoom, Room, free_gpus, holders, nodes_for
 
 _HOLDERS_TOLD = 8
 _PRODUCTS_TOLD = 8
@@ -33,13 +33,38 @@ class Wanted:
     count: int
 
 
-def reason_of(causes: Iterable[str]) -> Reason:
-    """The reason of several causes: that of the one which is nearest to a place."""
+def reason_of(causes: Iterable[str], is_taint: bool | None = None) -> Reason:
+    """The reason of several causes: that of the one which is nearest to a place.
+
+    `is_taint` is what the nodes say where taints and labels keep the pod away together.
+    """
+    kinds = _kinds(causes)
+    if is_taint and is_between(kinds):
+        return Reason.UNTOLERATED_TAINT
+    return next((reason for reason, _ in _KINDS if reason in kinds), Reason.UNSCHEDULABLE)
+
+
+def is_between(kinds: Iterable[Reason]) -> bool:
+    """Nodes with a taint are never looked at for their labels: only the nodes can say which of both is in the way."""
+    return set(kinds) == {Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT}
+
+
+def must_ask(causes: Iterable[str]) -> bool:
+    """Whether the causes alone do not tell."""
+    return is_between(_kinds(causes))
+
+
+def is_taint(room: Room | None, pod_spec: Mapping[str, Any] | None) -> bool | None:
+    """Whether a node would do for the pod but for its taints; None where that cannot be seen."""
+    if room is None or room.missing_right is not None or pod_spec is None:
+        return None
+    everywhere = {**pod_spec, "tolerations": [{"operator": "Exists"}]}
+    return next(nodes_for(room, everywhere), None) is not None
+
+
+def _kinds(causes: Iterable[str]) -> frozenset[Reason]:
     causes = tuple(causes)
-    for reason, pattern in _KINDS:
-        if any(pattern.search(cause) for cause in causes):
-            return reason
-    return Reason.UNSCHEDULABLE
+    return frozenset(reason for reason, pattern in _KINDS if any(pattern.search(cause) for cause in causes))
 
 
 def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,21 @@ def test_a_server_answers_as_recorded(serving: Server, recorded: Any, case: str)
     assert {name: seen.get(name) for name in differing} == {name: wanted.get(name) for name in differing}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.fixture(scope="module", params=KINDS)
+def lives(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model: str
+) -> Iterator[Mapping[str, Future[cases.Observation]]]:
+    """All of them, at once where they take next to nothing."""
+    kind: Kind = request.param
+    folder = tmp_path_factory.mktemp("lives")
+    pool = ThreadPoolExecutor(4 if kind is STAND_IN else 1)
+    yield {name: pool.submit(live, kind, folder, model) for name, live in cases.LIVES.items()}
+    pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("life", cases.LIVES)
-def test_a_life_ends_as_recorded(kind: Kind, life: str, recorded: Any, model: str, tmp_path: Path) -> None:
-    assert as_json(cases.LIVES[life](kind, tmp_path, model)) == recorded[life]
+def test_a_life_ends_as_recorded(lives: Mapping[str, Future[cases.Observation]], life: str, recorded: Any) -> None:
+    assert as_json(lives[life].result()) == recorded[life]
 
 
 def as_json(seen: Any) -> Any:

@@ -208,7 +208,7 @@ def sigterm_draining(kind: Kind, folder: Path, model: str) -> Observation:
 
 def sigterm_loading(kind: Kind, folder: Path, model: str) -> Observation:
     """The first is swallowed while the engine starts."""
-    slow = {"STAND_IN": '{"start_seconds": 30}'}
+    slow = {"STAND_IN": '{"start_seconds": 8}'}
     with started(kind, folder, model, *SERVING, extra=slow) as server:
         server.until_said("Starting to load model")
         server.process.terminate()

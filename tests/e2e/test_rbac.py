@@ -18,7 +18,7 @@ from tests.e2e._chart import JSON
 from tests.support.audit import OPERATOR_USER
 from tests.support.cluster import Cluster, eventually
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
-from tests.support.services import idle
+from tests.support.services import idle, stand_in
 
 # With them nobody has to look at the model.
 FACTS = {
@@ -94,6 +94,7 @@ def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: 
     meet_foreign_objects(cluster, namespace)
     look_at_models(cluster, namespace)
     look_at_nodes(cluster, namespace)
+    look_at_events(cluster, namespace)
     lead_anew(cluster)
     entries = list(audited(cluster))
     used = {right for entry in entries for right in rights_of(entry) if not is_forbidden(entry)}
@@ -262,6 +263,14 @@ def look_at_nodes(cluster: Cluster, namespace: str) -> None:
     model = {"uri": "hf://example/model", "architecture": FACTS}
     cluster.apply(idle("placed", model=model, accelerator={"type": "nvidia"}), namespace)
     eventually("a word on GPUs", lambda: cluster.condition(namespace, "placed", "Fits"), 30)
+
+
+def look_at_events(cluster: Cluster, namespace: str) -> None:
+    """Why a pod gets no container; only the kubelet's Events say."""
+    volumes = [{"name": "settings", "configMap": {"name": "nobody-made-it"}}]
+    spec = {"volumes": volumes, "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}
+    cluster.apply(stand_in("unmounted", podTemplate={"spec": spec}), namespace)
+    cluster.wait_condition(namespace, "unmounted", "Ready", "False", reason="VolumeUnavailable", timeout=60)
 
 
 def status(cluster: Cluster, namespace: str, name: str) -> JSON:

@@ -102,7 +102,7 @@ def test_a_nearer_cause_is_told_at_once_and_a_lesser_one_after_a_minute() -> Non
 
 def test_causes_that_alternate_every_second_are_told_twice_a_minute_at_most() -> None:
     told: Trouble | None = None
-    stories = []
+    stories: list[object] = []
     for second in range(600):
         cause = ("Insufficient cpu", "node(s) had untolerated taint(s)")[second % 2]
         told = look(cause, told, f"2026-01-02T03:{second // 60:02}:{second % 60:02}Z")

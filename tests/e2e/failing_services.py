@@ -1,0 +1,219 @@
+"""Services that fail, each in its own way: what is to be told of it, and when it went wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.cluster import JSON
+
+Cause = Callable[[JSON], float | None]
+"""From a pod or a Deployment to when it went wrong: seconds of the epoch, None while it did not."""
+
+
+def at(stamp: str) -> float:
+    return dt.datetime.fromisoformat(stamp).timestamp()
+
+
+def ended(pod: JSON) -> float | None:
+    """The first end of a container that did not end well."""
+    status = pod.get("status", {})
+    for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+        done = container["state"].get("terminated") or container.get("lastState", {}).get("terminated")
+        if done and (container["name"] == "server" or done["exitCode"]):
+            return at(done["finishedAt"])
+    return None
+
+
+def ended_thrice(pod: JSON) -> float | None:
+    for container in pod.get("status", {}).get("containerStatuses", []):
+        done = container["state"].get("terminated") or container.get("lastState", {}).get("terminated")
+        if done and container["restartCount"] + (0 if "running" in container["state"] else 1) >= 3:
+            return at(done["finishedAt"])
+    return None
+
+
+def unplaced(pod: JSON) -> float | None:
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return at(condition["lastTransitionTime"])
+    return None
+
+
+def waits(pod: JSON) -> float | None:
+    """The kubelet keeps no time of it: when it was seen."""
+    status = pod.get("status", {})
+    for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+        if container["state"].get("waiting", {}).get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            return time.time()
+    return None
+
+
+def placed(pod: JSON) -> float | None:
+    """From here on the kubelet tries to mount its volumes."""
+    for condition in pod.get("status", {}).get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "True":
+            return at(condition["lastTransitionTime"])
+    return None
+
+
+def no_pod(deployment: JSON) -> float | None:
+    for condition in deployment.get("status", {}).get("conditions", []):
+        if condition["type"] == "ReplicaFailure":
+            return at(condition["lastTransitionTime"])
+    return None
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A service that fails, and what is told of it."""
+
+    reason: str
+    words: str
+    """In the message."""
+    remedy: str
+    """In the remedy."""
+    cause: Cause
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    behaviour: Mapping[str, Any] | None = None
+    prompt: str = ""
+    """Asked of the service once it is ready."""
+
+
+def env(**values: str) -> JSON:
+    return {"runtime": {"env": [{"name": name, "value": value} for name, value in values.items()]}}
+
+
+def placement(**spec: Any) -> JSON:
+    return {"podTemplate": {"spec": spec}}
+
+
+GPUS = {"type": "nvidia", "resourceName": "e2e.example/gpu"}
+MEMORY = "spec.runtime.resources"
+GUEST = {
+    "name": "licence",
+    "image": "registry.local/vllm-stand-in:v0.32.0",
+    "command": ["python3", "-c", "print('no licence for this machine', flush=True); raise SystemExit(3)"],
+    "terminationMessagePolicy": "FallbackToLogsOnError",
+}
+VOLUME = {
+    "volumes": [{"name": "settings", "configMap": {"name": "nobody-made-it"}}],
+    "volumeMounts": [{"name": "settings", "mountPath": "/settings"}],
+}
+# Over Python's own library: the supervisor ends before its first line.
+EMPTY = {
+    "volumes": [{"name": "empty", "emptyDir": {}}],
+    "volumeMounts": [{"name": "empty", "mountPath": "/usr/lib/python3.11"}],
+}
+CASES: dict[str, Failing] = {
+    # what takes longest comes first: all run beside each other
+    "hang": Failing("EngineHung", "", "", ended, prompt="@hang"),
+    "hub-unreachable": Failing(
+        "ModelDownloadFailed",
+        "127.0.0.1:9",
+        "network",
+        ended,
+        {"model": {"uri": "hf://team/tiny"}, **env(HF_ENDPOINT="http://127.0.0.1:9")},
+    ),
+    "crash-loop": Failing("CrashLoop", "again and again", "logs --previous", ended_thrice, placement(**EMPTY)),
+    "no-gpu": Failing(
+        "InsufficientGPUs",
+        "asks for 8 e2e.example/gpu; free are 3 NVIDIA-L4; at most 3 on one node; held by e2e-failures/holder (1).",
+        "spec.parallelism",
+        unplaced,
+        {"accelerator": GPUS, "parallelism": {"tensorParallelSize": 8}, "precision": None},
+    ),
+    "no-cpu": Failing(
+        "InsufficientResources",
+        "Insufficient cpu",
+        MEMORY,
+        unplaced,
+        {"runtime": {"resources": {"requests": {"cpu": "32"}}}},
+    ),
+    "taint": Failing(
+        "UntoleratedTaint", "taint", "tolerations", unplaced, placement(nodeSelector={"e2e-failures": "tainted"})
+    ),
+    "selector": Failing(
+        "NoMatchingNode", "affinity/selector", "nodeSelector", unplaced, placement(nodeSelector={"no": "node"})
+    ),
+    "quota": Failing(
+        "QuotaExceeded", "quota team", "quota", no_pod, {"runtime": {"resources": {"requests": {"cpu": "900"}}}}
+    ),
+    "no-claim": Failing("VolumeUnavailable", '"nowhere"', "claim", unplaced, {"model": {"uri": "pvc://nowhere/tiny"}}),
+    "unbound-claim": Failing(
+        "VolumeUnavailable", "unbound", "claim", unplaced, {"model": {"uri": "pvc://unbound/tiny"}}
+    ),
+    "no-volume": Failing("VolumeUnavailable", "nobody-made-it", "volumes", placed, placement(**VOLUME)),
+    "no-secret": Failing(
+        "ContainerConfigInvalid",
+        '"nobody-made-it"',
+        "reference",
+        waits,
+        {"endpoint": {"apiKeySecretRef": {"name": "nobody-made-it", "key": "key"}}},
+    ),
+    "no-image": Failing("ImageNotFound", "not found", "spec.runtime.image", waits, {"runtime": {"image": "{missing}"}}),
+    "denied-image": Failing(
+        "ImagePullDenied", "403 Forbidden", "imagePullSecrets", waits, {"runtime": {"image": "{denied}"}}
+    ),
+    "never-pulled": Failing(
+        "ImageNotFound",
+        "registry.local/no-such-image",
+        "imagePullPolicy",
+        waits,
+        {"runtime": {"image": "registry.local/no-such-image:v0.32.0", "imagePullPolicy": "Never"}},
+    ),
+    "init": Failing(
+        "InitContainerFailed",
+        "licence ended with exit code 3",
+        "initContainers",
+        ended,
+        placement(initContainers=[GUEST]),
+    ),
+    "flag-value": Failing("InvalidFlag", "", "spec.runtime.extraArgs", ended, behaviour={"fails": "bad-value"}),
+    "no-model": Failing(
+        "ModelNotFound", "/models/none", "spec.model.uri", ended, {"model": {"uri": "file:///models/none"}}
+    ),
+    "gated": Failing(
+        "ModelAccessDenied",
+        "team/gated",
+        "Ask for access",
+        ended,
+        {"model": {"uri": "hf://team/gated"}, **env(HF_ENDPOINT="{hub}")},
+    ),
+    "unreadable": Failing(
+        "WeightsUnreadable", "model.safetensors", "chmod", ended, behaviour={"fails": "unreadable-weights"}
+    ),
+    "architecture": Failing(
+        "UnsupportedArchitecture", "", "newer vLLM", ended, behaviour={"fails": "unsupported-architecture"}
+    ),
+    "version": Failing("VersionMismatch", "0.32.0", "spec.runtime.version", ended, {"runtime": {"version": "0.31.0"}}),
+    "kv-cache": Failing(
+        "KVCacheTooSmall", "", "spec.batching.maxModelLen", ended, behaviour={"fails": "kv-cache-too-small"}
+    ),
+    "gpu-memory": Failing(
+        "GPUOutOfMemory", "out of memory", "gpuMemoryUtilization", ended, behaviour={"fails": "gpu-out-of-memory"}
+    ),
+    "host-memory": Failing(
+        "MemoryLimitExceeded",
+        "",
+        MEMORY,
+        ended,
+        {"runtime": {"resources": {"requests": {"memory": "32Mi"}, "limits": {"memory": "32Mi"}}}},
+    ),
+    "start-stopped": Failing(
+        "StartTimeout",
+        "",
+        "log",
+        ended,
+        env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_STALL_SECONDS="5"),
+        behaviour={"shards": 4, "stalls_at": 2},
+    ),
+    "exit-0": Failing("StartupFailed", "exit code 0", "log", ended, behaviour={"fails": "exit-0"}),
+    "exit-0-serving": Failing("EngineDied", "", "", ended, prompt="@exit0"),
+    "first-request": Failing("SmokeRequestFailed", "", "", ended, behaviour={"first_request": "die"}),
+    "dies-serving": Failing("EngineDied", "", "", ended, prompt="@die"),
+    "sigill": Failing("IllegalInstruction", "SIGILL", "float32", ended, behaviour={"first_request": "sigill"}),
+}

@@ -14,6 +14,8 @@ from localcluster.progress import Progress
 RELEASE = "llmservice-operator"
 NAMESPACE = "llmservice-system"
 OPERATOR_IMAGE = "registry.local/llmservice-operator:dev"
+SURGE_DEADLINE_SECONDS = 10
+"""Shorter than the chart's, for tests that wait for it."""
 CPU_IMAGE = "registry.local/vllm-cpu:v0.32.0"
 
 
@@ -81,10 +83,12 @@ def install(
         "image.tag": tag,
         "services.defaultCpuImage": cpu_image,
     }
+    numbers = {"services.surgeDeadlineSeconds": SURGE_DEADLINE_SECONDS}
     if target.context is None:
         values["podAnnotations.image-digest"] = image_digest(target, operator_image)
     chart = str(target.paths.root / "charts" / "llmservice-operator")
     settings = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
+    settings += [word for name, number in numbers.items() for word in ("--set", f"{name}={number}")]
     with progress.step(f"helm: release {RELEASE} in namespace {NAMESPACE}"):
         target.helm(
             "upgrade", "--install", RELEASE, chart, "--namespace", NAMESPACE, "--create-namespace",

@@ -24,6 +24,7 @@ from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.resync import Resync
 from llmservice_operator.control.starts import Starts
+from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.worker import Workers
 from llmservice_operator.health import HealthServer
 from llmservice_operator.kube import credentials as kube_credentials
@@ -61,6 +62,7 @@ class Operator:
             queue=WorkQueue(),
             starts=self._starts,
             nodes=Nodes(kube),
+            updates=Updates(limit=self._options.max_concurrent_updates),
             pod_events=PodEventReader(kube),
             settings=opts.services,
             metrics=metrics,

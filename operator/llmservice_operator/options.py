@@ -45,6 +45,7 @@ class Options:
     identity: str = ""
     kubeconfig: str | None = None
     context: str | None = None
+    max_concurrent_updates: int = 1
     services: Settings = field(default_factory=Settings)
 
 
@@ -78,6 +79,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--lease-namespace", metavar="NAME", help="default: the operator's own namespace")
     made.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's service account, else $KUBECONFIG")
     made.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    made.add_argument(
+        "--max-concurrent-updates",
+        type=int,
+        metavar="N",
+        help="services that get an update at a time when it was asked for (default: 1)",
+    )
     services = made.add_argument_group("values for all services (the settings file's `services` has more)")
     services.add_argument("--operator-image", metavar="REF", help="image that brings the supervisor into the pods")
     services.add_argument("--default-gpu-image", metavar="REF", help="vLLM for NVIDIA GPUs")
@@ -155,6 +162,7 @@ _FILE: Mapping[str, Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
     },
     "health": {"port": ("health_port", int)},
     "metrics": {"port": ("metrics_port", int)},
+    "operator": {"maxConcurrentUpdates": ("max_concurrent_updates", int)},
     "logging": {"format": ("log_format", str), "level": ("log_level", str)},
 }
 _CHOICES = {"log_format": ("json", "console"), "log_level": ("debug", "info", "warning", "error")}
@@ -198,6 +206,8 @@ def _merge(file: dict[str, Any], given: dict[str, Any], environ: Mapping[str, st
     services |= {SERVICE_OPTIONS[name]: given.pop(name) for name in SERVICE_OPTIONS if name in given}
     merged = {**file, **given}
     merged["namespaces"] = tuple(dict.fromkeys(merged.get("namespaces") or ()))
+    if merged.get("max_concurrent_updates", 1) < 1:
+        raise InvalidSettings("--max-concurrent-updates: at least 1, or no update would ever begin")
     merged.setdefault("lease_namespace", environ.get("POD_NAMESPACE"))
     pod = environ.get("POD_NAME") or socket.gethostname()
     # A restarted container keeps its pod's name and must not take the old process's lease for its own.

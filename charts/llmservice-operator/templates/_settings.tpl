@@ -8,6 +8,7 @@ health:
   port: {{ .Values.ports.health }}
 metrics:
   port: {{ .Values.ports.metrics }}
+operator: {{- toYaml .Values.operator | nindent 2 }}
 logging: {{- toYaml .Values.logging | nindent 2 }}
 services:
   operatorImage: {{ include "llmservice.image" . | quote }}

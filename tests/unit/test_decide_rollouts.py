@@ -1,0 +1,277 @@
+"""How a rollout begins and goes on by what is free on the nodes, and what is said of it beforehand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from llmservice_operator.build.deployment import Strategy
+from llmservice_operator.control.decision import Decision
+from llmservice_operator.planner.room import Holder, NodeRoom, Room, amounts
+
+from tests.unit.decide_world import NOW, World, a_pod, an_llmservice, spec
+
+Json = dict[str, Any]
+
+GPU = "nvidia.com/gpu"
+LACK = f"0/1 nodes are available: 1 Insufficient {GPU}."
+
+
+def a_room(free: int, *, has: int = 2, name: str = "node-a", cpu: str = "64", **more: Any) -> Room:
+    """One node with some of its GPUs free."""
+    allocatable = amounts({GPU: str(has), "cpu": cpu, "memory": "512Gi", "pods": "110"})
+    used = amounts({GPU: str(has - free), "cpu": "4", "memory": "16Gi", "pods": "2"})
+    holders = (Holder("team-a", "x", has - free),)
+    return Room((NodeRoom(name, "NVIDIA-L4", allocatable, used, holders=holders, **more),))
+
+
+def serving(replicas: int = 1, strategy: str | None = None, **sections: Any) -> World:
+    """Rolled out on node-a."""
+    rollout = {} if strategy is None else {"rollout": {"strategy": strategy}}
+    sections = {"scaling": {"replicas": replicas}, "fitPolicy": "Ignore"} | rollout | sections
+    world = World(an_llmservice(spec(**sections)))
+    world.settle()
+    world.roll_out()
+    world.settle()
+    return world
+
+
+def edited(world: World, room: Room | None = None, **sections: Any) -> Decision:
+    """A change that needs a restart, and the first look at it."""
+    world.room = room if room is not None else world.room
+    world.edit(**(sections or {"batching": {"maxNumSeqs": 4}}))
+    return world.step()
+
+
+def rollout(world: World) -> Json:
+    told: Json = world.obj["status"]["rollout"]
+    return told
+
+
+def strategy_of(world: World) -> Strategy:
+    found = world.deployment["spec"]["strategy"]
+    if found["type"] == "Recreate":
+        return "Recreate"
+    return "Surge" if found["rollingUpdate"]["maxSurge"] else "Replace"
+
+
+TWO = {"parallelism": {"tensorParallelSize": 2}}
+ELSEWHERE = {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}
+TAINTED = {"taints": (("team", "b", "NoSchedule"),)}
+# id, replicas, what is free, the change, the strategy, words of the reason
+BEGUN: list[tuple[str, int, Room, Json, Strategy, str]] = [
+    ("room for one more", 1, a_room(1), {}, "Surge", "There is room for one more pod"),
+    ("room for one more of two", 2, a_room(1, has=3), {}, "Surge", "There is room"),
+    ("no room", 2, a_room(0), {}, "Replace", "it needs 1 x nvidia.com/gpu, and of those on nodes"),
+    ("no room and one replica", 1, a_room(0), {}, "Replace", "until its successor is ready nothing answers"),
+    ("a GPU, but no CPU", 2, a_room(1, has=3, cpu="4"), {}, "Replace", "short of cpu"),
+    ("too large for the place of an old one", 1, a_room(0), TWO, "Surge", "even without an old one"),
+    ("one place and one free are enough", 1, a_room(1), TWO, "Replace", "it needs 2 x nvidia.com/gpu"),
+    ("no node of the selector", 1, a_room(1), ELSEWHERE, "Surge", "No node takes such a pod"),
+    ("no node without a taint", 1, a_room(1, **TAINTED), {}, "Surge", "No node takes such a pod"),
+    ("the old one is on another node", 1, a_room(0, name="node-b"), {}, "Surge", "even without an old one"),
+    ("nobody may look", 1, Room(missing_right="list pods in all namespaces"), {}, "Surge", "no right to list pods"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("replicas", "room", "change", "strategy", "words"), [row[1:] for row in BEGUN], ids=[row[0] for row in BEGUN]
+)
+def test_auto_goes_by_what_is_free(replicas: int, room: Room, change: Json, strategy: Strategy, words: str) -> None:
+    world = serving(replicas)
+    before = world.revision()
+    edited(world, room, **change)
+    world.settle()
+    assert strategy_of(world) == strategy == rollout(world)["strategy"]
+    assert words in rollout(world)["reason"]
+    assert world.room_reads == 1
+    assert world.revision() != before == rollout(world)["stableRevision"]
+
+
+def test_a_gap_is_told_before_the_deployment_is_changed() -> None:
+    world = serving(1)
+    before = world.revision()
+    decision = edited(world, a_room(0))
+    assert world.revision() == before
+    assert (rollout(world)["strategy"], decision.requeue_after) == ("Replace", 0.0)
+    assert [event.reason for event in decision.events if event.type == "Warning"] == ["GapExpected"]
+    told = rollout(world)["reason"]
+    world.room = a_room(1)  # who is told that there will be a gap is not told otherwise a second later
+    after = world.step()
+    assert (world.revision() != before, strategy_of(world), rollout(world)["reason"]) == (True, "Replace", told)
+    assert "GapExpected" not in [event.reason for event in after.events]
+    assert world.room_reads == 1
+
+
+@pytest.mark.parametrize("strategy", ["Surge", "Replace", "Recreate"])
+def test_a_strategy_that_is_asked_for_is_not_looked_into(strategy: Strategy) -> None:
+    world = serving(1, strategy)
+    edited(world, a_room(0))
+    world.settle()
+    assert (strategy_of(world), rollout(world)["strategy"], world.room_reads) == (strategy, strategy, 0)
+
+
+def test_a_steady_service_looks_at_no_node_and_keeps_what_it_was_rolled_out_with() -> None:
+    world = serving(2)
+    edited(world, a_room(0))
+    world.settle()
+    world.roll_out()
+    world.settle()
+    assert "reason" not in rollout(world)
+    world.room, writes = a_room(2), world.status_writes
+    world.settle()
+    assert (strategy_of(world), world.room_reads, world.status_writes) == ("Replace", 1, writes)
+    world.edit(scaling={"replicas": 3})
+    world.settle()
+    assert (strategy_of(world), world.room_reads) == ("Replace", 1)
+    edited(world, batching={"maxNumSeqs": 8})
+    assert (strategy_of(world), world.room_reads) == ("Surge", 2)
+
+
+def test_somebody_elses_strategy_is_put_right_under_auto() -> None:
+    world = serving(2)
+    world.deployment["spec"]["strategy"] = {"type": "Recreate"}
+    world.settle()
+    assert strategy_of(world) == "Surge"
+
+
+def test_where_nothing_answers_nothing_is_kept() -> None:
+    world = serving(1)
+    world.roll_out(ready=0, available=0)
+    world.pods = {"x-0": a_pod("x-0", world.revision())}
+    edited(world, a_room(0))
+    assert (strategy_of(world), world.room_reads) == ("Replace", 0)
+    assert "No replica answers" in rollout(world)["reason"]
+
+
+def test_the_place_of_a_failed_rollout_is_the_next_ones() -> None:
+    """Replace would take the one that serves; the one that failed goes first with Surge."""
+    world = serving(1)
+    edited(world, a_room(1))
+    world.roll_out(updated=1, replicas=2)
+    world.pods["x-new"] = a_pod("x-new", world.revision())
+    world.settle()
+    edited(world, a_room(0), batching={"maxNumSeqs": 8})
+    assert (strategy_of(world), world.room_reads) == ("Surge", 1)
+
+
+def test_a_pod_that_leaves_makes_room() -> None:
+    world = serving(1)
+    world.pods["x-old"] = a_pod("x-old", "earlier", deleting=True)
+    edited(world, a_room(0))
+    assert strategy_of(world) == "Surge"
+
+
+CLAIMS: list[tuple[str, Json, int, Strategy]] = [
+    ("one node", {"size": "1Gi"}, 1, "Surge"),
+    ("one node of two", {"size": "1Gi"}, 2, "Replace"),
+    ("shared", {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, 2, "Surge"),
+    ("one pod", {"size": "1Gi", "accessModes": ["ReadWriteOncePod"]}, 1, "Replace"),
+    ("the user's own", {"claimName": "models"}, 2, "Surge"),
+]
+
+
+@pytest.mark.parametrize(("cache", "nodes", "strategy"), [row[1:] for row in CLAIMS], ids=[row[0] for row in CLAIMS])
+def test_a_cache_that_two_pods_cannot_mount_lets_one_go_first(cache: Json, nodes: int, strategy: Strategy) -> None:
+    model = {"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "cache": cache}
+    world = serving(2, model=model)
+    room = Room(a_room(1).nodes + (a_room(2, name="node-b").nodes if nodes == 2 else ()))
+    edited(world, room)
+    assert strategy_of(world) == strategy
+
+
+def surging(replicas: int = 1, strategy: str | None = None, lack: str | None = LACK) -> World:
+    """A new pod beside the old ones, for which the scheduler finds no node."""
+    world = serving(replicas, strategy)
+    edited(world, a_room(1))
+    world.roll_out(updated=1, replicas=replicas + 1)
+    pod = a_pod("x-new", world.revision(), unschedulable=lack, scheduled=lack is None)
+    pod["metadata"]["creationTimestamp"] = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.pods["x-new"] = pod
+    world.room = a_room(0)
+    world.settle()
+    return world
+
+
+def later(world: World, seconds: float) -> Decision:
+    world.now = NOW + timedelta(seconds=seconds)
+    return world.step()
+
+
+def test_a_surge_pod_without_a_gpu_waits_and_says_so() -> None:
+    world = surging(strategy="Surge")
+    later(world, 10_000)
+    conditions = world.conditions()
+    assert (conditions["Ready"]["reason"], conditions["Available"]["status"]) == ("WaitingForGPU", "True")
+    assert "waits for 1 x nvidia.com/gpu" in conditions["Ready"]["message"]
+    assert "Reconciling" in conditions
+    assert strategy_of(world) == "Surge"
+
+
+def test_after_the_deadline_an_old_pod_goes_first_and_that_is_said_before() -> None:
+    world = surging()
+    assert world.conditions()["Ready"]["reason"] == "WaitingForGPU"
+    waiting = later(world, 30)
+    assert (strategy_of(world), waiting.is_steady, waiting.requeue_after) == ("Surge", True, 60.0)
+    assert later(world, 119).is_steady
+    told = later(world, 120)
+    assert [event.reason for event in told.events if event.type == "Warning"] == ["SurgeFellBack"]
+    assert (strategy_of(world), rollout(world)["strategy"]) == ("Surge", "Replace")
+    assert "found no room for 120 s" in rollout(world)["reason"]
+    assert "nothing answers" in rollout(world)["reason"]
+    later(world, 120)
+    assert strategy_of(world) == "Replace"
+    world.settle()
+    assert world.step().is_steady
+
+
+TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}."
+OTHER = a_room(0, name="node-b")
+NOBODY = Room(missing_right="list nodes")
+# id, what the scheduler says, what a look shows, seconds, whether an old pod is given up
+FALLS_BACK: list[tuple[str, str | None, Room, float, bool]] = [
+    ("a GPU is short", LACK, a_room(0), 120, True),
+    ("not yet", LACK, a_room(0), 119, False),
+    ("a GPU became free and the scheduler is about to see it", LACK, a_room(1), 120, False),
+    ("a GPU is free for long, and yet it finds none", LACK, a_room(1), 240, True),
+    ("the old pod is elsewhere: its place is no use", LACK, OTHER, 10_000, False),
+    ("a taint, which no old pod holds", TAINT, a_room(0), 10_000, False),
+    ("it is placed", None, a_room(0), 10_000, False),
+    ("nobody may look, and it is no larger", LACK, NOBODY, 120, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lack", "room", "seconds", "falls"), [row[1:] for row in FALLS_BACK], ids=[row[0] for row in FALLS_BACK]
+)
+def test_an_old_pod_is_given_up_only_for_one_that_its_place_is_enough_for(
+    lack: str | None, room: Room, seconds: float, falls: bool
+) -> None:
+    world = surging(2, lack=lack)
+    world.room, world.now = room, NOW + timedelta(seconds=seconds)
+    world.settle()
+    assert strategy_of(world) == ("Replace" if falls else "Surge")
+
+
+def test_a_quota_is_a_lack_of_room_too() -> None:
+    world = serving(1)
+    edited(world, a_room(1))
+    world.roll_out(updated=0)
+    refusal = 'pods "x-1" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=1, used: 1, limited: 1'
+    world.deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": refusal}]
+    world.room = a_room(0)
+    world.settle()
+    assert world.obj["status"]["failure"]["reason"] == "QuotaExceeded"
+    world.now = NOW + timedelta(seconds=120)
+    world.settle()
+    assert (strategy_of(world), rollout(world)["strategy"]) == ("Replace", "Replace")
+
+
+def test_a_pod_that_lost_its_node_while_nothing_is_rolled_out_changes_no_strategy() -> None:
+    world = serving(2)
+    world.pods["x-1"] = a_pod("x-1", world.revision(), unschedulable=LACK, scheduled=False)
+    world.roll_out(ready=1, available=1)
+    world.now = NOW + timedelta(days=1)
+    world.settle()
+    assert strategy_of(world) == "Surge"

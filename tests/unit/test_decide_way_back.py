@@ -1,0 +1,207 @@
+"""A recorded revision in the place of what the spec says: pinned, or after a failure by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmservice_operator.api.service import parse_spec
+from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key, spec_digest
+
+from tests.unit.decide_world import World, a_pod, spec, stored
+from tests.unit.test_decide_rollouts import edited, rollout, serving
+
+Json = dict[str, Any]
+
+AUTO = {"autoRollback": True}
+GONE = {"reason": "Error", "exitCode": 1, "finishedAt": "2026-01-02T03:04:00Z"}
+FAILURE = '{"version": 1, "reason": "InvalidFlag", "message": "no such value", "remedy": "", "evidence": []}'
+
+
+def fail(world: World) -> None:
+    """The first pod of the new revision ends for good, and the old ones serve."""
+    replicas = world.deployment["spec"]["replicas"]
+    world.roll_out(updated=1, replicas=replicas + 1)
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    last = GONE | {"message": FAILURE}
+    world.pods["x-new"] = a_pod("x-new", world.revision(), state=state, last=last, restarts=4)
+
+
+def failed(**sections: Any) -> tuple[World, str, str]:
+    """After a failed change: the world, and the stable and the failed revision."""
+    world = serving(2, **sections)
+    stable = world.revision()
+    edited(world)
+    world.settle()
+    fail(world)
+    return world, stable, world.revision()
+
+
+def back(world: World) -> None:
+    """The old template is in again, and the Deployment controller is done."""
+    world.settle()
+    world.roll_out()
+    world.settle()
+
+
+def test_a_failed_revision_stays_where_it_is_unless_asked_otherwise() -> None:
+    world, stable, bad = failed()
+    world.settle()
+    told = rollout(world)
+    assert (world.revision(), told["failedRevision"], told["stableRevision"]) == (bad, bad, stable)
+    assert "failedSpec" not in told
+    conditions = world.conditions()
+    assert {kind: c["status"] for kind, c in conditions.items() if kind in ("Available", "Ready", "Stalled")} == {
+        "Available": "True",
+        "Ready": "False",
+        "Stalled": "True",
+    }
+
+
+def test_a_failed_revision_gives_way_to_the_last_good_one() -> None:
+    world, stable, bad = failed(rollout=AUTO)
+    first = world.step()
+    assert (world.revision(), rollout(world)["failedRevision"], first.requeue_after) == (bad, bad, 0.0)
+    back(world)
+    told = rollout(world)
+    assert (world.revision(), told["revision"], told["stableRevision"], told["failedRevision"]) == (
+        stable,
+        stable,
+        stable,
+        bad,
+    )
+    assert "InvalidFlag: no such value" in told["reason"]
+    conditions = world.conditions()
+    assert (conditions["Ready"]["reason"], conditions["Stalled"]["reason"]) == ("RolledBack", "RolledBack")
+    assert (conditions["Available"]["status"], conditions["Accepted"]["status"]) == ("True", "True")
+    assert world.step().is_steady
+    assert world.obj["status"]["effective"]["batching"].get("maxNumSeqs") is None
+
+
+# id, what happens afterwards, whether the spec is tried again
+NEXT: list[tuple[str, Any, bool]] = [
+    ("scaling", lambda world: world.edit(scaling={"replicas": 3}), False),
+    ("a pause", lambda world: (world.edit(paused=True), world.settle(), world.edit(paused=False)), False),
+    ("a correction", lambda world: world.edit(batching={"maxNumSeqs": 5}), True),
+    ("without rollbacks", lambda world: world.edit(rollout={}), True),
+    (
+        "asked to",
+        lambda world: world.obj["metadata"].update(annotations={"llmservice.dev/update-requested": "again"}),
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "tries"), [row[1:] for row in NEXT], ids=[row[0] for row in NEXT])
+def test_what_failed_is_tried_again_when_something_else_is_asked_for(event: Any, tries: bool) -> None:
+    world, stable, _ = failed(rollout=AUTO)
+    back(world)
+    event(world)
+    world.settle()
+    assert (world.revision() == stable) is not tries
+    assert ("failedSpec" in rollout(world)) is not tries
+    assert world.deployment["spec"]["replicas"] == world.obj["spec"]["scaling"]["replicas"]
+
+
+def test_the_first_revision_has_nothing_to_go_back_to() -> None:
+    world = serving(1)
+    del world.obj["status"]
+    world.edit(rollout=AUTO)
+    fail(world)
+    world.pods.pop("x-0")
+    world.settle()
+    assert "failedSpec" not in rollout(world)
+
+
+def test_a_revision_that_was_stable_and_fails_later_is_no_failed_rollout() -> None:
+    world = serving(1, rollout=AUTO)
+    fail(world)
+    world.settle()
+    assert not {"failedRevision", "failedSpec"} & set(rollout(world))
+
+
+def test_nothing_stable_is_nothing_while_no_replica_is_asked_for() -> None:
+    world = serving(0)
+    assert "stableRevision" not in rollout(world)
+
+
+def test_a_pinned_revision_is_used_as_it_was_and_the_rest_of_the_spec_applies() -> None:
+    world = serving(2, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedNames": ["then"]})
+    then, template = world.revision(), world.deployment["spec"]["template"]
+    edited(world, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedNames": ["now"]}, lora={})
+    world.settle()
+    world.edit(rollout={"pinnedRevision": then}, scaling={"replicas": 3}, endpoint={"port": 8080})
+    back(world)
+    assert world.deployment["spec"]["template"] == template
+    assert world.deployment["spec"]["replicas"] == 3
+    assert world.children["Service", "x"]["spec"]["ports"][0]["port"] == 8080
+    told = rollout(world)
+    assert (told["revision"], told["pinned"], told["stableRevision"]) == (then, True, then)
+    assert world.obj["status"]["endpoint"]["modelNames"] == ["then"]
+    assert world.conditions()["Ready"]["status"] == "True"
+    assert world.step().is_steady
+    world.edit(rollout={})
+    back(world)
+    assert world.obj["status"]["endpoint"]["modelNames"] == ["now"]
+    assert "pinned" not in rollout(world)
+
+
+def test_an_unknown_revision_is_refused_and_those_that_exist_are_named() -> None:
+    world = serving(1)
+    there = world.revision()
+    world.edit(rollout={"pinnedRevision": "0123456789"})
+    decision = world.step()
+    accepted = world.conditions()["Accepted"]
+    assert (accepted["status"], accepted["reason"], decision.apply) == ("False", "RevisionNotFound", ())
+    assert f"the latest first: {there}" in accepted["message"]
+    assert "spec.rollout.pinnedRevision" in accepted["message"]
+    assert (world.revision(), world.conditions()["Available"]["status"]) == (there, "True")
+
+
+def test_what_may_be_returned_to_is_not_thrown_away() -> None:
+    world, stable, _ = failed()
+    for seqs in range(10, 18):
+        edited(world, batching={"maxNumSeqs": seqs})
+        world.settle()
+        world.pods = {name: pod for name, pod in world.pods.items() if name == "x-new"}
+    labels = {name.rpartition("-")[2] for kind, name in world.children if kind == "ControllerRevision"}
+    assert stable in labels
+    assert rollout(world)["stableRevision"] == stable
+
+
+def test_a_record_of_an_earlier_release_is_returned_to_by_its_template_alone() -> None:
+    world = serving(1)
+    then, template = world.revision(), world.deployment["spec"]["template"]
+    del world.children["ControllerRevision", f"x-{then}"]["data"]["chosen"]["spec"]
+    edited(world)
+    world.settle()
+    world.edit(rollout={"pinnedRevision": then})
+    back(world)
+    assert world.deployment["spec"]["template"] == template
+    assert rollout(world)["revision"] == then
+
+
+SECTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "batching": st.fixed_dictionaries({}, optional={"maxNumSeqs": st.integers(1, 9)}),
+    "lora": st.just({}),
+    "adapters": st.just([{"name": "a", "uri": "hf://org/a"}]),
+    "scaling": st.fixed_dictionaries({"replicas": st.integers(0, 3)}),
+    "endpoint": st.fixed_dictionaries(
+        {}, optional={"port": st.integers(1, 9), "apiKeySecretRef": st.just({"name": "a", "key": "b"})}
+    ),
+    "drain": st.fixed_dictionaries({"timeoutSeconds": st.integers(0, 9)}),
+    "parallelism": st.fixed_dictionaries({"tensorParallelSize": st.integers(1, 4)}),
+    "podTemplate": st.just({"spec": {"nodeSelector": {"a": "b"}}}),
+    "contextExtension": st.just({"factor": 4, "method": "yarn"}),
+}
+SPECS = st.fixed_dictionaries({}, optional=SECTIONS).map(lambda sections: parse_spec(spec(**sections)))
+
+
+@given(SPECS, SPECS)
+def test_going_back_takes_what_needs_a_restart_and_leaves_the_rest(then: Any, now: Any) -> None:
+    returned = returned_to(now, stored(recorded_spec(then)))
+    assert revision_key(returned) == revision_key(then)
+    assert (returned.scaling, returned.drain, returned.endpoint.port) == (now.scaling, now.drain, now.endpoint.port)
+    assert spec_digest(now, None) == spec_digest(now.model_copy(update={"scaling": then.scaling}), None)

@@ -65,6 +65,7 @@ class FakeTransport(Transport):
         super().__init__(Credentials(server="http://x", namespace="ns", token=TokenSource(None, None, world.clock)))
         self.world = world
         self.hangs = False
+        self.is_refused = False
         self.cut_after_write = False
 
     async def request(
@@ -85,6 +86,8 @@ class FakeTransport(Transport):
             assert isinstance(timeout, float)
             await world.sleep(timeout)
             raise Unreachable("timed out")
+        if self.is_refused:
+            raise Unreachable("connection refused")
         if verb == "get":
             if world.lease is None:
                 raise NotFound("no lease")
@@ -165,6 +168,18 @@ async def test_a_leader_whose_api_connection_hangs_stops_before_another_starts(w
     assert not first.leads
     first.transport.hangs = False
     assert await asyncio.wait_for(first.task, 1) is Outcome.LOST
+
+
+async def test_a_candidate_does_not_hammer_at_a_server_that_is_away(world: World) -> None:
+    first, second = await pair(world)
+    await first.kill()
+    second.transport.is_refused = True
+    await world.pass_time(20)  # the record that it saw has long expired
+    before = world.requests
+    await world.pass_time(10)
+    assert world.requests - before <= 20
+    second.transport.is_refused = False
+    assert await world.run_until(lambda: second.leads, 15) <= 1
 
 
 async def test_a_stopped_and_continued_leader_may_not_write_even_before_it_asks(world: World) -> None:

@@ -74,6 +74,7 @@ class Lease:
         self._released = False
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
+        self._was_answered = True
         self._held: dict[str, Any] | None = None  # as the server answered last: a renewal is then one request
 
     # The gate that every write passes
@@ -97,7 +98,9 @@ class Lease:
     async def run(self, on_gained: Callable[[], None]) -> Outcome:
         """Campaign, call `on_gained` once, renew; returns at the end of the reign."""
         while not await self._try_to_acquire():
-            await self._sleep(self._until_next_try())
+            # Once the record has expired, only a server that answers makes another try at once worth while.
+            least = 0.05 if self._was_answered else self.timing.retry_failed
+            await self._sleep(max(least, self._until_next_try()))
         logger.info("became the leader of %s/%s as %s", self.namespace, self.name, self.identity)
         on_gained()
         pause = self.timing.retry
@@ -125,13 +128,14 @@ class Lease:
 
     def _until_next_try(self) -> float:
         expires_in = self._seen_at + self._seen_duration() - self._clock()
-        return max(0.05, min(self.timing.retry, expires_in))
+        return min(self.timing.retry, expires_in)
 
     def _seen_duration(self) -> float:
         return float(self._seen[1]) if self._seen else self.timing.retry
 
     async def _try_to_acquire(self) -> bool:
         started = self._clock()
+        self._was_answered = True
         try:
             live = await self._read()
             if live is None:
@@ -144,6 +148,7 @@ class Lease:
             return False  # another candidate was faster
         except KubeError as error:
             logger.warning("cannot campaign for the lease %s/%s: %s", self.namespace, self.name, error)
+            self._was_answered = False
             return False
         self._renewed_at = started
         return self.is_leader

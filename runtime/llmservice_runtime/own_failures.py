@@ -32,7 +32,7 @@ def start_stopped(budget: float, last_seen: str, still: float) -> Failure:
     remedy = next((text for words, text in _SLOW_STEPS if last_seen.startswith(words)), _STOPPED)
     return Failure(
         FailureReason.START_TIMEOUT,
-        f"The start used up its budget of {budget:.0f} s and then stopped: for {still:.0f} s there was no new line in "
+        f"The start used up its budget of {budget:g} s and then stopped: for {still:.0f} s there was no new line in "
         f"vLLM's log, nothing was read, and no process worked. It stood at: {last_seen or 'starting'}.",
         remedy,
     )

@@ -27,11 +27,19 @@ async def first(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Future[T
 
 
 async def end(task: asyncio.Future[Any]) -> None:
-    """Cancelled if it still runs; its exception, if it has one, is now known to be seen."""
-    task.cancel()
-    await asyncio.wait([task])
+    """Cancelled if it still runs; its exception, if it has one, is now known to be seen.
+
+    More than once where needed: before Python 3.12, wait_for swallows a cancellation that comes as its work is done,
+    and a task that goes round in a loop would go on.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_AGAIN_SECONDS)
     if not task.cancelled():
         task.exception()
+
+
+_AGAIN_SECONDS = 0.1
 
 
 async def read_all(descriptor: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.contract import Phase
+from llmservice_runtime.contract import DrainReport, Phase
 from llmservice_runtime.loopback import Answer
 
 from tests.support.stand_in.behaviour import Behaviour
@@ -32,7 +32,7 @@ async def test_a_stream_in_flight_is_delivered_whole(tmp_path: Path) -> None:
         assert answer.body.count("data: ") == 21
         assert answer.body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
-        assert server.failure() is None
+    assert not (tmp_path / "termination-log").exists()
 
 
 async def test_newcomers_are_served_first_and_refused_later(tmp_path: Path) -> None:
@@ -74,15 +74,30 @@ async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) 
         assert await server.ended() == 0
         assert time.monotonic() - began < 3
         assert "streams that took too long and are ended: 1" in "".join(server.log)
+        assert server.failure() is None
+    assert DrainReport.from_json((tmp_path / "termination-log").read_text()) == DrainReport(cut=1)
 
 
-async def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
+async def test_a_second_sigterm_cuts_nothing(tmp_path: Path) -> None:
+    """A kubelet that was restarted meanwhile tells every pod again."""
+    async with supervised(tmp_path) as server:
+        await server.ready()
+        stream = await _streaming(server, tokens=20)
+        server.signal()
+        await server.until(lambda state: state.progress == "waiting for the requests in flight")
+        server.signal()
+        assert (await stream).body.endswith("data: [DONE]\n\n")
+        assert await server.ended() == 0
+        assert "told again to end (SIGTERM)" in "".join(server.log)
+
+
+async def test_a_sigint_hurries(tmp_path: Path) -> None:
     async with supervised(tmp_path, propagation_seconds=30, drain_seconds=30) as server:
         await server.ready()
         stream = await _streaming(server, tokens=1000)
         server.signal()
         await server.until(lambda state: state.phase is Phase.DRAINING)
-        server.signal()
+        server.signal(signal.SIGINT)
         assert await server.ended(5) == 0
         await stream
 

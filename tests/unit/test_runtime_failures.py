@@ -9,8 +9,10 @@ from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, Phase
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.failure_rules import RULES
 from llmservice_runtime.failures import End, classify
+from llmservice_runtime.memory_events import MemoryEvents
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
+KILLED = MemoryEvents(kills=1, limit_hits=1)
 ERROR = "(EngineCore pid=7) ERROR 11-21 02:37:37 [core.py:1510] "
 
 
@@ -127,8 +129,8 @@ def test_a_flag_that_a_program_refuses_by_name(
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        pytest.param(End(None, 9, Phase.SERVING, memory_kills=1), R.MEMORY_LIMIT_EXCEEDED, id="killed for memory"),
-        pytest.param(End(0, None, Phase.SERVING, memory_kills=1), R.MEMORY_LIMIT_EXCEEDED, id="a worker was, exit 0"),
+        pytest.param(End(None, 9, Phase.SERVING, memory=KILLED), R.MEMORY_LIMIT_EXCEEDED, id="killed for memory"),
+        pytest.param(End(0, None, Phase.SERVING, memory=KILLED), R.MEMORY_LIMIT_EXCEEDED, id="a worker was, exit 0"),
         pytest.param(End(None, 9, Phase.SERVING), R.ENGINE_DIED, id="killed by somebody"),
         pytest.param(End(None, 4, Phase.SMOKE), R.ILLEGAL_INSTRUCTION, id="SIGILL"),
         pytest.param(End(None, 7, Phase.LOADING), R.SHARED_MEMORY_TOO_SMALL, id="SIGBUS"),

@@ -17,10 +17,10 @@ METRICS = Path(__file__).parent / "fixtures" / "vllm_metrics.txt"
 
 def verdicts(samples: list[Sample], thresholds: Thresholds = LIMITS, every: float = 5) -> list[Verdict]:
     """What is said of samples that come at even times."""
-    watch, found = Watch(0.0), []
+    watch, found = Watch(0.0, every), []
     for number, seen in enumerate(samples, start=1):
         watch = watch.seen(seen, number * every)
-        found.append(watch.verdict(thresholds, number * every))
+        found.append(watch.verdict(thresholds))
     return found
 
 
@@ -43,6 +43,79 @@ def verdicts(samples: list[Sample], thresholds: Thresholds = LIMITS, every: floa
 )
 def test_verdict(samples: list[Sample], last: Verdict) -> None:
     assert verdicts(samples)[-1] is last
+
+
+class Imagined:
+    """A server on an injected clock, with the counters of a real one, looked at every 5 s."""
+
+    def __init__(self) -> None:
+        self.now, self.watch = 0.0, Watch(0.0, 5.0)
+        self.counters = dict.fromkeys(MOVING, 0.0)
+        self.seen: set[Verdict] = set()
+
+    def look(self, counts: Counts, *, after: float = 5.0, answers: bool = True, **moved: float) -> None:
+        """`moved`: what counters (by the last part of their names) are now."""
+        self.now += after
+        self.counters |= {f"vllm:{name}": value for name, value in moved.items()}
+        self.watch = self.watch.seen(sample(self.counters if answers else None, counts), self.now)
+        self.seen.add(self.watch.verdict(LIMITS))
+
+
+ONE = Counts(in_flight=1, awaiting=1)
+
+
+def test_a_prefill_of_a_minute_is_no_hang() -> None:
+    """No token comes and no counter of tokens moves; the cache fills with every chunk."""
+    server = Imagined()
+    for chunk in range(12):
+        server.look(ONE, num_requests_running=1, kv_cache_usage_perc=chunk / 100)
+    assert server.now == 60
+    assert server.seen == {Verdict.HEALTHY}
+
+
+def test_an_idle_hour_is_no_hang_and_neither_is_the_first_request_after_it() -> None:
+    server = Imagined()
+    for _ in range(720):
+        server.look(Counts())
+    for _ in range(5):
+        server.look(ONE)
+    assert server.now == 3625
+    assert server.seen == {Verdict.HEALTHY}
+
+
+@pytest.mark.parametrize("gap", [60, 600], ids=["a minute", "ten minutes"])
+def test_a_watcher_without_cpu_holds_its_own_gap_against_nobody(gap: float) -> None:
+    """A machine that was suspended, or a container that was throttled, with all that is in it."""
+    server = Imagined()
+    server.look(ONE)
+    for _ in range(5):
+        server.look(ONE, after=gap)
+    assert server.seen == {Verdict.HEALTHY}
+
+
+def test_an_engine_without_cpu_moves_slowly_but_moves() -> None:
+    server = Imagined()
+    for token in range(20):
+        for _ in range(4):
+            server.look(ONE, generation_tokens_total=token)
+    assert server.now == 400
+    assert server.seen == {Verdict.HEALTHY}
+
+
+def test_a_server_that_has_no_time_to_be_asked_but_answers_its_clients_moves() -> None:
+    server = Imagined()
+    for piece in range(40):
+        server.look(Counts(1, 0, sent=piece), after=10, answers=False)
+    assert server.now == 400
+    assert server.seen == {Verdict.HEALTHY}
+
+
+def test_a_watcher_that_is_late_now_and_then_still_finds_a_hang() -> None:
+    server = Imagined()
+    for _ in range(8):
+        server.look(ONE)
+        server.look(ONE, after=40)
+    assert server.seen == {Verdict.HEALTHY, Verdict.UNREADY}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import board
+from llmservice_runtime import board, peers
 from llmservice_runtime.contract import DRAIN_FILE_ENV
 from llmservice_runtime.middleware import DrainMiddleware
 
@@ -16,11 +16,17 @@ REMOTE = ("10.244.0.7", 40000)
 
 
 @pytest.fixture
-def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[memoryview]:
-    """The supervisor's side of the board."""
+def board_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the middleware looks for it."""
     path = str(tmp_path / "board")
     monkeypatch.setenv(DRAIN_FILE_ENV, path)
-    made = board.create(path)
+    return path
+
+
+@pytest.fixture
+def slots(board_path: str) -> Iterator[memoryview]:
+    """The supervisor's side of the board."""
+    made = board.create(board_path)
     yield made.slots
     made.close()
 
@@ -83,7 +89,7 @@ def test_open_it_changes_nothing(slots: memoryview) -> None:
     sent = ask(DrainMiddleware(app), "/v1/completions")
     assert headers(sent) == {b"x": b"y"}
     assert [message.get("body") for message in sent] == [None, b"a", b"b"]
-    assert list(slots) == [board.OPEN, 1, 0, 0, 0, 0, 0, 0]
+    assert list(slots) == [board.OPEN, 1, 0, 0, 0, 0, 2, 0]
 
 
 def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:
@@ -132,11 +138,80 @@ def test_probes_and_scrapes_are_exempt(slots: memoryview, path: str) -> None:
     assert app.seen[0] == (0, 0)
 
 
-@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
-def test_other_kinds_pass(slots: memoryview, kind: str) -> None:
+def test_the_lifespan_passes(slots: memoryview) -> None:
     app = App(slots)
-    ask(DrainMiddleware(app), "/v1/realtime", kind=kind)
-    assert app.calls == 1
+    ask(DrainMiddleware(app), "", kind="lifespan")
+    assert (app.calls, app.seen[0]) == (1, (0, 0))
+
+
+def test_a_websocket_is_in_flight_while_it_is_open_and_nobody_waits_for_its_answer(slots: memoryview) -> None:
+    app = App(slots)
+    ask(DrainMiddleware(app), "/v1/realtime", kind="websocket")
+    assert app.seen[0] == (1, 0)
+    assert slots[board.IN_FLIGHT] == 0
+
+
+def test_a_new_websocket_is_refused_by_a_draining_server(slots: memoryview) -> None:
+    app = App(slots)
+    slots[board.LEVEL] = board.REFUSING
+    assert ask(DrainMiddleware(app), "/v1/realtime", kind="websocket") == [{"type": "websocket.close", "code": 1013}]
+    assert (app.calls, slots[board.REFUSED]) == (0, 1)
+
+
+@pytest.mark.parametrize("client", [REMOTE, ("::ffff:10.244.0.7", 40000)], ids=["IPv4", "both families on one socket"])
+def test_a_connection_from_before_is_served_once_and_told(
+    slots: memoryview, board_path: str, client: tuple[str, int]
+) -> None:
+    app = App(slots)
+    middleware = DrainMiddleware(app)
+    peers.record(board_path, frozenset({REMOTE}))
+    slots[board.LEVEL] = board.REFUSING
+    first, second = ask(middleware, "/v1/completions", client), ask(middleware, "/v1/completions", client)
+    assert (first[0]["status"], headers(first)[b"connection"]) == (200, b"close")
+    assert second[0]["status"] == 503
+    assert ask(middleware, "/v1/completions", ("10.244.0.7", 40001))[0]["status"] == 503
+
+
+def test_nobody_is_served_by_a_vllm_that_is_about_to_be_told(slots: memoryview, board_path: str) -> None:
+    middleware = DrainMiddleware(App(slots))
+    peers.record(board_path, frozenset({REMOTE}))
+    slots[board.LEVEL] = board.STOPPING
+    assert ask(middleware, "/v1/completions")[0]["status"] == 503
+
+
+class Draining(App):
+    """The drain begins after the head of its answer."""
+
+    def note(self) -> None:
+        super().note()
+        if len(self.seen) == 4 and self.slots is not None:
+            self.slots[board.LEVEL] = board.CLOSING
+
+
+@pytest.mark.parametrize(
+    ("more", "untold"),
+    [
+        pytest.param({}, 1, id="keep-alive"),
+        pytest.param({"headers": [(b"Connection", b"close")]}, 0, id="the client ends it"),
+        pytest.param({"http_version": "1.0"}, 0, id="HTTP/1.0"),
+        pytest.param({"client": None}, 0, id="nobody knows who"),
+    ],
+)
+def test_who_was_not_told_is_counted_until_he_comes_again(slots: memoryview, more: dict[str, Any], untold: int) -> None:
+    app = Draining(slots)
+    middleware = DrainMiddleware(app)
+    sent = ask(middleware, "/v1/completions", **more)
+    assert b"connection" not in headers(sent)
+    assert slots[board.UNTOLD] == untold
+    assert headers(ask(middleware, "/v1/completions", **more))[b"connection"] == b"close"
+    assert slots[board.UNTOLD] == 0
+
+
+def test_pieces_of_answers_are_counted(slots: memoryview) -> None:
+    middleware = DrainMiddleware(App(slots))
+    ask(middleware, "/v1/completions")
+    ask(middleware, "/metrics")
+    assert slots[board.SENT] == 2
 
 
 LOAD = "/v1/load_lora_adapter"

@@ -1,0 +1,51 @@
+"""The first of several matters; and a task that is told to end does."""
+
+from __future__ import annotations
+
+import asyncio
+
+from llmservice_runtime.waiting import end, first
+
+
+async def test_the_works_result_and_nothing_left() -> None:
+    never = asyncio.Event()
+    work = await first(asyncio.sleep(0, "done"), never.wait())
+    assert work.result() == "done"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_another_matter_ends_the_work() -> None:
+    matter = asyncio.Event()
+    matter.set()
+    work = await first(asyncio.Event().wait(), matter.wait())
+    assert work.cancelled()
+
+
+async def test_a_task_that_loses_a_cancellation_ends_all_the_same() -> None:
+    """As wait_for does before Python 3.12, when its work is done just then: polling a port goes on for ever."""
+    lost = 0
+
+    async def polling() -> None:
+        nonlocal lost
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                lost += 1
+                if lost > 2:
+                    raise
+
+    task = asyncio.ensure_future(polling())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(end(task), 5)
+    assert task.cancelled()
+    assert lost == 3
+
+
+async def test_a_failure_is_seen() -> None:
+    async def failing() -> None:
+        raise OSError("refused")
+
+    task = asyncio.ensure_future(failing())
+    await asyncio.wait([task])
+    await end(task)

@@ -135,6 +135,12 @@ def half_rolled_out(*, new_is_ready: bool = False) -> World:
     return with_pods(world, a_pod("x-0", OLD, ready=True), new)
 
 
+def counted_as_new() -> World:
+    """The counters have all of the new revision; the only pod is of the old one."""
+    world = edited(served())
+    return with_pods(world, a_pod("x-0", OLD, ready=True), updated=1)
+
+
 def old_drains() -> World:
     world = edited(served())
     old = a_pod("x-0", OLD, ready=True, deleting=True)
@@ -322,6 +328,7 @@ CASES: Mapping[str, Case] = {
     "an edit is applied": _moving(lambda: edited(served()), "Progressing", serves=True),
     "the old pod serves": _moving(half_rolled_out, "Starting", serves=True),
     "the old pod is left": _moving(lambda: half_rolled_out(new_is_ready=True), "Progressing", serves=True),
+    "the old pod counts as new": _moving(counted_as_new, "Progressing", serves=True),
     "the old pod drains": _good(old_drains),
     "a failed rollout": _failed(failed_rollout, "KVCacheTooSmall", serves=True),
     "overdue": _failed(lambda: overdue(serves=False), "ProgressDeadlineExceeded"),

@@ -1,0 +1,232 @@
+"""The status never says that something answers which does not, nor the other way round, whatever happens to a service.
+
+The engine is the stand-in. A client asks through the Service all the time, over fresh connections: an account of what
+was true, made by nobody who writes the status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.conftest import make_namespace
+from tests.support.client import ClientPod
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.health import judged
+from tests.support.measured import Record as Measure
+from tests.support.services import stand_in
+from tests.support.watching import Record, Version, contradictions, recorded
+
+NAMESPACE = "e2e-truth"
+# The kubelet's: two probes, two seconds apart, that may take three seconds each; then a moment for the operator.
+DETECTED_WITHIN = 2 * 2 + 3 + 2.0
+TOLD_LATE_WITHIN = 5.0
+BROKEN = {"fails": "kv-cache-too-small"}
+NEVER_DONE = {"start_seconds": 3600}
+
+# As if the controller that fills endpoint slices did not work, for one Service of one namespace.
+NO_SLICES = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "ValidatingAdmissionPolicy",
+    "metadata": {"name": "e2e-truth-no-slices"},
+    "spec": {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [
+                {
+                    "apiGroups": ["discovery.k8s.io"],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE", "UPDATE"],
+                    "resources": ["endpointslices"],
+                }
+            ]
+        },
+        "validations": [{"expression": "object.metadata.labels['kubernetes.io/service-name'] != 'unreached'"}],
+    },
+}
+BINDING = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "ValidatingAdmissionPolicyBinding",
+    "metadata": {"name": "e2e-truth-no-slices"},
+    "spec": {
+        "policyName": "e2e-truth-no-slices",
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}},
+    },
+}
+
+
+def env_of(behaviour: JSON) -> JSON:
+    """The change of a spec that gives the stand-in another behaviour: another revision."""
+    return {"runtime": {"env": [{"name": "STAND_IN", "value": json.dumps(behaviour)}]}}
+
+
+@pytest.fixture(scope="module")
+def no_slices(cluster: Cluster) -> Iterator[None]:
+    for manifest in (NO_SLICES, BINDING):
+        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+    yield
+    for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+        cluster.kubectl("delete", kind, "e2e-truth-no-slices", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def client_pod(cluster: Cluster, no_slices: None) -> Iterator[ClientPod]:
+    """With two more services beside the one that the story is about: what they wait for takes its time."""
+    make_namespace(cluster, NAMESPACE)
+    cluster.apply(stand_in("unreached"), NAMESPACE)
+    cluster.apply(stand_in("late", rollout={"progressDeadlineSeconds": 60}), NAMESPACE)
+    yield ClientPod.start(cluster, NAMESPACE)
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def life(cluster: Cluster, client_pod: ClientPod) -> Record:
+    """All that the status said of one service, and all that was true, in the life that `lead` leads."""
+    cluster.wait_condition(NAMESPACE, "late", "Ready", "True", timeout=60)
+    edit(cluster, "late", env_of(NEVER_DONE))
+    with recorded(cluster, NAMESPACE, "truth") as record:
+        lead(cluster, client_pod)
+    return record
+
+
+def lead(cluster: Cluster, client_pod: ClientPod) -> None:
+    def ready() -> JSON:
+        return cluster.wait_condition(NAMESPACE, "truth", "Ready", "True", reason="RolledOut", timeout=60)
+
+    cluster.apply(stand_in("truth"), NAMESPACE)
+    ready()
+    edit(cluster, "truth", {"batching": {"maxNumSeqs": 8}})
+    ready()
+    edit(cluster, "truth", env_of(BROKEN))
+    cluster.wait_condition(NAMESPACE, "truth", "Stalled", "True", timeout=60)
+    edit(cluster, "truth", {"runtime": {"env": None}})
+    ready()
+    edit(cluster, "truth", {"scaling": {"replicas": 0}})
+    cluster.wait_condition(NAMESPACE, "truth", "Ready", "True", reason="ScaledToZero", timeout=60)
+    eventually("no pod", lambda: not pods_of(cluster, "truth"), 60)
+    edit(cluster, "truth", {"scaling": {"replicas": 1}})
+    ready()
+    kill(cluster, client_pod)
+    ready()
+
+
+def edit(cluster: Cluster, name: str, spec: JSON) -> None:
+    cluster.patch("llmservices", NAMESPACE, name, {"spec": spec})
+
+
+def pods_of(cluster: Cluster, name: str) -> list[JSON]:
+    return list(cluster.list("pods", NAMESPACE, f"llmservice.dev/service={name}"))
+
+
+def kill(cluster: Cluster, client_pod: ClientPod) -> None:
+    """The engine of the only pod dies under a request; the container is started again."""
+    body = {"model": "truth", "prompt": "@die", "max_tokens": 2}
+    assert client_pod.request(f"http://truth.{NAMESPACE}.svc/v1/completions", body).status >= 500
+    cluster.wait_condition(NAMESPACE, "truth", "Ready", "False", timeout=30)
+
+
+def test_what_is_told_to_answer_answers(life: Record, record: Measure) -> None:
+    answered = sum(asked.is_answered for asked in life.asked)
+    record(versions=len(life.versions), asked=len(life.asked), answered=answered)
+    assert contradictions(life, DETECTED_WITHIN) == []
+
+
+def test_what_answers_is_told_soon(life: Record) -> None:
+    for version, end in life.spans():
+        if version.status.get("conditions") and not version.says("Available"):
+            answered = [asked.at for asked in life.asked if asked.is_answered and version.at <= asked.at < end]
+            assert not answered or answered[-1] - answered[0] < TOLD_LATE_WITHIN, version.condition("Ready")
+
+
+def test_the_life_was_told_as_it_was(life: Record) -> None:
+    """What the record must hold for the other tests to mean anything."""
+    story = [(v.says("Available"), v.says("Ready"), v.says("Stalled")) for v in life.versions]
+    serves_on, failed, rolled_out, as_asked, gone = (
+        (True, False, False),
+        (True, False, True),
+        (True, True, False),
+        (False, True, False),
+        (False, False, False),
+    )
+    wanted = [gone, rolled_out, serves_on, rolled_out, failed, rolled_out, as_asked, gone, rolled_out, gone, rolled_out]
+    rest = iter(story)
+    assert all(step in rest for step in wanted), story
+
+
+def test_each_version_is_told_by_the_conventions(life: Record) -> None:
+    before: dict[str, JSON] = {}
+    for version in life.versions:
+        status, generation = version.status, version.obj["metadata"]["generation"]
+        assert not (version.says("Reconciling") and version.says("Stalled"))
+        if "conditions" not in status:
+            assert status["observedGeneration"] == -1
+            continue
+        assert status["observedGeneration"] <= generation
+        conditions = {condition["type"]: condition for condition in status["conditions"]}
+        assert {condition["observedGeneration"] for condition in conditions.values()} == {status["observedGeneration"]}
+        for kind in conditions.keys() & before.keys():
+            is_as_before = conditions[kind]["status"] == before[kind]["status"]
+            has_moved = conditions[kind]["lastTransitionTime"] != before[kind]["lastTransitionTime"]
+            assert not (is_as_before and has_moved), (before[kind], conditions[kind])
+        before = conditions
+
+
+def test_deployment_tools_read_every_version_right(life: Record) -> None:
+    answers = judged(version.obj for version in life.versions)
+    for version, answer in zip(life.versions, answers, strict=True):
+        assert (answer.kstatus.status, answer.argo.status) == expected(version), version.status.get("conditions")
+    in_mid_rollout = [a for v, a in zip(life.versions, answers, strict=True) if v.says("Available")]
+    assert {answer.kstatus.status for answer in in_mid_rollout} == {"Current", "InProgress", "Failed"}
+
+
+def expected(version: Version) -> tuple[str, str]:
+    """By what the conditions are for, not by how the tools read them."""
+    if version.status["observedGeneration"] != version.obj["metadata"]["generation"]:
+        return "InProgress", "Progressing"
+    if version.says("Stalled"):
+        return "Failed", "Degraded"
+    return ("Current", "Healthy") if version.says("Ready") else ("InProgress", "Progressing")
+
+
+def test_git_sees_no_difference(life: Record) -> None:
+    """The operator owns nothing but the status, and wrote nothing else."""
+    for version in life.versions:
+        metadata = version.obj["metadata"]
+        ours = [entry for entry in metadata["managedFields"] if entry["manager"].startswith("llmservice-operator")]
+        assert {entry.get("subresource") for entry in ours} <= {"status"}
+        assert metadata.keys().isdisjoint({"finalizers", "annotations", "labels"})
+
+
+def test_ready_pods_that_get_no_request_are_not_ready(cluster: Cluster, client_pod: ClientPod) -> None:
+    told = cluster.wait_condition(NAMESPACE, "unreached", "Ready", "False", reason="NoEndpoints", timeout=60)
+    assert "no request reaches them: unreached-" in told["message"]
+    service = cluster.must_get("llmservices", NAMESPACE, "unreached")
+    failure, ready = service["status"]["failure"], service["status"]["ready"]
+    assert (failure["reason"], ready) == ("NoEndpoints", "0/1")
+    (pod,) = pods_of(cluster, "unreached")
+    assert {c["type"]: c["status"] for c in pod["status"]["conditions"]}["Ready"] == "True"
+    available = cluster.condition(NAMESPACE, "unreached", "Available") or {}
+    assert (available["status"], available["reason"]) == ("False", "NoEndpoints")
+    cluster.kubectl("delete", "validatingadmissionpolicybinding", "e2e-truth-no-slices")
+    cluster.wait_condition(NAMESPACE, "unreached", "Ready", "True", timeout=60)
+    assert "failure" not in cluster.must_get("llmservices", NAMESPACE, "unreached")["status"]
+
+
+def test_a_rollout_past_its_deadline_is_stalled_while_the_old_replica_serves(
+    cluster: Cluster, client_pod: ClientPod, life: Record
+) -> None:
+    """The edit was made before the record began; the shortest deadline is a minute."""
+    stalled = cluster.wait_condition(
+        NAMESPACE, "late", "Stalled", "True", reason="ProgressDeadlineExceeded", timeout=90
+    )
+    assert "vLLM is loading the model." in stalled["message"]
+    assert "What served before goes on." in stalled["message"]
+    status = cluster.must_get("llmservices", NAMESPACE, "late")["status"]
+    conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
+    assert (conditions["Available"], conditions["Ready"]) == ("True", "False")
+    assert status["failure"]["reason"] == "ProgressDeadlineExceeded"
+    body = {"model": "late", "prompt": "hello", "max_tokens": 2}
+    assert client_pod.request(f"http://late.{NAMESPACE}.svc/v1/completions", body).status == 200

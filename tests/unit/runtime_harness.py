@@ -16,6 +16,7 @@ from pathlib import Path
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
 from llmservice_runtime.loopback import Answer, ask
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.start_watch import Patience
 from llmservice_runtime.surroundings import Pace, Surroundings
 
 from tests.support.ports import free_port
@@ -28,6 +29,7 @@ QUICK = Pace(
     poll_seconds=0.02,
     watch_seconds=0.1,
     in_flight_seconds=0.01,
+    linger_seconds=0.3,
     adapters_seconds=0.05,
     adapter_retry_seconds=0.1,
     stop_loading_seconds=0.5,
@@ -111,6 +113,8 @@ async def supervised(
     behaviour: Behaviour = WELL,
     *,
     pace: Pace = QUICK,
+    patience: Patience | None = None,
+    cgroup: Path = Path("/no/such/cgroup"),
     preflight: Sequence[str] = ("true",),
     command: Sequence[str] = ENGINE,
     flags: Sequence[str] = (),
@@ -137,6 +141,8 @@ async def supervised(
     port = free_port()
     setup = {
         "pace": asdict(pace),
+        "patience": asdict(patience or Patience()),
+        "cgroup": str(cgroup),
         "preflight": preflight,
         "command": command,
         "fetch": fetch,
@@ -201,6 +207,8 @@ def main() -> int:
         preflight=setup["preflight"],
         fetch=setup["fetch"],
         pace=Pace(**setup["pace"]),
+        patience=Patience(**setup["patience"]),
+        cgroup=Path(setup["cgroup"]),
     )
     return run(parse_options(setup["options"]), setup["flags"], around)
 

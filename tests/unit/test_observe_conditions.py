@@ -67,6 +67,10 @@ def test_pods_without_endpoints_are_named() -> None:
     assert "failedRevision" not in status["rollout"], "the revision is as good as before"
 
 
+def test_a_service_that_is_yet_to_be_made_is_no_failure_of_its_endpoints() -> None:
+    assert "failure" not in CASES["the Service cannot be made yet"].make().obj["status"]
+
+
 A_POD = st.fixed_dictionaries(
     {
         "ready": st.booleans(),

@@ -94,11 +94,7 @@ def recorded(cluster: Cluster, namespace: str, name: str, client: str = "client"
     path = f"{COLLECTIONS['llmservices']}/namespaces/{namespace}/llmservices"
     watch = [kubectl, "get", "--raw", f"{path}?watch=true&fieldSelector=metadata.name%3D{name}"]
     with (
-        _read(
-            cluster,
-            [*ask, f"{name}.{namespace}.svc", name, str(INTERVAL)],
-            lambda row: record.asked.append(Asked(*row)),
-        ),
+        _read(cluster, ask, lambda row: record.asked.append(Asked(*row))),
         _read(cluster, watch, lambda event: record.versions.append(Version(time.time(), event["object"]))),
     ):
         yield record

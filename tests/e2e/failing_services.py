@@ -81,6 +81,8 @@ class Failing:
     behaviour: Mapping[str, Any] | None = None
     prompt: str = ""
     """Asked of the service once it is ready."""
+    is_slow: bool = False
+    """Nobody waits for it before the next ones are made."""
 
 
 def env(**values: str) -> JSON:
@@ -110,15 +112,18 @@ EMPTY = {
 }
 CASES: dict[str, Failing] = {
     # what takes longest comes first: all run beside each other
-    "hang": Failing("EngineHung", "", "", ended, prompt="@hang"),
+    "hang": Failing("EngineHung", "", "", ended, prompt="@hang", is_slow=True),
     "hub-unreachable": Failing(
         "ModelDownloadFailed",
         "127.0.0.1:9",
         "network",
         ended,
         {"model": {"uri": "hf://team/tiny"}, **env(HF_ENDPOINT="http://127.0.0.1:9")},
+        is_slow=True,
     ),
-    "crash-loop": Failing("CrashLoop", "again and again", "logs --previous", ended_thrice, placement(**EMPTY)),
+    "crash-loop": Failing(
+        "CrashLoop", "again and again", "logs --previous", ended_thrice, placement(**EMPTY), is_slow=True
+    ),
     "no-gpu": Failing(
         "InsufficientGPUs",
         "asks for 8 e2e.example/gpu; free are 3 NVIDIA-L4; at most 3 on one node; held by e2e-failures/holder (1).",
@@ -202,14 +207,6 @@ CASES: dict[str, Failing] = {
         MEMORY,
         ended,
         {"runtime": {"resources": {"requests": {"memory": "32Mi"}, "limits": {"memory": "32Mi"}}}},
-    ),
-    "start-stopped": Failing(
-        "StartTimeout",
-        "",
-        "log",
-        ended,
-        env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_STALL_SECONDS="5"),
-        behaviour={"shards": 4, "stalls_at": 2},
     ),
     "exit-0": Failing("StartupFailed", "exit code 0", "log", ended, behaviour={"fails": "exit-0"}),
     "exit-0-serving": Failing("EngineDied", "", "", ended, prompt="@exit0"),

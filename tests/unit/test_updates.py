@@ -1,0 +1,174 @@
+"""Updates that were asked for: whose turn it is, who waits, and what a failed one means for the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.decision import Update
+from llmservice_operator.control.kinds import PROJECTIONS
+from llmservice_operator.control.updates import Updates
+from llmservice_operator.observe.observed import Turn
+
+from tests.unit.decide_world import World
+from tests.unit.test_decide_rollouts import rollout, serving
+from tests.unit.test_decide_way_back import back, fail
+
+A, B, C = (Key("team-a", name) for name in "abc")
+WAITS, UNDER_WAY, FAILED = Update.WAITS, Update.UNDER_WAY, Update.FAILED
+EMPTY = Cache(PROJECTIONS)
+ASKED = {"llmservice.dev/update-requested": "now"}
+
+
+def ask(world: World, value: str = "now") -> None:
+    """A newer operator, and the request to have what it renders."""
+    world.settings = replace(world.settings, operator_image="llmservice-operator:2")
+    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
+
+
+def test_one_after_another() -> None:
+    updates = Updates()
+    assert updates.turn(A, EMPTY) == Turn(is_granted=True)
+    assert not updates.turn(B, EMPTY).is_granted
+    assert updates.tell(A, UNDER_WAY) == ()
+    assert updates.tell(B, WAITS) == ()
+    assert updates.tell(C, WAITS) == ()
+    assert updates.turn(A, EMPTY).is_granted, "who has it keeps it"
+    assert updates.tell(A, None) == (B,)
+    assert updates.turn(B, EMPTY).is_granted
+    assert not updates.turn(C, EMPTY).is_granted
+
+
+def test_as_many_at_a_time_as_the_limit_says() -> None:
+    updates = Updates(limit=2)
+    assert [updates.turn(key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
+
+
+def test_a_failed_update_stops_all_others_and_names_itself() -> None:
+    updates = Updates(limit=2)
+    assert updates.turn(A, EMPTY).is_granted
+    updates.tell(B, WAITS)
+    assert updates.tell(A, FAILED) == (B,), "they are to say so"
+    assert updates.turn(B, EMPTY) == Turn(is_granted=False, limit=2, failed=("team-a/a",))
+    assert updates.tell(A, None) == (B,)
+    assert updates.turn(B, EMPTY).is_granted
+
+
+def test_what_is_over_is_not_waited_for() -> None:
+    updates = Updates()
+    assert updates.turn(A, EMPTY).is_granted
+    updates.tell(B, WAITS)
+    updates.tell(C, WAITS)
+    updates.tell(B, None)
+    assert updates.tell(A, None) == (C,)
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["ask", *Update, None])), max_size=60))
+def test_never_more_begin_than_the_limit_and_none_while_one_failed(steps: list[tuple[Key, Any]]) -> None:
+    updates, begun, failed = Updates(), set(), set()
+    for key, step in steps:
+        if step == "ask":
+            if updates.turn(key, EMPTY).is_granted and key not in begun:
+                assert not begun
+                assert not failed - {key}
+                begun.add(key)
+        elif step in (None, WAITS) or key in begun:
+            updates.tell(key, step)
+            if step in (None, WAITS):
+                begun.discard(key)
+                failed.discard(key)
+            if step is FAILED:
+                failed.add(key)
+
+
+def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
+    world = serving(1)
+    before = world.revision()
+    world.turn = Turn(is_granted=False)
+    ask(world)
+    decision = world.step()
+    assert (decision.update, world.revision()) == (WAITS, before)
+    told = rollout(world)
+    assert told["updatePending"] is True
+    assert "1 at a time" in told["updateWaiting"]
+    assert [event.reason for event in decision.events] == ["UpdateWaiting"]
+    assert world.conditions()["Ready"]["status"] == "True"
+    assert world.step().is_steady
+    world.turn = Turn(is_granted=False, failed=("team-b/other",))
+    world.step()
+    assert "team-b/other failed" in rollout(world)["updateWaiting"]
+    world.turn = Turn(is_granted=True)
+    assert world.step().update is UNDER_WAY
+    assert world.revision() != before
+    assert "updateWaiting" not in rollout(world)
+    back(world)
+    assert world.step().update is None
+
+
+def test_an_edit_needs_no_turn() -> None:
+    world = serving(1)
+    before = world.revision()
+    world.turn = Turn(is_granted=False)
+    ask(world)
+    world.edit(batching={"maxNumSeqs": 3})
+    decision = world.step()
+    assert (world.revision() != before, decision.update) == (True, None)
+
+
+def test_an_interrupted_begin_needs_its_turn_again() -> None:
+    """The record was made and the Deployment was not changed: the operator was started again in between."""
+    world = serving(1)
+    deployment = world.deployment
+    ask(world)
+    world.step()
+    world.children["Deployment", "x"] = deployment
+    world.turn = Turn(is_granted=False)
+    assert world.decide().update is WAITS
+
+
+def a_failed_update(**sections: Any) -> World:
+    world = serving(2, **sections)
+    ask(world)
+    world.settle()
+    fail(world)
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("sections", [{}, {"rollout": {"autoRollback": True}}], ids=["stays", "rolled back"])
+def test_a_failed_update_holds_its_turn_until_it_is_seen_to(sections: dict[str, Any]) -> None:
+    world = a_failed_update(**sections)
+    if sections:
+        back(world)
+        assert world.conditions()["Ready"]["reason"] == "RolledBack"
+    assert world.step().update is FAILED
+    del world.obj["metadata"]["annotations"]
+    world.edit(batching={"maxNumSeqs": 3})
+    world.settle()
+    assert world.step().update is None
+
+
+def cached(world: World) -> Cache:
+    """What a starting operator's watches tell."""
+    cache = Cache(PROJECTIONS)
+    cache.update("LLMService", world.obj)
+    for (kind, _), child in world.children.items():
+        if kind in PROJECTIONS:
+            cache.update(kind, child)
+    return cache
+
+
+def test_after_a_start_it_is_known_who_has_a_turn() -> None:
+    world = serving(1)
+    assert Updates().turn(A, cached(world)).is_granted
+    ask(world)
+    world.settle()
+    assert not Updates().turn(A, cached(world)).is_granted
+    back(world)
+    assert Updates().turn(A, cached(world)).is_granted
+    assert Updates().turn(A, cached(a_failed_update())).failed == ("team-a/x",)

@@ -80,6 +80,16 @@ def test_a_service_is_measured_by_its_name(server: Server, tmp_path: Path) -> No
     assert (run["summary"]["answered"], run["summary"]["failures"]) == (8, {})
 
 
+def test_a_service_is_probed_from_inside_the_cluster(server: Server) -> None:
+    """vLLM's own answers are whole by the probe's account, and of its pod nothing is left."""
+    words = ("--duration", "4", "--rate", "3", "--api", "chat", "--retries", "0", "--json")
+    told = json.loads(llmservice(server, "probe", NAME, *words))
+    assert told["target"]["name"] == f"http://{NAME}.{server.namespace}.svc"
+    assert (told["summary"]["sent"], told["summary"]["complete"], told["losses"]) == (12, 12, [])
+    pods = server.cluster.list("pods", server.namespace, "app.kubernetes.io/name=llmservice-probe")
+    assert [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]] == []
+
+
 def test_one_load_by_three_disciplines(server: Server, tmp_path: Path, record: Record) -> None:
     """The same requests, the same server, the same answers: only who waits for whom differs."""
     out, picture = tmp_path / "result.json", tmp_path / "result.svg"

@@ -61,7 +61,7 @@ class World:
             return seen["observedGeneration"] == generation and {*counts, len(self.pods())} == {self.replicas}
 
         eventually(f"{self.replicas} replicas", look, self.settles_within)
-        self.cluster.wait_condition(self.namespace, NAME, "Ready", "True", timeout=30)
+        self.cluster.wait_condition(self.namespace, NAME, "Ready", "True", timeout=self.settles_within)
 
     @contextmanager
     def story(self, name: str) -> Iterator[None]:

@@ -170,7 +170,18 @@ def structural() -> Iterator[Bad]:
     )
     yield Bad("replicas-negative", {"scaling.replicas": -1}, "spec.scaling.replicas", ("greater than or equal to 0",))
     yield Bad("replicas-many", {"scaling.replicas": 1001}, "spec.scaling.replicas", ("less than or equal to 1000",))
-    yield Bad("strategy", {"rollout.strategy": "Auto"}, "spec.rollout.strategy", ('"Surge", "Replace", "Recreate"',))
+    yield Bad(
+        "strategy",
+        {"rollout.strategy": "BlueGreen"},
+        "spec.rollout.strategy",
+        ('"Auto", "Surge", "Replace", "Recreate"',),
+    )
+    yield Bad(
+        "pinned-revision",
+        {"rollout.pinnedRevision": "x-0123456789"},
+        "spec.rollout.pinnedRevision",
+        ("should match",),
+    )
     yield Bad(
         "deadline",
         {"rollout.progressDeadlineSeconds": 5},

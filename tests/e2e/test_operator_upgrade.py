@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_an_upgrade_restarts_nothing_whatever_else_changes(
     cluster: Cluster, served: dict[str, str], upgraded: None
 ) -> None:
     for name in NAMES:
-        eventually(f"an update pending of {name}", lambda n=name: rollout(cluster, n).get("updatePending"), 60)
+        eventually(f"an update pending of {name}", partial(is_pending, cluster, name), 60)
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "e2e-upgrade-lost"}}
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(node))
     cluster.kubectl("scale", "llms/one", "--replicas=2", "-n", NAMESPACE)
@@ -95,11 +96,12 @@ def test_it_takes_effect_with_the_next_change_that_needs_a_restart(cluster: Clus
 def test_it_takes_effect_on_request_one_service_at_a_time(cluster: Cluster, upgraded: None) -> None:
     for name in NAMES:
         cluster.patch("llmservices", NAMESPACE, name, ASKED)
-    waited, deadline = set(), time.monotonic() + 120
+    waited: set[str] = set()
+    deadline = time.monotonic() + 120
     done: set[str] = set()
     while done != set(NAMES):
         assert time.monotonic() < deadline, f"only {done} are done"
-        under_way = set()
+        under_way: set[str] = set()
         for name in NAMES:
             there = pods(cluster, name).values()
             if rollout(cluster, name).get("updateWaiting"):
@@ -111,8 +113,13 @@ def test_it_takes_effect_on_request_one_service_at_a_time(cluster: Cluster, upgr
     assert len(waited) == 2
     for name in NAMES:
         cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
-        eventually(f"nothing pending of {name}", lambda n=name: is_settled(rollout(cluster, n)), 30)
+        eventually(f"nothing pending of {name}", partial(is_settled, cluster, name), 30)
 
 
-def is_settled(told: JSON) -> bool:
+def is_pending(cluster: Cluster, name: str) -> bool:
+    return bool(rollout(cluster, name).get("updatePending"))
+
+
+def is_settled(cluster: Cluster, name: str) -> bool:
+    told = rollout(cluster, name)
     return told["stableRevision"] == told["revision"] and not {"updatePending", "updateWaiting"} & set(told)

@@ -58,7 +58,7 @@ def strategy_of(world: World) -> Strategy:
 
 TWO = {"parallelism": {"tensorParallelSize": 2}}
 ELSEWHERE = {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}
-TAINTED = {"taints": (("team", "b", "NoSchedule"),)}
+TAINTS = (("team", "b", "NoSchedule"),)
 # id, replicas, what is free, the change, the strategy, words of the reason
 BEGUN: list[tuple[str, int, Room, Json, Strategy, str]] = [
     ("room for one more", 1, a_room(1), {}, "Surge", "There is room for one more pod"),
@@ -69,7 +69,7 @@ BEGUN: list[tuple[str, int, Room, Json, Strategy, str]] = [
     ("too large for the place of an old one", 1, a_room(0), TWO, "Surge", "even without an old one"),
     ("one place and one free are enough", 1, a_room(1), TWO, "Replace", "it needs 2 x nvidia.com/gpu"),
     ("no node of the selector", 1, a_room(1), ELSEWHERE, "Surge", "No node takes such a pod"),
-    ("no node without a taint", 1, a_room(1, **TAINTED), {}, "Surge", "No node takes such a pod"),
+    ("no node without a taint", 1, a_room(1, taints=TAINTS), {}, "Surge", "No node takes such a pod"),
     ("the old one is on another node", 1, a_room(0, name="node-b"), {}, "Surge", "even without an old one"),
     ("nobody may look", 1, Room(missing_right="list pods in all namespaces"), {}, "Surge", "no right to list pods"),
 ]  # fmt: skip

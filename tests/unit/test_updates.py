@@ -70,7 +70,9 @@ def test_what_is_over_is_not_waited_for() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["ask", *Update, None])), max_size=60))
 def test_never_more_begin_than_the_limit_and_none_while_one_failed(steps: list[tuple[Key, Any]]) -> None:
-    updates, begun, failed = Updates(), set(), set()
+    updates = Updates()
+    begun: set[Key] = set()
+    failed: set[Key] = set()
     for key, step in steps:
         if step == "ask":
             if updates.turn(key, EMPTY).is_granted and key not in begun:

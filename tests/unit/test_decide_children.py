@@ -283,6 +283,37 @@ def test_orphans_are_adopted_without_force_and_without_a_restart() -> None:
     assert world.conditions()["Accepted"]["status"] == "True"
 
 
+def orphaned(world: World) -> None:
+    """Deleted with its children left behind, and made again."""
+    for child in world.children.values():
+        del child["metadata"]["ownerReferences"]
+    world.obj["metadata"]["uid"] = "22222222-2222-4222-8222-222222222222"
+    del world.obj["status"]
+
+
+def test_orphaned_records_of_other_revisions_are_adopted_too() -> None:
+    world = serving()
+    world.edit(batching={"maxNumSeqs": 4})
+    world.settle()
+    before = {name: child["data"] for (kind, name), child in world.children.items() if kind == "ControllerRevision"}
+    orphaned(world)
+    world.settle()
+    records = {name: child for (kind, name), child in world.children.items() if kind == "ControllerRevision"}
+    assert {name: child["data"] for name, child in records.items()} == before
+    owners = {child["metadata"]["ownerReferences"][0]["uid"] for child in records.values()}
+    assert (len(records), owners) == (2, {world.obj["metadata"]["uid"]})
+
+
+def test_an_orphan_with_fields_of_somebody_else_is_told_of() -> None:
+    world = serving()
+    orphaned(world)
+    world.refused["Service", "x"] = Refusal(409, 'conflict with "somebody-else": .spec.selector')
+    world.step()
+    accepted = world.conditions()["Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "NameConflict")
+    assert ".spec.selector" in accepted["message"]
+
+
 def test_children_of_a_deleted_namesake_are_waited_for() -> None:
     world = serving()
     world.obj["metadata"]["uid"] = "22222222-2222-4222-8222-222222222222"

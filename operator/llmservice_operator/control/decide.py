@@ -29,7 +29,7 @@ from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
 from llmservice_operator.control.rollout import Change, Way, first, rollout_events, standing_strategy, way
 from llmservice_operator.control.updates import waits_on
-from llmservice_operator.control.wanted import Wanted, kept_up, wanted, with_hash
+from llmservice_operator.control.wanted import Wanted, adopted, kept_up, wanted, with_hash
 from llmservice_operator.control.way_back import WayBack, digest_of, way_back
 from llmservice_operator.observe.facts import DeploymentFacts, RevisionFacts
 from llmservice_operator.observe.observed import Observed, Turn
@@ -104,7 +104,8 @@ def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
     how = _way(case, choice)
     if how.lack is not None:
         return Decision(lack=how.lack)
-    children = wanted(service, choice, how.strategy)
+    orphans = (r for r in case.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != choice.label)
+    children = [*wanted(service, choice, how.strategy), *adopted(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, case.now)

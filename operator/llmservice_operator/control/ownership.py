@@ -45,10 +45,11 @@ def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, 
     for child in observed.children():
         if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN:
             found.append(_conflict(child.kind, child.name, _owner(child)))
-    known = {(child.kind, child.name) for child in observed.children()}
+    # A child of ours that answers 409 only changed meanwhile. An unknown one is not ours, and in one that nobody owns
+    # somebody else has fields, which are not taken away from him.
+    ours = {(c.kind, c.name) for c in observed.children() if ownership(c, service) is not Ownership.ORPHAN}
     for (kind, name), refusal in sorted(observed.refused.items()):
-        # A known child that answers 409 only changed meanwhile; an unknown one is not ours.
-        if refusal.code == 409 and (kind, name) in ids - known:
+        if refusal.code == 409 and (kind, name) in ids - ours:
             found.append(_conflict(kind, name, refusal.message))
     return tuple(found)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pdb, pvc
+from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.controller_revision import controller_revision
 from llmservice_operator.build.deployment import Strategy, deployment
 from llmservice_operator.build.meta import APPLIED_HASH, Manifest
 from llmservice_operator.build.service import service as service_manifest
 from llmservice_operator.control.choose import Choice
+from llmservice_operator.observe.facts import RevisionFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,17 @@ class Wanted:
 def wanted(service: LLMService, choice: Choice, strategy: Strategy) -> list[Wanted]:
     """What pods need comes before the pods."""
     return [with_hash(manifest) for manifest in _manifests(service, choice, strategy)]
+
+
+def adopted(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[Wanted]:
+    """Records that nobody owns any more, as they are: one that is not adopted would outlive every service."""
+    manifests = []
+    for record in orphans:
+        data = record.data()
+        chosen = Chosen.from_document(data.get("chosen") or {})
+        made = {"number": record.revision, "key": record.key, "template": data["template"], "chosen": chosen}
+        manifests.append(controller_revision(service, label=record.label, **made))
+    return [with_hash(manifest) for manifest in manifests]
 
 
 def kept_up(service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None) -> list[Wanted]:

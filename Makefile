@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 ENGINE := .venv/.synced-vllm
 KUBECONTEXT ?=
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e bench calibration lint format crds operator engine clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench calibration lint format crds operator engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ contract: $(SYNCED) ## manifests against the running cluster's API server
 
 e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 	@.venv/bin/pytest tests/e2e
+
+chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n repeats a run, MINUTES=n)
+	@.venv/bin/pytest -s tests/chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)")
 
 bench: $(SYNCED) ## CPU time of plans; apply to first token beside a bare vLLM, in the running cluster (make cluster)
 	@$(PYTHON) -m benchmarks.plan

@@ -1,0 +1,257 @@
+"""Carries the steps out on the cluster, and remembers what was done when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+
+from tests.chaos.actions import (
+    Action,
+    Apply,
+    Delete,
+    DeleteOperatorPod,
+    EndPod,
+    ForeignDelete,
+    ForeignEdit,
+    KillOperator,
+    RefusedEdit,
+    Restart,
+    SkewLease,
+    Step,
+    Storm,
+)
+from tests.chaos.faults import Weather
+from tests.chaos.plan import PROBED
+from tests.chaos.proxy import FaultyWay
+from tests.support.cluster import COLLECTIONS, JSON, Cluster, eventually
+from tests.support.host import pause, without
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, operator_pods
+
+# The API server is away for five seconds at the most, and etcd's leader takes a moment.
+ANSWERS_WITHIN = 60.0
+# A killed server's requests are lost until kubelet, endpoint controller and kube-proxy have had their turns.
+KNOWN_WITHIN = 10.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """When requests on a service may be lost in principle, and why."""
+
+    name: str
+    began: float
+    ended: float
+    why: str
+
+
+@dataclass
+class Blows:
+    """One run's hand on the cluster."""
+
+    cluster: Cluster
+    namespace: str
+    way: FaultyWay
+    began: float
+    windows: list[Window] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def carry_out(self, step: Step) -> None:
+        """At its time or, where the one before took longer, at once."""
+        pause(max(0.0, self.began + step.at - time.time()))
+        what = self._do(step.action)
+        line = f"{time.time() - self.began:7.1f} s  {in_words(step.action)}" + (f": {what}" if what else "")
+        self.log.append(line)
+        print(line, flush=True)
+
+    def _do(self, action: Action) -> str:
+        match action:
+            case Apply(name, desired):
+                return self._apply(name, desired.manifest(name))
+            case RefusedEdit(name):
+                return self._refused(name)
+            case Delete(name, cascade):
+                return self._delete("llmservices", name, cascade)
+            case ForeignEdit(name, plural, patch):
+                return self._foreign_edit(name, plural, patch)
+            case ForeignDelete(name, plural):
+                return self._foreign_delete(name, plural)
+            case EndPod(name, pick, how):
+                return self._end_pod(name, pick, how)
+            case KillOperator(pick):
+                return self._kill_operator(pick)
+            case DeleteOperatorPod(pick):
+                return self._delete_operator_pod(pick)
+            case Restart(component, seconds):
+                return self._restart(component, seconds)
+            case SkewLease(seconds):
+                return self._skew(seconds)
+            case Storm(shares):
+                self.way.weather = Weather(dict(shares))
+                return ""
+
+    def _ask(self, method: str, path: str, **rest: Any) -> httpx.Response:
+        """Until the API server answers: it may be the one that was struck."""
+        deadline = time.monotonic() + ANSWERS_WITHIN
+        while True:
+            try:
+                answer = self.cluster.api.request(method, path, **rest)
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                if answer.status_code < 500 or time.monotonic() > deadline:
+                    return answer
+            pause(0.2)
+
+    def _path(self, plural: str, name: str, namespace: str = "") -> str:
+        return f"{COLLECTIONS[plural]}/namespaces/{namespace or self.namespace}/{plural}/{name}"
+
+    def _patch(self, path: str, body: object, kind: str, **params: str) -> httpx.Response:
+        headers = {"Content-Type": kind}
+        return self._ask("PATCH", path, params=params, content=json.dumps(body), headers=headers)
+
+    def _items(self, plural: str, selector: str, namespace: str = "") -> list[JSON]:
+        path = self._path(plural, "", namespace).rstrip("/")
+        answer = self._ask("GET", path, params={"labelSelector": selector}).raise_for_status()
+        items: list[JSON] = answer.json()["items"]
+        return items
+
+    # The services
+
+    def _apply(self, name: str, manifest: JSON) -> str:
+        self._await_end(name)
+        params = {"fieldManager": "chaos", "force": "true"}
+        answer = self._patch(self._path("llmservices", name), manifest, "application/apply-patch+yaml", **params)
+        assert answer.status_code in (200, 201), answer.text
+        return "" if answer.status_code == 200 else "created"
+
+    def _await_end(self, name: str) -> None:
+        """One that is being deleted in the foreground can be written to, and goes all the same."""
+
+        def gone() -> bool:
+            answer = self._ask("GET", self._path("llmservices", name))
+            return answer.status_code == 404 or "deletionTimestamp" not in answer.json()["metadata"]
+
+        eventually(f"the end of {name}", gone, 120)
+
+    def _refused(self, name: str) -> str:
+        body = {"spec": {"batching": {"maxNumSeqs": -1}}}
+        answer = self._patch(self._path("llmservices", name), body, "application/merge-patch+json")
+        assert answer.status_code == 422, answer.text
+        return ""
+
+    def _delete(self, plural: str, name: str, cascade: str, grace: int | None = None, namespace: str = "") -> str:
+        options = {"propagationPolicy": cascade} | ({} if grace is None else {"gracePeriodSeconds": grace})
+        answer = self._ask("DELETE", self._path(plural, name, namespace), content=json.dumps(options))
+        assert answer.status_code in (200, 202, 404), answer.text
+        return "there was none" if answer.status_code == 404 else ""
+
+    # Its children
+
+    def _foreign_edit(self, name: str, plural: str, patch: Mapping[str, Any]) -> str:
+        answer = self._patch(
+            self._path(plural, name), patch, "application/strategic-merge-patch+json", fieldManager="somebody-else"
+        )
+        assert answer.status_code in (200, 404, 409), answer.text
+        return "" if answer.status_code == 200 else f"HTTP {answer.status_code}"
+
+    def _foreign_delete(self, name: str, plural: str) -> str:
+        if plural != "controllerrevisions":
+            return self._delete(plural, name, "Background")
+        found = self._items(plural, f"llmservice.dev/service={name}")
+        for item in found[:1]:
+            return self._delete(plural, item["metadata"]["name"], "Background")
+        return "there was none"
+
+    def _pods(self, name: str) -> list[JSON]:
+        pods = self._items("pods", f"llmservice.dev/service={name}")
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def _end_pod(self, name: str, pick: int, how: str) -> str:
+        pods = self._pods(name)
+        if not pods:
+            return "there was none"
+        pod = sorted(pods, key=lambda each: str(each["metadata"]["name"]))[pick % len(pods)]["metadata"]["name"]
+        if how == "evict":
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+            answer = self._ask("POST", f"{self._path('pods', pod)}/eviction", content=json.dumps(body))
+            assert answer.status_code in (200, 201, 404, 429), answer.text
+            return pod if answer.status_code in (200, 201) else f"{pod}: not now"
+        if how == "kill":
+            self.windows.append(Window(name, time.time(), time.time() + KNOWN_WITHIN, "a killed pod"))
+            self._delete("pods", pod, "Background", grace=0)
+        else:
+            self._delete("pods", pod, "Background")
+        return str(pod)
+
+    # The operator and the control plane
+
+    def _operator_pod(self, pick: int) -> JSON | None:
+        self._ask("GET", "/readyz")
+        pods = sorted(operator_pods(self.cluster), key=lambda pod: str(pod["metadata"]["name"]))
+        return pods[pick % len(pods)] if pods else None
+
+    def _kill_operator(self, pick: int) -> str:
+        pod = self._operator_pod(pick)
+        if pod is None:
+            return "there was none"
+        try:
+            os.kill(host_process(self.cluster, pod), signal.SIGKILL)
+        except AssertionError:
+            return "it did not run"
+        return str(pod["metadata"]["name"])
+
+    def _delete_operator_pod(self, pick: int) -> str:
+        pod = self._operator_pod(pick)
+        return (
+            "there was none"
+            if pod is None
+            else self._delete("pods", pod["metadata"]["name"], "Background", namespace=OPERATOR_NAMESPACE)
+            or str(pod["metadata"]["name"])
+        )
+
+    def _restart(self, component: str, seconds: float) -> str:
+        """What is ending while nobody can say so goes on being asked: only then may a restart lose something."""
+        began = time.time()
+        unsettled = [name for name in PROBED if not self._is_settled(name)]
+        with without(self.cluster, component):
+            pause(seconds)
+        ended = time.time() + KNOWN_WITHIN
+        self.windows += [Window(name, began, ended, f"a pod ended while {component} was away") for name in unsettled]
+        return f"while pods of {', '.join(unsettled)} came and went" if unsettled else ""
+
+    def _is_settled(self, name: str) -> bool:
+        pods = self._items("pods", f"llmservice.dev/service={name}")
+        ready = [
+            condition["status"] == "True"
+            for pod in pods
+            for condition in pod["status"].get("conditions", [])
+            if condition["type"] == "Ready" and "deletionTimestamp" not in pod["metadata"]
+        ]
+        return len(ready) == len(pods) and all(ready)
+
+    def _skew(self, seconds: int) -> str:
+        moment = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        path = self._path("leases", OPERATOR, OPERATOR_NAMESPACE)
+        body = {"spec": {"renewTime": moment, "acquireTime": moment}}
+        answer = self._patch(path, body, "application/merge-patch+json", fieldManager="somebody-else")
+        assert answer.status_code in (200, 404, 409), answer.text
+        return ""
+
+
+def in_words(action: Action) -> str:
+    """As the log and the plan show it."""
+    match action:
+        case Apply(name, desired, why):
+            return f"{name}: {why} {desired}"
+        case Storm(shares):
+            return "storm: " + ", ".join(f"{kind} {share:.0%}" for kind, share in shares) if shares else "calm"
+        case _:
+            return str(action)

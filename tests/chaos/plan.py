@@ -1,0 +1,238 @@
+"""What a seed does: the same steps each time, whatever the cluster makes of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Literal
+
+from tests.chaos.actions import (
+    Action,
+    Apply,
+    Delete,
+    DeleteOperatorPod,
+    Desired,
+    EndPod,
+    ForeignDelete,
+    ForeignEdit,
+    KillOperator,
+    RefusedEdit,
+    Restart,
+    SkewLease,
+    Step,
+    Storm,
+)
+from tests.chaos.faults import Kind
+
+# Requests run on these all the time; what is done to them must lose none, but for a killed pod's.
+PROBED = ("steady-0", "steady-1")
+WILD = tuple(f"wild-{number}" for number in range(6))
+FAILURES = ("kv-cache-too-small", "unsupported-architecture", "gpu-out-of-memory", "exit-0")
+CASCADES: tuple[Literal["Background", "Foreground", "Orphan"], ...] = ("Background", "Foreground", "Orphan")
+# A service that goes again before it has taken the orphans of its name back leaves them behind, and rightly.
+ADOPTED_WITHIN = 60.0
+# Seconds at the end without a new blow, so that the last ones have come to something.
+TAIL = 10.0
+
+SERVICES = "services"
+DEPLOYMENTS = "deployments"
+BUDGETS = "poddisruptionbudgets"
+
+
+@dataclass
+class World:
+    """What the services are to be after the steps so far; None: there is none of that name."""
+
+    chance: Random
+    desired: dict[str, Desired | None]
+    due: list[Step] = field(default_factory=list)
+    adopting: dict[str, float] = field(default_factory=dict)
+    now: float = 0.0
+
+    def present(self, names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if self.desired[name] is not None]
+
+    def apply(self, name: str, desired: Desired, why: str) -> Apply:
+        self.desired[name] = desired
+        return Apply(name, desired, why)
+
+    def spec(self, name: str) -> Desired:
+        held = self.desired[name]
+        assert held is not None, name
+        return held
+
+
+def plan(seed: int, seconds: float) -> tuple[Step, ...]:
+    """The steps of a run; the last leaves the way to the API server free of faults."""
+    world = World(Random(seed), dict.fromkeys((*PROBED, *WILD)))
+    steps = [Step(0.0, world.apply(name, Desired(replicas=2), "the beginning")) for name in PROBED]
+    steps += [Step(0.0, world.apply(name, Desired(), "the beginning")) for name in WILD]
+    deck: list[Callable[[World], Action]] = []
+    while True:
+        world.now += world.chance.uniform(0.5, 4.0)
+        if world.now > seconds - TAIL:
+            break
+        if not deck:
+            deck = [draw for draw, count in DECK.items() for _ in range(count)]
+            world.chance.shuffle(deck)
+        steps += _fallen_due(world)
+        steps.append(Step(world.now, deck.pop()(world)))
+    world.now = seconds - TAIL
+    steps += [replace(step, at=min(step.at, world.now)) for step in sorted(world.due, key=lambda step: step.at)]
+    return (*steps, Step(world.now, Storm(())))
+
+
+def outcome(steps: tuple[Step, ...]) -> Mapping[str, Desired | None]:
+    """What the services are to be after the steps."""
+    found: dict[str, Desired | None] = {}
+    for step in steps:
+        match step.action:
+            case Apply(name, desired):
+                found[name] = desired
+            case Delete(name):
+                found[name] = None
+    return found
+
+
+def _fallen_due(world: World) -> list[Step]:
+    due = sorted((step for step in world.due if step.at <= world.now), key=lambda step: step.at)
+    world.due = [step for step in world.due if step.at > world.now]
+    for step in due:
+        if isinstance(step.action, Apply):
+            world.desired[step.action.name] = step.action.desired
+    return due
+
+
+def _edit_probed(world: World) -> Action:
+    """Another number of replicas, another template, other drain settings: none of them may lose a request."""
+    name = world.chance.choice(PROBED)
+    held = world.spec(name)
+    why, desired = world.chance.choice(
+        [
+            ("another number of replicas", replace(held, replicas=5 - held.replicas)),
+            ("another template", replace(held, max_num_seqs=held.max_num_seqs + 1)),
+            ("other drain settings", replace(held, drain_seconds=held.drain_seconds + 1)),
+        ]
+    )
+    return world.apply(name, desired, why)
+
+
+def _edit_wild(world: World) -> Action:
+    name = world.chance.choice(world.present(WILD))
+    held, chance = world.spec(name), world.chance
+    changes: list[tuple[str, Desired]] = [
+        ("another number of replicas", replace(held, replicas=chance.choice([0, 1, 2]))),
+        ("another template", replace(held, max_num_seqs=held.max_num_seqs + 1)),
+        ("other drain settings", replace(held, drain_seconds=held.drain_seconds + 1)),
+        ("a start that fails", replace(held, fails=chance.choice(FAILURES))),
+        ("a flag that is none", replace(held, unknown_flag=True)),
+        ("a pause", replace(held, paused=True)),
+        ("all well again", Desired(replicas=chance.choice([1, 2]), max_num_seqs=held.max_num_seqs)),
+    ]
+    is_well = not (held.fails or held.unknown_flag or held.paused)
+    if world.adopting.get(name, 0.0) > world.now:
+        changes = [changes[1], changes[2]]
+    # Half of the time a harmed one is mended, so that most serve at any time.
+    why, desired = changes[-1] if not is_well and chance.random() < 0.5 else chance.choice(changes)
+    return world.apply(name, desired, why)
+
+
+def _refused(world: World) -> Action:
+    return RefusedEdit(world.chance.choice([*PROBED, *world.present(WILD)]))
+
+
+def _delete(world: World) -> Action:
+    """It mostly comes again, and an orphaning always: whose else would the orphans be?"""
+    may_go = [name for name in world.present(WILD) if world.adopting.get(name, 0.0) <= world.now]
+    if len(may_go) < 3:
+        return _edit_wild(world)
+    name = world.chance.choice(may_go)
+    action = Delete(name, world.chance.choice(CASCADES))
+    held, wait = world.spec(name), world.chance.choice([0.0, 1.0, 5.0, 12.0])
+    world.desired[name] = None
+    again = replace(held, max_num_seqs=held.max_num_seqs + world.chance.choice([0, 1]))
+    if action.cascade == "Orphan":
+        again = Desired(replicas=1, max_num_seqs=again.max_num_seqs)
+        world.adopting[name] = world.now + wait + ADOPTED_WITHIN
+    if action.cascade == "Orphan" or world.chance.random() < 0.8:
+        world.due.append(Step(world.now + wait, Apply(name, again, "it comes again")))
+    return action
+
+
+def _foreign_edit(world: World) -> Action:
+    chance = world.chance
+    label = {"metadata": {"labels": {"team": f"blue-{chance.randrange(9)}"}}}
+    harmless: list[tuple[str, Mapping[str, object]]] = [
+        (DEPLOYMENTS, label),
+        (SERVICES, label),
+        (BUDGETS, {"spec": {"maxUnavailable": None, "minAvailable": 0}}),
+        (DEPLOYMENTS, {"spec": {"replicas": 4}}),
+        (DEPLOYMENTS, {"spec": {"revisionHistoryLimit": 1}}),
+    ]
+    harmful: list[tuple[str, Mapping[str, object]]] = [
+        (SERVICES, {"spec": {"selector": {"llmservice.dev/service": "nobody"}}}),
+        (SERVICES, {"spec": {"publishNotReadyAddresses": True}}),
+        (DEPLOYMENTS, {"spec": {"replicas": 0}}),
+        (DEPLOYMENTS, {"spec": {"paused": True}}),
+        (DEPLOYMENTS, {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}),
+    ]
+    is_probed = chance.random() < 0.3
+    plural, patch = chance.choice(harmless if is_probed else [*harmless, *harmful])
+    return ForeignEdit(chance.choice(PROBED if is_probed else world.present(WILD)), plural, patch)
+
+
+def _foreign_delete(world: World) -> Action:
+    kinds = (DEPLOYMENTS, SERVICES, BUDGETS, "controllerrevisions")
+    return ForeignDelete(world.chance.choice(world.present(WILD)), world.chance.choice(kinds))
+
+
+def _end_pod(world: World) -> Action:
+    pick, is_probed = world.chance.randrange(100), world.chance.random() < 0.6
+    name = world.chance.choice(PROBED if is_probed else world.present(WILD))
+    gently: Literal["evict", "delete"] = "evict" if is_probed else "delete"
+    return EndPod(name, pick, "kill" if world.chance.random() < 0.25 else gently)
+
+
+def _storm(world: World) -> Action:
+    """Some kinds of faults at once for some seconds; mild enough that work gets done, strong enough to hit it all."""
+    chance = world.chance
+    kinds = chance.sample(sorted(Kind), chance.randrange(1, 5))
+    shares = tuple((kind, round(chance.uniform(0.05, 0.35) / len(kinds) ** 0.5, 3)) for kind in kinds)
+    world.due = [step for step in world.due if not isinstance(step.action, Storm)]
+    world.due.append(Step(world.now + chance.uniform(6, 20), Storm(())))
+    return Storm(shares)
+
+
+def _restart(world: World) -> Action:
+    components: tuple[Literal["kube-apiserver", "etcd"], ...] = ("kube-apiserver", "etcd")
+    return Restart(world.chance.choice(components), round(world.chance.uniform(0.5, 5), 1))
+
+
+def _skew(world: World) -> Action:
+    return SkewLease(world.chance.choice([-3600, -30, -9, 9, 30, 3600, 86_400]))
+
+
+def _kill_operator(world: World) -> Action:
+    return KillOperator(world.chance.randrange(100))
+
+
+def _delete_operator(world: World) -> Action:
+    return DeleteOperatorPod(world.chance.randrange(100))
+
+
+# Drawn without putting back, so that three minutes have some of each.
+DECK: Mapping[Callable[[World], Action], int] = {
+    _edit_probed: 7,
+    _edit_wild: 14,
+    _refused: 2,
+    _delete: 6,
+    _foreign_edit: 8,
+    _foreign_delete: 5,
+    _end_pod: 8,
+    _kill_operator: 3,
+    _delete_operator: 2,
+    _restart: 2,
+    _skew: 3,
+    _storm: 7,
+}

@@ -1,0 +1,153 @@
+"""Everything at once: edits, deletes, kills, restarts, a clock that is wrong and a network that lies.
+
+Afterwards the cluster is what the specs ask for, nothing is left over, and no request was lost that need not be.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from random import Random
+
+from localcluster.network import GATEWAY
+from tests.chaos import aftermath
+from tests.chaos.actions import Step, Storm
+from tests.chaos.blows import Blows
+from tests.chaos.plan import PROBED, outcome, plan
+from tests.chaos.proxy import FaultyWay, serving
+from tests.support.audit import writes_since
+from tests.support.cluster import Cluster, eventually
+from tests.support.host import pause
+from tests.support.measured import Record
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, set_replicas
+from tests.support.traffic import Traffic, traffic
+
+NAMESPACE = "chaos"
+PORT = 6444
+# For the operator's back-off after kills, for the kubelet's of failing starts, and for rollouts.
+SETTLES_WITHIN = 240.0
+QUIET = 30.0
+
+
+@contextmanager
+def faulty_way(cluster: Cluster, seed: int) -> Iterator[FaultyWay]:
+    """The operator, twice, with its way to the API server through the proxy; as it was afterwards."""
+    pki = cluster.paths.pki
+    trusted = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    way = FaultyWay("https://127.0.0.1:6443", trusted, Random(seed))
+    with serving(way, GATEWAY, PORT, pki / "apiserver.crt", pki / "apiserver.key"):
+        reach(cluster, {"KUBERNETES_SERVICE_HOST": GATEWAY, "KUBERNETES_SERVICE_PORT": str(PORT)}, replicas=2)
+        try:
+            yield way
+        finally:
+            reach(cluster, {}, replicas=1)
+
+
+def reach(cluster: Cluster, variables: Mapping[str, str], replicas: int) -> None:
+    """By Helm's values: should this process be killed, the next install of the operator puts it right."""
+    environment = json.dumps([{"name": name, "value": value} for name, value in variables.items()])
+    chart = str(cluster.paths.root / "charts" / OPERATOR)
+    values = ("--reuse-values", "--set", f"replicas={replicas}", "--set-json", f"extraEnv={environment}")
+    cluster.helm("upgrade", OPERATOR, chart, "-n", OPERATOR_NAMESPACE, *values, "--wait", "--timeout", "120s")
+    eventually("no other pod of the operator", lambda: len(operator_pods(cluster)) == replicas, 60)
+
+
+@contextmanager
+def own_namespace(cluster: Cluster) -> Iterator[None]:
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    yield
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def test_chaos(cluster: Cluster, seed: int, seconds: float, record: Record) -> None:
+    print(f"\nmake chaos SEED={seed} MINUTES={seconds / 60:g} repeats this run", flush=True)
+    steps = plan(seed, seconds)
+    with own_namespace(cluster), faulty_way(cluster, seed) as way:
+        blows = Blows(cluster, NAMESPACE, way, time.time())
+        try:
+            probes = run(cluster, blows, steps)
+            settle(cluster, steps)
+            check_aftermath(cluster, blows, probes)
+        except BaseException:
+            tell(cluster, blows, seed)
+            raise
+    record(seed=seed, steps=len(steps), passed=way.passed, struck=dict(way.struck), **figures(blows, probes))
+
+
+def run(cluster: Cluster, blows: Blows, steps: Sequence[Step]) -> dict[str, Traffic]:
+    """The first steps make the services; then load runs on some of them until the last step has been taken."""
+    beginning = [step for step in steps if step.at == 0.0]
+    for step in beginning:
+        blows.carry_out(step)
+    for name in PROBED:
+        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=120)
+    with ExitStack() as stack:
+        words = ("--rate", "3", "--duration", "1h", "--output-tokens", "4,40")
+        probes = {name: stack.enter_context(traffic(cluster, NAMESPACE, name, *words)) for name in PROBED}
+        blows.began = time.time()
+        for step in steps[len(beginning) :]:
+            blows.carry_out(step)
+        for name in PROBED:
+            cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=SETTLES_WITHIN)
+    return probes
+
+
+def settle(cluster: Cluster, steps: Sequence[Step]) -> None:
+    """Every service is what its spec asks for, told by the processes that went through all of it."""
+    wanted = outcome(tuple(steps))
+    assert isinstance(steps[-1].action, Storm)
+    deadline = time.monotonic() + SETTLES_WITHIN
+    while True:
+        wrong = {name: aftermath.unlike(cluster, NAMESPACE, name, desired) for name, desired in wanted.items()}
+        wrong = {name: how for name, how in wrong.items() if how}
+        if not wrong:
+            return
+        assert time.monotonic() < deadline, json.dumps(wrong, indent=1)
+        pause(1)
+
+
+def check_aftermath(cluster: Cluster, blows: Blows, probes: dict[str, Traffic]) -> None:
+    eventually("nothing that goes away", lambda: not aftermath.stuck(cluster, NAMESPACE), 60)
+    assert aftermath.orphans(cluster, NAMESPACE) == []
+    for name, probe in probes.items():
+        assert aftermath.lost_without_excuse(name, probe, blows.windows) == []
+    memory = aftermath.memory(cluster)
+    assert all(taken < aftermath.MEMORY_MIB for taken in memory.values()), memory
+    nothing_is_written(cluster)
+    # New processes read everything anew, and want nothing to be otherwise either.
+    for pod in operator_pods(cluster):
+        name = pod["metadata"]["name"]
+        cluster.kubectl("delete", "pod", name, "-n", OPERATOR_NAMESPACE, "--wait=true")
+    set_replicas(cluster, 2)
+    nothing_is_written(cluster)
+
+
+def nothing_is_written(cluster: Cluster) -> None:
+    began = time.time()
+    pause(QUIET)
+    assert [write for write in writes_since(cluster, began) if write.namespace == NAMESPACE] == []
+
+
+def figures(blows: Blows, probes: dict[str, Traffic]) -> dict[str, object]:
+    return {
+        "windows": [f"{window.name}: {window.why}" for window in blows.windows],
+        "sent": {name: len(probe.rows) for name, probe in probes.items()},
+        "lost": {name: sum(1 for row in probe.rows if not row.is_complete) for name, probe in probes.items()},
+    }
+
+
+def tell(cluster: Cluster, blows: Blows, seed: int) -> None:
+    """What a failure is looked into with."""
+    print(f"\nseed {seed}; faults so far: {dict(blows.way.struck)}; the last steps:")
+    print("\n".join(blows.log[-15:]))
+    print(f"logs: {cluster.paths.logs}; the API server's audit: {cluster.paths.audit_log}")
+    for pod in operator_pods(cluster):
+        name = pod["metadata"]["name"]
+        log = cluster.kubectl("logs", name, "-n", OPERATOR_NAMESPACE, expect=None)
+        kept = cluster.paths.logs / f"chaos-{name}.log"
+        kept.write_text(log)
+        print(f"{kept} ends:", *(line[:300] for line in log.splitlines()[-8:]), sep="\n  ")

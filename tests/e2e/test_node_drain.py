@@ -1,0 +1,115 @@
+"""A node is drained, and then the other one, the operator's own: no request is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.conftest import make_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.measured import Record
+from tests.support.nodes import FIRST, SECOND, pods_by_node, second_node, spread
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
+from tests.support.services import llmservice, stand_in
+from tests.support.traffic import Traffic, in_figures, traffic
+
+NAME = "spread"
+
+
+@dataclass(frozen=True)
+class World:
+    """Two replicas on two nodes, with requests on them."""
+
+    cluster: Cluster
+    namespace: str
+    probe: Traffic
+    within: float
+
+    def on(self, node: str) -> int:
+        return len(pods_by_node(self.cluster, self.namespace, NAME)[node])
+
+    def settled(self) -> None:
+        """Two ready replicas, and none that still goes away."""
+
+        def look() -> bool:
+            seen: JSON = self.cluster.must_get("deployments", self.namespace, NAME)["status"]
+            every = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={NAME}")
+            return bool(seen.get("readyReplicas", 0) == len(every) == 2)
+
+        eventually("two replicas", look, self.within)
+        self.cluster.wait_condition(self.namespace, NAME, "Ready", "True", timeout=30)
+
+    def drain(self, node: str, selector: str) -> None:
+        """What `kubectl drain` does to a node, for these of its pods: the load's own pod and other tests' stay."""
+        words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={selector}")
+        self.cluster.kubectl("drain", node, *words, f"--timeout={self.within:.0f}s", timeout=self.within + 30)
+
+
+@contextmanager
+def world(cluster: Cluster, namespace: str, service: JSON, within: float, *load: str) -> Iterator[World]:
+    make_namespace(cluster, namespace)
+    try:
+        cluster.apply(service, namespace)
+        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=within)
+        with traffic(cluster, namespace, NAME, "--duration", "1h", *load) as probe:
+            yield World(cluster, namespace, probe, within)
+        assert probe.unaccounted() == [], "between the stories"
+    finally:
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def both_nodes_are_drained(world: World, record: Record) -> None:
+    cluster, probe = world.cluster, world.probe
+    assert (world.on(FIRST), world.on(SECOND)) == (1, 1)
+
+    with probe.during("drain of the other node"):
+        world.drain(SECOND, f"llmservice.dev/service={NAME}")
+        world.settled()
+    assert (world.on(FIRST), world.on(SECOND)) == (2, 0)
+    cluster.kubectl("uncordon", SECOND)
+
+    (old,) = operator_pods(cluster)
+    with probe.during("drain of the operator's node"):
+        world.drain(FIRST, f"app.kubernetes.io/name={OPERATOR}")
+        world.drain(FIRST, f"llmservice.dev/service={NAME}")
+        world.settled()
+    assert (world.on(FIRST), world.on(SECOND)) == (0, 2)
+    (new,) = operator_pods(cluster)
+    assert new["spec"]["nodeName"] == SECOND
+    eventually("it leads", lambda: leader(cluster).startswith(new["metadata"]["name"]), 30)
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]
+    cluster.kubectl("uncordon", FIRST)
+
+    record(**{name: in_figures(story) for name, story in probe.stories.items()})
+    for story in probe.stories:
+        assert probe.stories[story].sent > 0
+        assert probe.lost(story) == 0, probe.of(story)
+
+
+@pytest.fixture
+def home(cluster: Cluster) -> Iterator[None]:
+    """The operator is on the first node before and after: the other one goes."""
+    yield
+    for pod in operator_pods(cluster):
+        cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
+    cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
+
+
+def test_drains_lose_nothing(cluster: Cluster, home: None, record: Record) -> None:
+    service = stand_in(
+        NAME, {"start_seconds": 2, "tokens_per_second": 20}, scaling={"replicas": 2}, podTemplate=spread(NAME)
+    )
+    load = ("--rate", "8", "--output-tokens", "10,20,80")
+    with second_node(cluster), world(cluster, "e2e-drain", service, 120, *load) as made:
+        both_nodes_are_drained(made, record)
+
+
+@pytest.mark.full
+def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, home: None, record: Record) -> None:
+    service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
+    load = ("--rate", "1", "--output-tokens", "16,64")
+    with second_node(cluster, engine=True), world(cluster, "e2e-drain-vllm", service, 600, *load) as made:
+        both_nodes_are_drained(made, record)

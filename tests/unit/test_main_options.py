@@ -19,7 +19,8 @@ leaderElection: {enabled: false, leaseName: mine, leaseNamespace: system}
 health: {port: 9001}
 metrics: {port: 9002}
 logging: {format: console, level: debug}
-services: {operatorImage: "op:1", defaultCpuImage: "cpu:1", runAsUser: 4000}
+operator: {maxConcurrentUpdates: 3}
+services: {operatorImage: "op:1", defaultCpuImage: "cpu:1", runAsUser: 4000, surgeDeadlineSeconds: 30}
 """
 
 
@@ -42,6 +43,7 @@ def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
     assert (options.health_port, options.metrics_port) == (9001, 9002)
     assert (options.log_format, options.log_level) == ("console", "debug")
     assert (options.services.operator_image, options.services.run_as_user) == ("op:1", 4000)
+    assert (options.max_concurrent_updates, options.services.surge_deadline_seconds) == (3, 30)
 
 
 def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -59,6 +61,12 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
     assert options.namespaces == ("from", "environment")
     assert options.services.operator_image == "op:1"
     assert (options.services.default_cpu_image, options.services.run_as_user) == ("cpu:2", 5000)
+
+
+def test_without_a_turn_for_anybody_no_update_would_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(["--max-concurrent-updates", "0"], {})
+    assert "--max-concurrent-updates: at least 1" in capsys.readouterr().err
 
 
 def test_namespaces_may_be_repeated() -> None:

@@ -68,10 +68,16 @@ class Remote:
             if not self._has_ended.is_set():
                 await asyncio.sleep(LOOK_SECONDS)
         if not self._has_ended.is_set():
-            raise CliError(
-                f"the pod {self.name} ended before the probe did: {' / '.join(self._last_words[-3:]) or 'no message'}",
-                "look at what it says; --image names another image of the operator, 0.1.0 or later",
-            )
+            raise self._broken()
+
+    def _broken(self) -> CliError:
+        early = f"the pod {self.name} ended before the probe did"
+        if self._last_words:
+            remedy = "see what it says; --image names another image of the operator"
+            return CliError(f"{early}: {' / '.join(self._last_words[-3:])}", remedy)
+        return CliError(
+            f"{early}, without a word", "see the events of its node: was it drained, lost or out of memory?"
+        )
 
     async def _until_started(self) -> None:
         deadline = asyncio.get_running_loop().time() + START_SECONDS

@@ -43,7 +43,8 @@ grep -E "$1/" /proc/self/mounts
 for f in net/ipv4/ip_forward net/ipv4/conf/all/route_localnet net/bridge/bridge-nf-call-iptables; do
   echo $f $(cat /proc/sys/$f)
 done
-ls -d /sys/fs/cgroup/*/kubepods /sys/fs/cgroup/*/llmservice-*; ip route; ls /run/netns /run/llmservice-localcluster; true
+ls -d /sys/fs/cgroup/*/kubepods /sys/fs/cgroup/*/llmservice-*; ip route
+ls /run/netns /run/llmservice-localcluster; true
 """
 PODS = {
     "apiVersion": "apps/v1",

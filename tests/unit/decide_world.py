@@ -77,6 +77,9 @@ def an_llmservice(spec: Json | None = None, **metadata: Any) -> Json:
     }
 
 
+GRANTED = Turn(is_granted=True)
+
+
 @dataclass
 class World:
     """One LLMService, its children and its pods."""
@@ -105,7 +108,7 @@ class World:
     """What Events say of pods, by name."""
     event_reads: int = 0
     room_reads: int = 0
-    turn: Turn = Turn(is_granted=True)
+    turn: Turn = GRANTED
     """Whether an update that is asked for may begin."""
     settings: Settings = SETTINGS
     now: datetime = NOW

@@ -113,10 +113,12 @@ EMPTY = {
 CASES: dict[str, Failing] = {
     # what takes longest comes first: all run beside each other
     "hang": Failing("EngineHung", "", "", ended, prompt="@hang", is_slow=True),
+    "exit-0-serving": Failing("EngineDied", "", "", ended, prompt="@exit0"),
+    "dies-serving": Failing("EngineDied", "", "", ended, prompt="@die"),
     "hub-unreachable": Failing(
         "ModelDownloadFailed",
         "127.0.0.1:9",
-        "network",
+        "proxy",
         ended,
         {"model": {"uri": "hf://team/tiny"}, **env(HF_ENDPOINT="http://127.0.0.1:9")},
         is_slow=True,
@@ -147,9 +149,11 @@ CASES: dict[str, Failing] = {
     "quota": Failing(
         "QuotaExceeded", "quota team", "quota", no_pod, {"runtime": {"resources": {"requests": {"cpu": "900"}}}}
     ),
-    "no-claim": Failing("VolumeUnavailable", '"nowhere"', "claim", unplaced, {"model": {"uri": "pvc://nowhere/tiny"}}),
+    "no-claim": Failing(
+        "VolumeUnavailable", '"nowhere"', "spec.model.uri", unplaced, {"model": {"uri": "pvc://nowhere/tiny"}}
+    ),
     "unbound-claim": Failing(
-        "VolumeUnavailable", "unbound", "claim", unplaced, {"model": {"uri": "pvc://unbound/tiny"}}
+        "VolumeUnavailable", "unbound", "spec.model.uri", unplaced, {"model": {"uri": "pvc://unbound/tiny"}}
     ),
     "no-volume": Failing("VolumeUnavailable", "nobody-made-it", "volumes", placed, placement(**VOLUME)),
     "no-secret": Failing(
@@ -184,7 +188,7 @@ CASES: dict[str, Failing] = {
     "gated": Failing(
         "ModelAccessDenied",
         "team/gated",
-        "Ask for access",
+        "spec.model.tokenSecretRef",
         ended,
         {"model": {"uri": "hf://team/gated"}, **env(HF_ENDPOINT="{hub}")},
     ),
@@ -199,18 +203,18 @@ CASES: dict[str, Failing] = {
         "KVCacheTooSmall", "", "spec.batching.maxModelLen", ended, behaviour={"fails": "kv-cache-too-small"}
     ),
     "gpu-memory": Failing(
-        "GPUOutOfMemory", "out of memory", "gpuMemoryUtilization", ended, behaviour={"fails": "gpu-out-of-memory"}
+        "GPUOutOfMemory", "out of memory", "spec.precision", ended, behaviour={"fails": "gpu-out-of-memory"}
     ),
     "host-memory": Failing(
         "MemoryLimitExceeded",
         "",
         MEMORY,
         ended,
-        {"runtime": {"resources": {"requests": {"memory": "32Mi"}, "limits": {"memory": "32Mi"}}}},
+        {"runtime": {"resources": {"requests": {"memory": "16Mi"}, "limits": {"memory": "16Mi"}}}},
     ),
     "exit-0": Failing("StartupFailed", "exit code 0", "log", ended, behaviour={"fails": "exit-0"}),
-    "exit-0-serving": Failing("EngineDied", "", "", ended, prompt="@exit0"),
-    "first-request": Failing("SmokeRequestFailed", "", "", ended, behaviour={"first_request": "die"}),
-    "dies-serving": Failing("EngineDied", "", "", ended, prompt="@die"),
-    "sigill": Failing("IllegalInstruction", "SIGILL", "float32", ended, behaviour={"first_request": "sigill"}),
+    "first-request": Failing("EngineDied", "", "log", ended, behaviour={"first_request": "die"}),
+    "sigill": Failing(
+        "IllegalInstruction", "Illegal instruction", "float32", ended, behaviour={"first_request": "sigill"}
+    ),
 }

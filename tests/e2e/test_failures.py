@@ -100,9 +100,6 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
         cluster.apply(UNBOUND, NAMESPACE)
         services, pods, deployments = (stack.enter_context(watching(cluster, kind, NAMESPACE)) for kind in WATCHED)
         found = Failures(cluster, services, pods, deployments, time.time())
-        for name in CASES:
-            if CASES[name].prompt:
-                threading.Thread(target=ask, args=(found, name), daemon=True).start()
         others = [stand_in(BLOCKED), stand_in(CUT, {"tokens_per_second": 5}, drain={"timeoutSeconds": 1})]
         apply_all(cluster, others)
         # Two processors: what is measured is not how long all of them take to start together.
@@ -110,6 +107,9 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
             apply_all(
                 cluster, [stand_in(name, CASES[name].behaviour, **filled(CASES[name].spec, where)) for name in wave]
             )
+            for name in wave:
+                if CASES[name].prompt:
+                    threading.Thread(target=ask, args=(found, name), daemon=True).start()
             for name in wave:
                 if not CASES[name].is_slow:
                     found.told(name, CASES[name].reason, time.time() - found.began + WAVE_SECONDS)

@@ -48,6 +48,7 @@ class World:
     desired: dict[str, Desired | None]
     due: list[Step] = field(default_factory=list)
     adopting: dict[str, float] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
     now: float = 0.0
 
     def present(self, names: tuple[str, ...]) -> list[str]:
@@ -148,7 +149,9 @@ def _delete(world: World) -> Action:
     if len(may_go) < 3:
         return _edit_wild(world)
     name = world.chance.choice(may_go)
-    action = Delete(name, world.chance.choice(CASCADES))
+    # Fields of orphans that somebody else has set are his, and adopting them would take them from him: a NameConflict.
+    action = Delete(name, world.chance.choice(CASCADES[:2] if name in world.touched else CASCADES))
+    world.touched.discard(name)
     held, wait = world.spec(name), world.chance.choice([0.0, 1.0, 5.0, 12.0])
     world.desired[name] = None
     again = replace(held, max_num_seqs=held.max_num_seqs + world.chance.choice([0, 1]))
@@ -179,7 +182,9 @@ def _foreign_edit(world: World) -> Action:
     ]
     is_probed = chance.random() < 0.3
     plural, patch = chance.choice(harmless if is_probed else [*harmless, *harmful])
-    return ForeignEdit(chance.choice(PROBED if is_probed else world.present(WILD)), plural, patch)
+    name = chance.choice(PROBED if is_probed else world.present(WILD))
+    world.touched.add(name)
+    return ForeignEdit(name, plural, patch)
 
 
 def _foreign_delete(world: World) -> Action:

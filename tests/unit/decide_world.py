@@ -110,6 +110,8 @@ class World:
     room_reads: int = 0
     turn: Turn = GRANTED
     """Whether an update that is asked for may begin."""
+    begun: tuple[str, str] | None = None
+    """What the decision before this one said of the rollout that it began."""
     settings: Settings = SETTINGS
     now: datetime = NOW
     status_writes: int = 0
@@ -138,6 +140,7 @@ class World:
             refused=dict(self.refused),
             hidden=self.hidden,
             reports=dict(self.reports),
+            begun=self.begun,
         )
 
     def endpoints(self) -> EndpointFacts:

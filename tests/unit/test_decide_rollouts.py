@@ -261,11 +261,25 @@ def test_a_quota_is_a_lack_of_room_too() -> None:
     refusal = 'pods "x-1" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=1, used: 1, limited: 1'
     world.deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": refusal}]
     world.room = a_room(0)
+    assert world.step().requeue_after == 120.0, "nobody else wakes it"
     world.settle()
     assert world.obj["status"]["failure"]["reason"] == "QuotaExceeded"
     world.now = NOW + timedelta(seconds=120)
     world.settle()
     assert (strategy_of(world), rollout(world)["strategy"]) == ("Replace", "Replace")
+
+
+def test_a_reason_outlives_the_second_look_after_the_deployment_was_applied() -> None:
+    """The status is written after the children, from a decision that finds the new template in already."""
+    world = serving(2)
+    world.edit(batching={"maxNumSeqs": 4})
+    begun = world.decide()
+    for apply in begun.apply:
+        world._apply(apply.manifest)
+    world.begun = begun.begun
+    world.step()
+    assert "There is room" not in rollout(world)["reason"]
+    assert rollout(world)["reason"] == (begun.begun or ("", ""))[1]
 
 
 def test_a_pod_that_lost_its_node_while_nothing_is_rolled_out_changes_no_strategy() -> None:

@@ -60,6 +60,8 @@ class Memory:
     """Pods, by uid, of whose cut streams was told."""
     failures: int = 0
     """How many times in a row the children could not be written."""
+    begun: tuple[str, str] | None = None
+    """`Decision.begun`, the last one that was decided."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
     _tries: int = 0

@@ -144,7 +144,10 @@ def _with_rollout(decision: Decision, case: Case, choice: Choice, how: Way) -> D
     before = case.service.status.get("rollout") or {}
     after = before if decision.status is None else decision.status.get("rollout") or {}
     update = updates.update_of(choice, case.revisions, after, waits=case.waits_for is not None)
-    decision = replace(decision, update=update, events=(*decision.events, *rollout_events(before, after, how)))
+    begun = (choice.label, how.reason) if how.reason else None
+    decision = replace(
+        decision, update=update, begun=begun, events=(*decision.events, *rollout_events(before, after, how))
+    )
     has_just_failed = "failedSpec" in after and after["failedSpec"] != before.get("failedSpec")
     return replace(decision, requeue_after=soonest(decision.requeue_after, AT_ONCE)) if has_just_failed else decision
 

@@ -127,6 +127,8 @@ class Decision:
     """Find this out and decide again; nothing else counts then."""
     is_unsettled: bool = False
     """Pods, endpoints and the Deployment's counters disagree about whether the rollout is done."""
+    begun: tuple[str, str] | None = None
+    """(revision, reason) of the rollout that goes on or begins, to be known until the status tells it."""
     update: Update | None = None
     """None: none was asked for, or it is done."""
     requeue_after: float | None = None

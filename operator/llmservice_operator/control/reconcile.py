@@ -133,9 +133,10 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
         ctx.starts.reports(key),
         frozenset(ctx.hidden),
     )
-    around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()))
+    around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()), begun=memory.begun)
     decision = await decided(parent, around, ctx)
     memory.note(decision.is_unsettled, ctx.clock())
+    memory.begun = decision.begun or memory.begun
     return decision
 
 

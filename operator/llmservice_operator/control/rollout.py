@@ -201,6 +201,8 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
 def _going_on(change: Change, strategy: Strategy, *, is_auto: bool) -> Way:
     """The template is in: as it was begun, but for a new pod that waits too long for its place."""
     reason = str(change.told.get("reason") or "") if change.told.get("strategy") == strategy else ""
+    if not change.told and change.observed.begun is not None and change.observed.begun[0] == change.choice.label:
+        reason = change.observed.begun[1]
     usual = Way(strategy, reason)
     if strategy != "Surge" or not any(pod.ready for pod in change.old):
         return usual
@@ -245,10 +247,11 @@ def _waiting_since(change: Change) -> datetime | None:
     if lacking:
         return _time(min(lacking))
     refusal = change.live.replica_failure
+    if refusal is None or not refusal.startswith("quota "):
+        return None
     failure: Json = change.service.status.get("failure") or {}
-    if refusal is not None and refusal.startswith("quota ") and failure.get("reason") == Reason.QUOTA_EXCEEDED:
-        return _time(str(failure.get("since")))
-    return None
+    is_told = bool(change.told) and failure.get("reason") == Reason.QUOTA_EXCEEDED
+    return _time(str(failure.get("since"))) if is_told else change.now  # what is told now has this time
 
 
 def _time(text: str) -> datetime | None:

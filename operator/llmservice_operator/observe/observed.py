@@ -95,6 +95,8 @@ class Observed:
     pod_events: PodEvents | None = None
     """What Events say of pods in doubt; None: nobody looked, since no other pod needs it."""
 
+    begun: tuple[str, str] | None = None
+    """(revision, reason) of the rollout that this process began last: its status is written after its Deployment."""
     turn: Turn | None = None
     """None: nobody asked, since only an update that was asked for needs one."""
 

@@ -20,6 +20,7 @@ class Drain:
         self, slots: memoryview, options: ServeOptions, port: int, pace: Pace, clock: Callable[[], float]
     ) -> None:
         self._slots, self._options, self._port, self._pace, self._clock = slots, options, port, pace, clock
+        self._deadline: float | None = None
 
     def close_connections(self) -> None:
         """From now on every answer says that its connection ends."""
@@ -27,17 +28,21 @@ class Drain:
 
     def refuse_newcomers(self) -> None:
         """Whoever connects from now on. Those who are connected and were not told yet are served once more."""
-        peers.record(self._options.drain_file, peers.established(self._port))
+        try:
+            peers.record(self._options.drain_file, peers.established(self._port))
+        except OSError:  # a full disk is why pods are drained, too: who cannot be told from newcomers is served
+            return
         self._slots[board.LEVEL] = board.REFUSING
 
     async def until_idle(self) -> None:
         """Wait for the requests in flight, and for what follows them on connections that were not told to end.
 
-        At most as long as a drain may take.
+        At most as long as a drain may take, both times together: the pod's grace period has room for one timeout.
         """
-        deadline = self._clock() + self._options.drain_seconds
+        if self._deadline is None:
+            self._deadline = self._clock() + self._options.drain_seconds
         seen, quiet_since = None, self._clock()
-        while self._clock() < deadline:
+        while self._clock() < self._deadline:
             now = (self._slots[board.IN_FLIGHT], self._slots[board.UNTOLD])
             if now != seen:
                 seen, quiet_since = now, self._clock()
@@ -46,8 +51,9 @@ class Drain:
             await asyncio.sleep(self._pace.in_flight_seconds)
 
     def _is_awaited(self) -> bool:
-        """Whether a client may still send something on a connection that it takes for good."""
-        return bool(self._slots[board.UNTOLD]) and bool(peers.established(self._port))
+        """Whether a client may still send something on a connection that it takes for good, and be served."""
+        would_be_served = self._slots[board.LEVEL] != board.STOPPING
+        return would_be_served and bool(self._slots[board.UNTOLD]) and bool(peers.established(self._port))
 
     async def refuse_all(self) -> None:
         """vLLM is about to be told, and would abort what comes now; what slipped in before this is waited for."""

@@ -1,0 +1,67 @@
+"""How long a drain's steps wait, on a clock of the test's own: the pod's grace period has room for nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from llmservice_runtime import board
+from llmservice_runtime.drain import Drain
+from llmservice_runtime.options import ServeOptions
+
+from tests.unit.runtime_harness import QUICK
+
+DRAIN_SECONDS, LINGER_SECONDS = 400, 100
+# A step looks at the clock a few times more than it waits.
+SPARE = 20
+
+
+def _clock() -> Callable[[], float]:
+    """Every look at it is a second later."""
+    seconds = itertools.count()
+    return lambda: float(next(seconds))
+
+
+def _drain(folder: Path, slots: memoryview, clock: Callable[[], float], port: int = 1) -> Drain:
+    options = ServeOptions(drain_seconds=DRAIN_SECONDS, drain_file=str(folder / "board"))
+    pace = replace(QUICK, in_flight_seconds=0, linger_seconds=LINGER_SECONDS)
+    return Drain(slots, options, port, pace, clock)
+
+
+def _slots() -> memoryview:
+    return memoryview(bytearray(board.SIZE)).cast("Q")
+
+
+async def test_a_stream_without_an_end_is_waited_for_once(tmp_path: Path) -> None:
+    slots, clock = _slots(), _clock()
+    slots[board.IN_FLIGHT] = 1
+    drain = _drain(tmp_path, slots, clock)
+    await drain.until_idle()
+    assert clock() >= DRAIN_SECONDS
+    await drain.refuse_all()
+    assert clock() < DRAIN_SECONDS + SPARE
+    assert drain.in_flight == 1
+
+
+async def test_a_client_that_asks_no_more_is_lingered_for_once(tmp_path: Path) -> None:
+    slots, clock = _slots(), _clock()
+    slots[board.UNTOLD] = 1
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        drain = _drain(tmp_path, slots, clock, server.getsockname()[1])
+        await drain.until_idle()
+        lingered = clock()
+        assert LINGER_SECONDS <= lingered < DRAIN_SECONDS
+        await drain.refuse_all()
+        assert clock() - lingered < SPARE
+
+
+def test_without_room_for_the_list_of_connections_nobody_is_refused_as_a_newcomer(tmp_path: Path) -> None:
+    """Every answer tells its connection to end all the same."""
+    slots = _slots()
+    drain = _drain(tmp_path / "gone", slots, _clock())
+    drain.close_connections()
+    drain.refuse_newcomers()
+    assert slots[board.LEVEL] == board.CLOSING

@@ -289,3 +289,48 @@ def test_a_pod_that_lost_its_node_while_nothing_is_rolled_out_changes_no_strateg
     world.now = NOW + timedelta(days=1)
     world.settle()
     assert strategy_of(world) == "Surge"
+
+
+def test_an_edit_that_is_taken_back_keeps_what_still_serves() -> None:
+    """Its pods are all there: nothing is to be told first, though the new pod took the last GPU."""
+    world = serving(1)
+    before = world.revision()
+    edited(world, a_room(1))
+    world.roll_out(updated=1, replicas=2)
+    world.pods["x-new"] = a_pod("x-new", world.revision())
+    world.settle()
+    edited(world, a_room(0), batching={})
+    assert (world.revision(), strategy_of(world)) == (before, "Surge")
+
+
+def test_the_way_back_to_a_revision_that_was_rolled_out_is_told_first_and_then_gone() -> None:
+    """It is not new, and what is told first has to be in the status: else it would be told for ever."""
+    world = serving(1)
+    before = world.revision()
+    edited(world, a_room(0))
+    world.settle()
+    world.roll_out(updated=1)
+    world.pods = {"x-1": a_pod("x-1", world.revision(), ready=True)}
+    edited(world, batching={})
+    assert "nothing answers" in rollout(world)["reason"]
+    assert rollout(world)["stableRevision"] == before
+    world.settle()
+    assert (world.revision(), strategy_of(world)) == (before, "Replace")
+    world.roll_out()
+    world.settle()
+    assert "reason" not in rollout(world)
+
+
+def test_a_record_of_another_resource_than_the_specs_can_be_returned_to() -> None:
+    """An earlier release did not record what a revision was made of: the spec is all there is to go by."""
+    world = serving(1, accelerator={"type": "nvidia", "resourceName": "nvidia.com/mig-3g.40gb"})
+    before = world.revision()
+    edited(world, a_room(1), accelerator={"type": "nvidia"})
+    world.settle()
+    world.roll_out()
+    for (kind, _), child in world.children.items():
+        if kind == "ControllerRevision":
+            child["data"]["chosen"].pop("spec")
+    edited(world, a_room(1), rollout={"pinnedRevision": before})
+    world.settle()
+    assert world.revision() == before

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
@@ -140,6 +141,8 @@ def _begin(change: Change) -> Way:
         return Way("Replace", "No replica answers, so there is none to keep while its successor starts.")
     if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
         return Way("Surge", "The pod of the rollout that was under way gives up its place.")
+    if sum(pod.ready for pod in change.new) >= change.service.spec.scaling.replicas:
+        return Way("Surge", "All replicas of this revision are still there; the others go.")
     room = change.observed.room
     if room is None:
         return Way(_strategy(change.live.strategy), lack=RoomFor(accelerator_resource(change.service)))
@@ -179,11 +182,11 @@ def _replaced(change: Change, why: str) -> Way:
 def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
     """What it needs, and how much of that is free where it may go."""
     resource = accelerator_resource(change.service)
-    if resource is not None and any(node.free(resource) < change.wanted[resource] for node in nodes):
+    # A record of an earlier release may ask for another resource than the spec does.
+    count = change.wanted.get(resource, Decimal(0)) if resource is not None else Decimal(0)
+    if resource is not None and any(node.free(resource) < count for node in nodes):
         free = sum(int(node.free(resource)) for node in nodes)
-        return (
-            f"it needs {change.wanted[resource]} x {resource}, and of those on nodes that it may go to {free} are free"
-        )
+        return f"it needs {count} x {resource}, and of those on nodes that it may go to {free} are free"
     short = sorted(r for r, each in change.wanted.items() if all(node.free(r) < each for node in nodes))
     return f"short of {', '.join(short)}" if short else "no node has enough of everything at once"
 

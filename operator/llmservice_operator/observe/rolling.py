@@ -41,7 +41,8 @@ def rollout_of(
     is_failing = (
         is_new and not moment.is_rolled_out and (moment.is_overdue or (trouble is not None and trouble.is_final))
     )
-    if rolling.reason and (is_new or rolling.failed):
+    # One that ran before and comes back is not new, and yet it may be about to leave a gap.
+    if rolling.reason and (is_new or rolling.failed or not moment.is_rolled_out):
         told["reason"] = rolling.reason
     if stable:
         told["stableRevision"] = stable

@@ -207,10 +207,12 @@ CASES: dict[str, Failing] = {
     ),
     "host-memory": Failing(
         "MemoryLimitExceeded",
-        "",
+        "memory limit",
         MEMORY,
         ended,
-        {"runtime": {"resources": {"requests": {"memory": "16Mi"}, "limits": {"memory": "16Mi"}}}},
+        # The gibibyte of shared memory comes on top.
+        {"runtime": {"resources": {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}}},
+        {"first_request": "memory"},
     ),
     "exit-0": Failing("StartupFailed", "exit code 0", "log", ended, behaviour={"fails": "exit-0"}),
     "first-request": Failing("EngineDied", "", "log", ended, behaviour={"first_request": "die"}),

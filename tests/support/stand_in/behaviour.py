@@ -9,7 +9,7 @@ from typing import Literal
 
 VARIABLE = "STAND_IN"
 
-Fate = Literal["answer", "error", "die", "exit0", "hang", "sigill", "no-compiler"]
+Fate = Literal["answer", "error", "die", "exit0", "hang", "sigill", "no-compiler", "memory"]
 
 
 @dataclass(frozen=True)

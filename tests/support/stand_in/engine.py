@@ -225,6 +225,7 @@ class Engine:
         fate = fate_of(prompt, self._behaviour.first_request if self._answered == 1 else "answer")
         doomed: dict[str, Callable[[], None]] = {
             "hang": self.freeze,
+            "memory": exhaust_memory,
             **dict.fromkeys(("die", "sigill", "no-compiler"), self.kill),
         }
         if fate.words:
@@ -237,3 +238,9 @@ class Engine:
         if fate.name in doomed:
             doomed[fate.name]()
             await self._pass(3600)
+
+
+def exhaust_memory() -> None:
+    """Until the kernel ends this process for its container's limit; where there is none, 4 GiB are enough."""
+    hoard = [bytearray(b"x") * (32 << 20) for _ in range(128)]
+    raise MemoryError(f"no limit was met with {len(hoard)} pieces of 32 MiB")

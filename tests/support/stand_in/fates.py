@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.support.stand_in.behaviour import Fate
 from tests.support.stand_in.lines import api_server, core
 
-_WORDS = re.compile(r"@(die|exit0|hang|sigill|error|no-compiler)\b")
+_WORDS = re.compile(r"@(die|exit0|hang|sigill|error|no-compiler|memory)\b")
 _SLOW = re.compile(r"@slow:(\d+(?:\.\d+)?)")
 
 

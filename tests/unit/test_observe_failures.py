@@ -202,6 +202,15 @@ def test_an_eviction_of_long_ago_says_nothing_of_a_pod_that_starts_now() -> None
     assert look(out, new) is None
 
 
+def test_an_eviction_is_told_while_no_pod_replaces_it_yet_unless_it_is_old() -> None:
+    """A service that was at zero has no pod either at first, and what was put out once may lie there still."""
+    assert look(pods.pod(status=pods.evicted(at="2026-01-01T03:00:00Z"))) is None
+    recent = must(pods.pod(status=pods.evicted(at="2026-01-02T03:04:00Z")))
+    assert recent.reason is Reason.EVICTED
+    later = look(pods.pod(status=pods.evicted(at="2026-01-02T03:04:00Z")), before=recent, now="2026-01-02T09:00:00Z")
+    assert later == recent, "nothing has come in its place since"
+
+
 def test_the_replacement_s_own_trouble_tells_more_than_the_eviction() -> None:
     out = pods.pod("x-0", status=pods.evicted())
     new = ended(1, message=told_by_runtime("KVCacheTooSmall"))
@@ -242,8 +251,45 @@ def test_a_drain_s_report_is_no_line_of_a_log() -> None:
     assert found.evidence == ("exit code 143 (Error)",)
 
 
+def test_an_end_that_was_asked_for_is_no_failure() -> None:
+    """SIGTERM from inside, or by a liveness probe: it drained, and is started again."""
+    end = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-01-02T03:01:00Z"}
+    again = pods.pod(status=pods.server({"running": {"startedAt": "2026-01-02T03:01:02Z"}}, restarts=1, last=end))
+    assert look(ended(0, "Completed")) is None
+    assert look(again) is None
+
+
 def test_a_server_that_reports_a_cut_counts_it_once_it_has_ended() -> None:
     (gone,) = facts(ended(0, "Completed", message='{"version":1,"drain":{"cut":2}}'))
     (strange,) = facts(ended(0, "Completed", message='{"version":1,"drain":{"cut":-7}}'))
     (log,) = facts(ended(0, "Completed", message="killed"))
     assert (gone.cut, strange.cut, log.cut) == (2, 0, 0)
+
+
+def test_an_end_without_a_time_began_now() -> None:
+    """A kubelet that starts again may not find a container any more: the API server would refuse `None` as a time."""
+    lost = {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+    shown = pods.pod(status=pods.server({"running": {"startedAt": None}}, last=lost, restarts=1))
+    assert must(shown).to_object()["since"] == NOW
+
+
+def test_a_failure_told_without_a_time_is_told_anew() -> None:
+    told = must(pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu"))).to_object()
+    found = trouble_of(
+        None,
+        facts(pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu"))),
+        REVISION,
+        told | {"since": "yesterday"},
+        NOW,
+    )
+    assert found is not None
+    assert found.since == NOW
+
+
+def test_no_more_lines_are_told_than_a_status_takes() -> None:
+    """Each team's nodes have a taint of their own."""
+    causes = ", ".join(f"1 node(s) had untolerated taint {{team: t{n}}}" for n in range(100))
+    told = must(pods.unplaced(NONE_FITS.format(causes)))
+    assert len(told.to_object()["evidence"]) <= 64
+    again = must(pods.unplaced(NONE_FITS.format(causes)), before=told)
+    assert again.to_object() == told.to_object()

@@ -37,7 +37,7 @@ def of_pod(pod: PodFacts) -> Trouble | None:
         return None
     if pod.is_lost:
         return _of_lost_node(pod)
-    if pod.terminated is not None:
+    if pod.terminated is not None and not _was_asked_for(pod, pod.terminated):
         return replace(_of_termination(pod, pod.terminated), restarts=pod.restarts)
     if pod.waiting is not None:
         return replace(_of_waiting(pod, pod.waiting), restarts=pod.restarts)
@@ -56,6 +56,11 @@ def of_ended_pod(pod: PodFacts) -> Trouble | None:
     message = f"Node {pod.node} {did} {pod.name}{'' if reason is Reason.POD_REJECTED else ' out'}: {text or pod.reason}"
     evidence = (f"{pod.reason}: {text}",) if text else (pod.reason,)
     return trouble(reason, message, since=pod.ended_at, pod=pod.name, evidence=evidence)
+
+
+def _was_asked_for(pod: PodFacts, end: Termination) -> bool:
+    """The supervisor ends well only when it was told to end, whatever vLLM's own exit code was."""
+    return pod.container == SERVER_CONTAINER and end.exit_code == 0 and not end.signal
 
 
 def _of_lost_node(pod: PodFacts) -> Trouble:

@@ -162,3 +162,9 @@ def test_whose_events_are_read(case: str) -> None:
 def test_few_pods_of_a_service_are_looked_at() -> None:
     many = facts(*(pods.pod(f"x-{n:02}", status=pods.setting_up()) for n in range(20)))
     assert doubt(many, {}, REVISION, at("03:10:00")).pods == ("x-00", "x-01", "x-02")
+
+
+def test_an_event_without_a_time_says_nothing() -> None:
+    """Anybody in the namespace may write one."""
+    assert look(WAS_READY, {"reason": "Unhealthy", "message": TIMEOUT, "lastTimestamp": None}) is None
+    assert look(WAS_READY, {"reason": "Unhealthy", "message": TIMEOUT}, event("Unhealthy", TIMEOUT)) is not None

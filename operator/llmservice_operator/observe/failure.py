@@ -26,6 +26,8 @@ Json = Mapping[str, Any]
 _IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
+_NEWS_FOR = timedelta(seconds=600)
+"""A pod that was put out longer ago says nothing of a service that has none."""
 _SETTLES_AFTER = timedelta(seconds=60)
 """So long a reason of the scheduler's stands before a lesser one takes its place."""
 
@@ -75,7 +77,7 @@ def trouble_of(
     own = [pod for pod in pods if pod.revision == revision and not pod.deleting]
     current = [pod for pod in own if pod.phase != "Failed"]
     before = Trouble.from_object(previous) if previous else None
-    found = [*_of_pods(current, beside), *_replaced(own, current)]
+    found = [*_of_pods(current, beside), *_replaced(own, current, before, now)]
     refused = _of_deployment(deployment) if deployment is not None and deployment.revision == revision else None
     if refused is not None:
         found.append(refused)
@@ -92,22 +94,32 @@ def _of_pods(current: Sequence[PodFacts], beside: Beside) -> Iterator[Trouble]:
             yield shown
 
 
-def _replaced(own: Sequence[PodFacts], current: Sequence[PodFacts]) -> Iterator[Trouble]:
-    """The pod that was put out last, until what replaces it is ready; later pods start for reasons of their own."""
+def _replaced(
+    own: Sequence[PodFacts], current: Sequence[PodFacts], before: Trouble | None, now: str
+) -> Iterator[Trouble]:
+    """The pod that was put out last, until what replaces it is ready; later pods start for reasons of their own.
+
+    One that lies there from long ago is no news either when a service that was at zero gets its first pod.
+    """
     ended = max((pod for pod in own if of_ended_pod(pod)), key=lambda pod: (pod.ended_at, pod.name), default=None)
     if ended is None:
         return
     starting = [pod for pod in current if not pod.ready]
     told = of_ended_pod(ended)
-    if told is not None and (not current or any(_replaces(pod, ended) for pod in starting)):
+    is_told = before is not None and before.pod == ended.name
+    is_awaited = not current and (is_told or _is_close(now, ended.ended_at or now, _NEWS_FOR))
+    if told is not None and (is_awaited or any(_replaces(pod, ended) for pod in starting)):
         yield told
 
 
 def _replaces(pod: PodFacts, ended: PodFacts) -> bool:
-    if pod.started or pod.restarts or not (pod.created_at and ended.ended_at):
+    return not (pod.started or pod.restarts) and _is_close(pod.created_at, ended.ended_at, _REPLACED_WITHIN)
+
+
+def _is_close(one: str, other: str, span: timedelta) -> bool:
+    if not (one and other):
         return False
-    after = datetime.fromisoformat(pod.created_at) - datetime.fromisoformat(ended.ended_at)
-    return abs(after) <= _REPLACED_WITHIN
+    return abs(datetime.fromisoformat(one) - datetime.fromisoformat(other)) <= span
 
 
 def _of_deployment(deployment: DeploymentFacts) -> Trouble | None:

@@ -50,7 +50,7 @@ class PodEvent:
     reason: str
     message: str
     last: str
-    """When it was last seen."""
+    """When it was last seen; empty where it does not say, for anybody may write Events."""
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
@@ -139,7 +139,11 @@ def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Tro
     if state is not None and (not state.ready or state.phase in (Phase.DRAINING, Phase.FAILED)):
         return None
     since = _after(pod.unready_since if pod.was_ready else pod.running_since, 0.0)
-    recent = [e for e in seen if e.reason == "Unhealthy" and since is not None and _at(e.last) >= since - _PROBE_SPAN]
+    recent = [
+        e
+        for e in seen
+        if e.reason == "Unhealthy" and e.last and since is not None and _at(e.last) >= since - _PROBE_SPAN
+    ]
     latest = max(recent, key=lambda event: event.last, default=None)
     if latest is None or not _NO_ANSWER.search(latest.message):
         return None

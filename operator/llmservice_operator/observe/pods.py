@@ -125,10 +125,10 @@ class PodFacts:
             node=str((obj.get("spec") or {}).get("nodeName", "")),
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
             is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
-            created_at=str(metadata.get("creationTimestamp", "")),
-            scheduled_at=str(scheduling.get("lastTransitionTime", "")),
-            running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt", "")),
-            unready_since=str(ready.get("lastTransitionTime", "")) if ready.get("status") == "False" else "",
+            created_at=str(metadata.get("creationTimestamp") or ""),
+            scheduled_at=str(scheduling.get("lastTransitionTime") or ""),
+            running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt") or ""),
+            unready_since=str(ready.get("lastTransitionTime") or "") if ready.get("status") == "False" else "",
             ended_at=_ended_at(status, conditions),
             cut=_cut(server),
         )
@@ -222,5 +222,5 @@ def _termination(container: Json) -> Termination | None:
         exit_code=int(ended.get("exitCode") or 0),
         signal=int(ended.get("signal") or 0),
         message=str(ended.get("message", "")),
-        finished_at=str(ended.get("finishedAt", "")),
+        finished_at=str(ended.get("finishedAt") or ""),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.reasons import REASONS, Reason
@@ -13,7 +14,8 @@ Json = Mapping[str, Any]
 
 LINE_LIMIT = 1024
 _TEXT_LIMIT = 2048
-"""Longer texts would be refused by the CRD, and the whole status with them."""
+_LINES_LIMIT = 32
+"""More or longer texts would be refused by the CRD, and the whole status with them."""
 # Before these something can still change by itself: a restart, a node that comes, a network that heals.
 _MAY_PASS = scheduling.REASONS | {
     Reason.ENGINE_DIED,
@@ -72,14 +74,15 @@ class Trouble:
             told["pod"] = self.pod
         told["since"] = self.since
         if self.evidence:
-            told["evidence"] = [line[:LINE_LIMIT] for line in self.evidence]
+            told["evidence"] = [line[:LINE_LIMIT] for line in self.evidence[:_LINES_LIMIT]]
         return told
 
     @classmethod
     def from_object(cls, told: Json) -> Trouble | None:
-        """What a status tells; None where a reason of another version stands."""
+        """What a status tells; None where a reason of another version stands, or no time."""
         try:
             reason = Reason(str(told.get("reason", "")))
+            datetime.fromisoformat(str(told.get("since", "")))
         except ValueError:
             return None
         return cls(

@@ -174,3 +174,38 @@ def test_after_a_start_it_is_known_who_has_a_turn() -> None:
     back(world)
     assert Updates().turn(A, cached(world)).is_granted
     assert Updates().turn(A, cached(a_failed_update())).failed == ("team-a/x",)
+
+
+def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
+    world = serving(1)
+    world.edit(scaling={"replicas": 0})
+    world.settle()
+    world.roll_out()
+    ask(world)
+    world.settle()
+    world.roll_out()
+    world.settle()
+    assert world.decide().update is None
+    assert Updates().turn(A, cached(world)).is_granted
+    world.edit(scaling={"replicas": 1})
+    assert world.step().update is UNDER_WAY
+
+
+def test_an_update_is_let_go_of_by_whoever_goes_to_zero_in_the_middle_of_it() -> None:
+    world = serving(1)
+    ask(world)
+    assert world.step().update is UNDER_WAY
+    world.edit(scaling={"replicas": 0})
+    assert world.step().update is None
+
+
+def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_is_stored() -> None:
+    """A paused service is told of once after a start and never again."""
+    world = serving(1)
+    ask(world)
+    world.settle()
+    world.edit(paused=True)
+    world.settle()
+    updates = Updates()
+    updates.tell(Key("team-a", "x"), world.decide().update)
+    assert updates.turn(A, cached(world)).is_granted

@@ -143,7 +143,8 @@ def _with_rollout(decision: Decision, case: Case, choice: Choice, how: Way) -> D
     """What the status says of the rollout has consequences: turns of others, Events, and a way back."""
     before = case.service.status.get("rollout") or {}
     after = before if decision.status is None else decision.status.get("rollout") or {}
-    update = updates.update_of(choice, case.revisions, after, waits=case.waits_for is not None)
+    waits, replicas = case.waits_for is not None, case.service.spec.scaling.replicas
+    update = updates.update_of(choice, case.revisions, after, waits=waits, replicas=replicas)
     begun = (choice.label, how.reason) if how.reason else None
     decision = replace(
         decision, update=update, begun=begun, events=(*decision.events, *rollout_events(before, after, how))

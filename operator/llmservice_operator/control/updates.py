@@ -51,10 +51,17 @@ def why_waiting(turn: Turn) -> str:
     return f"Other services are being updated, {turn.limit} at a time in the whole cluster; this one's turn comes."
 
 
-def update_of(choice: Choice, revisions: Sequence[RevisionFacts], rollout: Json, *, waits: bool) -> Update | None:
-    """By the status that is told; None: there is no update that was asked for, or it is done."""
+def update_of(
+    choice: Choice, revisions: Sequence[RevisionFacts], rollout: Json, *, waits: bool, replicas: int
+) -> Update | None:
+    """By the status that is told; None: there is no update that was asked for, or it is done.
+
+    One without replicas breaks nothing, and is never rolled out: it keeps nobody waiting.
+    """
     if waits:
         return Update.WAITS
+    if replicas == 0:
+        return None
     failed = next((record for record in revisions if record.label == rollout.get("failedRevision")), None)
     if failed is not None and failed.key == choice.key and _is_by_request(failed):
         return Update.FAILED
@@ -74,6 +81,7 @@ class Updates:
     limit: int = 1
     _under_way: dict[Key, Update] = field(default_factory=dict)
     _waiting: dict[Key, None] = field(default_factory=dict)
+    _told: set[Key] = field(default_factory=set)
     _is_known: bool = False
 
     def turn(self, key: Key, cache: Cache) -> Turn:
@@ -89,6 +97,8 @@ class Updates:
 
     def tell(self, key: Key, update: Update | None) -> tuple[Key, ...]:
         """What became of one; those that should ask again."""
+        if not self._is_known:
+            self._told.add(key)
         before = self._under_way.get(key)
         self._waiting.pop(key, None)
         if update is Update.WAITS:
@@ -107,11 +117,12 @@ class Updates:
         return tuple(other for other in self._waiting if other != key)[:free]
 
     def _learn(self, cache: Cache) -> None:
-        """After a start: what is under way by what the watches told."""
+        """After a start: what is under way by what the watches told, where nobody has decided anything yet."""
         self._is_known = True
         for key in cache.all_keys():
-            if key not in self._under_way and (update := _seen(key, cache)) is not None:
+            if key not in self._told and (update := _seen(key, cache)) is not None:
                 self._under_way[key] = update
+        self._told.clear()
 
 
 def _seen(key: Key, cache: Cache) -> Update | None:
@@ -119,7 +130,7 @@ def _seen(key: Key, cache: Cache) -> Update | None:
     parent = cache.get(PARENT, *key)
     live = around.get(DEPLOYMENT.kind, {}).get(key.name)
     records = around.get(CONTROLLER_REVISION.kind, {}).values()
-    if parent is None or live is None:
+    if parent is None or live is None or live.spec_replicas == 0:
         return None
     rollout = parent.obj["status"].get("rollout") or {}
     by_label = {record.label: record for record in records}

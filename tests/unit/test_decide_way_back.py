@@ -205,3 +205,29 @@ def test_going_back_takes_what_needs_a_restart_and_leaves_the_rest(then: Any, no
     assert revision_key(returned) == revision_key(then)
     assert (returned.scaling, returned.drain, returned.endpoint.port) == (now.scaling, now.drain, now.endpoint.port)
     assert spec_digest(now, None) == spec_digest(now.model_copy(update={"scaling": then.scaling}), None)
+
+
+QUOTA = 'pods "x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 2, limited: 2'
+SLOW_REGISTRY = {"waiting": {"reason": "ErrImagePull", "message": "failed to do request: 503 Service Unavailable"}}
+
+
+@pytest.mark.parametrize("cause", ["a quota", "a registry"])
+def test_what_is_no_fault_of_a_revision_fails_it_at_the_deadline_only(cause: str) -> None:
+    world = serving(2, rollout=AUTO)
+    stable = world.revision()
+    edited(world)
+    world.settle()
+    world.roll_out(updated=1, replicas=2)
+    if cause == "a quota":
+        refused = {"type": "ReplicaFailure", "status": "True", "message": QUOTA}
+        world.deployment["status"]["conditions"] = [refused]
+    else:
+        world.pods["x-new"] = a_pod("x-new", world.revision(), state=SLOW_REGISTRY)
+    world.settle()
+    assert world.conditions()["Ready"]["reason"] in ("QuotaExceeded", "ImagePullFailed")
+    assert world.revision() != stable, "it goes on trying"
+    assert "failedRevision" not in rollout(world)
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    world.deployment["status"].setdefault("conditions", []).append(late)
+    world.settle()
+    assert world.revision() == stable

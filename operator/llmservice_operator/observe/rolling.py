@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.rollout import Progress
 from llmservice_operator.observe.trouble import Trouble
 
 Json = Mapping[str, Any]
+
+_OF_OTHERS = frozenset({Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED})
+"""A quota is short until an old pod is gone, and a registry that does not answer may answer soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,7 @@ def rollout_of(
     is_rolled_out = moment.is_rolled_out and not is_pending and moment.wanted > 0
     stable = revision if is_rolled_out else previous.get("stableRevision")
     is_new = stable != revision
-    is_failing = (
-        is_new and not moment.is_rolled_out and (moment.is_overdue or (trouble is not None and trouble.is_final))
-    )
+    is_failing = is_new and not moment.is_rolled_out and (moment.is_overdue or _is_its_own(trouble))
     # One that ran before and comes back is not new, and yet it may be about to leave a gap.
     if rolling.reason and (is_new or rolling.failed or not moment.is_rolled_out):
         told["reason"] = rolling.reason
@@ -57,6 +59,11 @@ def rollout_of(
     if rolling.update_waiting:
         told["updateWaiting"] = rolling.update_waiting
     return told
+
+
+def _is_its_own(trouble: Trouble | None) -> bool:
+    """Whether the revision has failed, and not only found no way yet: what is about others has until the deadline."""
+    return trouble is not None and trouble.is_final and trouble.reason not in _OF_OTHERS
 
 
 def as_told(previous: Json) -> Rolling:

@@ -33,6 +33,12 @@ class CliError(Exception):
         return f"{self.message}\n  what to do: {self.remedy}"
 
 
+class WrongUsage(CliError):
+    """Arguments that argparse takes one by one, and that do not go together."""
+
+    exit_code = ExitCode.USAGE
+
+
 @dataclass(frozen=True, slots=True)
 class Wrong:
     """A value that cannot be used: the option, field or key that holds it, why, and what to write instead."""

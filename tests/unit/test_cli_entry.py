@@ -40,7 +40,17 @@ def test_help_has_examples_and_the_rights_that_are_needed(words: tuple[str, ...]
         pytest.param(("plant",), 2, "invalid choice", id="unknown command"),
         pytest.param(("status", "chat"), 1, "what to do: name one with --kubeconfig", id="no kubeconfig"),
         pytest.param(("plan",), 2, "there is nothing to plan", id="no model"),
-        pytest.param(("bench",), 1, "NAME or by --url", id="no server"),
+        pytest.param(("bench",), 2, "NAME or by --url", id="bench: no server"),
+        pytest.param(("probe",), 2, "NAME or by --url", id="probe: no server"),
+        pytest.param(("probe", "a", "--url", "http://b"), 2, "NAME or by --url", id="probe: two servers"),
+        pytest.param(("probe", "--url", "http://b", "--image", "c"), 2, "--image is of the pod", id="no pod"),
+        pytest.param(("probe", "a", "--api-key-env", "B"), 2, "spec.endpoint.apiKeySecretRef", id="the service's key"),
+        pytest.param(("probe", "a", "--json", "--rows"), 2, "give one of them", id="two outputs"),
+        pytest.param(("probe", "a", "--rate", "x"), 2, "has to be a number above 0, not 'x'", id="no number"),
+        pytest.param(("probe", "a", "--output-tokens", "8,"), 2, "whole number from 1 on, not ''", id="no length"),
+        pytest.param(("bench", "a", "--batch", "0"), 2, "whole number from 1 on, not '0'", id="too few"),
+        pytest.param(("update",), 2, "give NAMEs or --all", id="no service"),
+        pytest.param(("update", "a", "--all"), 2, "give NAMEs or --all", id="one and all"),
     ],
 )
 def test_what_goes_wrong_is_one_message(words: tuple[str, ...], code: int, said: str) -> None:

@@ -79,6 +79,15 @@ def test_no_kubeconfig_says_how_to_name_one(tmp_path: Path) -> None:
         found(tmp_path / "none")
 
 
+@pytest.mark.parametrize("content", [b"just a word", b"\xff\xfe\x00", b"- a list"])
+def test_a_file_that_is_no_kubeconfig_is_told_as_such(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="kubeconfig") as caught:
+        found(path)
+    assert str(path) in str(caught.value)
+
+
 def service_account(tmp_path: Path) -> Path:
     for name, text in {"token": "pod-token\n", "namespace": "system\n", "ca.crt": "CA"}.items():
         (tmp_path / name).write_text(text)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TextIO
 
 from llmservice_cli.cluster import scope_arguments
-from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.numbers import above_zero, count, counts
 
 from . import picture
 from .load import LoadOptions, Planned, make_load
@@ -57,23 +58,25 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     target.add_argument("--model", help="model to ask for (default: the first that the server lists)")
     target.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
     load = parser.add_argument_group("load")
-    load.add_argument("--requests", type=_count, default=96, help="default: 96")
-    load.add_argument("--rate", type=_seconds, default=20.0, help="arrivals a second, a Poisson process (default: 20)")
+    load.add_argument("--requests", type=count, default=96, help="default: 96")
+    load.add_argument(
+        "--rate", type=above_zero, default=20.0, help="arrivals a second, a Poisson process (default: 20)"
+    )
     load.add_argument("--seed", type=int, default=1, help="another seed is another load (default: 1)")
     load.add_argument(
-        "--prompt-words", type=_counts, default=(8, 32), metavar="N,N", help="lengths of prompts (default: 8,32)"
+        "--prompt-words", type=counts, default=(8, 32), metavar="N,N", help="lengths of prompts (default: 8,32)"
     )
     load.add_argument(
-        "--output-tokens", type=_counts, default=(8, 8, 8, 128), metavar="N,N",
+        "--output-tokens", type=counts, default=(8, 8, 8, 128), metavar="N,N",
         help="lengths of answers, drawn evenly: one named twice is twice as likely (default: 8,8,8,128)",
     )  # fmt: skip
     how = parser.add_argument_group("how")
     disciplines = [*(str(each) for each in Discipline), "all"]
     how.add_argument("--discipline", choices=disciplines, default="all", help="default: all")
-    how.add_argument("--batch", type=_count, default=8, help="size of static and dynamic batches (default: 8)")
-    how.add_argument("--window", type=_seconds, default=0.25, help="seconds, of dynamic batches (default: 0.25)")
-    how.add_argument("--warmup", type=_count, default=8, help="requests beforehand, not measured (default: 8)")
-    how.add_argument("--timeout", type=_seconds, default=600.0, help="seconds of one request (default: 600)")
+    how.add_argument("--batch", type=count, default=8, help="size of static and dynamic batches (default: 8)")
+    how.add_argument("--window", type=above_zero, default=0.25, help="seconds, of dynamic batches (default: 0.25)")
+    how.add_argument("--warmup", type=count, default=8, help="requests beforehand, not measured (default: 8)")
+    how.add_argument("--timeout", type=above_zero, default=600.0, help="seconds of one request (default: 600)")
     out = parser.add_argument_group("output")
     out.add_argument("--out", type=Path, metavar="FILE.json", help="parameters, summaries and every request")
     out.add_argument("--picture", type=Path, metavar="FILE.svg", help="bars and timelines (also .png, .pdf)")
@@ -81,28 +84,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.set_defaults(run=run)
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("has to be 1 or more")
-    return value
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("has to be more than 0")
-    return value
-
-
 async def run(options: argparse.Namespace) -> ExitCode:
     """Look at the server, warm it up, play the load by each discipline, write the results."""
     if bool(options.name) == bool(options.url):
-        raise CliError("the server is named by NAME or by --url", "give one of them; llmservice bench --help")
+        raise WrongUsage("the server is named by NAME or by --url", "give one of them; llmservice bench --help")
     _check_outputs(options)
     load_options = LoadOptions(
         options.requests, options.rate, options.seed, options.prompt_words, options.output_tokens

@@ -16,7 +16,7 @@ from llmservice_cli.errors import CliError, ExitCode
 
 from .gathered import Gathered, mark_by_lines, shown
 from .local import Local, opened
-from .options import add_parser, load_options, words_for_pod
+from .options import add_parser, check, load_options, words_for_pod
 from .remote import Remote, Wanted, in_cluster
 from .report import Report, to_document, to_lines
 
@@ -30,8 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 async def run(options: argparse.Namespace) -> ExitCode:
     """Send, gather, report. Lost requests make the exit code, not a failure of the command."""
-    if bool(options.name) == bool(options.url):
-        raise CliError("the server is named by NAME or by --url", "give one of them; llmservice probe --help")
+    check(options)
     rows = sys.stdout if options.rows else None
     gathered = Gathered(None if options.quiet else sys.stderr, rows)
     async with _probe(options) as probe:

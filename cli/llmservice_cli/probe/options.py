@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 
 from llmservice_cli.cluster import scope_arguments
+from llmservice_cli.errors import WrongUsage
+from llmservice_cli.numbers import above_zero, count, count_or_none, counts
 
 from .load import LoadOptions
 from .row import Mode
@@ -48,8 +50,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     target.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
     load = parser.add_argument_group("load")
     pace = load.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=_positive, help="requests a second, sent on time whatever happens (default: 4)")
-    pace.add_argument("--concurrency", type=_count, help="as many clients instead, each sends when it has its answer")
+    pace.add_argument("--rate", type=above_zero, help="requests a second, sent on time whatever happens (default: 4)")
+    pace.add_argument("--concurrency", type=count, help="as many clients instead, each sends when it has its answer")
     load.add_argument("--duration", type=_duration, default=60.0, help="such as 90, 90s, 5m, 2h (default: 60s)")
     load.add_argument(
         "--mode", action="append", choices=[str(mode) for mode in Mode],
@@ -57,12 +59,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         " for each; may be repeated (default: all four, in turn)",
     )  # fmt: skip
     load.add_argument(
-        "--output-tokens", type=_counts, default=(8, 32), metavar="N,N", help="lengths of answers (default: 8,32)"
+        "--output-tokens", type=counts, default=(8, 32), metavar="N,N", help="lengths of answers (default: 8,32)"
     )
     load.add_argument("--prompt", default=PROMPT, help="what is asked")
     load.add_argument("--api", choices=("completions", "chat"), default="completions", help="default: completions")
-    load.add_argument("--timeout", type=_positive, default=120.0, help="seconds of one attempt (default: 120)")
-    load.add_argument("--retries", type=_none_or_more, default=0, help="as the OpenAI client does them (default: 0)")
+    load.add_argument("--timeout", type=above_zero, default=120.0, help="seconds of one attempt (default: 120)")
+    load.add_argument("--retries", type=count_or_none, default=0, help="as the OpenAI client does them (default: 0)")
     out = parser.add_argument_group("output")
     out.add_argument("--marks", action="store_true", help="each line of standard input marks a moment in the report")
     out.add_argument("--json", action="store_true", help="the report as JSON")
@@ -71,36 +73,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     return parser
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("has to be more than 0")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("has to be 1 or more")
-    return value
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
-
-
-def _none_or_more(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("has to be 0 or more")
-    return value
-
-
 def _duration(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if not found or not float(found[1]):
         raise argparse.ArgumentTypeError("is no length of time such as 90, 90s, 5m or 2h")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def check(options: argparse.Namespace) -> None:
+    """What does not go together. An option that would change nothing is told, not passed over in silence."""
+    if bool(options.name) == bool(options.url):
+        raise WrongUsage("the server is named by NAME or by --url", "give one of them; llmservice probe --help")
+    if options.url and options.image:
+        raise WrongUsage("--image is of the pod, and with --url there is none", "leave it out, or name the LLMService")
+    if options.name and options.api_key_env:
+        remedy = "leave it out: by NAME the key is that of spec.endpoint.apiKeySecretRef"
+        raise WrongUsage("--api-key-env goes with --url", remedy)
+    if options.json and options.rows:
+        raise WrongUsage("--json is a report, and --rows is instead of one", "give one of them")
 
 
 def load_options(options: argparse.Namespace) -> LoadOptions:

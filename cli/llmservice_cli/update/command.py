@@ -10,7 +10,7 @@ from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from llmservice_cli.cluster import connect, scope_arguments
-from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.errors import ExitCode, WrongUsage
 from llmservice_cli.history.revisions import Json, rollout_of
 from llmservice_cli.status.snapshot import service, services
 
@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 async def run(options: argparse.Namespace) -> ExitCode:
     """A patch for each."""
     if bool(options.names) == options.all or (options.all_namespaces and not options.all):
-        raise CliError("services are named, or all are meant", "give NAMEs or --all (with -A: of all namespaces)")
+        raise WrongUsage("services are named, or all are meant", "give NAMEs or --all (with -A: of all namespaces)")
     async with connect(options) as connection:
         if options.all:
             found = await services(connection.kube, None if options.all_namespaces else connection.namespace)

@@ -113,10 +113,12 @@ def from_kubeconfig(path: Path, *, context: str | None, clock: Callable[[], floa
     """One context of a kubeconfig: client certificate, token, token file, or a program that gives them."""
     try:
         config = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"cannot read the kubeconfig {path}: {error}", remedy="name one with --kubeconfig or $KUBECONFIG"
         ) from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} is no kubeconfig", remedy="name one with --kubeconfig or $KUBECONFIG")
     chosen = context or config.get("current-context")
     if not chosen:
         raise ConfigError(f"{path} has no current-context", remedy="name one with --context")

@@ -54,8 +54,8 @@ class Memory:
     """What the API server did not take. While something is in here, no child is applied."""
     declined: dict[ChildId, Refusal] = field(default_factory=dict)
     """What it did not take either, and what can be done without for this generation."""
-    room: tuple[float, Room] | None = None
-    """What was free when a decision asked last, and when that was."""
+    room: tuple[float, str | None, Room] | None = None
+    """What was free when a decision asked last, when that was, and for which resource."""
     drained: frozenset[str] = frozenset()
     """Pods, by uid, of whose cut streams was told."""
     failures: int = 0

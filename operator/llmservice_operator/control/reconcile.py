@@ -151,6 +151,8 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
     while decision.lack is not None:
         around = await supplied(decision.lack, key, around, ctx)
         decision = ctx.decide(service, around, ctx.settings, ctx.now())
+    if around.room is None:
+        ctx.memory(key, parent.uid).room = None  # all nodes of a cluster are a lot to keep for nothing
     return decision
 
 
@@ -172,9 +174,10 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
 async def room(lack: RoomFor, key: Key, ctx: Context) -> Room:
     """What is free: now, or as this service was told a while ago."""
     memory, now = ctx.memories[key], ctx.clock()
-    if memory.room is None or now - memory.room[0] >= lack.may_be_old:
-        memory.room = (now, await ctx.nodes.room(lack.resource))
-    return memory.room[1]
+    kept = memory.room
+    if kept is None or kept[1] != lack.resource or now - kept[0] >= lack.may_be_old:
+        kept = memory.room = (now, lack.resource, await ctx.nodes.room(lack.resource))
+    return kept[2]
 
 
 def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:

@@ -209,6 +209,17 @@ def test_a_surge_pod_without_a_gpu_waits_and_says_so() -> None:
     assert strategy_of(world) == "Surge"
 
 
+def test_a_surge_pod_that_waits_longer_than_a_rollout_may_take_is_stalled() -> None:
+    world = surging(strategy="Surge")
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    world.deployment["status"]["conditions"] = [late]
+    world.settle()
+    conditions = world.conditions()
+    assert rollout(world)["failedRevision"] == world.revision()
+    assert (conditions["Stalled"]["reason"], conditions["Available"]["status"]) == ("WaitingForGPU", "True")
+    assert "Reconciling" not in conditions
+
+
 def test_after_the_deadline_an_old_pod_goes_first_and_that_is_said_before() -> None:
     world = surging()
     assert world.conditions()["Ready"]["reason"] == "WaitingForGPU"

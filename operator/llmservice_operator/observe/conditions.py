@@ -121,5 +121,7 @@ def _is_stalled(verdict: Verdict, progress: Progress, trouble: Trouble | None) -
     if verdict.problems:
         return True
     if verdict.obstacle is not None and not verdict.paused:
-        return verdict.obstacle.is_final
+        # What waits for a place is of this revision, and waits no longer than a rollout may take.
+        is_late = verdict.obstacle.reason is Reason.WAITING_FOR_GPU and progress.is_overdue
+        return verdict.obstacle.is_final or is_late
     return progress.is_overdue or (trouble is not None and trouble.is_final)

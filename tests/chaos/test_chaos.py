@@ -22,7 +22,7 @@ from tests.support.audit import writes_since
 from tests.support.cluster import Cluster, eventually
 from tests.support.host import pause
 from tests.support.measured import Record
-from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, set_replicas
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, scale_operator, set_replicas
 from tests.support.traffic import Traffic, traffic
 
 NAMESPACE = "chaos"
@@ -39,20 +39,21 @@ def faulty_way(cluster: Cluster, seed: int) -> Iterator[FaultyWay]:
     trusted = ssl.create_default_context(cafile=str(pki / "ca.crt"))
     way = FaultyWay("https://127.0.0.1:6443", trusted, Random(seed))
     with serving(way, GATEWAY, PORT, pki / "apiserver.crt", pki / "apiserver.key"):
-        reach(cluster, {"KUBERNETES_SERVICE_HOST": GATEWAY, "KUBERNETES_SERVICE_PORT": str(PORT)}, replicas=2)
+        reach(cluster, {"KUBERNETES_SERVICE_HOST": GATEWAY, "KUBERNETES_SERVICE_PORT": str(PORT)})
         try:
-            yield way
+            with scale_operator(cluster, 2):
+                yield way
         finally:
-            reach(cluster, {}, replicas=1)
+            reach(cluster, {})
 
 
-def reach(cluster: Cluster, variables: Mapping[str, str], replicas: int) -> None:
+def reach(cluster: Cluster, variables: Mapping[str, str]) -> None:
     """By Helm's values: should this process be killed, the next install of the operator puts it right."""
     environment = json.dumps([{"name": name, "value": value} for name, value in variables.items()])
     chart = str(cluster.paths.root / "charts" / OPERATOR)
-    values = ("--reuse-values", "--set", f"replicas={replicas}", "--set-json", f"extraEnv={environment}")
+    values = ("--reuse-values", "--set-json", f"extraEnv={environment}")
     cluster.helm("upgrade", OPERATOR, chart, "-n", OPERATOR_NAMESPACE, *values, "--wait", "--timeout", "120s")
-    eventually("no other pod of the operator", lambda: len(operator_pods(cluster)) == replicas, 60)
+    eventually("no other pod of the operator", lambda: len(operator_pods(cluster)) == 1, 60)
 
 
 @contextmanager

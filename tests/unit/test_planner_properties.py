@@ -265,7 +265,7 @@ def test_ranks_split_what_they_split(case: Case) -> None:
 @SMALL
 @given(cases(), st.floats(0.9, 1.5))
 def test_the_verdict_is_what_margin_and_band_say(case: Case, share: float) -> None:
-    """Around the longest request, where verdicts change."""
+    """Around the longest request, where verdicts change; what a small card has free at the start is another matter."""
     request = case.request
     longest = memory.plan(request).max_model_len or 0
     plan = memory.plan(replace(request, max_model_len=max(1, int(share * longest))))
@@ -273,7 +273,7 @@ def test_the_verdict_is_what_margin_and_band_say(case: Case, share: float) -> No
     assert plan.error_band_gib is not None
     if plan.verdict is Fit.FITS:
         assert plan.margin_gib >= plan.error_band_gib
-    if plan.verdict is Fit.TIGHT:
+    if plan.verdict is Fit.TIGHT and "less free than the engine asks for" not in plan.reason:
         assert abs(plan.margin_gib) <= plan.error_band_gib
     if plan.margin_gib < -plan.error_band_gib:
         assert plan.verdict is Fit.DOES_NOT_FIT

@@ -1,0 +1,140 @@
+"""What is a hang and what only looks like one: all of it at once, since each takes as long as the thresholds are.
+
+That a hung engine is ended and told as EngineHung is a row of failing_services.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from llmservice_runtime.contract import HANG_UNREADY_SECONDS, SERVER_CONTAINER
+
+from tests.support.client import Answer, ClientPod
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.host import pause, processes_of
+from tests.support.services import stand_in
+
+SAID = "requests wait but the engine does not move: not ready"
+PREFILL_SECONDS = 2 * HANG_UNREADY_SECONDS
+STARVED_SECONDS = HANG_UNREADY_SECONDS + 10
+# Longer than the starvation: the stream goes on after it. A token every two seconds is far from a hang.
+TOKENS, TOKENS_PER_SECOND = 30, 0.5
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of a service and of the request that it was sent."""
+
+    pod: JSON
+    log: str
+
+    @property
+    def restarts(self) -> int:
+        """Of the server's container."""
+        status = self.pod["status"]["containerStatuses"]
+        count: int = next(one["restartCount"] for one in status if one["name"] == SERVER_CONTAINER)
+        return count
+
+
+@pytest.fixture
+def client(cluster: Cluster, namespace: str) -> ClientPod:
+    for name, behaviour in (
+        ("prefilling", {}),
+        ("starved", {"tokens_per_second": TOKENS_PER_SECOND}),
+        ("hung", {}),
+    ):
+        cluster.apply(stand_in(name, behaviour), namespace)
+    started = ClientPod.start(cluster, namespace)
+    for name in ("prefilling", "starved", "hung"):
+        cluster.wait_condition(namespace, name, "Ready", "True", timeout=90)
+    return started
+
+
+@pytest.mark.full
+def test_a_hung_engine_goes_unready_and_a_slow_or_a_starved_one_does_not(
+    cluster: Cluster, namespace: str, client: ClientPod
+) -> None:
+    with ThreadPoolExecutor(3) as beside:
+        long_prefill = beside.submit(ask, client, "prefilling", f"@slow:{PREFILL_SECONDS}", 3)
+        stream = beside.submit(ask, client, "starved", "go on", TOKENS)
+        stuck = beside.submit(client.request, address("hung"), request("hung", "@hang", 3))
+        eventually("the stream under way", lambda: " 1" in in_flight(cluster, namespace, "starved"), 30)
+
+        with stopped(pod_of(cluster, namespace, "starved")):
+            pause(STARVED_SECONDS)
+
+        hung = eventually("the hung one is unready", lambda: not is_ready(cluster, namespace, "hung"), 30)
+        assert hung
+        assert whole(long_prefill, 3)
+        assert whole(stream, TOKENS)
+        for name in ("prefilling", "starved"):
+            seen = look(cluster, namespace, name)
+            assert SAID not in seen.log
+            assert seen.restarts == 0
+        assert SAID in look(cluster, namespace, "hung").log
+        cluster.kubectl("delete", "llms", "hung", "-n", namespace, "--wait=false")
+        cluster.kubectl(
+            "delete", "pod", "-n", namespace, "-l", "llmservice.dev/service=hung", "--grace-period=0", "--force"
+        )
+        stuck.exception(timeout=60)
+
+
+def request(service: str, prompt: str, tokens: int) -> JSON:
+    return {"model": service, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+
+
+def address(service: str) -> str:
+    return f"http://{service}/v1/completions"
+
+
+def ask(client: ClientPod, service: str, prompt: str, tokens: int) -> Answer:
+    return client.request(address(service), request(service, prompt, tokens))
+
+
+def whole(answer: Future[Answer], tokens: int) -> bool:
+    got = answer.result(timeout=150)
+    assert got.status == 200, got.body
+    used: int = got.json["usage"]["completion_tokens"]
+    return used == tokens
+
+
+def pod_of(cluster: Cluster, namespace: str, service: str) -> JSON:
+    (pod,) = cluster.list("pods", namespace, f"llmservice.dev/service={service}")
+    return pod
+
+
+def in_flight(cluster: Cluster, namespace: str, service: str) -> str:
+    """The supervisor's own count, as its metrics say it."""
+    name = pod_of(cluster, namespace, service)["metadata"]["name"]
+    page = cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{name}:8081/proxy/metrics")
+    return next(line for line in page.splitlines() if line.startswith("llmservice_server_requests_in_flight"))
+
+
+def is_ready(cluster: Cluster, namespace: str, service: str) -> bool:
+    conditions = pod_of(cluster, namespace, service)["status"]["conditions"]
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def look(cluster: Cluster, namespace: str, service: str) -> Seen:
+    pod = pod_of(cluster, namespace, service)
+    return Seen(pod, cluster.kubectl("logs", "-n", namespace, pod["metadata"]["name"], "-c", SERVER_CONTAINER))
+
+
+@contextmanager
+def stopped(pod: JSON) -> Iterator[None]:
+    """No process of the pod gets the processor, as where others take all of it."""
+    pids = [pid for pid, line in processes_of(pod).items() if "pause" not in line]
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

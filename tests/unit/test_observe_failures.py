@@ -246,6 +246,15 @@ def test_a_back_off_that_does_not_repeat_the_registry_s_answer_changes_nothing()
     assert must(vague, before=first).to_object() == first.to_object()
 
 
+def test_an_image_that_came_after_all_is_no_failure_while_its_init_container_works() -> None:
+    """It may work for many minutes."""
+    first = must(waiting("ImagePullBackOff", "503 Service Unavailable"))
+    assert look(pods.pod(status=pods.setting_up()), before=first) == first, "the kubelet says nothing in between"
+    working = pods.setting_up()
+    working["initContainerStatuses"][0]["state"] = {"running": {"startedAt": NOW}}
+    assert look(pods.pod(status=working), before=first) is None
+
+
 def test_a_drain_s_report_is_no_line_of_a_log() -> None:
     found = must(ended(143, message='{"version":1,"drain":{"cut":2}}'))
     assert found.evidence == ("exit code 143 (Error)",)

@@ -136,7 +136,7 @@ def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -
     if before.pod is None and before.reason in scheduling.REASONS:
         return not any(pod.scheduled for pod in current)
     if before.reason in _IMAGE or before.reason is Reason.CONTAINER_CONFIG_INVALID:
-        return any(not pod.running for pod in same)
+        return any(not pod.running and not pod.is_initializing for pod in same)
     # Where somebody looked at the Events, what they say counts.
     unseen = [pod for pod in same if beside.events is None or pod.name not in beside.events.by_pod]
     if before.reason in (Reason.VOLUME_UNAVAILABLE, Reason.POD_SANDBOX_FAILED):

@@ -73,6 +73,8 @@ class PodFacts:
     """The cluster took it for not ready though the kubelet last said otherwise: its node does not report."""
     is_setting_up: bool
     """On a node, and none of its containers has started: volumes are mounted, the sandbox made, images pulled."""
+    is_initializing: bool
+    """An init container runs that is to end before the server starts."""
     created_at: str
     scheduled_at: str
     running_since: str
@@ -125,6 +127,7 @@ class PodFacts:
             node=str((obj.get("spec") or {}).get("nodeName", "")),
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
             is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
+            is_initializing=_is_initializing(obj.get("spec") or {}, status),
             created_at=str(metadata.get("creationTimestamp") or ""),
             scheduled_at=str(scheduling.get("lastTransitionTime") or ""),
             running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt") or ""),
@@ -144,6 +147,13 @@ def _is_setting_up(status: Json) -> bool:
     if status.get("phase") != "Pending":
         return False
     return not any({"running", "terminated"} & set(container.get("state") or {}) for container in _containers(status))
+
+
+def _is_initializing(spec: Json, status: Json) -> bool:
+    """A sidecar is an init container that runs on."""
+    sidecars = {c.get("name") for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+    started = [c for c in status.get("initContainerStatuses") or () if c.get("name") not in sidecars]
+    return any("running" in (container.get("state") or {}) for container in started)
 
 
 def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:

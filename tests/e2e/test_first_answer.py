@@ -73,6 +73,7 @@ def test_kubectl_get_tells_the_story_in_one_line(cluster: Cluster, shared_namesp
         assert expected in line.split()
 
 
+@pytest.mark.full
 def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:
     """And the operator that began the rollout is killed in the middle of it."""
     before = serving_pods(cluster, shared_namespace, tiny_chat)[0]["metadata"]["name"]
@@ -93,6 +94,7 @@ def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace
     assert flags[flags.index("--max-num-seqs") + 1] == "7"
 
 
+@pytest.mark.full
 def test_scaling_through_the_subresource_restarts_nothing(
     cluster: Cluster, client: ClientPod, shared_namespace: str, tiny_chat: str
 ) -> None:

@@ -278,6 +278,7 @@ def only_what_kubernetes_cannot_save(world: World, victim: Callable[[JSON], int 
     assert lost_for < KNOWN_WITHIN, world.probe.of(name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("victim", KILLS, ids=words)
 def test_a_killed_server_loses_no_later_request(
     light: World, victim: Callable[[JSON], int | None], record: Record
@@ -293,6 +294,7 @@ def test_a_killed_vllm_loses_no_later_request(
     only_what_kubernetes_cannot_save(real, victim, record)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("story", BLIND_STORIES, ids=words)
 def test_nothing_is_lost_without_a_control_plane(light: World, story: Callable[[World], None], record: Record) -> None:
     nothing_is_lost(light, story, record)

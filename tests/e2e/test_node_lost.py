@@ -14,6 +14,7 @@ from tests.support.nodes import SECOND, SecondNode, await_condition, cordoned, p
 from tests.support.services import stand_in
 from tests.support.traffic import Traffic, in_figures, traffic
 
+pytestmark = pytest.mark.full
 NAME = "spread"
 NAMESPACE = "e2e-node-lost"
 TOLD_WITHIN = 10.0
@@ -81,6 +82,7 @@ def test_power_loss(cluster: Cluster, node: SecondNode, probe: Traffic, record: 
         toldAfter=round(told - unknown, 1),
         lastLostSentAfter=round(sent_last - began, 1),
     )
+    assert lost, "the lost pod was sent half of the requests until its endpoint went"
     assert sent_last <= unknown + GONE_WITHIN, probe.of("power loss")
 
 

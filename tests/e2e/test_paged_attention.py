@@ -14,6 +14,7 @@ from tests.support.cluster import Cluster
 from tests.support.measured import Record
 from tests.support.serving import Completion, Sampled, Server, sampled, serving
 
+pytestmark = pytest.mark.full
 SAMPLES = 4
 # The tokenizer knows few words: nearly a token a character. Several whole blocks (128 tokens each on CPUs).
 LONG_PROMPT = "The quick brown fox jumps over the lazy dog while the operator watches. " * 11
@@ -105,7 +106,6 @@ def test_the_second_turn_of_a_chat_is_found_in_the_cache(caching: Server, record
     record(prompt_tokens=queries, found_in_the_cache=hits, share=round(hits / queries, 2))
 
 
-@pytest.mark.full
 def test_without_prefix_caching_nothing_is_found(forgetting: Server, record: Record) -> None:
     queries, hits = two_turns(forgetting)
     assert hits == 0

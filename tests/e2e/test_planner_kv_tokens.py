@@ -40,21 +40,19 @@ class Start:
     draft: str = ""
 
 
-# These are in every run of the tests; the others take minutes.
-SOME = {
+# This is in every run of the tests; the others take minutes.
+SOME = {"states beside attention": Start("gated delta net")}
+OTHERS = {
     "windows between, two stages": Start(
         "sliding and full",
         ("--pipeline-parallel-size", "2", "--max-num-batched-tokens", "512"),
         {"pipeline_parallel_size": 2, "max_num_batched_tokens": 512},
     ),
-    "states beside attention": Start("gated delta net"),
     "one key/value head for two ranks, fp8": Start(
         "mqa",
         ("--tensor-parallel-size", "2", "--kv-cache-dtype", "fp8"),
         {"tensor_parallel_size": 2, "kv_cache_dtype": "fp8"},
     ),
-}
-OTHERS = {
     "multi-head attention in blocks of 64": Start("mha", ("--block-size", "64"), {"block_size": 64}),
     "multi-query attention": Start("mqa"),
     "grouped queries": Start("gqa"),

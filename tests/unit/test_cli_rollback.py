@@ -137,7 +137,7 @@ async def test_rollback_pins_a_revision(
     assert api.strict  # an older CRD would drop the field, and nothing would happen
     printed = capsys.readouterr().out
     assert f"revision {pinned} is pinned" in printed
-    assert "llmservice rollback chat --undo" in printed
+    assert "llmservice rollback chat -n team --undo" in printed
 
 
 async def test_undo_removes_the_pin(api: Api) -> None:

@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
             return ExitCode.DONE
         change = {"spec": {"rollout": {"pinnedRevision": wanted}}}
         await connection.merge(LLMSERVICE, connection.namespace, options.name, change)
-    print("\n".join([*told(options.name, wanted), *remarks(found)]))
+    print("\n".join([*told(found, wanted), *remarks(found)]))
     return ExitCode.DONE
 
 
@@ -92,14 +92,16 @@ def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> st
     )
 
 
-def told(name: str, wanted: str | None) -> Iterator[str]:
+def told(found: Json, wanted: str | None) -> Iterator[str]:
     """What was done, and how to see what comes of it."""
+    name = found["metadata"]["name"]
+    words = f"{name} -n {found['metadata']['namespace']}"
     if wanted is None:
         yield f"{name}: the pin is removed; what the spec says is rolled out"
     else:
         yield f"{name}: revision {wanted} is pinned (spec.rollout.pinnedRevision)"
-        yield f"  other changes of what needs a restart wait until: llmservice rollback {name} --undo"
-    yield f"  see: llmservice status {name}"
+        yield f"  other changes of what needs a restart wait until: llmservice rollback {words} --undo"
+    yield f"  see: llmservice status {words}"
 
 
 def remarks(found: Json) -> Iterator[str]:

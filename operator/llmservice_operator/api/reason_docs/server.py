@@ -141,7 +141,8 @@ START = Group(
             "usual cause.",
         ),
         "StartTimeout": ReasonDoc(
-            "The model was not ready within its start budget.",
+            "The model was not ready within its start budget, and then nothing moved any more; or it moved, and took "
+            "longer than any start may.",
             "Read the pod's log for the step that is slow; a spec.model.cache avoids fetching the model again.",
             look="`status.progress` while it starts; `kubectl logs --previous` for the step that took long.",
         ),

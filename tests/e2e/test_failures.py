@@ -283,12 +283,20 @@ def is_over(service: JSON, told: Seen) -> bool:
 @contextlib.contextmanager
 def dropping(address: str, port: int) -> Iterator[None]:
     """What this machine, the node, sends to a port of a pod is lost; what comes from other pods is not."""
-    rule = ("OUTPUT", "-d", address, "-p", "tcp", "--dport", str(port), "-j", "DROP")
-    subprocess.run(["iptables", "-I", *rule], check=True)
+    # By way of a chain with a name that the local cluster's end looks for, should this process be killed meanwhile.
+    chain = "CNI-TEST-DROP"
+    rule = ("OUTPUT", "-d", address, "-p", "tcp", "--dport", str(port), "-j", chain)
+    before, after = (
+        (("-N", chain), ("-A", chain, "-j", "DROP"), ("-I", *rule)),
+        (("-D", *rule), ("-F", chain), ("-X", chain)),
+    )
+    for words in before:
+        subprocess.run(["iptables", "-w", *words], check=True)
     try:
         yield
     finally:
-        subprocess.run(["iptables", "-D", *rule], check=True)
+        for words in after:
+            subprocess.run(["iptables", "-w", *words], check=True)
 
 
 def test_streams_that_a_drain_cuts_are_told(failures: Failures) -> None:

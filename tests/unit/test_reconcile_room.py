@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decision import Decision, RoomFor
 from llmservice_operator.observe.observed import Observed
 
@@ -17,7 +19,7 @@ class Asks:
         self.resource: str | None = "nvidia.com/gpu"
         self.wants = True
 
-    def __call__(self, service: Any, observed: Observed, *_: Any) -> Decision:
+    def __call__(self, service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
         if self.wants and observed.room is None:
             return Decision(lack=RoomFor(self.resource, may_be_old=60.0))
         return Decision()

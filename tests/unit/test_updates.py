@@ -12,8 +12,8 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.decision import Update
 from llmservice_operator.control.kinds import PROJECTIONS
-from llmservice_operator.control.updates import Updates
-from llmservice_operator.observe.observed import Turn
+from llmservice_operator.control.updates import Updates, why_waiting
+from llmservice_operator.observe.observed import Refusal, Turn
 
 from tests.unit.decide_world import World
 from tests.unit.test_decide_rollouts import rollout, serving
@@ -209,3 +209,18 @@ def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_
     updates = Updates()
     updates.tell(Key("team-a", "x"), world.decide().update)
     assert updates.turn(A, cached(world)).is_granted
+
+
+def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:
+    """Nothing would end it: no pod is made, and no deadline runs."""
+    world = serving(1)
+    ask(world)
+    world.refused = {("Deployment", "x"): Refusal(422, "policy says no")}
+    assert world.decide().update is FAILED
+    world.refused = {}
+    assert world.step().update is UNDER_WAY
+
+
+def test_a_long_list_of_failed_updates_is_cut_short() -> None:
+    text = why_waiting(Turn(is_granted=False, failed=tuple(f"team/{n}" for n in range(100))))
+    assert "team/7 and 92 more failed" in text

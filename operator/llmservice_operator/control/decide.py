@@ -23,7 +23,7 @@ from llmservice_operator.control import updates
 from llmservice_operator.control.attention import again, lack_of
 from llmservice_operator.control.children import applies, in_the_way, looked, needless_budget, prunes
 from llmservice_operator.control.choose import Choice, choose, standing
-from llmservice_operator.control.decision import Apply, Decision, TurnOf, soonest
+from llmservice_operator.control.decision import Apply, Decision, TurnOf, Update, soonest
 from llmservice_operator.control.events import events
 from llmservice_operator.control.fit import Outcome, assess
 from llmservice_operator.control.ownership import Ownership, name_conflicts, ownership
@@ -124,7 +124,7 @@ def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
         updates.LOOK_AGAIN if case.waits_for is not None else None,
     )
     decision = _report(_subject(service), observed, verdict, case.now, apply=apply, prune=prune, requeue_after=wait)
-    return decision if decision.lack is not None else _with_rollout(decision, case, choice, how)
+    return decision if decision.lack is not None else _with_rollout(decision, case, choice, how, obstacle)
 
 
 def _way(case: Case, choice: Choice) -> Way:
@@ -139,12 +139,14 @@ def _rolled_back(back: WayBack | None) -> Obstacle | None:
     return Obstacle(Reason.ROLLED_BACK, back.reason) if back is not None and back.failed is not None else None
 
 
-def _with_rollout(decision: Decision, case: Case, choice: Choice, how: Way) -> Decision:
+def _with_rollout(decision: Decision, case: Case, choice: Choice, how: Way, obstacle: Obstacle | None) -> Decision:
     """What the status says of the rollout has consequences: turns of others, Events, and a way back."""
     before = case.service.status.get("rollout") or {}
     after = before if decision.status is None else decision.status.get("rollout") or {}
     waits, replicas = case.waits_for is not None, case.service.spec.scaling.replicas
     update = updates.update_of(choice, case.revisions, after, waits=waits, replicas=replicas)
+    if update is Update.UNDER_WAY and obstacle is not None and obstacle.is_final:
+        update = Update.FAILED  # it is not taken, and who waits for it is to know whom to ask
     begun = (choice.label, how.reason) if how.reason else None
     decision = replace(
         decision, update=update, begun=begun, events=(*decision.events, *rollout_events(before, after, how))

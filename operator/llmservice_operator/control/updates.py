@@ -22,6 +22,7 @@ from llmservice_operator.observe.observed import Observed, Turn
 
 Json = Mapping[str, Any]
 
+_NAMED = 8
 LOOK_AGAIN = 60.0
 """Seconds after which one that waits asks again, should nobody have told it."""
 
@@ -43,7 +44,8 @@ def waits_on(
 def why_waiting(turn: Turn) -> str:
     """The same words while others take their turns: a text that named them would be written for each of those."""
     if turn.failed:
-        named = ", ".join(turn.failed)
+        more = len(turn.failed) - _NAMED
+        named = ", ".join(turn.failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         return (
             f"The update of {named} failed, and the same may happen here. Edit or roll back what failed, or take its "
             "annotation llmservice.dev/update-requested away, and the next one begins."

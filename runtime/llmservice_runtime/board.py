@@ -1,8 +1,9 @@
 """A page of shared memory between the supervisor and the middleware: plain loads and stores, no system calls.
 
 Each slot has one writer: the supervisor writes LEVEL, the middleware (one API process) writes the rest. IN_FLIGHT are
-requests without a whole answer, AWAITING those without a first byte of one. REFUSED (requests) and SENT (pieces of
-answers) only grow. UNTOLD are connections whose last answer began before the drain and so did not say that they end.
+requests without a whole answer, AWAITING those without a first byte of one. REFUSED (requests), SENT (pieces of
+answers) and ARRIVED (requests since the drain began) only grow. UNTOLD are connections whose last answer began before
+the drain and so did not say that they end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import mmap
 import os
 from pathlib import Path
 
-LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, UNTOLD, SENT = range(7)
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, UNTOLD, SENT, ARRIVED = range(8)
 SLOTS = 8
 SIZE = SLOTS * 8
 

@@ -74,7 +74,9 @@ PROPAGATION_SECONDS = 10
 TEARDOWN_SECONDS = 20
 # For how long a client may take a connection that was idle for good: httpx, and with it OpenAI's client, keeps it 5 s.
 POOL_SECONDS = 6
-# And for how long vLLM keeps it: longer than any common pool, so that it is always the client that lets go.
+# So long without a request, and the Service sends none any more.
+LULL_SECONDS = 3
+# For how long vLLM keeps an idle connection: longer than any common pool, so that it is always the client that lets go.
 KEEP_ALIVE_SECONDS = 3660
 HANG_UNREADY_SECONDS = 30
 HANG_RESTART_SECONDS = 90

@@ -34,10 +34,27 @@ class Drain:
             return
         self._slots[board.LEVEL] = board.REFUSING
 
+    async def until_nobody_comes(self) -> None:
+        """The time in which proxies hear of the endpoint's end, and as much more as they evidently need.
+
+        While the API server or the endpoint controller is away, the Service goes on sending clients here. They are
+        served and told to come back; but half of the time that a drain may take is left for what is in flight.
+        """
+        began = self._clock()
+        usual = began + self._options.propagation_seconds
+        self._deadline = usual + self._options.drain_seconds
+        arrived, quiet_since = self._slots[board.ARRIVED], began
+        while self._clock() < usual + self._options.drain_seconds / 2:
+            if self._slots[board.ARRIVED] != arrived:
+                arrived, quiet_since = self._slots[board.ARRIVED], self._clock()
+            if self._clock() >= max(usual, quiet_since + self._pace.lull_seconds):
+                return
+            await asyncio.sleep(self._pace.in_flight_seconds)
+
     async def until_idle(self) -> None:
         """Wait for the requests in flight, and for what follows them on connections that were not told to end.
 
-        At most as long as a drain may take, both times together: the pod's grace period has room for one timeout.
+        At most as long as a drain may take, all its steps together: the pod's grace period has room for one timeout.
         """
         if self._deadline is None:
             self._deadline = self._clock() + self._options.drain_seconds

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_runtime.board import (
+    ARRIVED,
     ATTACHED,
     AWAITING,
     IN_FLIGHT,
@@ -104,6 +105,8 @@ class DrainMiddleware:
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, client = _Request(self._slots, receive, send), _client(scope)
         self._slots[IN_FLIGHT] += 1
+        if self._slots[LEVEL] != OPEN:
+            self._slots[ARRIVED] += 1
         self._tell(client, told=True)
         try:
             await self._app(scope, request.receive, request.send)

@@ -275,7 +275,7 @@ class Supervisor:
         """Unready, connections told to end; newcomers refused; the streams awaited; vLLM ended: docs/draining.md."""
         self._enter(Phase.DRAINING, "waiting until no new connections come")
         self._state = replace(self._state, ready=False)
-        await self._unless_hurried(child, asyncio.sleep(self._options.propagation_seconds))
+        await self._unless_hurried(child, self._draining.until_nobody_comes())
         self._draining.refuse_newcomers()
         if not self._hung:
             self._enter(Phase.DRAINING, "waiting for the requests in flight")

@@ -22,6 +22,7 @@ class Pace:
     watch_seconds: float = 5.0
     in_flight_seconds: float = 0.05
     linger_seconds: float = contract.POOL_SECONDS
+    lull_seconds: float = contract.LULL_SECONDS
     adapters_seconds: float = 2.0
     adapter_retry_seconds: float = 5.0
     stop_loading_seconds: float = 2.0

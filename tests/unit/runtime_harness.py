@@ -30,6 +30,7 @@ QUICK = Pace(
     watch_seconds=0.1,
     in_flight_seconds=0.01,
     linger_seconds=0.3,
+    lull_seconds=0.1,
     adapters_seconds=0.05,
     adapter_retry_seconds=0.1,
     stop_loading_seconds=0.5,

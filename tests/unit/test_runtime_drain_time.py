@@ -14,7 +14,7 @@ from llmservice_runtime.options import ServeOptions
 
 from tests.unit.runtime_harness import QUICK
 
-DRAIN_SECONDS, LINGER_SECONDS = 400, 100
+DRAIN_SECONDS, LINGER_SECONDS, LULL_SECONDS, PROPAGATION_SECONDS = 400, 100, 30, 60
 # A step looks at the clock a few times more than it waits.
 SPARE = 20
 
@@ -26,8 +26,10 @@ def _clock() -> Callable[[], float]:
 
 
 def _drain(folder: Path, slots: memoryview, clock: Callable[[], float], port: int = 1) -> Drain:
-    options = ServeOptions(drain_seconds=DRAIN_SECONDS, drain_file=str(folder / "board"))
-    pace = replace(QUICK, in_flight_seconds=0, linger_seconds=LINGER_SECONDS)
+    options = ServeOptions(
+        drain_seconds=DRAIN_SECONDS, propagation_seconds=PROPAGATION_SECONDS, drain_file=str(folder / "board")
+    )
+    pace = replace(QUICK, in_flight_seconds=0, linger_seconds=LINGER_SECONDS, lull_seconds=LULL_SECONDS)
     return Drain(slots, options, port, pace, clock)
 
 
@@ -65,3 +67,40 @@ def test_without_room_for_the_list_of_connections_nobody_is_refused_as_a_newcome
     drain.close_connections()
     drain.refuse_newcomers()
     assert slots[board.LEVEL] == board.CLOSING
+
+
+async def test_while_nobody_comes_newcomers_are_refused_after_the_usual_time(tmp_path: Path) -> None:
+    clock = _clock()
+    drain = _drain(tmp_path, _slots(), clock)
+    await drain.until_nobody_comes()
+    assert PROPAGATION_SECONDS <= clock() < PROPAGATION_SECONDS + SPARE
+
+
+async def test_who_is_still_sent_here_is_waited_for_until_nobody_comes(tmp_path: Path) -> None:
+    """As after a restart of the API server, when the endpoint goes late."""
+    slots, last = _slots(), PROPAGATION_SECONDS + 50
+    clock = _clock()
+
+    def told() -> float:
+        now = clock()
+        if now < last:
+            slots[board.ARRIVED] += 1
+        return now
+
+    await _drain(tmp_path, slots, told).until_nobody_comes()
+    assert last + LULL_SECONDS <= clock() < last + LULL_SECONDS + SPARE
+
+
+async def test_who_comes_for_ever_gets_half_of_the_drain(tmp_path: Path) -> None:
+    slots, clock = _slots(), _clock()
+    slots[board.IN_FLIGHT] = 1
+
+    def told() -> float:
+        slots[board.ARRIVED] += 1
+        return clock()
+
+    drain = _drain(tmp_path, slots, told)
+    await drain.until_nobody_comes()
+    assert PROPAGATION_SECONDS + DRAIN_SECONDS / 2 <= clock() < PROPAGATION_SECONDS + DRAIN_SECONDS / 2 + SPARE
+    await drain.until_idle()
+    assert PROPAGATION_SECONDS + DRAIN_SECONDS <= clock() < PROPAGATION_SECONDS + DRAIN_SECONDS + SPARE

@@ -255,8 +255,10 @@ def scaling_to_zero(*, deleting: bool) -> World:
     return with_pods(world, pod, replicas=count, updated=count, ready=count, available=count)
 
 
-def quota() -> World:
-    world = service()
+def quota(*, serves: bool = False) -> World:
+    world = edited(served()) if serves else service()
+    if serves:
+        with_pods(world, a_pod("x-0", OLD, ready=True))
     message = 'pods "x-1" is forbidden: exceeded quota: team, requested: cpu=2, used: cpu=1, limited: cpu=2'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     world.deployment["status"]["conditions"] = [refused]
@@ -310,6 +312,7 @@ CASES: Mapping[str, Case] = {
         "KVCacheTooSmall",
     ),
     "a quota": _failed(quota, "QuotaExceeded"),
+    "a quota while the old pod serves": _moving(lambda: quota(serves=True), "QuotaExceeded", serves=True),
     "served": _good(served),
     "served by two": _good(lambda: served(2)),
     "no right on slices": _good(without_the_right_on_slices),

@@ -124,4 +124,6 @@ def _is_stalled(verdict: Verdict, progress: Progress, trouble: Trouble | None) -
         # What waits for a place is of this revision, and waits no longer than a rollout may take.
         is_late = verdict.obstacle.reason is Reason.WAITING_FOR_GPU and progress.is_overdue
         return verdict.obstacle.is_final or is_late
-    return progress.is_overdue or (trouble is not None and trouble.is_final)
+    # A quota stops a new pod beside the old ones: what they give up may be enough, and meanwhile they answer.
+    is_passing = trouble is not None and trouble.reason is Reason.QUOTA_EXCEEDED and progress.answering > 0
+    return progress.is_overdue or (trouble is not None and trouble.is_final and not is_passing)

@@ -126,6 +126,15 @@ CASES: dict[str, Failing] = {
     "crash-loop": Failing(
         "CrashLoop", "again and again", "logs --previous", ended_thrice, placement(**EMPTY), is_slow=True
     ),
+    "stopped-start": Failing(
+        "StartTimeout",
+        "budget of 2 s",
+        "",
+        ended,
+        env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_STALL_SECONDS="3"),
+        {"stalls_at": 0},
+        is_slow=True,
+    ),
     "no-gpu": Failing(
         "InsufficientGPUs",
         "asks for 8 e2e.example/gpu; free are 3 NVIDIA-L4; at most 3 on one node; held by e2e-failures/holder (1).",

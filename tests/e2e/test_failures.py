@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import make_namespace
-from tests.e2e.failing_services import CASES, GPUS, Cause, no_pod, waits
+from tests.e2e.failing_services import CASES, GPUS, Cause, env, no_pod, waits
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.fetching import model_files
 from tests.support.following import Seen, Watcher, watching
@@ -48,7 +48,8 @@ QUOTA = {
 }
 
 WATCHED = ("llmservices", "pods", "deployments")
-BLOCKED, CUT = "probe-blocked", "cut"
+BLOCKED, CUT, SLOW = "probe-blocked", "cut", "slow"
+SLOW_START = {"start_seconds": 25, "shards": 25}
 
 
 @dataclass
@@ -101,6 +102,7 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
         services, pods, deployments = (stack.enter_context(watching(cluster, kind, NAMESPACE)) for kind in WATCHED)
         found = Failures(cluster, services, pods, deployments, time.time())
         others = [stand_in(BLOCKED), stand_in(CUT, {"tokens_per_second": 5}, drain={"timeoutSeconds": 1})]
+        others.append(stand_in(SLOW, SLOW_START, **env(LLMSERVICE_START_SECONDS="2")))
         apply_all(cluster, others)
         # Two processors: what is measured is not how long all of them take to start together.
         for wave in waves(tuple(CASES)):
@@ -187,6 +189,11 @@ def is_ready(service: JSON) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
+def why_not_ready(service: JSON) -> str:
+    conditions = service.get("status", {}).get("conditions", [])
+    return next((f"{c['reason']}: {c['message']}" for c in conditions if c["type"] == "Ready"), "")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_told_with_reason_evidence_and_remedy(failures: Failures, record: Record, name: str) -> None:
     case = CASES[name]
@@ -233,6 +240,17 @@ def operator_metric(cluster: Cluster, name: str) -> Mapping[str, float]:
     text = httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False).raise_for_status().text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     return {sample.labels["reason"]: sample.value for sample in families[name].samples}
+
+
+def test_a_start_past_its_budget_that_moves_is_no_failure(failures: Failures) -> None:
+    def told(obj: JSON) -> bool:
+        return obj["metadata"]["name"] == SLOW and "StartingSlowly" in why_not_ready(obj)
+
+    slow = failures.services.first(told, max(0.0, failures.began + ALL_WITHIN - time.time()))
+    assert slow is not None
+    assert "vLLM is loading the model" in why_not_ready(slow.obj)
+    assert failures.services.first(lambda obj: obj["metadata"]["name"] == SLOW and is_ready(obj), ALL_WITHIN)
+    assert not any(failure_of(seen.obj) for seen in failures.services.seen if seen.obj["metadata"]["name"] == SLOW)
 
 
 def test_a_crash_loop_writes_no_status_for_each_restart(failures: Failures) -> None:

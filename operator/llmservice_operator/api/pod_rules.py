@@ -20,6 +20,8 @@ OWN_PATHS = (
 )
 # The supervisor, its imports and the model's place stand on these.
 OWN_VARIABLES = ("HOME", "USER", "LOGNAME", "PYTHONPATH", "PYTHONHOME", "HF_HOME", "HF_HUB_CACHE", "VLLM_PORT")
+# What the user may know better than the plan.
+START_VARIABLES = (contract.START_SECONDS_ENV, contract.STALL_SECONDS_ENV)
 
 _PATH = "self.mountPath.matches('.+/$') ? self.mountPath.substring(0, self.mountPath.size() - 1) : self.mountPath"
 
@@ -40,9 +42,15 @@ ENV_ITEM = (
         ".name",
     ),
     Rule(
-        f"!(self.name in {cel_list(OWN_VARIABLES)}) && !self.name.startsWith('LLMSERVICE_')",
+        f"!(self.name in {cel_list(OWN_VARIABLES)}) && "
+        f"(!self.name.startsWith('LLMSERVICE_') || self.name in {cel_list(START_VARIABLES)})",
         "is set by the operator, whose supervisor and model files depend on it: remove it",
         ".name",
+    ),
+    Rule(
+        f"!(self.name in {cel_list(START_VARIABLES)}) || has(self.value) && self.value.matches('^[1-9][0-9]{{0,3}}$')",
+        'must be a whole number of seconds, 1 to 9999, as text: "1800"',
+        ".value",
     ),
     Rule(
         "!has(self.value) || !has(self.valueFrom)",

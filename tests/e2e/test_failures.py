@@ -24,7 +24,7 @@ from tests.e2e.conftest import make_namespace
 from tests.e2e.failing_services import CASES, GPUS, Cause, env, no_pod, waits
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.fetching import model_files
-from tests.support.following import Seen, Watcher, watching
+from tests.support.watching import Seen, Watcher, watching
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record

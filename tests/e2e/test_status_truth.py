@@ -15,9 +15,9 @@ from tests.e2e.conftest import make_namespace
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.health import judged
-from tests.support.measured import Record as Measure
+from tests.support.measured import Record
 from tests.support.services import stand_in
-from tests.support.watching import Record, Version, contradictions, recorded
+from tests.support.status_history import History, Version, contradictions, recorded
 
 NAMESPACE = "e2e-truth"
 # The kubelet's: two probes, two seconds apart, that may take three seconds each; then a moment for the operator.
@@ -83,7 +83,7 @@ def client_pod(cluster: Cluster, no_slices: None) -> Iterator[ClientPod]:
 
 
 @pytest.fixture(scope="module")
-def life(cluster: Cluster, client_pod: ClientPod) -> Record:
+def life(cluster: Cluster, client_pod: ClientPod) -> History:
     """All that the status said of one service, and all that was true, in the life that `lead` leads."""
     cluster.wait_condition(NAMESPACE, "late", "Ready", "True", timeout=60)
     edit(cluster, "late", env_of(NEVER_DONE))
@@ -128,20 +128,20 @@ def kill(cluster: Cluster, client_pod: ClientPod) -> None:
     cluster.wait_condition(NAMESPACE, "truth", "Ready", "False", timeout=30)
 
 
-def test_what_is_told_to_answer_answers(life: Record, record: Measure) -> None:
+def test_what_is_told_to_answer_answers(life: History, record: Record) -> None:
     answered = sum(asked.is_answered for asked in life.asked)
     record(versions=len(life.versions), asked=len(life.asked), answered=answered)
     assert contradictions(life, DETECTED_WITHIN) == []
 
 
-def test_what_answers_is_told_soon(life: Record) -> None:
+def test_what_answers_is_told_soon(life: History) -> None:
     for version, end in life.spans():
         if version.status.get("conditions") and not version.says("Available"):
             answered = [asked.at for asked in life.asked if asked.is_answered and version.at <= asked.at < end]
             assert not answered or answered[-1] - answered[0] < TOLD_LATE_WITHIN, version.condition("Ready")
 
 
-def test_the_life_was_told_as_it_was(life: Record) -> None:
+def test_the_life_was_told_as_it_was(life: History) -> None:
     """What the record must hold for the other tests to mean anything."""
     story = [(v.says("Available"), v.says("Ready"), v.says("Stalled")) for v in life.versions]
     serves_on, failed, rolled_out, as_asked, gone = (
@@ -156,7 +156,7 @@ def test_the_life_was_told_as_it_was(life: Record) -> None:
     assert all(step in rest for step in wanted), story
 
 
-def test_each_version_is_told_by_the_conventions(life: Record) -> None:
+def test_each_version_is_told_by_the_conventions(life: History) -> None:
     before: dict[str, JSON] = {}
     for version in life.versions:
         status, generation = version.status, version.obj["metadata"]["generation"]
@@ -174,7 +174,7 @@ def test_each_version_is_told_by_the_conventions(life: Record) -> None:
         before = conditions
 
 
-def test_deployment_tools_read_every_version_right(life: Record) -> None:
+def test_deployment_tools_read_every_version_right(life: History) -> None:
     answers = judged(version.obj for version in life.versions)
     for version, answer in zip(life.versions, answers, strict=True):
         assert (answer.kstatus.status, answer.argo.status) == expected(version), version.status.get("conditions")
@@ -191,7 +191,7 @@ def expected(version: Version) -> tuple[str, str]:
     return ("Current", "Healthy") if version.says("Ready") else ("InProgress", "Progressing")
 
 
-def test_git_sees_no_difference(life: Record) -> None:
+def test_git_sees_no_difference(life: History) -> None:
     """The operator owns nothing but the status, and wrote nothing else."""
     for version in life.versions:
         metadata = version.obj["metadata"]
@@ -216,7 +216,7 @@ def test_ready_pods_that_get_no_request_are_not_ready(cluster: Cluster, client_p
 
 
 def test_a_rollout_past_its_deadline_is_stalled_while_the_old_replica_serves(
-    cluster: Cluster, client_pod: ClientPod, life: Record
+    cluster: Cluster, client_pod: ClientPod, life: History
 ) -> None:
     """The edit was made before the record began; the shortest deadline is a minute."""
     stalled = cluster.wait_condition(

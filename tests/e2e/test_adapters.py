@@ -129,6 +129,7 @@ def adapted(cluster: Cluster) -> Iterator[Adapted]:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
+@pytest.mark.full
 def test_adapters_answer_under_their_own_names(adapted: Adapted) -> None:
     assert adapted.models() == {"adapted", RED, GREEN}
     assert adapted.says(RED)
@@ -139,6 +140,7 @@ def test_adapters_answer_under_their_own_names(adapted: Adapted) -> None:
     assert adapted.server.say(other, model=RED) == answer, "what it was not taught stays the base model's"
 
 
+@pytest.mark.full
 def test_the_status_tells_the_start_what_was_measured_and_the_adapters(adapted: Adapted, record: Record) -> None:
     assert {progress["phase"] for progress in adapted.progress} >= {"Loading"}
     # Four steps of the rollout, four phases of the server, and between them one every 15 seconds.
@@ -160,6 +162,7 @@ def told(status: JSON, *served: str) -> JSON | None:
     return status if names == set(served) else None
 
 
+@pytest.mark.full
 def test_adding_and_removing_one_restarts_nothing(adapted: Adapted, record: Record) -> None:
     before, since = adapted.run_of_the_server(), adapted.ready_since()
     adapted.ask_for(adapted.listed(RED, GREEN, BLUE))
@@ -178,6 +181,7 @@ def test_adding_and_removing_one_restarts_nothing(adapted: Adapted, record: Reco
     record(seconds_until_an_added_adapter_serves=round(seconds, 1))
 
 
+@pytest.mark.full
 def test_a_broken_one_is_told_of_and_the_others_serve(adapted: Adapted) -> None:
     broken = {"name": "broken", "uri": adapted.listed(RED)[0]["uri"].rpartition("/")[0] + "/no-such-adapter"}
     adapted.ask_for([*adapted.listed(RED, BLUE), broken])
@@ -198,6 +202,7 @@ def test_a_broken_one_is_told_of_and_the_others_serve(adapted: Adapted) -> None:
     eventually("the status of two", lambda: told(adapted.status(), RED, BLUE), SHOWN_WITHIN)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -214,6 +219,7 @@ def test_clients_may_not(adapted: Adapted, path: str, body: JSON) -> None:
     assert RED in adapted.models()
 
 
+@pytest.mark.full
 def test_after_a_restart_they_are_back_before_it_is_ready(adapted: Adapted) -> None:
     uid, restarts, _ = adapted.run_of_the_server()
     adapted.in_server(FIND + "os.kill(vllm, signal.SIGKILL)")

@@ -24,6 +24,9 @@ LOAD = ("--requests", str(REQUESTS), "--rate", "20", "--batch", "2", "--output-t
 DISCIPLINES = ["static", "dynamic", "continuous"]
 
 
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
     with serving(cluster, shared_namespace, NAME) as ready:

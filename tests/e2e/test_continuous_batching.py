@@ -19,6 +19,9 @@ LONG, SHORT, MIDDLE = 900, 8, 200
 ARRIVAL_SECONDS = 0.03
 
 
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
     batching = {

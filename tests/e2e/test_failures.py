@@ -24,13 +24,13 @@ from tests.e2e.conftest import make_namespace
 from tests.e2e.failing_services import CASES, GPUS, Cause, env, no_pod, waits
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.fetching import model_files
-from tests.support.watching import Seen, Watcher, watching
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
 from tests.support.operator import leader, operator_pods
 from tests.support.registry import registry
 from tests.support.services import stand_in
+from tests.support.watching import Seen, Watcher, watching
 
 NAMESPACE = "e2e-failures"
 NODE = "node-a"

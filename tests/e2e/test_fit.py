@@ -109,6 +109,7 @@ def test_what_cannot_fit_makes_no_pod_and_a_proposed_change_makes_it_ready(
     eventually("the metric to go with the service", lambda: errors(cluster, namespace, "too-long") == {}, 30)
 
 
+@pytest.mark.full
 def test_auto_is_the_planned_length_and_an_edit_that_would_not_fit_leaves_what_serves_alone(
     cluster: Cluster, namespace: str, asker: ClientPod, record: Record
 ) -> None:

@@ -96,13 +96,6 @@ def pods() -> Iterator[Bad]:
         ("1A", "begin with a letter"),
     ):
         yield Bad(f"env-{name}", {"runtime.env": [{"name": name, "value": "x"}]}, f"{env}.name", (words,))
-    for value in ("soon", "0", "1.5"):
-        yield Bad(
-            f"env-start-{value}",
-            {"runtime.env": [{"name": "LLMSERVICE_START_SECONDS", "value": value}]},
-            f"{env}.value",
-            ("whole number of seconds",),
-        )
     yield Bad(
         "env-both",
         {"runtime.env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]},

@@ -35,6 +35,7 @@ FINE: list[Json] = [
     {"model": {"uri": HF, "architecture": {"numAttentionHeads": 32, "numKeyValueHeads": 8}}}
     | {"parallelism": {"tensorParallelSize": 16}},
     {"runtime": {"extraArgs": ["--enable-log-requests", "--stream-interval", "7"]}},
+    {"runtime": {"env": [{"name": "LLMSERVICE_START_SECONDS", "value": "1800"}]}},
 ]
 
 
@@ -53,6 +54,15 @@ def _heads(size: int, **architecture: int) -> Json:
 
 PRECISION, FLAG = "PrecisionUnsupported", "UnknownFlag"
 REFUSED = [
+    *(
+        pytest.param(
+            {"runtime": {"env": [{"name": "A", "value": "x"}, {"name": "LLMSERVICE_STALL_SECONDS", "value": value}]}},
+            "spec.runtime.env[1].value",
+            "InvalidSpec",
+            id=f"a start's seconds: {value!r}",
+        )
+        for value in ("soon", "0", "1.5", "inf", "")
+    ),
     pytest.param(_on("Tesla-T4", dtype="bfloat16"), "spec.precision.dtype", PRECISION, id="bfloat16 on Turing"),
     pytest.param(_on("Tesla-T4", weights="bfloat16"), "spec.precision.weights", PRECISION, id="bfloat16 weights"),
     pytest.param(_on("Tesla-T4-SHARED", dtype="bfloat16"), "spec.precision.dtype", PRECISION, id="a shared GPU"),

@@ -48,11 +48,6 @@ ENV_ITEM = (
         ".name",
     ),
     Rule(
-        f"!(self.name in {cel_list(START_VARIABLES)}) || has(self.value) && self.value.matches('^[1-9][0-9]{{0,3}}$')",
-        'must be a whole number of seconds, 1 to 9999, as text: "1800"',
-        ".value",
-    ),
-    Rule(
         "!has(self.value) || !has(self.valueFrom)",
         "give either value or valueFrom: remove one of the two",
         ".valueFrom",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.pod_rules import START_VARIABLES
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner import compatibility, parsers, versions
@@ -29,10 +31,25 @@ def _problems(
         )
     if "None" in (spec.model.served_names or ()):
         yield Problem("spec.model.servedNames", "vLLM reads None as no name at all.", "Choose another name.")
+    yield from _start(spec)
     yield from compatibility.problems(spec)
     yield from _parallelism(spec)
     yield from parsers.problems(spec, vllm_version)
     yield from versions.problems(spec, vllm_version, arguments)
+
+
+def _start(spec: LLMServiceSpec) -> Iterator[Problem]:
+    """As a rule of the schema it would cost more than all others: values may be long, and there may be many."""
+    for index, item in enumerate(spec.runtime.env):
+        if item["name"] in START_VARIABLES and not _SECONDS.fullmatch(str(item.get("value", ""))):
+            yield Problem(
+                f"spec.runtime.env[{index}].value",
+                f"{item['name']} is no whole number of seconds from 1 to 9999.",
+                'Write it as text, such as "1800".',
+            )
+
+
+_SECONDS = re.compile(r"[1-9][0-9]{0,3}")
 
 
 def _parallelism(spec: LLMServiceSpec) -> Iterator[Problem]:

@@ -175,7 +175,8 @@ class World:
                     observed = replace(observed, turn=self.turn)
                 case FactsOf(inspection):
                     assert observed.lent is None
-                    observed = replace(observed, lent=self.lent and {**self.lent, "inspection": inspection})
+                    assert self.lent is not None, "the test does not say what neighbours know"
+                    observed = replace(observed, lent={**self.lent, "inspection": inspection} if self.lent else {})
             decision = decide(self.service(), observed, self.settings, self.now)
         return decision
 

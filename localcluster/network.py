@@ -26,6 +26,8 @@ DNS_SERVICE = "10.96.0.10"
 ALL_PODS = "10.244.0.0/16"
 # The host's end of the link to the second node.
 LINK = "llm-node-b"
+# Where packets to a node without power go; its other end takes none of them.
+_VOID, _VOID_END = "llm-void", "llm-void-end"
 # Named like those of the CNI plugins, so that `down` finds it after any crash.
 _PODS_CHAIN = "CNI-POD-TO-POD"
 
@@ -172,15 +174,24 @@ def route_to(pods: str, gateway: str) -> None:
 
 
 def blackhole(pods: str) -> None:
-    """What goes to a node without power is lost without a word."""
-    _run("ip", "route", "replace", "blackhole", pods)
+    """What goes to a node without power is lost without a word, and after it left this one.
+
+    A route of the kind `blackhole` drops it before: then the kernel forgets which pod kube-proxy had chosen for the
+    connection, and each of its SYNs, a second apart, tries its luck again. Behind a cable none has luck.
+    """
+    if _VOID not in interfaces():
+        _run("ip", "link", "add", _VOID, "arp", "off", "type", "veth", "peer", "name", _VOID_END)
+    for end in (_VOID, _VOID_END):
+        _run("ip", "link", "set", end, "up")
+    _run("ip", "route", "replace", pods, "dev", _VOID)
 
 
 def disconnect(pods: str) -> None:
-    """Takes back a link and its route, if there is one."""
+    """Takes back a link, or what took its place, and its route, if there is one."""
     subprocess.run(("ip", "route", "del", pods), capture_output=True, check=False)
-    # The kernel may be taking it away itself, with the namespace of its other end.
-    subprocess.run(("ip", "link", "del", LINK), capture_output=True, check=False)
+    # The kernel may be taking the link away itself, with the namespace of its other end.
+    for link in (LINK, _VOID):
+        subprocess.run(("ip", "link", "del", link), capture_output=True, check=False)
     for words in (("-D", "POSTROUTING", "-j", _PODS_CHAIN), ("-F", _PODS_CHAIN), ("-X", _PODS_CHAIN)):
         subprocess.run(("iptables", "-w", "-t", "nat", *words), capture_output=True, check=False)
 

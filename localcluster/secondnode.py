@@ -166,9 +166,9 @@ def lose(paths: ClusterPaths) -> None:
     """As a power loss: nothing more comes from it, and nobody is told. `add` brings it back, as a reboot would."""
     place = second(paths)
     # The link first: a killed process's connections are closed, and the others would hear of it.
+    network.blackhole(place.pods)
     if network.LINK in network.interfaces():
         _run("ip", "link", "set", network.LINK, "down")
-    network.blackhole(place.pods)
     processes.kill(identity.of_node(paths, SECOND))
 
 

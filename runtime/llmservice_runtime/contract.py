@@ -312,6 +312,8 @@ class State:
     """What it usually takes, fetching apart; None where nobody knows, and once it has started."""
     slow: bool = False
     """It starts, it moves, and it has used up its budget. Not a failure."""
+    hung: bool = False
+    """It served, and requests wait for an engine that does not move: not ready, and restarted if it stays so."""
     model_names: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
     transfer: Transfer | None = None
@@ -341,6 +343,8 @@ class State:
         if self.adapters_hash:
             document["adapters"] = [adapter.to_document() for adapter in self.adapters]
             document["adaptersHash"] = self.adapters_hash
+        if self.hung:
+            document["hung"] = True
         if self.failure is not None:
             document["failure"] = self.failure._document()
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
@@ -362,6 +366,7 @@ class State:
                 start_budget_seconds=document.get("startBudgetSeconds"),
                 usual_start_seconds=document.get("usualStartSeconds"),
                 slow=bool(document.get("slow", False)),
+                hung=bool(document.get("hung", False)),
                 model_names=tuple(document["modelNames"]),
                 measured=Measured.from_document(document["measured"]),
                 transfer=Transfer.from_document(transfer) if transfer else None,

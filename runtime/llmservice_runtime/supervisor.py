@@ -88,7 +88,6 @@ class Supervisor:
         self._entered = around.clock()
         self._starting = Start(options, around)
         self._state = self._starting.told(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
-        self._hung = False
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._board = board.create(options.drain_file)
@@ -248,7 +247,7 @@ class Supervisor:
         """Watch until SIGTERM."""
         self._enter(Phase.SERVING, "")
         while True:
-            self._state = replace(self._state, ready=not self._hung and not self._terminate.is_set())
+            self._state = replace(self._state, ready=not (self._state.hung or self._terminate.is_set()))
             try:
                 await self._beside(child, asyncio.sleep(self._pace.watch_seconds))
                 verdict = await self._beside(child, self._serving.look())
@@ -264,10 +263,10 @@ class Supervisor:
         return own_failures.killed_for_memory(killed) if killed.kills else own_failures.engine_hung(self._serving.still)
 
     def _note_hang(self, hung: bool) -> None:
-        if hung != self._hung:
+        if hung != self._state.hung:
             self._say("requests wait but the engine does not move: not ready" if hung else "the engine moves again")
-        self._hung = hung
-        self._state = replace(self._state, progress="requests wait but the engine does not move" if hung else "")
+        progress = "requests wait but the engine does not move" if hung else ""
+        self._state = replace(self._state, hung=hung, progress=progress)
 
     # Drain
 
@@ -277,7 +276,7 @@ class Supervisor:
         self._state = replace(self._state, ready=False)
         await self._unless_hurried(child, self._draining.until_nobody_comes())
         self._draining.refuse_newcomers()
-        if not self._hung:
+        if not self._state.hung:
             self._enter(Phase.DRAINING, "waiting for the requests in flight")
             await self._unless_hurried(child, self._draining.until_idle())
             await self._unless_hurried(child, self._draining.refuse_all())

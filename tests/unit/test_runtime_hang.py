@@ -164,7 +164,8 @@ async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
     async with supervised(tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=1.0) as server:
         await server.ready()
         waiting = server.hold("@hang")
-        await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
+        state = await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
+        assert state.hung
         assert await server.ended() == 1
         waiting.cancel()
         failure = server.failure()

@@ -89,7 +89,7 @@ def trouble_of(
 
 def _of_pods(current: Sequence[PodFacts], beside: Beside) -> Iterator[Trouble]:
     for pod in current:
-        shown = of_pod(pod) or (None if pod.ready else of_events(pod, beside.events, beside.reports))
+        shown = of_pod(pod, beside.reports) or (None if pod.ready else of_events(pod, beside.events, beside.reports))
         if shown is not None:
             yield shown
 

@@ -10,6 +10,7 @@ from llmservice_runtime.contract import SERVER_CONTAINER, Failure
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe import scheduling, still
 from llmservice_operator.observe.pods import PodFacts, Termination, Waiting
+from llmservice_operator.observe.reports import Reports, report_of
 from llmservice_operator.observe.trouble import Trouble, trouble
 
 _EVIDENCE_LINES = 5
@@ -31,13 +32,15 @@ _MISSING = re.compile(r"not found|manifest unknown|name unknown|no such image|no
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 
 
-def of_pod(pod: PodFacts) -> Trouble | None:
+def of_pod(pod: PodFacts, reports: Reports) -> Trouble | None:
     """None where nothing is wrong, or nothing yet."""
     if pod.ready:
         return None
     if pod.is_lost:
         return _of_lost_node(pod)
-    if pod.terminated is not None and not _was_asked_for(pod, pod.terminated):
+    if pod.was_ready and (hung := _of_hang(pod, reports)) is not None:
+        return hung
+    if pod.terminated is not None and not _is_past(pod, pod.terminated):
         return replace(_of_termination(pod, pod.terminated), restarts=pod.restarts)
     if pod.waiting is not None:
         return replace(_of_waiting(pod, pod.waiting), restarts=pod.restarts)
@@ -58,9 +61,23 @@ def of_ended_pod(pod: PodFacts) -> Trouble | None:
     return trouble(reason, message, since=pod.ended_at, pod=pod.name, evidence=evidence)
 
 
-def _was_asked_for(pod: PodFacts, end: Termination) -> bool:
-    """The supervisor ends well only when it was told to end, whatever vLLM's own exit code was."""
-    return pod.container == SERVER_CONTAINER and end.exit_code == 0 and not end.signal
+def _is_past(pod: PodFacts, end: Termination) -> bool:
+    """A server that was ready since has got over it; and it ends well only when told to, whatever vLLM's exit code."""
+    return pod.container == SERVER_CONTAINER and (pod.was_ready or (end.exit_code == 0 and not end.signal))
+
+
+def _of_hang(pod: PodFacts, reports: Reports) -> Trouble | None:
+    """Before its supervisor ends it, which then says the same: nobody should wait that long to be told."""
+    report = report_of(pod, reports)
+    if report is None or report.state is None or not report.state.hung:
+        return None
+    message = (
+        f"Requests wait in pod {pod.name} and its engine does not move, so it is not ready and gets no new ones; "
+        "it is restarted if it stays so."
+    )
+    said = (report.state.progress,) if report.state.progress else ()
+    more = {"since": pod.unready_since, "pod": pod.name, "evidence": said, "restarts": pod.restarts}
+    return trouble(Reason.ENGINE_HUNG, message, **more)
 
 
 def _of_lost_node(pod: PodFacts) -> Trouble:

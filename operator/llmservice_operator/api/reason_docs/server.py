@@ -168,9 +168,10 @@ END = Group(
             "Read status.failure.evidence and `kubectl logs --previous`; the container is started again.",
         ),
         "EngineHung": ReasonDoc(
-            "Requests were running and the engine made no progress, so the container was started again.",
+            "Requests are running and the engine makes no progress: the pod is not ready, and its container is started "
+            "again if it stays so.",
             "If it comes back, lower spec.batching.maxNumSeqs, or try another vLLM version with spec.runtime.image.",
-            look="`kubectl logs --previous`, for the last lines before it stood still.",
+            look="`kubectl logs`, with `--previous` after the restart, for the last lines before it stood still.",
         ),
         "IllegalInstruction": ReasonDoc(
             "vLLM used an instruction that this CPU does not have.",

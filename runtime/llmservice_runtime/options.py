@@ -106,7 +106,7 @@ def seconds_of(environment: Mapping[str, str], name: str, default: float) -> flo
         value = default if text is None else float(text)
     except ValueError:
         value = 0
-    if not value > 0:
+    if text is not None and not value > 0:
         raise ValueError(f"{name} in spec.runtime.env is {text!r}: give a number of seconds above 0")
     return value
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from llmservice_runtime import own_failures
 from llmservice_runtime.contract import (
+    HANG_RESTART_SECONDS_ENV,
+    HANG_UNREADY_SECONDS_ENV,
     STALL_SECONDS_ENV,
     START_CEILING_SECONDS,
     START_SECONDS_ENV,
@@ -26,9 +28,14 @@ _MARGIN_SECONDS = 60.0
 def with_environment(options: ServeOptions, around: Surroundings) -> tuple[ServeOptions, Surroundings]:
     """With what the user says in the pod's environment. ValueError where that is no number."""
     variables, patience = around.environment, around.patience
-    budget = seconds_of(variables, START_SECONDS_ENV, options.start_seconds)
+    told = replace(
+        options,
+        start_seconds=seconds_of(variables, START_SECONDS_ENV, options.start_seconds),
+        hang_unready_seconds=seconds_of(variables, HANG_UNREADY_SECONDS_ENV, options.hang_unready_seconds),
+        hang_restart_seconds=seconds_of(variables, HANG_RESTART_SECONDS_ENV, options.hang_restart_seconds),
+    )
     stall = seconds_of(variables, STALL_SECONDS_ENV, patience.stall_seconds)
-    return replace(options, start_seconds=budget), replace(around, patience=replace(patience, stall_seconds=stall))
+    return told, replace(around, patience=replace(patience, stall_seconds=stall))
 
 
 class Start:

@@ -36,6 +36,7 @@ FINE: list[Json] = [
     | {"parallelism": {"tensorParallelSize": 16}},
     {"runtime": {"extraArgs": ["--enable-log-requests", "--stream-interval", "7"]}},
     {"runtime": {"env": [{"name": "LLMSERVICE_START_SECONDS", "value": "1800"}]}},
+    {"runtime": {"env": [{"name": "LLMSERVICE_HANG_UNREADY_SECONDS", "value": "60"}]}},
 ]
 
 
@@ -52,16 +53,23 @@ def _heads(size: int, **architecture: int) -> Json:
     return {"model": {"uri": HF, "architecture": architecture}, "parallelism": {"tensorParallelSize": size}}
 
 
+SECONDS = {
+    "STALL_SECONDS": ("soon", "0", "1.5", "inf", ""),
+    "START_SECONDS": ("-1",),
+    "HANG_UNREADY_SECONDS": ("0",),
+    "HANG_RESTART_SECONDS": ("never",),
+}
 PRECISION, FLAG = "PrecisionUnsupported", "UnknownFlag"
 REFUSED = [
     *(
         pytest.param(
-            {"runtime": {"env": [{"name": "A", "value": "x"}, {"name": "LLMSERVICE_STALL_SECONDS", "value": value}]}},
+            {"runtime": {"env": [{"name": "A", "value": "x"}, {"name": f"LLMSERVICE_{name}", "value": value}]}},
             "spec.runtime.env[1].value",
             "InvalidSpec",
-            id=f"a start's seconds: {value!r}",
+            id=f"{name}: {value!r}",
         )
-        for value in ("soon", "0", "1.5", "inf", "")
+        for name, values in SECONDS.items()
+        for value in values
     ),
     pytest.param(_on("Tesla-T4", dtype="bfloat16"), "spec.precision.dtype", PRECISION, id="bfloat16 on Turing"),
     pytest.param(_on("Tesla-T4", weights="bfloat16"), "spec.precision.weights", PRECISION, id="bfloat16 weights"),

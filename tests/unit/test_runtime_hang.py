@@ -173,6 +173,18 @@ async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
         assert failure.reason is FailureReason.ENGINE_HUNG
 
 
+async def test_the_pods_environment_may_say_what_a_hang_is(tmp_path: Path) -> None:
+    told = {"LLMSERVICE_HANG_UNREADY_SECONDS": "0.5", "LLMSERVICE_HANG_RESTART_SECONDS": "0.5"}
+    async with supervised(tmp_path, variables=told) as server:
+        await server.ready()
+        waiting = server.hold("@hang")
+        assert await server.ended() == 1
+        waiting.cancel()
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.ENGINE_HUNG
+
+
 async def test_a_long_prefill_is_no_hang(tmp_path: Path) -> None:
     async with supervised(tmp_path, hang_unready_seconds=0.4, hang_restart_seconds=0.4) as server:
         await server.ready()

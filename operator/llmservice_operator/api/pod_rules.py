@@ -21,7 +21,12 @@ OWN_PATHS = (
 # The supervisor, its imports and the model's place stand on these.
 OWN_VARIABLES = ("HOME", "USER", "LOGNAME", "PYTHONPATH", "PYTHONHOME", "HF_HOME", "HF_HUB_CACHE", "VLLM_PORT")
 # What the user may know better than the plan.
-START_VARIABLES = (contract.START_SECONDS_ENV, contract.STALL_SECONDS_ENV)
+SECONDS_VARIABLES = (
+    contract.START_SECONDS_ENV,
+    contract.STALL_SECONDS_ENV,
+    contract.HANG_UNREADY_SECONDS_ENV,
+    contract.HANG_RESTART_SECONDS_ENV,
+)
 
 _PATH = "self.mountPath.matches('.+/$') ? self.mountPath.substring(0, self.mountPath.size() - 1) : self.mountPath"
 
@@ -43,7 +48,7 @@ ENV_ITEM = (
     ),
     Rule(
         f"!(self.name in {cel_list(OWN_VARIABLES)}) && "
-        f"(!self.name.startsWith('LLMSERVICE_') || self.name in {cel_list(START_VARIABLES)})",
+        f"(!self.name.startsWith('LLMSERVICE_') || self.name in {cel_list(SECONDS_VARIABLES)})",
         "is set by the operator, whose supervisor and model files depend on it: remove it",
         ".name",
     ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.pod_rules import START_VARIABLES
+from llmservice_operator.api.pod_rules import SECONDS_VARIABLES
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner import compatibility, parsers, versions
@@ -41,7 +41,7 @@ def _problems(
 def _start(spec: LLMServiceSpec) -> Iterator[Problem]:
     """As a rule of the schema it would cost more than all others: values may be long, and there may be many."""
     for index, item in enumerate(spec.runtime.env):
-        if item["name"] in START_VARIABLES and not _SECONDS.fullmatch(str(item.get("value", ""))):
+        if item["name"] in SECONDS_VARIABLES and not _SECONDS.fullmatch(str(item.get("value", ""))):
             yield Problem(
                 f"spec.runtime.env[{index}].value",
                 f"{item['name']} is no whole number of seconds from 1 to 9999.",

@@ -71,6 +71,12 @@ class Api(KubeClient):
         self._called(f"list {resource.kind}")
         yield {"items": [obj for (kind, _), obj in self.objects.items() if kind == resource.kind]}
 
+    async def list_some(
+        self, resource: Resource, namespace: str, *, field_selector: str, limit: int
+    ) -> list[dict[str, Any]]:
+        self._called(f"list {resource.kind}")
+        return []
+
     def _store(self, obj: Mapping[str, Any], uid: str) -> dict[str, Any]:
         self.version += 1
         created = {"creationTimestamp": "2026-01-01T00:00:00Z"}

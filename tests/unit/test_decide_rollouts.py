@@ -56,6 +56,8 @@ def strategy_of(world: World) -> Strategy:
     return "Surge" if found["rollingUpdate"]["maxSurge"] else "Replace"
 
 
+NO_RIGHT = Room(unknown="the operator has no right to list pods in all namespaces")
+
 TWO = {"parallelism": {"tensorParallelSize": 2}}
 ELSEWHERE = {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}
 TAINTS = (("team", "b", "NoSchedule"),)
@@ -71,7 +73,7 @@ BEGUN: list[tuple[str, int, Room, Json, Strategy, str]] = [
     ("no node of the selector", 1, a_room(1), ELSEWHERE, "Surge", "No node takes such a pod"),
     ("no node without a taint", 1, a_room(1, taints=TAINTS), {}, "Surge", "No node takes such a pod"),
     ("the old one is on another node", 1, a_room(0, name="node-b"), {}, "Surge", "even without an old one"),
-    ("nobody may look", 1, Room(missing_right="list pods in all namespaces"), {}, "Surge", "no right to list pods"),
+    ("nobody may look", 1, NO_RIGHT, {}, "Surge", "no right to list pods"),
 ]  # fmt: skip
 
 
@@ -239,7 +241,7 @@ def test_after_the_deadline_an_old_pod_goes_first_and_that_is_said_before() -> N
 
 TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}."
 OTHER = a_room(0, name="node-b")
-NOBODY = Room(missing_right="list nodes")
+NOBODY = Room(unknown="the operator has no right to list nodes")
 # id, what the scheduler says, what a look shows, seconds, whether an old pod is given up
 FALLS_BACK: list[tuple[str, str | None, Room, float, bool]] = [
     ("a GPU is short", LACK, a_room(0), 120, True),

@@ -251,7 +251,9 @@ async def test_room_is_kept_for_some_seconds_by_kind_of_accelerator() -> None:
 
 @pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])
 async def test_room_without_a_right_names_it(plural: str, right: str) -> None:
-    assert await Nodes(Cluster([node()], [], refused=plural)).room(GPU) == Room(missing_right=right)
+    assert await Nodes(Cluster([node()], [], refused=plural)).room(GPU) == Room(
+        unknown=f"the operator has no right to {right}"
+    )
 
 
 def test_the_label_of_amd_counts_binary_gigabytes() -> None:

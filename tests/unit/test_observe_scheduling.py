@@ -39,8 +39,9 @@ ROOMS = {
     ),
     "none at all": (Room((NodeRoom("c"),)), "A pod asks for 4 nvidia.com/gpu; no node that takes pods has any."),
     "not to be seen": (
-        Room(missing_right="list pods"),
-        "A pod asks for 4 nvidia.com/gpu; how many are free is unknown, for lack of the right to list pods.",
+        Room(unknown="the operator has no right to list pods"),
+        "A pod asks for 4 nvidia.com/gpu; how many are free is not known, since "
+        "the operator has no right to list pods.",
     ),
 }
 
@@ -67,7 +68,7 @@ CONTROL = NodeRoom("control", taints=(("node-role.kubernetes.io/control-plane", 
     [
         pytest.param(Room((NodeRoom("plain"), POOL)), "UntoleratedTaint", id="the nodes that match are tainted"),
         pytest.param(Room((NodeRoom("plain"), CONTROL)), "NoMatchingNode", id="others are tainted"),
-        pytest.param(Room(missing_right="list nodes"), "NoMatchingNode", id="nobody may look"),
+        pytest.param(Room(unknown="the operator has no right to list nodes"), "NoMatchingNode", id="nobody may look"),
         pytest.param(None, "NoMatchingNode", id="nobody looked"),
     ],
 )

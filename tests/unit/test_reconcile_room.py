@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.decision import Decision, RoomFor
+from llmservice_operator.control.decision import Decision, EventsOf, RoomFor
+from llmservice_operator.kube.errors import KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.room import Room
 
 from tests.unit.reconcile_world import KEY, World, parent
 
@@ -18,10 +21,13 @@ class Asks:
     def __init__(self) -> None:
         self.resource: str | None = "nvidia.com/gpu"
         self.wants = True
+        self.is_only_told = False
+        self.given: Room | None = None
 
     def __call__(self, service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
         if self.wants and observed.room is None:
-            return Decision(lack=RoomFor(self.resource, may_be_old=60.0))
+            return Decision(lack=RoomFor(self.resource, may_be_old=60.0, is_only_told=self.is_only_told))
+        self.given = observed.room
         return Decision()
 
 
@@ -54,3 +60,43 @@ async def test_it_is_forgotten_once_nobody_asks() -> None:
     asks.wants = False
     await world.look()
     assert world.ctx.memories[KEY].room is None
+
+
+@pytest.mark.parametrize("error", [Unreachable("timed out"), ServerError("busy", code=503), TooMany("busy", code=429)])
+async def test_a_status_is_told_though_the_nodes_cannot_be_listed(error: KubeError) -> None:
+    world, asks = a_world()
+    asks.is_only_told = True
+    world.api.fails["list Node"] = [error]
+    await world.look()
+    assert asks.given == Room(unknown="the nodes could not be listed just now")
+    await world.look()
+    assert asks.given == Room(), "the next look asks again"
+    world.now += 61
+    world.api.fails["list Pod"] = [error]
+    await world.look()
+    assert asks.given == Room(), "what was told before stands"
+
+
+async def test_nothing_is_decided_by_what_could_not_be_seen() -> None:
+    world, _ = a_world()
+    world.api.fails["list Node"] = [Unreachable("timed out")]
+    with pytest.raises(Unreachable):
+        await world.look()
+
+
+async def test_events_that_cannot_be_listed_are_none() -> None:
+    world = World(parent())
+    given: list[Observed] = []
+
+    def decide(service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
+        if observed.pod_events is None:
+            return Decision(lack=EventsOf(("x-0",)))
+        given.append(observed)
+        return Decision()
+
+    world.ctx.decide = decide
+    world.api.fails["list Event"] = [ServerError("busy", code=503)]
+    await world.look()
+    (seen,) = given
+    assert seen.pod_events is not None
+    assert not seen.pod_events.by_pod

@@ -26,7 +26,7 @@ def lack_of(observed: Observed, verdict: Verdict, status: Json, now: datetime) -
         return EventsOf(names)
     wanted = scheduling.wanted_of(verdict.effective)
     if observed.room is None and (_is_short(status) or _is_ambiguous(status)):
-        return RoomFor(wanted.resource if wanted is not None else None, REFRESH_SECONDS)
+        return RoomFor(wanted.resource if wanted is not None else None, REFRESH_SECONDS, is_only_told=True)
     return None
 
 

@@ -77,6 +77,8 @@ class RoomFor:
     """The accelerator's; None on CPUs."""
     may_be_old: float = 0.0
     """Seconds for which what this service was told before will do: texts are not to move more often."""
+    is_only_told: bool = False
+    """Nothing is decided by it: a status that says less of the nodes is better than none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
-from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.pod_events import PodEvents
@@ -27,6 +27,10 @@ logger = logging.getLogger(__name__)
 
 MAX_ROUNDS = 4
 """What the API server answered may call for another look; a fourth round would be a builder and a webhook at war."""
+
+
+PASSING = (Gone, ServerError, TooMany, Unreachable)
+"""What an API server says that has enough to do; the next time it may answer."""
 
 
 class Next(NamedTuple):
@@ -165,7 +169,7 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
     if isinstance(lack, RoomFor) and around.room is None:
         return replace(around, room=await room(lack, key, ctx))
     if isinstance(lack, EventsOf) and around.pod_events is None:
-        return replace(around, pod_events=PodEvents.of(await ctx.pod_events.of(key.namespace, lack.pods)))
+        return replace(around, pod_events=PodEvents.of(await events(lack, key, ctx)))
     if isinstance(lack, TurnOf) and around.turn is None:
         return replace(around, turn=ctx.updates.turn(key, ctx.cache))
     raise RuntimeError(f"a decision lacks what it was given: {lack}")
@@ -174,10 +178,27 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
 async def room(lack: RoomFor, key: Key, ctx: Context) -> Room:
     """What is free: now, or as this service was told a while ago."""
     memory, now = ctx.memories[key], ctx.clock()
-    kept = memory.room
-    if kept is None or kept[1] != lack.resource or now - kept[0] >= lack.may_be_old:
-        kept = memory.room = (now, lack.resource, await ctx.nodes.room(lack.resource))
-    return kept[2]
+    kept = memory.room if memory.room is not None and memory.room[1] == lack.resource else None
+    if kept is not None and now - kept[0] < lack.may_be_old:
+        return kept[2]
+    try:
+        found = await ctx.nodes.room(lack.resource)
+    except PASSING as error:
+        if not lack.is_only_told:
+            raise
+        logger.warning("the nodes could not be looked at for %s: %s", key, error)
+        return kept[2] if kept is not None else Room(unknown="the nodes could not be listed just now")
+    memory.room = (now, lack.resource, found)
+    return found
+
+
+async def events(lack: EventsOf, key: Key, ctx: Context) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+    """None: nobody could look, and the status is told without."""
+    try:
+        return await ctx.pod_events.of(key.namespace, lack.pods)
+    except PASSING as error:
+        logger.warning("the Events of %s could not be looked at: %s", key, error)
+        return None
 
 
 def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:

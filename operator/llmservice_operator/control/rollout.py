@@ -146,8 +146,8 @@ def _begin(change: Change) -> Way:
     room = change.observed.room
     if room is None:
         return Way(_strategy(change.live.strategy), lack=RoomFor(accelerator_resource(change.service)))
-    if room.missing_right is not None:
-        return Way("Surge", _unknown(room.missing_right, change.settings))
+    if room.unknown is not None:
+        return Way("Surge", _unknown(room.unknown, change.settings))
     return _by_room(change, room)
 
 
@@ -229,7 +229,7 @@ def _overdue(change: Change, usual: Way, waited: float) -> Way:
     if room is None:
         return replace(usual, lack=RoomFor(accelerator_resource(change.service), may_be_old=LOOK_AGAIN))
     limit = change.settings.surge_deadline_seconds
-    if room.missing_right is not None:
+    if room.unknown is not None:
         is_of_use = _is_as_large(change)
     else:
         nodes = list(nodes_for(room, change.pod_spec))
@@ -281,9 +281,9 @@ def _is_as_large(change: Change) -> bool:
     return all(given_up.get(resource, 0) >= each for resource, each in change.wanted.items())
 
 
-def _unknown(right: str, settings: Settings) -> str:
+def _unknown(why: str, settings: Settings) -> str:
     return (
-        f"Whether there is room for one more pod is not known, since the operator has no right to {right}. A new pod "
+        f"Whether there is room for one more pod is not known, since {why}. A new pod "
         f"is made first; if it finds no room for {settings.surge_deadline_seconds} s, an old one is replaced instead."
     )
 

@@ -76,13 +76,13 @@ class Nodes:
                     if not (node.get("spec") or {}).get("unschedulable"):
                         nodes[node["metadata"]["name"]] = node_room(node)
         except Forbidden:
-            return Room(missing_right=RIGHT)
+            return Room(unknown=f"the operator has no right to {RIGHT}")
         try:
             async for page in self._kube.list_pages(POD, None):
                 for pod in page.get("items") or ():
                     _take(pod, nodes, resource)
         except Forbidden:
-            return Room(missing_right=RIGHT_TO_PODS)
+            return Room(unknown=f"the operator has no right to {RIGHT_TO_PODS}")
         return Room(tuple(nodes.values()))
 
     async def _read(self, resource: str, labels: str) -> ClusterGPUs:

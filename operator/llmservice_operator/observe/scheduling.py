@@ -56,7 +56,7 @@ def must_ask(causes: Iterable[str]) -> bool:
 
 def is_taint(room: Room | None, pod_spec: Mapping[str, Any] | None) -> bool | None:
     """Whether a node would do for the pod but for its taints; None where that cannot be seen."""
-    if room is None or room.missing_right is not None or pod_spec is None:
+    if room is None or room.unknown is not None or pod_spec is None:
         return None
     everywhere = {**pod_spec, "tolerations": [{"operator": "Exists"}]}
     return next(nodes_for(room, everywhere), None) is not None
@@ -78,8 +78,8 @@ def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, roo
 def gpus_text(wanted: Wanted, room: Room) -> str:
     """How many are free, of which product, and who holds the others."""
     asked = f"A pod asks for {wanted.count} {wanted.resource}"
-    if room.missing_right is not None:
-        return f"{asked}; how many are free is unknown, for lack of the right to {room.missing_right}."
+    if room.unknown is not None:
+        return f"{asked}; how many are free is not known, since {room.unknown}."
     having = [node for node in room.nodes if node.allocatable.get(wanted.resource)]
     if not having:
         return f"{asked}; no node that takes pods has any."

@@ -60,8 +60,8 @@ class Room:
     """All nodes that take pods."""
 
     nodes: tuple[NodeRoom, ...] = ()
-    missing_right: str | None = None
-    """The right without which nothing could be read."""
+    unknown: str | None = None
+    """Why nothing could be read, as a clause."""
 
 
 def room_for(room: Room, pod_spec: Json) -> int:

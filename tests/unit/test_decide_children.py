@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from llmservice_operator.observe.observed import Refusal
@@ -302,6 +304,19 @@ def test_orphaned_records_of_other_revisions_are_adopted_too() -> None:
     assert {name: child["data"] for name, child in records.items()} == before
     owners = {child["metadata"]["ownerReferences"][0]["uid"] for child in records.values()}
     assert (len(records), owners) == (2, {world.obj["metadata"]["uid"]})
+
+
+@pytest.mark.parametrize("data", [{}, {"key": "k"}, {"template": None}], ids=str)
+def test_a_record_without_a_template_is_nobodys(data: dict[str, Any]) -> None:
+    world = serving()
+    (name,) = (name for kind, name in world.children if kind == "ControllerRevision")
+    stray = copy.deepcopy(world.children["ControllerRevision", name])
+    del stray["metadata"]["ownerReferences"]
+    stray["metadata"] |= {"name": "x-abcdef0123", "uid": "stray"}
+    world.children["ControllerRevision", "x-abcdef0123"] = stray | {"data": data, "revision": 9}
+    world.settle()
+    assert world.conditions()["Accepted"]["status"] == "True"
+    assert "ownerReferences" not in world.children["ControllerRevision", "x-abcdef0123"]["metadata"]
 
 
 def test_an_orphan_with_fields_of_somebody_else_is_told_of() -> None:

@@ -239,6 +239,14 @@ def test_after_the_deadline_an_old_pod_goes_first_and_that_is_said_before() -> N
     assert world.step().is_steady
 
 
+def test_a_paused_service_says_nothing_of_a_way_that_it_does_not_go() -> None:
+    world = surging()
+    world.obj["spec"].setdefault("paused", True)
+    later(world, 1)
+    assert later(world, 600).is_steady
+    assert (strategy_of(world), rollout(world)["strategy"]) == ("Surge", "Surge")
+
+
 TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}."
 OTHER = a_room(0, name="node-b")
 NOBODY = Room(unknown="the operator has no right to list nodes")

@@ -283,7 +283,8 @@ def _subject(service: LLMService) -> Subject:
 
 def _own_revisions(service: LLMService, observed: Observed) -> list[RevisionFacts]:
     """Those of an orphaned service count: the model that they describe may still be running."""
-    return [r for r in observed.revisions if ownership(r, service) in (Ownership.OURS, Ownership.ORPHAN)]
+    ours = (Ownership.OURS, Ownership.ORPHAN)
+    return [r for r in observed.revisions if r.is_whole and ownership(r, service) in ours]
 
 
 def _verdict(

@@ -207,7 +207,7 @@ def _going_on(change: Change, strategy: Strategy, *, is_auto: bool) -> Way:
     if not change.told and change.observed.begun is not None and change.observed.begun[0] == change.choice.label:
         reason = change.observed.begun[1]
     usual = Way(strategy, reason)
-    if strategy != "Surge" or not any(pod.ready for pod in change.old):
+    if strategy != "Surge" or change.service.spec.paused or not any(pod.ready for pod in change.old):
         return usual
     since = _waiting_since(change)
     if since is None:

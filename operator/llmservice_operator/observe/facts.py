@@ -130,6 +130,8 @@ class RevisionFacts(ChildFacts):
     label: str
     """The hash that pods carry as `llmservice.dev/revision`."""
     update_requested: str | None
+    is_whole: bool
+    """It has a template: anybody may make one of these that has none."""
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
@@ -140,6 +142,7 @@ class RevisionFacts(ChildFacts):
             key=str(data.get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],
             update_requested=(data.get("chosen") or {}).get("updateRequested"),
+            is_whole=isinstance(data.get("template"), Mapping),
         )
 
     def data(self) -> dict[str, Any]:

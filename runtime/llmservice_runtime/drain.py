@@ -69,8 +69,12 @@ class Drain:
 
     def _is_awaited(self) -> bool:
         """Whether a client may still send something on a connection that it takes for good, and be served."""
-        would_be_served = self._slots[board.LEVEL] != board.STOPPING
-        return would_be_served and bool(self._slots[board.UNTOLD]) and bool(peers.established(self._port))
+        if self._slots[board.LEVEL] == board.STOPPING or not self._slots[board.UNTOLD]:
+            return False
+        try:
+            return bool(peers.established(self._port))
+        except OSError:  # who is connected cannot be seen: as if somebody were
+            return True
 
     async def refuse_all(self) -> None:
         """vLLM is about to be told, and would abort what comes now; what slipped in before this is waited for."""

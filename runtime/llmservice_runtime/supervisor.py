@@ -48,7 +48,7 @@ from llmservice_runtime.processes import Child, Ended, Reaper
 from llmservice_runtime.serving_watch import ServingWatch
 from llmservice_runtime.starting import Start, with_environment
 from llmservice_runtime.surroundings import Surroundings
-from llmservice_runtime.waiting import end, first, read_all
+from llmservice_runtime.waiting import end, failure_of, first, read_all
 
 T = TypeVar("T")
 
@@ -292,9 +292,11 @@ class Supervisor:
 
     async def _unless_hurried(self, child: Child, work: Awaitable[None]) -> None:
         """Some step of the drain; a SIGINT skips it, and a vLLM that ends now has failed."""
-        await first(work, child.ended, self._hurry.wait())
+        task = await first(work, child.ended, self._hurry.wait())
         if child.ended.done():
             raise _Failed(self._classified(child.ended.result()))
+        if error := failure_of(task):
+            self._say(f"a step of the drain broke, and the next one follows: {error!r}")
 
     # Ends
 
@@ -346,8 +348,6 @@ class Supervisor:
             Path(self._options.termination_log).write_text(message, encoding="utf-8")
         except OSError as error:
             self._say(f"the reason could not be written to {self._options.termination_log}: {error}")
-
-    # Small things
 
     def respond(self, path: str) -> state_server.Reply:
         """What the state's port answers."""

@@ -39,6 +39,11 @@ async def end(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
+def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """What it raised; None while it runs, and where it was cancelled."""
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
 _AGAIN_SECONDS = 0.1
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from llmservice_runtime import board
+import pytest
+from llmservice_runtime import board, peers
 from llmservice_runtime.drain import Drain
 from llmservice_runtime.options import ServeOptions
 
@@ -104,3 +105,16 @@ async def test_who_comes_for_ever_gets_half_of_the_drain(tmp_path: Path) -> None
     assert PROPAGATION_SECONDS + DRAIN_SECONDS / 2 <= clock() < PROPAGATION_SECONDS + DRAIN_SECONDS / 2 + SPARE
     await drain.until_idle()
     assert PROPAGATION_SECONDS + DRAIN_SECONDS <= clock() < PROPAGATION_SECONDS + DRAIN_SECONDS + SPARE
+
+
+async def test_where_connections_cannot_be_seen_it_lingers_as_if_there_were_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unseen(port: int) -> frozenset[peers.Peer]:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(peers, "established", unseen)
+    slots, clock = _slots(), _clock()
+    slots[board.UNTOLD] = 1
+    await _drain(tmp_path, slots, clock).until_idle()
+    assert LINGER_SECONDS <= clock() < DRAIN_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from llmservice_runtime.waiting import end, first
+from llmservice_runtime.waiting import end, failure_of, first
 
 
 async def test_the_works_result_and_nothing_left() -> None:
@@ -49,3 +49,13 @@ async def test_a_failure_is_seen() -> None:
     task = asyncio.ensure_future(failing())
     await asyncio.wait([task])
     await end(task)
+
+
+async def test_what_a_future_failed_of() -> None:
+    loop = asyncio.get_running_loop()
+    under_way, done, failed, cancelled = (loop.create_future() for _ in range(4))
+    error = OSError("gone")
+    done.set_result(1)
+    failed.set_exception(error)
+    cancelled.cancel()
+    assert [failure_of(future) for future in (under_way, done, failed, cancelled)] == [None, None, error, None]

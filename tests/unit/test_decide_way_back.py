@@ -208,23 +208,27 @@ def test_going_back_takes_what_needs_a_restart_and_leaves_the_rest(then: Any, no
 
 
 QUOTA = 'pods "x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 2, limited: 2'
+WEBHOOK = (
+    'Internal error occurred: failed calling webhook "pods.policy.example": failed to call webhook: Post '
+    '"https://policy.policy.svc:443/validate?timeout=10s": no endpoints available for service "policy"'
+)
 SLOW_REGISTRY = {"waiting": {"reason": "ErrImagePull", "message": "failed to do request: 503 Service Unavailable"}}
 
 
-@pytest.mark.parametrize("cause", ["a quota", "a registry"])
+@pytest.mark.parametrize("cause", ["a quota", "a registry", "a webhook"])
 def test_what_is_no_fault_of_a_revision_fails_it_at_the_deadline_only(cause: str) -> None:
     world = serving(2, rollout=AUTO)
     stable = world.revision()
     edited(world)
     world.settle()
     world.roll_out(updated=1, replicas=2)
-    if cause == "a quota":
-        refused = {"type": "ReplicaFailure", "status": "True", "message": QUOTA}
+    if cause != "a registry":
+        refused = {"type": "ReplicaFailure", "status": "True", "message": QUOTA if cause == "a quota" else WEBHOOK}
         world.deployment["status"]["conditions"] = [refused]
     else:
         world.pods["x-new"] = a_pod("x-new", world.revision(), state=SLOW_REGISTRY)
     world.settle()
-    assert world.conditions()["Ready"]["reason"] in ("QuotaExceeded", "ImagePullFailed")
+    assert world.conditions()["Ready"]["reason"] in ("QuotaExceeded", "ImagePullFailed", "AdmissionUnavailable")
     assert world.revision() != stable, "it goes on trying"
     assert "failedRevision" not in rollout(world)
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}

@@ -269,12 +269,10 @@ def test_a_quota_is_told_without_the_numbers_that_move() -> None:
     writes = world.status_writes
     for used in ("1", "2"):
         message = (
-            f'pods "x-{used}" is forbidden: exceeded quota: team, requested: requests.cpu=2, '
-            f"used: requests.cpu={used}, limited: requests.cpu=2"
+            f'pods "x-{used}" is forbidden: exceeded quota: team, requested: cpu=2, used: cpu={used}, limited: cpu=2'
         )
-        world.deployment["status"]["conditions"] = [
-            {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
-        ]
+        refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+        world.deployment["status"]["conditions"] = [refused]
         world.settle()
     assert world.conditions()["Stalled"]["reason"] == "QuotaExceeded"
     assert "quota team" in world.obj["status"]["failure"]["message"]

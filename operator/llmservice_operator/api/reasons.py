@@ -54,6 +54,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
     ADMISSION_REFUSED = "AdmissionRefused"
+    ADMISSION_UNAVAILABLE = "AdmissionUnavailable"
     IMAGE_NOT_FOUND = "ImageNotFound"
     IMAGE_PULL_DENIED = "ImagePullDenied"
     IMAGE_PULL_FAILED = "ImagePullFailed"

@@ -24,6 +24,8 @@ from llmservice_operator.planner.room import Room
 Json = Mapping[str, Any]
 
 _IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
+_NOBODY_ANSWERS = "failed calling webhook"
+"""A webhook that answers no, says `admission webhook ... denied the request`."""
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)
@@ -38,7 +40,7 @@ _RANK = {
         (
             (Reason.CONTAINER_CONFIG_INVALID, *_IMAGE, Reason.POD_SANDBOX_FAILED, Reason.PROBE_BLOCKED),
             (Reason.NODE_LOST,),
-            (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED),
+            (Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED, Reason.ADMISSION_UNAVAILABLE),
             tuple(scheduling.REASONS),
             (Reason.EVICTED, Reason.POD_REJECTED),
         ),
@@ -126,7 +128,11 @@ def _of_deployment(deployment: DeploymentFacts) -> Trouble | None:
     failure = deployment.replica_failure
     if failure is None:
         return None
-    reason = Reason.QUOTA_EXCEEDED if failure.startswith("quota ") else Reason.ADMISSION_REFUSED
+    reason = Reason.ADMISSION_REFUSED
+    if failure.startswith("quota "):
+        reason = Reason.QUOTA_EXCEEDED
+    elif _NOBODY_ANSWERS in failure:
+        reason = Reason.ADMISSION_UNAVAILABLE
     return trouble(reason, f"No pod can be made: {failure}.", evidence=(failure,))
 
 

@@ -18,6 +18,7 @@ _LINES_LIMIT = 32
 """More or longer texts would be refused by the CRD, and the whole status with them."""
 # Before these something can still change by itself: a restart, a node that comes, a network that heals.
 _MAY_PASS = scheduling.REASONS | {
+    Reason.ADMISSION_UNAVAILABLE,
     Reason.ENGINE_DIED,
     Reason.ENGINE_HUNG,
     Reason.EVICTED,

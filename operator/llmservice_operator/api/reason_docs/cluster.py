@@ -55,6 +55,11 @@ PLACE = Group(
             "Change the field or the policy that the message names.",
             look="The message: it names the policy or webhook.",
         ),
+        "AdmissionUnavailable": ReasonDoc(
+            "An admission webhook that has to be asked before a pod is made does not answer; what serves goes on.",
+            "Bring back the webhook that the message names, or have its owner set failurePolicy: Ignore.",
+            look="`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`.",
+        ),
     },
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ class Api:
     made: list[dict[str, Any]] = field(default_factory=list)
     graces: list[int] = field(default_factory=list)
     since: list[str | None] = field(default_factory=list)
+    has_made: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event | None = None
+    """What the answer to a created pod waits for."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path, name = request.path, request.path.removeprefix(f"{PODS}/").removesuffix("/log")
@@ -59,7 +63,10 @@ class Api:
         if path == "/apis/apps/v1/namespaces/team/deployments/chat" and self.deployment:
             return web.json_response(self.deployment)
         if path == PODS and request.method == "POST":
-            return self._create(await request.json())
+            response = self._create(await request.json())
+            if self.answers is not None:
+                await self.answers.wait()
+            return response
         if name not in self.pods:
             return web.json_response({"kind": "Status", "code": 404, "message": f"no {path}"}, status=404)
         if request.method == "DELETE":
@@ -71,6 +78,7 @@ class Api:
         if self.refuses:
             return web.json_response({"kind": "Status", "code": 403, "message": self.refuses}, status=403)
         self.made.append(pod)
+        self.has_made.set()
         pod = {**pod, "metadata": {**pod["metadata"], "uid": "u-2"}, "status": self.status}
         self.pods[pod["metadata"]["name"]] = pod
         return web.json_response(pod)
@@ -162,6 +170,20 @@ async def test_an_api_server_that_restarts_costs_no_row(api: Api, capsys: pytest
 async def test_the_pod_is_gone_afterwards(api: Api) -> None:
     await probe()
     assert (api.pods, api.graces) == ({}, [0])
+
+
+async def test_the_pod_is_gone_though_nobody_waited_for_it_to_be_made(api: Api) -> None:
+    """^C while the API server has made it and not said so yet."""
+    api.answers = asyncio.Event()
+    probing = asyncio.ensure_future(probe())
+    await asyncio.wait_for(api.has_made.wait(), 10)
+    probing.cancel()
+    await asyncio.sleep(0)
+    api.answers.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(probing, 10)
+    assert len(api.made) == 1
+    assert not api.pods
 
 
 async def test_a_probe_that_breaks_is_told_in_its_own_words_and_is_gone_too(api: Api) -> None:

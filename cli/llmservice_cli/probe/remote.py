@@ -161,24 +161,27 @@ async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> Async
     args = [*wanted.args, "--url", endpoint.url, "--model", model]
     if endpoint.key is not None:
         args += ["--api-key-env", pod.KEY_VARIABLE]
-    made = await _create(
-        connection,
-        pod.manifest(
-            found,
-            name=pod_name(name),
-            image=image,
-            pull_secrets=secret_names,
-            key=endpoint.key,
-            args=args,
-            seconds=wanted.seconds,
-        ),
+    manifest = pod.manifest(
+        found,
+        name=pod_name(name),
+        image=image,
+        pull_secrets=secret_names,
+        key=endpoint.key,
+        args=args,
+        seconds=wanted.seconds,
     )
-    metadata = made["metadata"]
-    remote = Remote(connection, metadata["namespace"], metadata["name"], metadata["uid"], endpoint.url, model)
+    making = asyncio.ensure_future(_create(connection, manifest))
     try:
-        yield remote
+        # Not to be stopped half way: nobody would know of a pod that goes on sending.
+        await asyncio.shield(making)
+        yield _remote(connection, await making, endpoint.url, model)
     finally:
-        await _removed(remote)
+        await _removed(_remote(connection, await making, endpoint.url, model))
+
+
+def _remote(connection: Connection, made: dict[str, Any], url: str, model: str) -> Remote:
+    metadata = made["metadata"]
+    return Remote(connection, metadata["namespace"], metadata["name"], metadata["uid"], url, model)
 
 
 async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -197,13 +200,13 @@ async def _removed(remote: Remote) -> None:
         try:
             await remote.remove()
             return
-        except (Unreachable, ServerError):
+        except (Unreachable, ServerError) as error:
+            why = error.message
             await asyncio.sleep(LOOK_SECONDS)
         except KubeError as error:
-            raise CliError(
-                f"the probe's pod is left behind: {error.message}",
-                f"kubectl delete pod {remote.name} -n {remote.namespace}",
-            ) from error
+            why = error.message
+            break
+    raise CliError(f"the probe's pod is left behind: {why}", f"kubectl delete pod {remote.name} -n {remote.namespace}")
 
 
 def pod_name(service_name: str) -> str:

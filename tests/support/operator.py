@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster import JSON, Cluster, eventually
 
@@ -47,6 +50,20 @@ def leader(cluster: Cluster) -> str:
     (lease,) = [lease for lease in leases if lease["metadata"]["name"].startswith(OPERATOR)]
     holder: str = lease["spec"].get("holderIdentity") or ""
     return holder
+
+
+def operator_metric(cluster: Cluster, name: str) -> Mapping[str, float]:
+    """A metric of the acting operator by its label `reason`; a counter without its `_total`."""
+
+    def acting() -> JSON | None:
+        holder = leader(cluster)
+        return next((pod for pod in operator_pods(cluster) if pod["metadata"]["name"] in holder), None)
+
+    pod = eventually("an operator that acts", acting, 60)
+    port = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == "metrics")
+    text = httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False).raise_for_status().text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    return {sample.labels["reason"]: sample.value for sample in families[name].samples}
 
 
 def host_process(cluster: Cluster, pod: JSON) -> int:

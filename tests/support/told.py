@@ -1,0 +1,99 @@
+"""A failure is told everywhere: in the status, as one Event, in the metrics, and in `kubectl get llms`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.support.cluster import JSON, Cluster
+from tests.support.operator import leader, operator_metric
+
+TOLD_WITHIN = 10.0
+"""Seconds from the cause, for what is told everywhere."""
+_BEGUN, _FAILING = "llmservice_failures", "llmservice_failing_services"
+_LOOK_EACH = 0.2
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was told before something goes wrong; make one with `before`."""
+
+    at: float
+    """Seconds of the epoch."""
+    leader: str
+    begun: Mapping[str, float]
+    """Failures that had begun, by reason."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What told_fully found."""
+
+    at: float
+    """When it was told in all places: seconds of the epoch."""
+    failure: JSON
+    """status.failure."""
+    event: JSON
+
+
+def before(cluster: Cluster) -> Before:
+    """To be taken before the cause: Events and the counter are compared with it."""
+    return Before(time.time(), leader(cluster), operator_metric(cluster, _BEGUN))
+
+
+def told_fully(
+    cluster: Cluster, namespace: str, name: str, reason: str, since: Before, *, timeout: float = 30.0
+) -> Told:
+    """Wait until one look finds this failure everywhere; AssertionError with what is missing after `timeout` seconds.
+
+    `status.failure` has words in each of its fields, one Warning Event since then has the reason, the counter of
+    failures has grown and the gauge of failing services counts one, and the column REASON has it.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        failure: JSON = cluster.must_get("llmservices", namespace, name).get("status", {}).get("failure") or {}
+        is_event = bool(warnings(cluster, namespace, name, reason, since.at))
+        untold = {
+            "status.failure": failure.get("reason") != reason and f"is {failure}",
+            "REASON": (shown := reason_column(cluster, namespace, name)) != reason and f"shows {shown!r}",
+            "Event": not is_event and "none",
+            _FAILING: operator_metric(cluster, _FAILING).get(reason, 0.0) < 1 and "counts none",
+            _BEGUN: not _grew(cluster, reason, since) and "did not grow",
+        }
+        at, missing = time.time(), {place: why for place, why in untold.items() if why}
+        if not missing:
+            break
+        assert time.monotonic() < deadline, f"{reason} of {namespace}/{name}, not told within {timeout} s: {missing}"
+        time.sleep(_LOOK_EACH)
+    empty = [field for field in ("message", "remedy", "evidence", "since") if not failure.get(field)]
+    assert not empty, f"nothing in {empty} of {failure}"
+    # Listed again: one that follows the first was not there yet, perhaps, when that was found.
+    told = warnings(cluster, namespace, name, reason, since.at)
+    assert sum(event["count"] for event in told) == 1, f"told more than once: {[event['message'] for event in told]}"
+    return Told(at, failure, told[0])
+
+
+def warnings(cluster: Cluster, namespace: str, name: str, reason: str, since: float) -> list[JSON]:
+    """Warning Events on an LLMService with this reason, from a moment on; of Events whole seconds are kept."""
+    return [
+        event
+        for event in cluster.list("events", namespace)
+        if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("LLMService", name)
+        and (event["type"], event["reason"]) == ("Warning", reason)
+        and dt.datetime.fromisoformat(event["lastTimestamp"]).timestamp() >= int(since)
+    ]
+
+
+def reason_column(cluster: Cluster, namespace: str, name: str) -> str:
+    """What `kubectl get llms` shows under REASON."""
+    head, row = cluster.kubectl("get", "llms", name, "-n", namespace).splitlines()
+    start = head.index("REASON")
+    return row[start:].split(maxsplit=1)[0] if row[start : start + 1].strip() else ""
+
+
+def _grew(cluster: Cluster, reason: str, since: Before) -> bool:
+    """Another operator that took over meanwhile counts from nothing."""
+    base = since.begun.get(reason, 0.0) if leader(cluster) == since.leader else 0.0
+    return operator_metric(cluster, _BEGUN).get(reason, 0.0) > base

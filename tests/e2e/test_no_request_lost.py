@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from llmservice_cli.probe.row import Loss
 
+from localcluster.progress import Progress
 from tests.e2e.conftest import make_namespace
+from tests.support import next_version
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
@@ -26,6 +28,7 @@ from tests.support.services import llmservice, stand_in
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
+STAND_IN, VLLM = "stand-in", "vLLM"
 
 
 @dataclass
@@ -34,15 +37,26 @@ class World:
 
     cluster: Cluster
     namespace: str
+    engine: str
+    load: Sequence[str]
     probe: Traffic
     settles_within: float
     replicas: int = 2
+    gone: dict[str, float] = field(default_factory=dict)
+    """When each pod that went was first seen to go, by its name."""
 
     def pods(self) -> list[JSON]:
         """Those that are to stay, oldest first."""
         pods = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={NAME}")
         stay = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        for pod in pods:
+            if pod not in stay:
+                self.gone.setdefault(pod["metadata"]["name"], time.time())
         return sorted(stay, key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+    def strike(self, *pods: JSON) -> float:
+        """The moment of a story's blow, at which these pods answer somebody; whichever pods, if none are named."""
+        return self.probe.strike(*(pods or self.pods()))
 
     def change(self, **spec: object) -> None:
         self.cluster.patch("llmservices", self.namespace, NAME, {"spec": spec})
@@ -72,13 +86,13 @@ class World:
 
 
 @contextmanager
-def world(cluster: Cluster, namespace: str, service: JSON, within: float, *load: str) -> Iterator[World]:
+def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
     make_namespace(cluster, namespace)
     try:
         cluster.apply(service, namespace)
         cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=within)
         with traffic(cluster, namespace, NAME, "--duration", "1h", *load) as probe:
-            yield World(cluster, namespace, probe, within)
+            yield World(cluster, namespace, engine, load, probe, within)
         assert probe.unaccounted() == [], "between the stories"
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
@@ -88,7 +102,8 @@ def world(cluster: Cluster, namespace: str, service: JSON, within: float, *load:
 def light(cluster: Cluster) -> Iterator[World]:
     """The stand-in for vLLM's process: answers of a third of a second to three seconds, about ten at any time."""
     service = stand_in(NAME, {"start_seconds": 2, "tokens_per_second": 30}, scaling={"replicas": 2})
-    with world(cluster, "e2e-no-loss", service, 90, "--rate", "8", "--output-tokens", "10,20,80") as made:
+    load = ("--rate", "8", "--output-tokens", "10,20,80")
+    with world(cluster, "e2e-no-loss", STAND_IN, service, 90, *load) as made:
         yield made
 
 
@@ -96,12 +111,14 @@ def light(cluster: Cluster) -> Iterator[World]:
 def real(cluster: Cluster) -> Iterator[World]:
     """vLLM itself, twice: two processors leave room for little load, and starts take a minute."""
     service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60})
-    with world(cluster, "e2e-no-loss-vllm", service, 600, "--rate", "1", "--output-tokens", "16,64") as made:
+    load = ("--rate", "1", "--output-tokens", "64,256")
+    with world(cluster, "e2e-no-loss-vllm", VLLM, service, 600, *load) as made:
         yield made
 
 
 def rolling_update(world: World) -> None:
     held = world.cluster.must_get("llmservices", world.namespace, NAME)["spec"].get("batching", {}).get("maxNumSeqs")
+    world.strike()
     world.change(batching={"maxNumSeqs": 17 if held == 16 else 16})
     before = {pod["metadata"]["name"] for pod in world.pods()}
     within = world.settles_within
@@ -117,27 +134,43 @@ def scale_up_with_a_term_while_loading(world: World) -> None:
 
     struck = eventually("a pod whose vLLM is being started", loading, 60)
     assert not any(status["ready"] for status in struck["status"]["containerStatuses"]), "the blow would come too late"
+    world.strike()
     terminate(struck)
     restarted(world, struck)
 
 
 def scale_down(world: World) -> None:
+    world.strike()
     world.scale(2)
 
 
 def delete_pod(world: World) -> None:
-    world.cluster.kubectl("delete", "pod", world.pods()[0]["metadata"]["name"], "-n", world.namespace, "--wait=false")
+    struck = world.pods()[0]
+    world.strike(struck)
+    world.cluster.kubectl("delete", "pod", struck["metadata"]["name"], "-n", world.namespace, "--wait=false")
 
 
 def operator_restart(world: World) -> None:
     (pod,) = operator_pods(world.cluster)
+    world.strike()
     world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
     roll_out_operator(world)
 
 
 def operator_upgrade(world: World) -> None:
-    world.cluster.kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE)
-    roll_out_operator(world)
+    """To the next version, which renders pods otherwise, and back."""
+    before = {pod["metadata"]["uid"] for pod in world.pods()}
+    next_version.build(world.cluster.paths, Progress())
+    world.strike()
+    with next_version.leading(world.cluster):
+        eventually("an update pending", lambda: is_update_pending(world), 60)
+    eventually("nothing pending", lambda: not is_update_pending(world), 60)
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == before
+
+
+def is_update_pending(world: World) -> bool:
+    told = world.cluster.must_get("llmservices", world.namespace, NAME)["status"]["rollout"]
+    return bool(told.get("updatePending"))
 
 
 def roll_out_operator(world: World) -> None:
@@ -153,6 +186,7 @@ def leader_change(world: World) -> None:
     try:
         roll_out_operator(world)
         (name,) = [pod["metadata"]["name"] for pod in operator_pods(cluster) if pod["metadata"]["name"] in first]
+        world.strike()
         cluster.kubectl("delete", "pod", name, "-n", OPERATOR_NAMESPACE, "--wait=false")
         eventually("another leader", lambda: leader(cluster) not in ("", first), 30)
     finally:
@@ -161,11 +195,13 @@ def leader_change(world: World) -> None:
 
 
 def api_server_restart(world: World) -> None:
+    world.strike()
     with without(world.cluster, "kube-apiserver"):
         pause(2)
 
 
 def etcd_restart(world: World) -> None:
+    world.strike()
     with without(world.cluster, "etcd"):
         pause(2)
 
@@ -177,6 +213,7 @@ def unharmed(world: World) -> JSON:
 
 def term_while_serving(world: World) -> None:
     struck = unharmed(world)
+    world.strike(struck)
     terminate(struck)
     restarted(world, struck)
 
@@ -184,6 +221,7 @@ def term_while_serving(world: World) -> None:
 def term_while_draining(world: World) -> None:
     """One while it serves, two while it drains: a kubelet that restarts meanwhile sends SIGTERM again."""
     struck = unharmed(world)
+    world.strike(struck)
     terminate(struck)
     pause(2)
     terminate(struck)
@@ -223,12 +261,14 @@ def words(story: Callable[..., object]) -> str:
 
 
 def nothing_is_lost(world: World, story: Callable[[World], None], record: Record) -> None:
-    name = words(story)
+    name, probe = words(story), world.probe
     with world.story(name):
         story(world)
-    record(**in_figures(world.probe.stories[name]))
-    assert world.probe.stories[name].sent > 0
-    assert world.probe.lost(name) == 0, world.probe.of(name)
+    began = probe.blows[name]
+    going = [probe.in_flight(moment) for moment in world.gone.values() if moment >= began]
+    record(engine=world.engine, **probe.figures(name), inFlightAsPodsWent=going)
+    probe.assert_nothing_lost(name)
+    assert not going or any(going), "each pod that went had nothing to do"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=words)
@@ -257,25 +297,40 @@ KILLS: list[Callable[[JSON], int | None]] = [kill_the_engine, kill_the_superviso
 KNOWN_WITHIN = 10.0
 
 
+@contextmanager
+def patient(world: World, story: str) -> Iterator[Traffic]:
+    """The same load once more, from a client that tries again twice, which is the OpenAI client's default."""
+    words = ("--duration", "1h", "--retries", "2", *world.load)
+    with traffic(world.cluster, world.namespace, NAME, *words) as probe, probe.during(story):
+        yield probe
+
+
 def only_what_kubernetes_cannot_save(world: World, victim: Callable[[JSON], int | None], record: Record) -> None:
     """A killed server takes along what it was answering. What is sent later and lost was never accepted by anybody.
 
     A client that tries again, as the OpenAI client does by default, loses none of the latter.
     """
     name = words(victim)
-    with world.story(name):
+    with patient(world, name) as tries_again, world.story(name):
         struck = unharmed(world)
         process = victim(struck)
         assert process is not None
-        moment = time.time()
+        moment = world.strike(struck)
         os.kill(process, signal.SIGKILL)
         restarted(world, struck)
-    told = world.probe.since(name, moment)
+    told, retried = world.probe.since(name, moment), tries_again.since(name, moment)
     later = [row for row in world.probe.rows if not row.is_complete and moment <= row.sent and row.ended <= told.until]
     lost_for = max((row.ended - moment for row in later), default=0.0)
-    record(**in_figures(told), laterLostUntilSecond=round(lost_for, 2))
+    record(
+        engine=world.engine,
+        **in_figures(told),
+        laterLostUntilSecond=round(lost_for, 2),
+        withRetries={**in_figures(retried), "retried": sum(1 for row in tries_again.rows if row.attempts > 1)},
+    )
+    assert told.in_flight >= 1
     assert {row.loss for row in later} <= {Loss.NOT_CONNECTED, Loss.DISCONNECTED}, world.probe.of(name)
     assert lost_for < KNOWN_WITHIN, world.probe.of(name)
+    assert retried.lost_later == 0, tries_again.of(name)
 
 
 @pytest.mark.full

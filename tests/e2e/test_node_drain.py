@@ -14,7 +14,7 @@ from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, pods_by_node, second_node, spread
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
 from tests.support.services import llmservice, stand_in
-from tests.support.traffic import Traffic, in_figures, traffic
+from tests.support.traffic import Traffic, traffic
 
 NAME = "spread"
 
@@ -25,11 +25,16 @@ class World:
 
     cluster: Cluster
     namespace: str
+    engine: str
     probe: Traffic
     within: float
 
-    def on(self, node: str) -> int:
-        return len(pods_by_node(self.cluster, self.namespace, NAME)[node])
+    def on(self, node: str) -> list[JSON]:
+        return pods_by_node(self.cluster, self.namespace, NAME)[node]
+
+    def spread(self) -> tuple[int, int]:
+        """How many pods each node has."""
+        return len(self.on(FIRST)), len(self.on(SECOND))
 
     def settled(self) -> None:
         """Two ready replicas, and none that still goes away."""
@@ -49,13 +54,13 @@ class World:
 
 
 @contextmanager
-def world(cluster: Cluster, namespace: str, service: JSON, within: float, *load: str) -> Iterator[World]:
+def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
     make_namespace(cluster, namespace)
     try:
         cluster.apply(service, namespace)
         cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=within)
         with traffic(cluster, namespace, NAME, "--duration", "1h", *load) as probe:
-            yield World(cluster, namespace, probe, within)
+            yield World(cluster, namespace, engine, probe, within)
         assert probe.unaccounted() == [], "between the stories"
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
@@ -63,30 +68,31 @@ def world(cluster: Cluster, namespace: str, service: JSON, within: float, *load:
 
 def both_nodes_are_drained(world: World, record: Record) -> None:
     cluster, probe = world.cluster, world.probe
-    assert (world.on(FIRST), world.on(SECOND)) == (1, 1)
+    assert world.spread() == (1, 1)
 
     with probe.during("drain of the other node"):
+        probe.strike(*world.on(SECOND))
         world.drain(SECOND, f"llmservice.dev/service={NAME}")
         world.settled()
-    assert (world.on(FIRST), world.on(SECOND)) == (2, 0)
+    assert world.spread() == (2, 0)
     cluster.kubectl("uncordon", SECOND)
 
     (old,) = operator_pods(cluster)
     with probe.during("drain of the operator's node"):
         world.drain(FIRST, f"app.kubernetes.io/name={OPERATOR}")
+        probe.strike(*world.on(FIRST))
         world.drain(FIRST, f"llmservice.dev/service={NAME}")
         world.settled()
-    assert (world.on(FIRST), world.on(SECOND)) == (0, 2)
+    assert world.spread() == (0, 2)
     (new,) = operator_pods(cluster)
     assert new["spec"]["nodeName"] == SECOND
     eventually("it leads", lambda: leader(cluster).startswith(new["metadata"]["name"]), 30)
     assert new["metadata"]["uid"] != old["metadata"]["uid"]
     cluster.kubectl("uncordon", FIRST)
 
-    record(**{name: in_figures(story) for name, story in probe.stories.items()})
+    record(engine=world.engine, **{story: probe.figures(story) for story in probe.stories})
     for story in probe.stories:
-        assert probe.stories[story].sent > 0
-        assert probe.lost(story) == 0, probe.of(story)
+        probe.assert_nothing_lost(story)
 
 
 @pytest.fixture
@@ -103,13 +109,13 @@ def test_drains_lose_nothing(cluster: Cluster, home: None, record: Record) -> No
         NAME, {"start_seconds": 2, "tokens_per_second": 20}, scaling={"replicas": 2}, podTemplate=spread(NAME)
     )
     load = ("--rate", "8", "--output-tokens", "10,20,80")
-    with second_node(cluster), world(cluster, "e2e-drain", service, 120, *load) as made:
+    with second_node(cluster), world(cluster, "e2e-drain", "stand-in", service, 120, *load) as made:
         both_nodes_are_drained(made, record)
 
 
 @pytest.mark.full
 def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, home: None, record: Record) -> None:
     service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
-    load = ("--rate", "1", "--output-tokens", "16,64")
-    with second_node(cluster, engine=True), world(cluster, "e2e-drain-vllm", service, 600, *load) as made:
+    load = ("--rate", "1", "--output-tokens", "64,256")
+    with second_node(cluster, engine=True), world(cluster, "e2e-drain-vllm", "vLLM", service, 600, *load) as made:
         both_nodes_are_drained(made, record)

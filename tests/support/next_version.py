@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from localcluster.buildkit import Recipe, running_builder
-from localcluster.images import OPERATOR
+from localcluster.images import OPERATOR, Store, inputs_hash
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.progress import Progress
-from localcluster.rootfs import base_layout
+from localcluster.rootfs import base_key, base_layout
+from tests.support.cluster import Cluster
+from tests.support.operator import OPERATOR as RELEASE
+from tests.support.operator import OPERATOR_NAMESPACE
 
 REFERENCE = "registry.local/llmservice-operator:next"
 HOSTNAME = "next"
 """What pods that this version renders are called inside."""
 _LINE = '"enableServiceLinks": False,'
+_CHANGED = f'{_LINE} "hostname": "{HOSTNAME}",'
 _TEMPLATE = Path("operator/llmservice_operator/build/template.py")
 
 
 def build(paths: ClusterPaths, progress: Progress) -> str:
-    """Into the cluster's store; its reference. The layers of its dependencies are those of the present one."""
+    """Into the cluster's store, unless it is there; its reference. The present one's dependencies are its own too."""
+    store, inputs = Store(paths), inputs_hash(paths.root, OPERATOR, (base_key(OPERATOR.packages), _CHANGED))
+    if store.built_from(REFERENCE) == inputs:
+        return REFERENCE
     with tempfile.TemporaryDirectory(prefix="llmservice-next-") as folder:
         context = Path(folder)
         for name in (OPERATOR.dockerfile, *OPERATOR.inputs):
@@ -29,12 +39,29 @@ def build(paths: ClusterPaths, progress: Progress) -> str:
         template = context / _TEMPLATE
         text = template.read_text()
         assert text.count(_LINE) == 1, "the template is written otherwise now"
-        template.write_text(text.replace(_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'))
+        template.write_text(text.replace(_LINE, _CHANGED))
         base = base_layout(cache_root(os.environ, Path.home()), OPERATOR.packages, progress)
         recipe = Recipe(REFERENCE, context / OPERATOR.dockerfile, context, base=base)
+        store.forget(REFERENCE)
         with running_builder(paths, os.environ) as builder, progress.step(f"image {REFERENCE}") as step:
             builder.build(recipe, paths.logs / "image-operator-next.log", step)
+        store.record(REFERENCE, inputs)
     return REFERENCE
+
+
+@contextmanager
+def leading(cluster: Cluster, *values: str) -> Iterator[None]:
+    """Upgrade the operator's release to the next version, with further words for helm; as it was afterwards."""
+    image = build(cluster.paths, Progress())
+    release = (RELEASE, "-n", OPERATOR_NAMESPACE)
+    before = json.loads(cluster.helm("status", *release, "-o", "json"))["version"]
+    chart = str(cluster.paths.root / "charts" / "llmservice-operator")
+    tag = ("--set-string", f"image.tag={image.rpartition(':')[2]}")
+    try:
+        cluster.helm("upgrade", *release, chart, "--reuse-values", *tag, *values, "--wait", "--timeout=120s")
+        yield
+    finally:
+        cluster.helm("rollback", *release, str(before), "--wait", "--timeout=120s")
 
 
 def _copy(source: Path, target: Path) -> None:

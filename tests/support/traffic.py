@@ -13,14 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from llmservice_cli.probe.report import clock
-from llmservice_cli.probe.row import Row
+from llmservice_cli.probe.row import Mode, Row
 from llmservice_cli.probe.tally import Mark, Stretch, stretches
+from llmservice_runtime.contract import HTTP_PORT
 
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.serving import Metrics
 
 # Enough for an answer that is under way, through an API server that was away, to be told of.
 TOLD_WITHIN = 60.0
+# Between two requests of the lightest load a server may be idle.
+BUSY_WITHIN = 60.0
 
 
 @dataclass
@@ -32,14 +37,22 @@ class Traffic:
     told: list[str] = field(default_factory=list)
     has_begun: threading.Event = field(default_factory=threading.Event)
     stories: dict[str, Stretch] = field(default_factory=dict)
+    blows: dict[str, float] = field(default_factory=dict)
+    _story: str = ""
 
     @contextmanager
     def during(self, story: str) -> Iterator[None]:
         """Everything that is sent, or ends, from here until what the block left under way has ended too."""
-        began = Mark(story, time.time())
+        self._story, began = story, Mark(story, time.time())
         yield
         self.await_everything_before(time.time())
         self.stories[story] = stretches(self.rows, [began, Mark("the next", time.time())])[0]
+
+    def strike(self, *pods: JSON) -> float:
+        """Now is the moment of the story's blow, at which one of these pods is answering somebody."""
+        eventually("a request in flight", lambda: any(map(is_answering, pods)), BUSY_WITHIN)
+        self.blows[self._story] = time.time()
+        return self.blows[self._story]
 
     def await_everything_before(self, moment: float) -> None:
         """Until we were told of every request that was sent until then; what is lost is mostly told of late."""
@@ -60,6 +73,25 @@ class Traffic:
     def lost(self, story: str) -> int:
         """All of the story, those under way at its beginning too."""
         return self.stories[story].lost_in_flight + self.stories[story].lost_later
+
+    def in_flight(self, moment: float) -> int:
+        """Requests that were sent before and ended after it."""
+        return sum(1 for row in self.rows if row.sent < moment < row.ended)
+
+    def modes(self, story: str) -> set[Mode]:
+        """Ways in which the requests of a story were sent."""
+        told = self.stories[story]
+        return {row.mode for row in self.rows if told.mark.at <= row.sent < told.until}
+
+    def figures(self, story: str) -> JSON:
+        """A row of the table, from the blow on."""
+        return in_figures(self.since(story, self.blows[story]))
+
+    def assert_nothing_lost(self, story: str) -> None:
+        """Of a story that could have lost something: the blow met requests, and they were of all kinds."""
+        assert self.in_flight(self.blows[story]) >= 1, f"{story} met nobody"
+        assert self.modes(story) == set(Mode), story
+        assert self.lost(story) == 0, self.of(story)
 
     def unaccounted(self) -> list[str]:
         """Losses of no story."""
@@ -83,6 +115,16 @@ class Traffic:
     def _read_messages(self) -> None:
         assert self.process.stderr is not None
         self.told.extend(line.rstrip() for line in self.process.stderr)
+
+
+def is_answering(pod: JSON) -> bool:
+    """Whether vLLM counts a request of this pod as running; False for one that does not serve."""
+    try:
+        url = f"http://{pod['status']['podIP']}:{HTTP_PORT}/metrics"
+        text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
+    except (KeyError, httpx.TransportError):  # it has no address yet, or no open port
+        return False
+    return Metrics(text).value("vllm:num_requests_running") >= 1
 
 
 def in_figures(stretch: Stretch) -> JSON:
@@ -118,6 +160,7 @@ def traffic(cluster: Cluster, namespace: str, name: str, *words: str) -> Iterato
     try:
         assert running.has_begun.wait(60), f"no request was sent: {running.told}"
         yield running
+        assert process.poll() is None, f"the probe ended early: {running.told}"
     finally:
         process.send_signal(signal.SIGINT)  # it awaits what is under way, and deletes its pod
         try:

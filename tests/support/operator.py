@@ -54,6 +54,12 @@ def leader(cluster: Cluster) -> str:
 
 def operator_metric(cluster: Cluster, name: str) -> Mapping[str, float]:
     """A metric of the acting operator by its label `reason`; a counter without its `_total`."""
+    families = {family.name: family for family in text_string_to_metric_families(operator_metrics(cluster))}
+    return {sample.labels["reason"]: sample.value for sample in families[name].samples}
+
+
+def operator_metrics(cluster: Cluster) -> str:
+    """What the acting operator counts, as Prometheus reads it."""
 
     def acting() -> JSON | None:
         holder = leader(cluster)
@@ -61,9 +67,7 @@ def operator_metric(cluster: Cluster, name: str) -> Mapping[str, float]:
 
     pod = eventually("an operator that acts", acting, 60)
     port = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == "metrics")
-    text = httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False).raise_for_status().text
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    return {sample.labels["reason"]: sample.value for sample in families[name].samples}
+    return httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False).raise_for_status().text
 
 
 def host_process(cluster: Cluster, pod: JSON) -> int:

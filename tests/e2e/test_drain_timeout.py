@@ -1,0 +1,61 @@
+"""Streams that outlive the drain of vLLM itself are ended, and told. test_failures.py has the stand-in's."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.measured import Record
+from tests.support.operator import operator_metrics
+from tests.support.serving import Metrics, Server, serving
+from tests.support.told import warnings
+
+NAME = "cut"
+# Together they take longer than the ten seconds that proxies get, and the one of this drain.
+STREAMS, TOKENS, DRAIN_SECONDS = 8, 1000, 1
+
+
+@pytest.mark.full
+def test_streams_that_outlive_the_drain_are_ended_and_told(cluster: Cluster, namespace: str, record: Record) -> None:
+    drain, length = {"timeoutSeconds": DRAIN_SECONDS}, {"maxModelLen": 1024}
+    with (
+        serving(cluster, namespace, NAME, drain=drain, batching=length) as server,
+        ThreadPoolExecutor(STREAMS) as pool,
+    ):
+        (pod,) = server.pods()
+        counted = ended(cluster, namespace)
+        streams = [pool.submit(read, server) for _ in range(STREAMS)]
+        eventually("all streams run", lambda: server.metrics().value("vllm:num_requests_running") == STREAMS, 60)
+        cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--wait=false")
+        ends = [stream.result() for stream in streams]
+        (event,) = eventually("an Event", lambda: warnings(cluster, namespace, NAME, "StreamsEnded", 0), 60)
+        record(engine="vLLM", streams=STREAMS, ends=ends, message=event["message"])
+        assert [end for end in ends if end["finish_reason"] in ("length", "stop")] == []
+        assert f"{STREAMS} streams" in event["message"]
+        assert pod["metadata"]["name"] in event["message"]
+        assert ended(cluster, namespace) - counted == STREAMS
+
+
+def ended(cluster: Cluster, namespace: str) -> float:
+    """As the operator counts them."""
+    return Metrics(operator_metrics(cluster)).value("llmservice_streams_ended_total", namespace=namespace, service=NAME)
+
+
+def read(server: Server) -> JSON:
+    """How a stream ended."""
+    body = {"model": NAME, "prompt": "a long story", "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
+    chunks: list[str] = []
+    error = ""
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120, trust_env=False) as stream:
+        try:
+            for line in stream.iter_lines():
+                chunks.append(line.removeprefix("data: "))
+        except httpx.HTTPError as cut:
+            error = f"{type(cut).__name__}: {cut}"
+    said = [json.loads(chunk) for chunk in chunks if chunk not in ("", "[DONE]")]
+    reasons = [choice["finish_reason"] for chunk in said for choice in chunk.get("choices", ())]
+    return {"finish_reason": reasons[-1] if reasons else None, "chunks": len(said), "error": error}

@@ -58,12 +58,14 @@ def test_what_stands_still_says_where_and_what_serves() -> None:
     assert alone["failure"]["reason"] == beside["failure"]["reason"] == "ProgressDeadlineExceeded"
     assert "The model is being fetched or loaded. Nothing serves." in alone["failure"]["message"]
     assert "What served before goes on." in beside["failure"]["message"]
+    assert alone["failure"]["evidence"] == ["Deployment: timed out", "The model is being fetched or loaded."]
 
 
 def test_pods_without_endpoints_are_named() -> None:
     status = CASES["one of two without endpoint"].make().obj["status"]
     assert (status["ready"], status["readyReplicas"], status["failure"]["reason"]) == ("1/2", 1, "NoEndpoints")
     assert "no request reaches them: x-1." in status["failure"]["message"]
+    assert status["failure"]["evidence"] == ["Pod x-1: Ready, in no EndpointSlice of the Service"]
     assert "failedRevision" not in status["rollout"], "the revision is as good as before"
 
 

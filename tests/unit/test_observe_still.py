@@ -47,6 +47,15 @@ def test_pod_names() -> None:
     assert still.replica_failure(message) == 'pods is forbidden: violates PodSecurity "restricted:latest"'
 
 
+def test_a_conflict() -> None:
+    message = (
+        'Apply failed with 1 conflict: conflict with "kubectl" using apps/v1 at 2026-01-02T03:04:05Z: .spec.replicas'
+    )
+    assert still.conflict(message) == (
+        'Apply failed with 1 conflict: conflict with "kubectl" using apps/v1: .spec.replicas'
+    )
+
+
 def test_back_off() -> None:
     message = "back-off 1m20s restarting failed container=server pod=x-74d-abc_ns(uid)"
     assert still.waiting(message) == "container server keeps ending and is restarted with growing pauses"

@@ -17,6 +17,8 @@ class Problem:
     message: str
     remedy: str = ""
     reason: Reason = Reason.INVALID_SPEC
+    evidence: str = ""
+    """What it was told by, where that is not the spec itself."""
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.message}"

@@ -32,7 +32,8 @@ def in_the_way(service: LLMService, observed: Observed, children: list[Wanted]) 
         if (kind, name) in ids and refusal.code != 409:
             message = still.replica_failure(refusal.message)
             reason = Reason.QUOTA_EXCEEDED if message.startswith("quota ") else Reason.ADMISSION_REFUSED
-            return Obstacle(reason, f"{kind} {name} cannot be applied: {message}. {REASONS[reason].remedy}")
+            told = f"{kind} {name} cannot be applied: {message}."
+            return Obstacle(reason, told, remedy=REASONS[reason].remedy, evidence=(message,))
     return None
 
 

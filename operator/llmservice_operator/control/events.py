@@ -26,6 +26,8 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
     if _turned("Ready", "True", old, new):
         yield _event("Normal", new["Ready"])
     known = {old.get("Stalled", {}).get("reason"), (before.get("failure") or {}).get("reason"), None}
+    if new.get("Accepted", {}).get("status") == "False":
+        known.add(new["Accepted"]["reason"])  # told above, or before: a name that is taken is a failure as well
     failure = after.get("failure") or {}
     if failure.get("reason") not in known:
         yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")

@@ -17,8 +17,13 @@ class Failures:
         self._failing, self._begun = failing, begun
         self._told: dict[Key, str | None] = {}
 
-    def told(self, key: Key, status: Mapping[str, Any]) -> None:
-        """A stored status, or one that was just written. What began before this process did is not counted again."""
+    def told(self, key: Key, status: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """A stored status, or one that was just written in the place of `before`.
+
+        What began before this process did is not counted again; what the first look at a service found, is.
+        """
+        if before is not None and key not in self._told:
+            self.told(key, before)
         reason = (status.get("failure") or {}).get("reason")
         is_known, old = key in self._told, self._told.get(key)
         self._told[key] = reason

@@ -89,12 +89,12 @@ class Metrics:
         self.requests.labels(verb, resource, str(code)).inc()
         self.request_seconds.labels(verb, resource).observe(seconds)
 
-    def set_status(self, key: Key, status: Mapping[str, Any]) -> None:
-        """A service's stored or just written status."""
+    def set_status(self, key: Key, status: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """A service's stored status, or one that was just written in the place of `before`."""
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Ready":
                 self.set_reason(key, str(condition.get("reason", "")))
-        self._failures.told(key, status)
+        self._failures.told(key, status, before)
         self._plans.told(key, status)
 
     def set_reason(self, key: Key, reason: str) -> None:

@@ -8,7 +8,8 @@ from llmservice_operator.api.constants import KIND
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.observe.facts import ChildFacts, ClaimFacts
+from llmservice_operator.observe import still
+from llmservice_operator.observe.facts import MANAGED_BY_LABEL, ChildFacts, ClaimFacts
 from llmservice_operator.observe.observed import Observed
 
 
@@ -41,31 +42,37 @@ def ownership(child: ChildFacts, service: LLMService) -> Ownership:
 
 def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
     """One problem for each child that somebody else has, as far as that is known."""
-    found = []
-    for child in observed.children():
-        if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN:
-            found.append(_conflict(child.kind, child.name, _owner(child)))
+    found = [
+        _conflict(child.kind, child.name, *_owner(child))
+        for child in observed.children()
+        if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN
+    ]
     # A child of ours that answers 409 only changed meanwhile. An unknown one is not ours, and in one that nobody owns
     # somebody else has fields, which are not taken away from him.
     ours = {(c.kind, c.name) for c in observed.children() if ownership(c, service) is not Ownership.ORPHAN}
-    for (kind, name), refusal in sorted(observed.refused.items()):
-        if refusal.code == 409 and (kind, name) in ids - ours:
-            found.append(_conflict(kind, name, refusal.message))
+    found += [
+        _conflict(kind, name, (told := still.conflict(refusal.message)), told)
+        for (kind, name), refusal in sorted(observed.refused.items())
+        if refusal.code == 409 and (kind, name) in ids - ours
+    ]
     return tuple(found)
 
 
-def _owner(child: ChildFacts) -> str:
+def _owner(child: ChildFacts) -> tuple[str, str]:
+    """Whose it is, and what shows it."""
     if child.controller is not None:
-        return f"it belongs to {child.controller.kind} {child.controller.name}"
+        owner = f"{child.controller.kind} {child.controller.name}"
+        return f"it belongs to {owner}", f"ownerReferences: {owner} (uid {child.controller.uid})"
     if child.managed_by is not None:
-        return f"it is managed by {child.managed_by}"
-    return "this operator did not make it"
+        return f"it is managed by {child.managed_by}", f"label {MANAGED_BY_LABEL}: {child.managed_by}"
+    return "this operator did not make it", f"no ownerReferences, no label {MANAGED_BY_LABEL}"
 
 
-def _conflict(kind: str, name: str, owner: str) -> Problem:
+def _conflict(kind: str, name: str, owner: str, seen: str) -> Problem:
     return Problem(
         "metadata.name",
         f"{kind} {name} exists already and is not this service's: {owner.rstrip('.')}.",
         REASONS[Reason.NAME_CONFLICT].remedy,
         Reason.NAME_CONFLICT,
+        evidence=f"{kind} {name}: {seen}",
     )

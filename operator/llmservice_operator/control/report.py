@@ -27,7 +27,8 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
             manager=STATUS_MANAGER,
         )
         ctx.metrics.status_writes.inc()
-        ctx.metrics.set_status(Key(parent.namespace, parent.name), decision.status)
+        before = parent.obj.get("status") or {}
+        ctx.metrics.set_status(Key(parent.namespace, parent.name), decision.status, before)
         ctx.cache.update(PARENT, answer)
         memory.parent_version = answer["metadata"]["resourceVersion"]
     for event in decision.events:

@@ -103,7 +103,7 @@ def _standing(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> 
     if verdict.problems:
         return verdict.problems[0].reason, str(verdict.problems[0])
     if verdict.obstacle is not None and not verdict.paused:
-        return verdict.obstacle.reason, verdict.obstacle.message
+        return verdict.obstacle.reason, verdict.obstacle.sentence()
     if progress.is_rolled_out and not verdict.is_pending:
         reason = Reason.ROLLED_OUT if progress.wanted else Reason.SCALED_TO_ZERO
         return reason, REASONS[reason].summary

@@ -131,24 +131,30 @@ class RevisionFacts(ChildFacts):
     """The hash that pods carry as `llmservice.dev/revision`."""
     update_requested: str | None
     is_whole: bool
-    """It has a template: anybody may make one of these that has none."""
+    """It has a template with containers: anybody may make one of these that has none."""
 
     @classmethod
     def from_object(cls, obj: Json) -> Self:
         data = obj.get("data") or {}
+        chosen = data.get("chosen") or {}
         return cls(
             **_common(obj, cls.content),
             revision=int(obj.get("revision") or 0),
             key=str(data.get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],
-            update_requested=(data.get("chosen") or {}).get("updateRequested"),
-            is_whole=isinstance(data.get("template"), Mapping),
+            update_requested=chosen.get("updateRequested") if isinstance(chosen, Mapping) else None,
+            is_whole=isinstance(chosen, Mapping) and _has_containers(data.get("template")),
         )
 
     def data(self) -> dict[str, Any]:
         """What is recorded: `template`, and what was `chosen` at the time."""
         data: dict[str, Any] = self.live()["data"]
         return data
+
+
+def _has_containers(template: object) -> bool:
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    return isinstance(spec, Mapping) and bool(spec.get("containers"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +171,8 @@ class DeploymentFacts(ChildFacts):
     available: int
     deadline_exceeded: bool
     """Progressing=False: the rollout made no progress for progressDeadlineSeconds."""
+    deadline_message: str
+    """What its controller says of that; empty as long as it is not so."""
     strategy: str | None
     """What Auto was found to be when its template was put in; None: the usual one."""
     replica_failure: str | None
@@ -175,6 +183,7 @@ class DeploymentFacts(ChildFacts):
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         progressing, failing = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
+        is_late = progressing.get("reason") == "ProgressDeadlineExceeded"
         template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
         return cls(
             **_common(obj, cls.content),
@@ -186,7 +195,8 @@ class DeploymentFacts(ChildFacts):
             updated=int(status.get("updatedReplicas") or 0),
             ready=int(status.get("readyReplicas") or 0),
             available=int(status.get("availableReplicas") or 0),
-            deadline_exceeded=progressing.get("reason") == "ProgressDeadlineExceeded",
+            deadline_exceeded=is_late,
+            deadline_message=str(progressing.get("message") or "") if is_late else "",
             strategy=_own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
             replica_failure=still.replica_failure(str(failing.get("message", "")))
             if failing.get("status") == "True"

@@ -18,7 +18,7 @@ from llmservice_operator.observe.pod_events import PodEvents, of_events
 from llmservice_operator.observe.pod_failure import of_ended_pod, of_pod
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Reports
-from llmservice_operator.observe.trouble import Trouble, trouble
+from llmservice_operator.observe.trouble import NO_POD, Trouble, trouble
 from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
@@ -133,7 +133,7 @@ def _of_deployment(deployment: DeploymentFacts) -> Trouble | None:
         reason = Reason.QUOTA_EXCEEDED
     elif _NOBODY_ANSWERS in failure:
         reason = Reason.ADMISSION_UNAVAILABLE
-    return trouble(reason, f"No pod can be made: {failure}.", evidence=(failure,))
+    return trouble(reason, f"{NO_POD}: {failure}.", evidence=(failure,))
 
 
 def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -> bool:
@@ -152,6 +152,9 @@ def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -
 
 def _same(one: Trouble, other: Trouble | None) -> bool:
     if other is None or one.pod != other.pod:
+        return False
+    # Of a hang its supervisor says more when it ends it, and what was said before is no longer so.
+    if one.reason is Reason.ENGINE_HUNG and one.message != other.message:
         return False
     # The container runtime does not say each time what the registry answered.
     vague = one.reason is Reason.IMAGE_PULL_FAILED and other.reason in _IMAGE

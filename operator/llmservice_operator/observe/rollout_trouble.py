@@ -7,29 +7,33 @@ from typing import Any
 
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.observe.rollout import Progress
-from llmservice_operator.observe.trouble import Trouble
+from llmservice_operator.observe.trouble import Trouble, since_of
 
 Json = Mapping[str, Any]
 
 _NAMED_PODS = 3
 
 
-def rollout_trouble(progress: Progress, previous: Json | None, now: str, *, is_applied: bool) -> Trouble | None:
+def rollout_trouble(
+    progress: Progress, previous: Json | None, now: str, *, overdue: str, is_applied: bool
+) -> Trouble | None:
     """The failure to tell, where pods have none. `previous` is the one told so far about the wanted revision.
 
-    `is_applied`: all children are as they should be, the Service among them.
+    `overdue`: what the Deployment's controller says of the deadline, empty where it says nothing. `is_applied`: all
+    children are as they should be, the Service among them.
     """
     if progress.is_overdue:
-        return _trouble(Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress), previous, now)
+        seen = (*([f"Deployment: {overdue}"] if overdue else []), progress.message)
+        return _trouble(Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress), seen, previous, now)
     if is_applied and progress.is_unsettled and progress.unlisted:
-        return _trouble(Reason.NO_ENDPOINTS, _unlisted(progress.unlisted), previous, now)
+        seen = tuple(f"Pod {name}: Ready, in no EndpointSlice of the Service" for name in progress.unlisted)
+        return _trouble(Reason.NO_ENDPOINTS, _unlisted(progress.unlisted), seen, previous, now)
     return None
 
 
-def _trouble(reason: Reason, message: str, previous: Json | None, now: str) -> Trouble:
-    is_same = previous is not None and previous.get("reason") == reason
-    since = str(previous.get("since") or now) if is_same and previous is not None else now
-    return Trouble(reason, message, REASONS[reason].remedy, since=since)
+def _trouble(reason: Reason, message: str, evidence: tuple[str, ...], previous: Json | None, now: str) -> Trouble:
+    since = since_of(reason, previous, now)
+    return Trouble(reason, message, REASONS[reason].remedy, since=since, evidence=evidence)
 
 
 def _overdue(progress: Progress) -> str:

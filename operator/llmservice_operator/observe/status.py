@@ -11,6 +11,7 @@ from llmservice_operator.observe.conditions import conditions
 from llmservice_operator.observe.facts import DeploymentFacts
 from llmservice_operator.observe.failure import Beside, trouble_of
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.refusal import is_refusal, refusal_of
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
 from llmservice_operator.observe.rolling import rollout_of
 from llmservice_operator.observe.rollout import PATIENCE, Progress, progress
@@ -69,8 +70,9 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
         status["rollout"] = rollout_of(
             verdict.rolling, verdict.revision, moment, trouble, is_pending=verdict.is_pending, previous=told
         )
-    if trouble is not None:
-        status["failure"] = trouble.to_object()
+    failure = refusal_of(verdict, previous.get("failure"), stamp) or trouble
+    if failure is not None:
+        status["failure"] = failure.to_object()
     # One that keeps failing would write its phases again with each restart.
     if starting is not None and not (trouble is not None and trouble.is_final):
         status["progress"] = starting
@@ -141,13 +143,14 @@ def _trouble(subject: Subject, observed: Observed, verdict: Verdict, moment: Pro
     found = trouble_of(deployment, pods, verdict.revision, told, stamp, beside)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
-    return found if found is not None else rollout_trouble(moment, told, stamp, is_applied=is_applied)
+    overdue = deployment.deadline_message if deployment is not None else ""
+    return found or rollout_trouble(moment, told, stamp, overdue=overdue, is_applied=is_applied)
 
 
 def _told_failure(subject: Subject, verdict: Verdict) -> Json | None:
     """What was told about this revision; another one starts afresh."""
-    rollout = subject.previous.get("rollout") or {}
-    return subject.previous.get("failure") if rollout.get("revision") == verdict.revision else None
+    rollout, failure = subject.previous.get("rollout") or {}, subject.previous.get("failure")
+    return failure if rollout.get("revision") == verdict.revision and not is_refusal(failure) else None
 
 
 def _endpoint(verdict: Verdict, adapters: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ _EVICTION_FIGURES = re.compile(
     r"\s*(?:Threshold quantity: \S+, available: \S+"
     r"|(?:Container|Pod) \S+ was using \S+, request is \S+, has larger consumption of \S+)\.(?=\s|$)"
 )
+_CONFLICT_TIME = re.compile(r"( using \S+) at [0-9TZ:.+-]+(?=:)")
 _NODES = re.compile(r"^0/\d+ nodes are available: ")
 
 
@@ -24,6 +25,11 @@ def replica_failure(message: str) -> str:
     if quota:
         return f"quota {quota['name']} is used up: {quota['asked']} requested, {quota['limit']} allowed in all"
     return _POD_NAMES.sub("pods", message)
+
+
+def conflict(message: str) -> str:
+    """Whose fields of an object are in the way, without when he wrote them last."""
+    return _CONFLICT_TIME.sub(r"\1", message)
 
 
 def unschedulable_causes(message: str) -> tuple[str, ...]:

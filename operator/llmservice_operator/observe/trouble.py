@@ -42,6 +42,8 @@ _OUTSIDE = scheduling.REASONS | {
     Reason.POD_REJECTED,
     Reason.PROBE_BLOCKED,
 }
+NO_POD = "No pod can be made"
+"""How the Deployment's failure begins, for which there are the same reasons as for a child that is refused."""
 _PATIENCE = 3
 """Restarts after which what may pass is not expected to."""
 
@@ -94,6 +96,12 @@ class Trouble:
             pod=told.get("pod"),
             evidence=tuple(told.get("evidence") or ()),
         )
+
+
+def since_of(reason: Reason, previous: Json | None, now: str) -> str:
+    """Since when it is told, where the failure told before is of the same reason."""
+    is_same = previous is not None and previous.get("reason") == reason
+    return str(previous.get("since") or now) if is_same and previous is not None else now
 
 
 def trouble(reason: Reason, message: str, **more: Any) -> Trouble:

@@ -35,6 +35,13 @@ class Obstacle:
     reason: Reason
     message: str
     is_final: bool = True
+    remedy: str = ""
+    """Where the message does not say it."""
+    evidence: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """What happened and what to do about it, in one line."""
+        return f"{self.message} {self.remedy}".strip()
 
 
 @dataclass(frozen=True, slots=True)

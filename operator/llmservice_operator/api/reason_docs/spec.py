@@ -4,7 +4,10 @@ from llmservice_operator.api.reason_docs.doc import Group, ReasonDoc
 
 SPEC = Group(
     "The spec is refused",
-    intro="Nothing was changed: what served before goes on serving.",
+    intro=(
+        "Nothing was changed: what served before goes on serving. The condition Accepted and one Event say why. Only "
+        "NameConflict is in `status.failure` and in the metrics of failures too: the others are not the cluster's."
+    ),
     look="The message, which names the field; `kubectl explain llms.spec`.",
     docs={
         "InvalidSpec": ReasonDoc(

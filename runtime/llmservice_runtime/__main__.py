@@ -132,10 +132,11 @@ def end_when_told() -> None:
     """The kernel keeps a signal without a handler from a container's first process.
 
     Until the supervisor has its own handler, and for what never has one, a pod that is told to end would stay for all
-    of its grace period, which is minutes, and with it its GPUs.
+    of its grace period, which is minutes, and with it its GPUs. What was to come to a conclusion has none, and says so.
     """
     if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        is_server = sys.argv[1:2] == ["serve"]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if is_server else os._exit(128 + signal.SIGTERM))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, spec
 
+SPEC = {"spec": {"containers": [{"name": "server"}]}}
 GOLDEN = FIXTURES / "five_line_decision.json"
 
 
@@ -306,7 +307,11 @@ def test_orphaned_records_of_other_revisions_are_adopted_too() -> None:
     assert (len(records), owners) == (2, {world.obj["metadata"]["uid"]})
 
 
-@pytest.mark.parametrize("data", [{}, {"key": "k"}, {"template": None}], ids=str)
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"key": "k"}, {"template": None}, {"template": {"spec": {}}}, {"template": SPEC, "chosen": "x"}],
+    ids=str,
+)
 def test_a_record_without_a_template_is_nobodys(data: dict[str, Any]) -> None:
     world = serving()
     (name,) = (name for kind, name in world.children if kind == "ControllerRevision")

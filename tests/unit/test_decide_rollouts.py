@@ -239,6 +239,33 @@ def test_after_the_deadline_an_old_pod_goes_first_and_that_is_said_before() -> N
     assert world.step().is_steady
 
 
+NOT_SEEN = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
+
+
+def test_a_change_waits_while_the_nodes_cannot_be_seen_and_the_status_says_so() -> None:
+    world = serving(1)
+    before = world.revision()
+    world.room = NOT_SEEN
+    edited(world)
+    decision = world.step()
+    assert decision.requeue_after == 5.0
+    assert world.revision() == before
+    assert "could not be listed" in world.conditions()["Reconciling"]["message"]
+    assert world.obj["status"]["observedGeneration"] == world.obj["metadata"]["generation"]
+    world.settle()
+    assert world.step().is_steady, "nothing is written for each look"
+    world.room = a_room(1)
+    world.settle()
+    assert world.revision() != before
+
+
+def test_nothing_is_given_up_by_nodes_that_nobody_saw() -> None:
+    world = surging()
+    world.room = NOT_SEEN
+    assert later(world, 600).requeue_after == 5.0
+    assert (strategy_of(world), rollout(world)["strategy"]) == ("Surge", "Surge")
+
+
 def test_a_paused_service_says_nothing_of_a_way_that_it_does_not_go() -> None:
     world = surging()
     world.obj["spec"].setdefault("paused", True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.observe.failure import Beside, trouble_of
-from llmservice_operator.observe.reports import Report
+from llmservice_operator.observe.reports import Report, asks
 from llmservice_operator.observe.trouble import Trouble
 from llmservice_runtime.contract import Failure, FailureReason, Phase, State
 
@@ -66,6 +66,44 @@ def test_it_may_pass_and_has_been_so_since_the_pod_is_not_ready() -> None:
     assert "restarted if it stays so" in found.message
     assert found.remedy
     assert found.evidence
+
+
+def test_what_it_was_ended_with_takes_the_place_of_what_was_said_before() -> None:
+    early = told(was_ready(), HUNG)
+    assert early is not None
+    hung = Failure(FailureReason.ENGINE_HUNG, "No counter moved for 120 s.", "Look for Xid.", ("the last line",))
+    end = ENDED | {"message": hung.to_json(), "finishedAt": UNREADY}
+    status = pods.server({"running": {"startedAt": "2026-01-02T03:05:00Z"}}, restarts=1, last=end)
+    status["conditions"][1]["lastTransitionTime"] = UNREADY
+    found = trouble_of(None, facts(pods.pod(status=status)), REVISION, early.to_object(), "2026-01-02T03:05:02Z")
+    assert found is not None
+    assert (found.message, found.remedy, found.evidence) == (
+        "No counter moved for 120 s.",
+        "Look for Xid.",
+        hung.evidence,
+    )
+    assert found.since == early.since, "it is the same failure"
+    again = trouble_of(None, facts(pods.pod(status=status)), REVISION, found.to_object(), "2026-01-02T03:06:02Z")
+    assert again == found
+
+
+def test_earlier_restarts_do_not_make_it_final() -> None:
+    found = told(was_ready(restarts=9, last=ENDED), HUNG, 9)
+    assert found is not None
+    assert not found.is_final
+
+
+def test_a_pod_that_hung_is_asked_until_it_says_otherwise() -> None:
+    """It may be ready again before it was asked again, and what it said would be believed for ever."""
+    ready = pods.server({"running": {"startedAt": STARTED}}, started=True, ready=True)
+    ready["conditions"][1] |= {"status": "True"}
+    seen = facts(pods.pod(status=ready))
+    told_measured = {"rollout": {"revision": REVISION}, "measured": {"startSeconds": 1.0}}
+
+    def asked(state: State) -> int:
+        return len(asks(seen, {"x-0": Report("uid-x-0", 0, state)}, REVISION, told_measured, None))
+
+    assert (asked(HUNG), asked(SERVING)) == (1, 0)
 
 
 def test_a_state_of_another_release_says_nothing_of_hangs() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decision import Decision, EventsOf, RoomFor
+from llmservice_operator.control.reconcile import NOT_SEEN
 from llmservice_operator.kube.errors import KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.room import Room
@@ -23,8 +24,10 @@ class Asks:
         self.wants = True
         self.is_only_told = False
         self.given: Room | None = None
+        self.times: list[datetime] = []
 
     def __call__(self, service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
+        self.times.append(now)
         if self.wants and observed.room is None:
             return Decision(lack=RoomFor(self.resource, may_be_old=60.0, is_only_told=self.is_only_told))
         self.given = observed.room
@@ -68,7 +71,7 @@ async def test_a_status_is_told_though_the_nodes_cannot_be_listed(error: KubeErr
     asks.is_only_told = True
     world.api.fails["list Node"] = [error]
     await world.look()
-    assert asks.given == Room(unknown="the nodes could not be listed just now")
+    assert asks.given == NOT_SEEN
     await world.look()
     assert asks.given == Room(), "the next look asks again"
     world.now += 61
@@ -77,11 +80,24 @@ async def test_a_status_is_told_though_the_nodes_cannot_be_listed(error: KubeErr
     assert asks.given == Room(), "what was told before stands"
 
 
-async def test_nothing_is_decided_by_what_could_not_be_seen() -> None:
-    world, _ = a_world()
+async def test_nothing_is_decided_by_what_was_seen_long_ago() -> None:
+    world, asks = a_world()
+    await world.look()
+    assert asks.given == Room()
+    world.now += 61
     world.api.fails["list Node"] = [Unreachable("timed out")]
-    with pytest.raises(Unreachable):
-        await world.look()
+    await world.look()
+    assert asks.given == NOT_SEEN
+
+
+async def test_all_rounds_of_a_decision_are_at_one_time() -> None:
+    """A list that takes long would else be the deadline that it is asked for."""
+    world, asks = a_world()
+    times = iter(range(10))
+    world.ctx.now = lambda: datetime.fromtimestamp(next(times), UTC)
+    await world.look()
+    assert len(asks.times) == 2
+    assert len(set(asks.times)) == 1
 
 
 async def test_events_that_cannot_be_listed_are_none() -> None:

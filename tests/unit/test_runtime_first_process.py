@@ -36,7 +36,7 @@ def test_it_ends_when_it_is_told_to_before_it_has_anything_to_drain() -> None:
             asked, _ = hub.accept()
             with asked:
                 os.kill(first_process(process.pid), signal.SIGTERM)
-                assert process.wait(10) == 0
+                assert process.wait(10) == 128 + signal.SIGTERM
         finally:
             process.kill()
             process.wait()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import secrets
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -187,6 +188,13 @@ def _remote(connection: Connection, made: dict[str, Any], url: str, model: str) 
 async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str, Any]:
     try:
         return await connection.create(POD, manifest)
+    except (Unreachable, ServerError) as error:
+        # It may have been made all the same, and would send for as long as it was asked to.
+        name = manifest["metadata"]["name"]
+        raise CliError(
+            f"whether the probe's pod {name} was made is not known: {error.message}",
+            f"try again; should it be there: kubectl delete pod {name} -n {connection.namespace}",
+        ) from error
     except Refused as error:
         raise CliError(
             f"the namespace does not admit the probe's pod: {error.message}",
@@ -206,7 +214,9 @@ async def _removed(remote: Remote) -> None:
         except KubeError as error:
             why = error.message
             break
-    raise CliError(f"the probe's pod is left behind: {why}", f"kubectl delete pod {remote.name} -n {remote.namespace}")
+    # Said and not raised: what was gathered is still to be told.
+    remedy = f"kubectl delete pod {remote.name} -n {remote.namespace}"
+    print(f"error: the probe's pod is left behind: {why}; {remedy}", file=sys.stderr)
 
 
 def pod_name(service_name: str) -> str:

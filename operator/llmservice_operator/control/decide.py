@@ -114,7 +114,7 @@ def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
     verdict = _verdict(case, choice, outcome, how, obstacle, is_pending=bool(apply))
     if service.spec.paused:
         return _report(_subject(service), observed, verdict, case.now, notes=(REASONS[Reason.PAUSED].summary,))
-    if how.is_to_be_told_first:
+    if how.is_to_be_told_first or how.is_held:
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     prune = (*prunes(service, observed, choice), *looked(service, observed, outcome))
     wait = soonest(

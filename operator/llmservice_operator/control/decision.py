@@ -78,7 +78,7 @@ class RoomFor:
     may_be_old: float = 0.0
     """Seconds for which what this service was told before will do: texts are not to move more often."""
     is_only_told: bool = False
-    """Nothing is decided by it: a status that says less of the nodes is better than none."""
+    """Nothing is decided by it: what was seen long ago is better than nothing."""
 
 
 @dataclass(frozen=True, slots=True)

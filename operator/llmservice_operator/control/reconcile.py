@@ -33,6 +33,9 @@ PASSING = (Gone, ServerError, TooMany, Unreachable)
 """What an API server says that has enough to do; the next time it may answer."""
 
 
+NOT_SEEN = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
+
+
 class Next(NamedTuple):
     """What is to become of the key."""
 
@@ -151,10 +154,11 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:
         return ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
-    decision = ctx.decide(service, around, ctx.settings, ctx.now())
+    now = ctx.now()
+    decision = ctx.decide(service, around, ctx.settings, now)
     while decision.lack is not None:
         around = await supplied(decision.lack, key, around, ctx)
-        decision = ctx.decide(service, around, ctx.settings, ctx.now())
+        decision = ctx.decide(service, around, ctx.settings, now)
     if around.room is None:
         ctx.memory(key, parent.uid).room = None  # all nodes of a cluster are a lot to keep for nothing
     return decision
@@ -184,10 +188,9 @@ async def room(lack: RoomFor, key: Key, ctx: Context) -> Room:
     try:
         found = await ctx.nodes.room(lack.resource)
     except PASSING as error:
-        if not lack.is_only_told:
-            raise
         logger.warning("the nodes could not be looked at for %s: %s", key, error)
-        return kept[2] if kept is not None else Room(unknown="the nodes could not be listed just now")
+        is_enough = kept is not None and lack.is_only_told
+        return kept[2] if kept is not None and is_enough else NOT_SEEN
     memory.room = (now, lack.resource, found)
     return found
 

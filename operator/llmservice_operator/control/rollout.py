@@ -30,6 +30,8 @@ from llmservice_operator.planner.room import Amounts, NodeRoom, Room, fitting, m
 
 Json = Mapping[str, Any]
 
+LOOK_SOON = 5.0
+"""Seconds until an API server that could not list nodes is asked again."""
 LOOK_AGAIN = 60.0
 """Seconds between looks at the nodes while a pod waits for room: what others free is told by nobody."""
 
@@ -44,6 +46,8 @@ class Way:
     """An Event, when the reason is told first."""
     is_to_be_told_first: bool = False
     """The status has to say so before the Deployment is changed."""
+    is_held: bool = False
+    """The Deployment is not to be changed yet."""
     obstacle: Obstacle | None = None
     """What the new pod waits for."""
     look_again: float | None = None
@@ -146,6 +150,11 @@ def _begin(change: Change) -> Way:
     room = change.observed.room
     if room is None:
         return Way(_strategy(change.live.strategy), lack=RoomFor(accelerator_resource(change.service)))
+    if room.may_be_known_soon:
+        waits = Obstacle(
+            Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
+        )
+        return Way(_strategy(change.live.strategy), is_held=True, obstacle=waits, look_again=LOOK_SOON)
     if room.unknown is not None:
         return Way("Surge", _unknown(room.unknown, change.settings))
     return _by_room(change, room)
@@ -228,6 +237,8 @@ def _overdue(change: Change, usual: Way, waited: float) -> Way:
     room = change.observed.room
     if room is None:
         return replace(usual, lack=RoomFor(accelerator_resource(change.service), may_be_old=LOOK_AGAIN))
+    if room.may_be_known_soon:
+        return replace(usual, look_again=LOOK_SOON)
     limit = change.settings.surge_deadline_seconds
     if room.unknown is not None:
         is_of_use = _is_as_large(change)

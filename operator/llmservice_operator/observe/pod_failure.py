@@ -67,7 +67,7 @@ def _is_past(pod: PodFacts, end: Termination) -> bool:
 
 
 def _of_hang(pod: PodFacts, reports: Reports) -> Trouble | None:
-    """Before its supervisor ends it, which then says the same: nobody should wait that long to be told."""
+    """Before its supervisor ends it, and says more: nobody should wait that long to be told."""
     report = report_of(pod, reports)
     if report is None or report.state is None or not report.state.hung:
         return None
@@ -76,8 +76,8 @@ def _of_hang(pod: PodFacts, reports: Reports) -> Trouble | None:
         "it is restarted if it stays so."
     )
     said = (report.state.progress,) if report.state.progress else ()
-    more = {"since": pod.unready_since, "pod": pod.name, "evidence": said, "restarts": pod.restarts}
-    return trouble(Reason.ENGINE_HUNG, message, **more)
+    # Earlier restarts make it no likelier to stay: that it was ended again and again, the ends themselves tell.
+    return trouble(Reason.ENGINE_HUNG, message, since=pod.unready_since, pod=pod.name, evidence=said)
 
 
 def _of_lost_node(pod: PodFacts) -> Trouble:

@@ -68,8 +68,8 @@ def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, ad
         return not is_measured or adapters_digest is not None
     if report.state is None:
         return False
-    if not report.state.started:
-        return True
+    if not report.state.started or report.state.hung:
+        return True  # what was said is bound to change
     is_settled = report.state.adapters_hash == adapters_digest and all(a.loaded for a in report.state.adapters)
     return adapters_digest is not None and not is_settled
 

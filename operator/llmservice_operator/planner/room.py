@@ -62,6 +62,8 @@ class Room:
     nodes: tuple[NodeRoom, ...] = ()
     unknown: str | None = None
     """Why nothing could be read, as a clause."""
+    may_be_known_soon: bool = False
+    """It could not be read just now: nothing is to be decided by that."""
 
 
 def room_for(room: Room, pod_spec: Json) -> int:

@@ -6,6 +6,7 @@ The record is vLLM's own: `python -m tests.e2e.test_stand_in` writes it anew, wi
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 
 from localcluster.tinymodel.cache import cached_model
 from tests.support import contract_cases as cases
+from tests.support import contract_drain as drains
 from tests.support.vllm_process import REAL, STAND_IN, Kind, Server
 
 RECORD = Path(__file__).with_name("recorded_vllm.json")
@@ -24,7 +26,9 @@ ONE_SERVER = {
     "counters": cases.counters,
     "full queue": cases.full_queue,
     "keep-alive": cases.keep_alive,
+    **drains.ONE_SERVER,
 }
+LIVES = {**cases.LIVES, **drains.LIVES}
 KINDS = [pytest.param(STAND_IN, id="stand-in"), pytest.param(REAL, id="vllm", marks=pytest.mark.full)]
 
 
@@ -59,11 +63,11 @@ def lives(
     kind: Kind = request.param
     folder = tmp_path_factory.mktemp("lives")
     pool = ThreadPoolExecutor(4 if kind is STAND_IN else 1)
-    yield {name: pool.submit(live, kind, folder, model) for name, live in cases.LIVES.items()}
+    yield {name: pool.submit(live, kind, folder, model) for name, live in LIVES.items()}
     pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("life", cases.LIVES)
+@pytest.mark.parametrize("life", LIVES)
 def test_a_life_ends_as_recorded(lives: Mapping[str, Future[cases.Observation]], life: str, recorded: Any) -> None:
     assert as_json(lives[life].result()) == recorded[life]
 
@@ -74,16 +78,16 @@ def as_json(seen: Any) -> Any:
 
 
 def main() -> None:
-    """Record what the real engine does."""
+    """Record what the real engine does: all of it, or the cases that are named."""
+    names = sys.argv[1:] or [*ONE_SERVER, *LIVES]
     model = str(cached_model(print))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        record: dict[str, Any] = {}
-        with cases.up(REAL, folder, model, "--api-key", cases.KEY) as server:
-            record |= {case: look(server) for case, look in ONE_SERVER.items()}
-        for life, live in cases.LIVES.items():
+    record: dict[str, Any] = json.loads(RECORD.read_text()) if sys.argv[1:] else {}
+    with tempfile.TemporaryDirectory() as folder:
+        with cases.up(REAL, Path(folder), model, "--api-key", cases.KEY) as server:
+            record |= {case: look(server) for case, look in ONE_SERVER.items() if case in names}
+        for life in (life for life in LIVES if life in names):
             print(life, flush=True)
-            record[life] = live(REAL, folder, model)
+            record[life] = LIVES[life](REAL, Path(folder), model)
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,9 +81,24 @@ def no_pod(deployment: JSON) -> float | None:
     return None
 
 
+def failure_of(service: JSON) -> str | None:
+    reason: str | None = service.get("status", {}).get("failure", {}).get("reason")
+    return reason
+
+
+def is_ready(service: JSON) -> bool:
+    conditions = service.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def why_not_ready(service: JSON) -> str:
+    conditions = service.get("status", {}).get("conditions", [])
+    return next((f"{c['reason']}: {c['message']}" for c in conditions if c["type"] == "Ready"), "")
+
+
 @dataclass(frozen=True)
 class Failing:
-    """A service that fails, and what is told of it."""
+    """A service that fails, and what is told of it. ValueError where nothing would be asked of a text."""
 
     reason: str
     words: str
@@ -96,6 +112,17 @@ class Failing:
     """Asked of the service once it is ready."""
     is_slow: bool = False
     """Nobody waits for it before the next ones are made."""
+    first: tuple[str, ...] = ()
+    """Reasons that are told before it is known for what it is, an Event each."""
+
+    def __post_init__(self) -> None:
+        if not (self.words and self.remedy):
+            raise ValueError(f"every text holds the empty one: what do message and remedy of {self.reason} say?")
+
+    @property
+    def events(self) -> Counter[str]:
+        """Every Warning that the service gets, by reason."""
+        return Counter((*self.first, self.reason))
 
 
 def env(**values: str) -> JSON:
@@ -108,6 +135,9 @@ def placement(**spec: Any) -> JSON:
 
 GPUS = {"type": "nvidia", "resourceName": "e2e.example/gpu"}
 MEMORY = "spec.runtime.resources"
+LOG = "kubectl logs --previous"
+# The stand-in's engine dies with these words, which a real one wrote.
+DYING = "CPU Generator does not use offset"
 GUEST = {
     "name": "licence",
     "image": "registry.local/vllm-stand-in:v0.32.0",
@@ -125,9 +155,11 @@ EMPTY = {
 }
 CASES: dict[str, Failing] = {
     # what takes longest comes first: all run beside each other
-    "hang": Failing("EngineHung", "does not move", "", unready_again, prompt="@hang", is_slow=True),
-    "exit-0-serving": Failing("EngineDied", "", "", ended, prompt="@exit0"),
-    "dies-serving": Failing("EngineDied", "", "", ended, prompt="@die"),
+    "hang": Failing(
+        "EngineHung", "does not move", "spec.batching.maxNumSeqs", unready_again, prompt="@hang", is_slow=True
+    ),
+    "exit-0-serving": Failing("EngineDied", "ended with exit code 0", LOG, ended, prompt="@exit0"),
+    "dies-serving": Failing("EngineDied", DYING, LOG, ended, prompt="@die"),
     "hub-unreachable": Failing(
         "ModelDownloadFailed",
         "127.0.0.1:9",
@@ -137,12 +169,12 @@ CASES: dict[str, Failing] = {
         is_slow=True,
     ),
     "crash-loop": Failing(
-        "CrashLoop", "again and again", "logs --previous", ended_thrice, placement(**EMPTY), is_slow=True
+        "CrashLoop", "again and again", LOG, ended_thrice, placement(**EMPTY), is_slow=True, first=("Unknown",)
     ),
     "stopped-start": Failing(
         "StartTimeout",
         "budget of 2 s",
-        "",
+        "spec.model.cache",
         ended,
         env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_STALL_SECONDS="3"),
         {"stalls_at": 0},
@@ -203,7 +235,9 @@ CASES: dict[str, Failing] = {
         ended,
         placement(initContainers=[GUEST]),
     ),
-    "flag-value": Failing("InvalidFlag", "", "spec.runtime.extraArgs", ended, behaviour={"fails": "bad-value"}),
+    "flag-value": Failing(
+        "InvalidFlag", "--max-num-seqs: invalid int", "spec.runtime.extraArgs", ended, behaviour={"fails": "bad-value"}
+    ),
     "no-model": Failing(
         "ModelNotFound", "/models/none", "spec.model.uri", ended, {"model": {"uri": "file:///models/none"}}
     ),
@@ -218,11 +252,19 @@ CASES: dict[str, Failing] = {
         "WeightsUnreadable", "model.safetensors", "chmod", ended, behaviour={"fails": "unreadable-weights"}
     ),
     "architecture": Failing(
-        "UnsupportedArchitecture", "", "newer vLLM", ended, behaviour={"fails": "unsupported-architecture"}
+        "UnsupportedArchitecture",
+        "NoSuchModelForCausalLM",
+        "newer vLLM",
+        ended,
+        behaviour={"fails": "unsupported-architecture"},
     ),
     "version": Failing("VersionMismatch", "0.32.0", "spec.runtime.version", ended, {"runtime": {"version": "0.31.0"}}),
     "kv-cache": Failing(
-        "KVCacheTooSmall", "", "spec.batching.maxModelLen", ended, behaviour={"fails": "kv-cache-too-small"}
+        "KVCacheTooSmall",
+        "7.63 GiB KV cache is needed",
+        "spec.batching.maxModelLen",
+        ended,
+        behaviour={"fails": "kv-cache-too-small"},
     ),
     "gpu-memory": Failing(
         "GPUOutOfMemory", "out of memory", "spec.precision", ended, behaviour={"fails": "gpu-out-of-memory"}
@@ -236,8 +278,8 @@ CASES: dict[str, Failing] = {
         {"runtime": {"resources": {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}}},
         {"first_request": "memory"},
     ),
-    "exit-0": Failing("StartupFailed", "exit code 0", "log", ended, behaviour={"fails": "exit-0"}),
-    "first-request": Failing("EngineDied", "", "log", ended, behaviour={"first_request": "die"}),
+    "exit-0": Failing("StartupFailed", "ended with exit code 0", LOG, ended, behaviour={"fails": "exit-0"}),
+    "first-request": Failing("EngineDied", DYING, LOG, ended, behaviour={"first_request": "die"}),
     "sigill": Failing(
         "IllegalInstruction", "Illegal instruction", "float32", ended, behaviour={"first_request": "sigill"}
     ),

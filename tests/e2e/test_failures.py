@@ -10,7 +10,7 @@ import json
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,23 +18,33 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import make_namespace
-from tests.e2e.failing_services import CASES, GPUS, Cause, env, no_pod, waits
+from tests.e2e.failing_services import (
+    CASES,
+    GPUS,
+    Cause,
+    env,
+    failure_of,
+    is_ready,
+    no_pod,
+    waits,
+    why_not_ready,
+)
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.fetching import model_files
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
-from tests.support.operator import leader, operator_pods
+from tests.support.operator import leader, operator_metric
 from tests.support.registry import registry
 from tests.support.services import stand_in
+from tests.support.told import TOLD_WITHIN, Before, before, told_fully
 from tests.support.watching import Seen, Watcher, watching
 
 NAMESPACE = "e2e-failures"
 NODE = "node-a"
-TOLD_WITHIN = 10.0
+ENGINE = "stand-in"
 # Of a container's end the kubelet keeps whole seconds only, rounded down.
 CLOCK = 1.0
 BRIDGE = "10.244.0.1"
@@ -57,6 +67,7 @@ class Failures:
     """What was seen of all services."""
 
     cluster: Cluster
+    before: Before
     services: Watcher
     pods: Watcher
     deployments: Watcher
@@ -74,11 +85,6 @@ class Failures:
             if label <= seen.obj["metadata"].get("labels", {}).items() and (moment := cause(seen.obj)) is not None:
                 return seen.at if cause is waits else moment
         raise AssertionError(f"nothing went wrong with {name}")
-
-
-def failure_of(service: JSON) -> str | None:
-    reason: str | None = service.get("status", {}).get("failure", {}).get("reason")
-    return reason
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +106,7 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(TAINTED))
         cluster.apply(UNBOUND, NAMESPACE)
         services, pods, deployments = (stack.enter_context(watching(cluster, kind, NAMESPACE)) for kind in WATCHED)
-        found = Failures(cluster, services, pods, deployments, time.time())
+        found = Failures(cluster, before(cluster), services, pods, deployments, time.time())
         others = [stand_in(BLOCKED), stand_in(CUT, {"tokens_per_second": 5}, drain={"timeoutSeconds": 1})]
         others.append(stand_in(SLOW, SLOW_START, **env(LLMSERVICE_START_SECONDS="2")))
         apply_all(cluster, others)
@@ -184,16 +190,6 @@ def ask(failures: Failures, name: str) -> None:
             return  # as it was asked to
 
 
-def is_ready(service: JSON) -> bool:
-    conditions = service.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-
-
-def why_not_ready(service: JSON) -> str:
-    conditions = service.get("status", {}).get("conditions", [])
-    return next((f"{c['reason']}: {c['message']}" for c in conditions if c["type"] == "Ready"), "")
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_told_with_reason_evidence_and_remedy(failures: Failures, record: Record, name: str) -> None:
     case = CASES[name]
@@ -207,7 +203,7 @@ def test_it_is_told_with_reason_evidence_and_remedy(failures: Failures, record: 
     ready = next(c for c in told.obj["status"]["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["reason"]) == ("False", case.reason)
     seconds = told.at - failures.caused(name, case.cause)
-    record(reason=case.reason, seconds=round(seconds, 1))
+    record(engine=ENGINE, reason=case.reason, seconds=round(seconds, 1))
     assert seconds <= TOLD_WITHIN + CLOCK
 
 
@@ -216,30 +212,36 @@ def test_each_is_one_event_and_in_the_column_and_in_the_metrics(failures: Failur
     for name, case in CASES.items():
         assert failures.told(name, case.reason), name
     cluster = failures.cluster
-    events = Counter(
-        (event["involvedObject"]["name"], event["reason"])
-        for event in cluster.list("events", NAMESPACE)
-        if event["involvedObject"]["kind"] == "LLMService" and event["type"] == "Warning"
-    )
-    assert {name: events[name, case.reason] for name, case in CASES.items()} == dict.fromkeys(CASES, 1)
+    expected = {name: case.events for name, case in CASES.items()}
+
+    # An Event follows its status.
+    eventually("Events of all", lambda: all(warned(cluster)[name][CASES[name].reason] for name in CASES), 10)
+    assert {name: warned(cluster)[name] for name in CASES} == expected
     listed = {line.split()[0]: line for line in cluster.kubectl("get", "llms", "-n", NAMESPACE).splitlines()}
     now = {name: failure_of(cluster.must_get("llmservices", NAMESPACE, name)) for name in CASES}
     assert [name for name, reason in now.items() if reason is not None and reason not in listed[name]] == []
-    begun = operator_metric(cluster, "llmservice_failures")
-    assert {case.reason for case in CASES.values()} <= {reason for reason, count in begun.items() if count >= 1}
-    failing = operator_metric(cluster, "llmservice_failing_services")
-    lasting = {reason for reason in now.values() if reason is not None}
-    assert lasting <= {reason for reason, count in failing.items() if count >= 1}
+
+    assert leader(cluster) == failures.before.leader, "another operator counts from nothing"
+    begun, were = operator_metric(cluster, "llmservice_failures"), failures.before.begun
+    counted = sum(expected.values(), Counter[str]())
+    assert {reason: begun[reason] - were.get(reason, 0.0) for reason in counted} == counted
+    eventually("as many failing services as there are", lambda: counts_those_that_fail(cluster), 10)
 
 
-def operator_metric(cluster: Cluster, name: str) -> Mapping[str, float]:
-    """A metric of the acting operator by the label `reason`."""
-    holder = leader(cluster)
-    pod = next(pod for pod in operator_pods(cluster) if pod["metadata"]["name"] in holder)
-    port = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == "metrics")
-    text = httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False).raise_for_status().text
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    return {sample.labels["reason"]: sample.value for sample in families[name].samples}
+def warned(cluster: Cluster) -> Mapping[str, Counter[str]]:
+    """How often each service was warned of, by reason."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in cluster.list("events", NAMESPACE):
+        if event["involvedObject"]["kind"] == "LLMService" and event["type"] == "Warning":
+            found[event["involvedObject"]["name"]][event["reason"]] += event["count"]
+    return found
+
+
+def counts_those_that_fail(cluster: Cluster) -> bool:
+    """Whether the gauge says what the statuses of all namespaces say."""
+    services = json.loads(cluster.kubectl("get", "llms", "--all-namespaces", "-o", "json"))["items"]
+    failing = Counter(reason for reason in map(failure_of, services) if reason is not None)
+    return failing == {reason: n for reason, n in operator_metric(cluster, "llmservice_failing_services").items() if n}
 
 
 def test_a_start_past_its_budget_that_moves_is_no_failure(failures: Failures) -> None:
@@ -273,29 +275,24 @@ def restarts(pod: JSON) -> int:
 
 def test_probes_that_are_blocked_are_told(failures: Failures, record: Record) -> None:
     """A rule on the node keeps the kubelet off a serving pod; clients are answered, and it is over with the rule."""
+    cluster = failures.cluster
     ready = failures.services.first(lambda obj: obj["metadata"]["name"] == BLOCKED and is_ready(obj), ALL_WITHIN)
     assert ready is not None
-    (pod,) = failures.cluster.list("pods", NAMESPACE, f"llmservice.dev/service={BLOCKED}")
+    (pod,) = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={BLOCKED}")
+    since = before(cluster)
     with dropping(pod["status"]["podIP"], 8081):
-        since = time.time()
-        told = failures.services.first(is_blocked, 30)
-        assert told is not None, failures.cluster.must_get("llmservices", NAMESPACE, BLOCKED)["status"]
-        failure = told.obj["status"]["failure"]
-        assert "8081" in failure["message"]
-        assert "deadline exceeded" in str(failure["evidence"]) or "timeout" in str(failure["evidence"])
-        record(reason="ProbeBlocked", seconds=round(told.at - since, 1))
-        assert told.at - since <= TOLD_WITHIN
-    over = failures.services.first(lambda obj: is_over(obj, told), 30)
-    assert over is not None, "it is still told after the rule is gone"
+        began = time.time()
+        told = told_fully(cluster, NAMESPACE, BLOCKED, "ProbeBlocked", since)
+        assert "8081" in told.failure["message"]
+        assert "port 8081" in told.failure["remedy"]
+        assert "deadline exceeded" in str(told.failure["evidence"]) or "timeout" in str(told.failure["evidence"])
+        record(engine=ENGINE, reason="ProbeBlocked", seconds=round(told.at - began, 1))
+        assert told.at - began <= TOLD_WITHIN
+    eventually("over with the rule", lambda: serves(cluster.must_get("llmservices", NAMESPACE, BLOCKED)), 30)
 
 
-def is_blocked(service: JSON) -> bool:
-    return service["metadata"]["name"] == BLOCKED and failure_of(service) == "ProbeBlocked"
-
-
-def is_over(service: JSON, told: Seen) -> bool:
-    is_later = int(service["metadata"]["resourceVersion"]) > int(told.obj["metadata"]["resourceVersion"])
-    return service["metadata"]["name"] == BLOCKED and is_later and is_ready(service)
+def serves(service: JSON) -> bool:
+    return is_ready(service) and failure_of(service) is None
 
 
 @contextlib.contextmanager

@@ -83,8 +83,9 @@ def main() -> None:
     model = str(cached_model(print))
     record: dict[str, Any] = json.loads(RECORD.read_text()) if sys.argv[1:] else {}
     with tempfile.TemporaryDirectory() as folder:
-        with cases.up(REAL, Path(folder), model, "--api-key", cases.KEY) as server:
-            record |= {case: look(server) for case, look in ONE_SERVER.items() if case in names}
+        if asked := {case: look for case, look in ONE_SERVER.items() if case in names}:
+            with cases.up(REAL, Path(folder), model, "--api-key", cases.KEY) as server:
+                record |= {case: look(server) for case, look in asked.items()}
         for life in (life for life in LIVES if life in names):
             print(life, flush=True)
             record[life] = LIVES[life](REAL, Path(folder), model)

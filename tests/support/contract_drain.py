@@ -45,8 +45,9 @@ def drain_by_the_board(kind: Kind, folder: Path, model: str) -> Observation:
     slots = board.create(path).slots
     with with_middleware(kind, folder, model, path) as server:
         seen: Observation = {"attached": slots[board.ATTACHED], "open": _asked(server)}
-        with server.client() as old, streaming(server) as rest:
-            assert old.get("/v1/models").status_code == 200
+        with server.client() as old, server.client() as older, streaming(server) as rest:
+            for client in (old, older):
+                assert client.get("/v1/models").status_code == 200
             eventually("only the stream is in flight", lambda: slots[board.IN_FLIGHT] == 1, 10)
             slots[board.LEVEL] = board.CLOSING
             seen["closing"] = _asked(server)
@@ -57,6 +58,7 @@ def drain_by_the_board(kind: Kind, folder: Path, model: str) -> Observation:
             seen["refusing those who were there"] = _answer(text().send(old))
             slots[board.LEVEL] = board.STOPPING
             seen["stopping"] = _asked(server)
+            seen["stopping those who were there"] = _answer(text().send(older))
             seen["health"] = server.health()
             seen["stream"] = ending(rest.result(60))
         eventually("nothing in flight", lambda: not slots[board.IN_FLIGHT], 10)

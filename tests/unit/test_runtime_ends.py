@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import asyncio
 import sys
 from pathlib import Path
 
@@ -81,8 +82,13 @@ async def test_a_signal(tmp_path: Path, number: signal.Signals, reason: FailureR
     ],
 )
 async def test_the_first_request(tmp_path: Path, fate: Fate, reason: FailureReason) -> None:
-    stalls = Patience(stall_seconds=5)
+    """Without an answer to it nobody is told that the server started."""
+    stalls, told = Patience(stall_seconds=5), set[int]()
     async with supervised(tmp_path, Behaviour(first_request=fate), patience=stalls, start_seconds=1) as server:
+        while server.process.returncode is None:
+            told |= {await server.probe("/startupz"), await server.probe("/readyz")}
+            await asyncio.sleep(0.02)
+        assert told == {0, 503}, "0: nobody listens yet, or any more"
         failure = await failure_of(server)
         assert server.process.returncode != 0
     assert (failure.reason, failure.phase) == (reason, Phase.SMOKE)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import asyncio
 import sys
 from pathlib import Path
 

@@ -48,7 +48,7 @@ contract: $(SYNCED) ## manifests against the running cluster's API server
 e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 	@.venv/bin/pytest tests/e2e
 
-chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n repeats a run, MINUTES=n)
+chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n: the steps of that run, MINUTES=n)
 	@.venv/bin/pytest -s tests/chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)")
 
 bench: $(SYNCED) ## CPU time of plans; apply to first token beside a bare vLLM, in the running cluster (make cluster)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tests.chaos.faults import Kind
+from tests.chaos.faults import Kind, Weather
 from tests.support.services import merge, stand_in
 
 JSON = dict[str, Any]
@@ -98,9 +98,10 @@ class DeleteOperatorPod:
 
 @dataclass(frozen=True)
 class Restart:
-    """A component of the control plane is away for some seconds."""
+    """A component of the control plane is away for some seconds; killed, it had no time to end well."""
 
     component: Literal["kube-apiserver", "etcd"]
+    how: Literal["stop", "kill"]
     seconds: float
 
 
@@ -117,6 +118,10 @@ class Storm:
 
     shares: tuple[tuple[Kind, float], ...]
 
+    @property
+    def weather(self) -> Weather:
+        return Weather(dict(self.shares))
+
 
 Action = (
     Apply
@@ -131,6 +136,28 @@ Action = (
     | SkewLease
     | Storm
 )
+
+
+def kind_of(action: Action) -> str:
+    """What blows are counted by: some do the same thing in ways that differ."""
+    match action:
+        case Delete(_, cascade):
+            return f"{cascade} deletion"
+        case ForeignEdit(_, plural):
+            return f"edit of {plural}"
+        case ForeignDelete(_, plural):
+            return f"deletion of {plural}"
+        case EndPod(_, _, how):
+            return f"{how} of a pod"
+        case KillOperator():
+            return "kill of the operator"
+        case Restart(component, how):
+            return f"{how} of {component}"
+        case _:
+            return type(action).__name__
+
+
+KILLS = frozenset({"kill of a pod", "kill of the operator", "kill of kube-apiserver", "kill of etcd"})
 
 
 @dataclass(frozen=True)

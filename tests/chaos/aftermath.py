@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tests.chaos.actions import Desired
+from llmservice_cli.probe.row import Mode, Row
+
+from tests.chaos import belongings
+from tests.chaos.actions import KILLS, Desired, Step, Storm, kind_of
+from tests.chaos.belongings import KINDS, Found
 from tests.chaos.blows import Window
+from tests.chaos.proxy import RUNNING_WATCH
 from tests.support.cluster import JSON, Cluster
 from tests.support.operator import host_process, operator_pods
-from tests.support.traffic import Traffic, in_words
+from tests.support.traffic import in_words
 
-CHILDREN = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "persistentvolumeclaims", "jobs")
 # By the words of the stand-in's failures; an engine that ends with 0 without a word has died.
 REASONS: Mapping[str, frozenset[str]] = {
     "kv-cache-too-small": frozenset({"KVCacheTooSmall"}),
@@ -22,32 +27,36 @@ REASONS: Mapping[str, frozenset[str]] = {
 }
 # A container's limit in the chart is 512 MiB; at rest it takes about 100.
 MEMORY_MIB = 300
+# Seconds before the end of the load by which a probe that went on has sent its last request.
+LAST_WITHIN = 10.0
 
 
-def conditions(service: JSON) -> dict[str, JSON]:
-    return {condition["type"]: condition for condition in service.get("status", {}).get("conditions", [])}
+def look(cluster: Cluster, namespace: str) -> Found:
+    """Everything that a service may have."""
+    return {plural: cluster.list(plural, namespace) for plural in KINDS}
 
 
-def unlike(cluster: Cluster, namespace: str, name: str, desired: Desired | None) -> str:
+def unlike(name: str, desired: Desired | None, found: Found) -> str:
     """How the service differs from what its spec asks for; nothing when it does not."""
-    service = cluster.get("llmservices", namespace, name)
-    pods = cluster.list("pods", namespace, f"llmservice.dev/service={name}")
     if desired is None:
-        left = [f"{plural}/{each['metadata']['name']}" for plural, each in _children(cluster, namespace, name)]
-        left += [f"pods/{pod['metadata']['name']}" for pod in pods]
-        return f"it is still there: {left}" if service is not None or left else ""
+        left = belongings.left(name, found)
+        return f"it is still there: {left}" if left else ""
+    service = next((item for item in found["llmservices"] if item["metadata"]["name"] == name), None)
     if service is None:
         return "it is not there"
-    status, seen = service.get("status", {}), conditions(service)
+    status = service.get("status", {})
     if status.get("observedGeneration") != service["metadata"]["generation"]:
         return f"generation {service['metadata']['generation']} was not looked at: {status.get('observedGeneration')}"
+    seen = {each["type"]: each for each in status.get("conditions", [])}
+    wrong = _told_otherwise(desired, seen, status)
+    if not wrong and not desired.paused and not desired.unknown_flag:
+        # A spec that is refused or held changes nothing of what ran before; so nothing is asked of it then.
+        wrong = belongings.unlike(name, desired, found)
     said = {kind: f"{each['status']} ({each['reason']})" for kind, each in sorted(seen.items())}
-    wrong = _wrong(desired, seen, status, pods)
     return f"{wrong}; conditions {said}, failure {status.get('failure')}" if wrong else ""
 
 
-def _wrong(desired: Desired, seen: Mapping[str, JSON], status: JSON, pods: Sequence[JSON]) -> str:
-    """A spec that is refused or held changes nothing of what ran before; so nothing is asked of the pods then."""
+def _told_otherwise(desired: Desired, seen: Mapping[str, JSON], status: JSON) -> str:
     if desired.paused:
         return "" if any(each["reason"] == "Paused" for each in seen.values()) else "no condition says Paused"
     accepted = seen.get("Accepted", {}).get("status")
@@ -56,56 +65,9 @@ def _wrong(desired: Desired, seen: Mapping[str, JSON], status: JSON, pods: Seque
     if accepted != "True":
         return "it was not accepted"
     if desired.fails and desired.replicas:
-        reason = status.get("failure", {}).get("reason")
+        reason = (status.get("failure") or {}).get("reason")
         return "" if reason in REASONS[desired.fails] else f"the failure should be one of {set(REASONS[desired.fails])}"
-    if seen.get("Ready", {}).get("status") != "True":
-        return "it is not Ready"
-    ready = [pod for pod in pods if _is_ready(pod)]
-    if not len(pods) == len(ready) == desired.replicas:
-        return f"{desired.replicas} replicas are asked for; {len(pods)} pods, {len(ready)} ready"
-    return ""
-
-
-def _is_ready(pod: JSON) -> bool:
-    found = pod["status"].get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in found)
-
-
-def _children(cluster: Cluster, namespace: str, name: str = "") -> Iterator[tuple[str, JSON]]:
-    selector = f"llmservice.dev/service={name}" if name else "llmservice.dev/service"
-    for plural in CHILDREN:
-        for item in cluster.list(plural, namespace, selector):
-            yield plural, item
-
-
-def orphans(cluster: Cluster, namespace: str) -> list[str]:
-    """Children whose owner is gone, or is another of the same name."""
-    owners = {item["metadata"]["name"]: item["metadata"]["uid"] for item in cluster.list("llmservices", namespace)}
-    found = []
-    for plural, item in _children(cluster, namespace):
-        metadata = item["metadata"]
-        name = metadata["labels"]["llmservice.dev/service"]
-        held_by = [owner["uid"] for owner in metadata.get("ownerReferences", [])]
-        if owners.get(name) not in held_by:
-            found.append(f"{plural}/{metadata['name']} of {name}: owners {held_by}, the service is {owners.get(name)}")
-    return found
-
-
-def stuck(cluster: Cluster, namespace: str) -> list[str]:
-    """What is being deleted and does not go, and finalizers that nobody asked for."""
-    kinds = ("llmservices", "pods", *CHILDREN)
-    found = [(plural, item["metadata"]) for plural in kinds for item in cluster.list(plural, namespace)]
-    deleted = [
-        f"{plural}/{metadata['name']} since {metadata['deletionTimestamp']}, finalizers {metadata.get('finalizers')}"
-        for plural, metadata in found
-        if "deletionTimestamp" in metadata
-    ]
-    held = [
-        f"llmservices/{metadata['name']}: finalizers {metadata['finalizers']}"
-        for plural, metadata in found
-        if plural == "llmservices" and metadata.get("finalizers")
-    ]
-    return deleted + held
+    return "" if seen.get("Ready", {}).get("status") == "True" else "it is not Ready"
 
 
 def memory(cluster: Cluster) -> dict[str, float]:
@@ -119,12 +81,34 @@ def memory(cluster: Cluster) -> dict[str, float]:
     return found
 
 
-def lost_without_excuse(name: str, probe: Traffic, windows: Sequence[Window]) -> list[str]:
+def not_sent(name: str, rows: Sequence[Row], began: float, ended: float, rate: float) -> str:
+    """How the load on a service fell short: nothing is lost of what was never sent."""
+    sent = [row for row in rows if began <= row.sent <= ended]
+    least = rate * (ended - began) / 2
+    if len(sent) < least:
+        return f"{name}: {len(sent)} requests in {ended - began:.0f} s, {least:.0f} are the least"
+    silent = ended - max(row.sent for row in sent)
+    if silent > LAST_WITHIN:
+        return f"{name}: nothing was sent in the last {silent:.0f} s"
+    missing = set(Mode) - {row.mode for row in sent}
+    return f"{name}: nothing was sent as {', '.join(sorted(missing))}" if missing else ""
+
+
+def lost_without_excuse(name: str, rows: Iterable[Row], windows: Iterable[Window]) -> list[str]:
     """Lost requests that were not under way in any window of their service."""
     mine = [window for window in windows if window.name == name]
-    lost = [row for row in probe.rows if not row.is_complete]
     return [
         f"{name}: {in_words(row)}"
-        for row in lost
-        if not any(row.sent <= window.ended and window.began <= row.ended for window in mine)
+        for row in rows
+        if not row.is_complete and not any(row.sent <= window.ended and window.began <= row.ended for window in mine)
     ]
+
+
+def not_struck(steps: Iterable[Step], struck: Counter[str], fallen: Counter[str]) -> list[str]:
+    """Faults and kills of the plan that never came to be: a run without them has shown nothing about them."""
+    storms = [action for step in steps if isinstance(action := step.action, Storm)]
+    faults = {str(kind) for storm in storms for kind, _ in storm.shares}
+    if any(storm.weather.hangs_up for storm in storms):
+        faults.add(RUNNING_WATCH)
+    kills = KILLS & {kind_of(step.action) for step in steps}
+    return sorted(fault for fault in faults if not struck[fault]) + sorted(kill for kill in kills if not fallen[kill])

@@ -6,10 +6,11 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
@@ -27,8 +28,8 @@ from tests.chaos.actions import (
     SkewLease,
     Step,
     Storm,
+    kind_of,
 )
-from tests.chaos.faults import Weather
 from tests.chaos.plan import PROBED
 from tests.chaos.proxy import FaultyWay
 from tests.support.cluster import COLLECTIONS, JSON, Cluster, eventually
@@ -39,6 +40,12 @@ from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, o
 ANSWERS_WITHIN = 60.0
 # A killed server's requests are lost until kubelet, endpoint controller and kube-proxy have had their turns.
 KNOWN_WITHIN = 10.0
+
+
+class Missed(str):
+    """Why a blow fell on nothing."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,17 @@ class Blows:
     namespace: str
     way: FaultyWay
     began: float
+    ended: float = 0.0
     windows: list[Window] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    fallen: Counter[str] = field(default_factory=Counter)
 
     def carry_out(self, step: Step) -> None:
         """At its time or, where the one before took longer, at once."""
         pause(max(0.0, self.began + step.at - time.time()))
         what = self._do(step.action)
+        if not isinstance(what, Missed):
+            self.fallen[kind_of(step.action)] += 1
         line = f"{time.time() - self.began:7.1f} s  {in_words(step.action)}" + (f": {what}" if what else "")
         self.log.append(line)
         print(line, flush=True)
@@ -88,12 +99,12 @@ class Blows:
                 return self._kill_operator(pick)
             case DeleteOperatorPod(pick):
                 return self._delete_operator_pod(pick)
-            case Restart(component, seconds):
-                return self._restart(component, seconds)
+            case Restart(component, how, seconds):
+                return self._restart(component, how, seconds)
             case SkewLease(seconds):
                 return self._skew(seconds)
-            case Storm(shares):
-                self.way.weather = Weather(dict(shares))
+            case Storm():
+                self.way.turn(action.weather)
                 return ""
 
     def _ask(self, method: str, path: str, **rest: Any) -> httpx.Response:
@@ -151,7 +162,7 @@ class Blows:
         options = {"propagationPolicy": cascade} | ({} if grace is None else {"gracePeriodSeconds": grace})
         answer = self._ask("DELETE", self._path(plural, name, namespace), content=json.dumps(options))
         assert answer.status_code in (200, 202, 404), answer.text
-        return "there was none" if answer.status_code == 404 else ""
+        return Missed("there was none") if answer.status_code == 404 else ""
 
     # Its children
 
@@ -160,7 +171,7 @@ class Blows:
             self._path(plural, name), patch, "application/strategic-merge-patch+json", fieldManager="somebody-else"
         )
         assert answer.status_code in (200, 404, 409), answer.text
-        return "" if answer.status_code == 200 else f"HTTP {answer.status_code}"
+        return "" if answer.status_code == 200 else Missed(f"HTTP {answer.status_code}")
 
     def _foreign_delete(self, name: str, plural: str) -> str:
         if plural != "controllerrevisions":
@@ -168,7 +179,7 @@ class Blows:
         found = self._items(plural, f"llmservice.dev/service={name}")
         for item in found[:1]:
             return self._delete(plural, item["metadata"]["name"], "Background")
-        return "there was none"
+        return Missed("there was none")
 
     def _pods(self, name: str) -> list[JSON]:
         pods = self._items("pods", f"llmservice.dev/service={name}")
@@ -177,19 +188,16 @@ class Blows:
     def _end_pod(self, name: str, pick: int, how: str) -> str:
         pods = self._pods(name)
         if not pods:
-            return "there was none"
+            return Missed("there was none")
         pod = sorted(pods, key=lambda each: str(each["metadata"]["name"]))[pick % len(pods)]["metadata"]["name"]
         if how == "evict":
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
             answer = self._ask("POST", f"{self._path('pods', pod)}/eviction", content=json.dumps(body))
             assert answer.status_code in (200, 201, 404, 429), answer.text
-            return pod if answer.status_code in (200, 201) else f"{pod}: not now"
+            return str(pod) if answer.status_code in (200, 201) else Missed(f"{pod}: not now")
         if how == "kill":
             self.windows.append(Window(name, time.time(), time.time() + KNOWN_WITHIN, "a killed pod"))
-            self._delete("pods", pod, "Background", grace=0)
-        else:
-            self._delete("pods", pod, "Background")
-        return str(pod)
+        return self._delete("pods", pod, "Background", grace=0 if how == "kill" else None) or str(pod)
 
     # The operator and the control plane
 
@@ -201,27 +209,25 @@ class Blows:
     def _kill_operator(self, pick: int) -> str:
         pod = self._operator_pod(pick)
         if pod is None:
-            return "there was none"
+            return Missed("there was none")
         try:
             os.kill(host_process(self.cluster, pod), signal.SIGKILL)
         except AssertionError:
-            return "it did not run"
+            return Missed("it did not run")
         return str(pod["metadata"]["name"])
 
     def _delete_operator_pod(self, pick: int) -> str:
         pod = self._operator_pod(pick)
-        return (
-            "there was none"
-            if pod is None
-            else self._delete("pods", pod["metadata"]["name"], "Background", namespace=OPERATOR_NAMESPACE)
-            or str(pod["metadata"]["name"])
-        )
+        if pod is None:
+            return Missed("there was none")
+        name = str(pod["metadata"]["name"])
+        return self._delete("pods", name, "Background", namespace=OPERATOR_NAMESPACE) or name
 
-    def _restart(self, component: str, seconds: float) -> str:
+    def _restart(self, component: str, how: Literal["stop", "kill"], seconds: float) -> str:
         """What is ending while nobody can say so goes on being asked: only then may a restart lose something."""
         began = time.time()
         unsettled = [name for name in PROBED if not self._is_settled(name)]
-        with without(self.cluster, component):
+        with without(self.cluster, component, how):
             pause(seconds)
         ended = time.time() + KNOWN_WITHIN
         self.windows += [Window(name, began, ended, f"a pod ended while {component} was away") for name in unsettled]

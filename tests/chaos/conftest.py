@@ -1,4 +1,4 @@
-"""Options of the run. The same seed makes the same plan; times and chances of the network differ."""
+"""Options of the run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from tests.e2e.conftest import cluster, pytest_terminal_summary, record
 
 __all__ = ["cluster", "pytest_terminal_summary", "record"]
 
+# What is the cluster's own is not repeated: which requests the operator makes, which pod a number picks.
+SEED = """
+Of the chaos run; drawn, and printed, where it is not given. The same seed takes the same steps in the same order, none
+before its time, and does the same to the same request of the operator: to the third write of one path, for example, if
+that comes in the same storm. When requests come, and which, is up to the cluster: runs of a seed are alike, not equal.
+"""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", default="", help="of the chaos run; printed where it is not given")
+    parser.addoption("--seed", default="", help=SEED)
     parser.addoption("--minutes", type=float, default=3.0, help="of the chaos run, without its aftermath")
 
 

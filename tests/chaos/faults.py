@@ -1,9 +1,9 @@
-"""What a bad way to the API server does to a request. Pure: a request, a weather and a random number make a fault."""
+"""What a bad way to the API server does to a request. Pure: a request, a weather and its chance make a fault."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -30,6 +30,9 @@ OF_WATCHES = frozenset(
 )
 OF_WRITES = frozenset({Kind.CONFLICT, Kind.THROTTLED, Kind.SERVER_ERROR, Kind.DROPPED, Kind.LOST_ANSWER, Kind.DELAYED})
 OF_READS = frozenset({Kind.THROTTLED, Kind.SERVER_ERROR, Kind.DROPPED, Kind.DELAYED})
+ONLY_OF_WATCHES = OF_WATCHES - OF_READS
+# A watch is asked for once in ten minutes; so that these meet any, the ones that run are hung up on first.
+HANGS_UP = ONLY_OF_WATCHES | {Kind.DROPPED}
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Asked:
 
     method: str
     query: Mapping[str, str]
+    path: str = "/"
 
     @property
     def is_watch(self) -> bool:
@@ -60,6 +64,12 @@ class Fault:
     seconds: float = 0.0
     code: int = 0
 
+    @property
+    def is_at_once(self) -> bool:
+        """Of a watch: it never begins."""
+        refuses = self.kind in (Kind.THROTTLED, Kind.SERVER_ERROR, Kind.DROPPED)
+        return refuses or (self.kind is Kind.EXPIRED and self.seconds < 1)
+
 
 @dataclass(frozen=True)
 class Weather:
@@ -67,9 +77,18 @@ class Weather:
 
     shares: Mapping[Kind, float]
 
-    def strike(self, asked: Asked, chance: Random) -> Fault | None:
-        """At most one fault; the same numbers drawn whatever comes of them, so that a request shifts no later one."""
+    @property
+    def hangs_up(self) -> bool:
+        """Whether it begins with the end of all watches."""
+        return not HANGS_UP.isdisjoint(self.shares)
+
+    def strike(self, asked: Asked, chance: Random, due: Collection[Kind] = ()) -> Fault | None:
+        """At most one fault; one that is due comes whatever its share."""
         drawn, part, code = chance.random(), chance.random(), chance.choice((500, 502, 503, 504))
+        # What can meet the fewest requests first, so that the others do not take these from it.
+        for kind in sorted(due, key=lambda kind: (kind not in ONLY_OF_WATCHES, kind)):
+            if kind in asked.possible:
+                return Fault(kind, seconds_of(kind, part), code)
         for kind in sorted(self.shares):
             if kind not in asked.possible:
                 continue
@@ -77,6 +96,11 @@ class Weather:
                 return Fault(kind, seconds_of(kind, part), code)
             drawn -= self.shares[kind]
         return None
+
+
+def chance_of(seed: int, asked: Asked, number: int) -> Random:
+    """Of this request alone, the `number`th of its method and path: so the others' order shifts nothing."""
+    return Random(f"{seed} {asked.method} {asked.path} {'watch ' if asked.is_watch else ''}{number}")
 
 
 def seconds_of(kind: Kind, part: float) -> float:

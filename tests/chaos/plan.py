@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+from llmservice_operator.build.meta import SERVICE_LABEL
 
 from tests.chaos.actions import (
     Action,
@@ -25,11 +27,23 @@ from tests.chaos.actions import (
 )
 from tests.chaos.faults import Kind
 
+T = TypeVar("T")
+
 # Requests run on these all the time; what is done to them must lose none, but for a killed pod's.
 PROBED = ("steady-0", "steady-1")
 WILD = tuple(f"wild-{number}" for number in range(6))
 FAILURES = ("kv-cache-too-small", "unsupported-architecture", "gpu-out-of-memory", "exit-0")
 CASCADES: tuple[Literal["Background", "Foreground", "Orphan"], ...] = ("Background", "Foreground", "Orphan")
+COMPONENTS: tuple[Literal["kube-apiserver", "etcd"], ...] = ("kube-apiserver", "etcd")
+SKEWS = (-3600, -30, -9, 9, 30, 3600, 86_400)
+# Whether requests run on the pod's service, and how it ends.
+Ending = Literal["evict", "delete", "kill"]
+ENDS: tuple[tuple[bool, Ending], ...] = (
+    *((True, "evict"),) * 4,
+    (True, "kill"),
+    *((False, "delete"),) * 2,
+    (False, "kill"),
+)
 # A service that goes again before it has taken the orphans of its name back leaves them behind, and rightly.
 ADOPTED_WITHIN = 60.0
 # Seconds at the end without a new blow, so that the last ones have come to something.
@@ -38,6 +52,8 @@ TAIL = 10.0
 SERVICES = "services"
 DEPLOYMENTS = "deployments"
 BUDGETS = "poddisruptionbudgets"
+# What somebody else edits, and whether requests run on its service. One replica has no budget.
+EDITED = (*[(DEPLOYMENTS, False)] * 3, *[(SERVICES, False)] * 2, (DEPLOYMENTS, True), (SERVICES, True), (BUDGETS, True))
 
 
 @dataclass
@@ -49,7 +65,15 @@ class World:
     due: list[Step] = field(default_factory=list)
     adopting: dict[str, float] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
+    decks: dict[str, list[Any]] = field(default_factory=dict)
     now: float = 0.0
+
+    def deal(self, deck: str, cards: Sequence[T], may_come: Callable[[T], bool] = lambda _: True) -> T:
+        """The next that may come. Drawn without putting back, so that a few minutes have some of each."""
+        left: list[T] = self.decks.setdefault(deck, [])
+        if not any(map(may_come, left)):
+            left += self.chance.sample(list(cards), len(cards))
+        return left.pop(next(index for index, card in enumerate(left) if may_come(card)))
 
     def present(self, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if self.desired[name] is not None]
@@ -69,16 +93,13 @@ def plan(seed: int, seconds: float) -> tuple[Step, ...]:
     world = World(Random(seed), dict.fromkeys((*PROBED, *WILD)))
     steps = [Step(0.0, world.apply(name, Desired(replicas=2), "the beginning")) for name in PROBED]
     steps += [Step(0.0, world.apply(name, Desired(), "the beginning")) for name in WILD]
-    deck: list[Callable[[World], Action]] = []
+    deck = [draw for draw, count in DECK.items() for _ in range(count)]
     while True:
         world.now += world.chance.uniform(0.5, 4.0)
         if world.now > seconds - TAIL:
             break
-        if not deck:
-            deck = [draw for draw, count in DECK.items() for _ in range(count)]
-            world.chance.shuffle(deck)
         steps += _fallen_due(world)
-        steps.append(Step(world.now, deck.pop()(world)))
+        steps.append(Step(world.now, world.deal("blows", deck)(world)))
     world.now = seconds - TAIL
     steps += [replace(step, at=min(step.at, world.now)) for step in sorted(world.due, key=lambda step: step.at)]
     return (*steps, Step(world.now, Storm(())))
@@ -109,14 +130,13 @@ def _edit_probed(world: World) -> Action:
     """Another number of replicas, another template, other drain settings: none of them may lose a request."""
     name = world.chance.choice(PROBED)
     held = world.spec(name)
-    why, desired = world.chance.choice(
-        [
-            ("another number of replicas", replace(held, replicas=5 - held.replicas)),
-            ("another template", replace(held, max_num_seqs=held.max_num_seqs + 1)),
-            ("other drain settings", replace(held, drain_seconds=held.drain_seconds + 1)),
-        ]
-    )
-    return world.apply(name, desired, why)
+    changes = {
+        "another number of replicas": replace(held, replicas=5 - held.replicas),
+        "another template": replace(held, max_num_seqs=held.max_num_seqs + 1),
+        "other drain settings": replace(held, drain_seconds=held.drain_seconds + 1),
+    }
+    why = world.deal("edits", sorted(changes))
+    return world.apply(name, changes[why], why)
 
 
 def _edit_wild(world: World) -> Action:
@@ -150,7 +170,7 @@ def _delete(world: World) -> Action:
         return _edit_wild(world)
     name = world.chance.choice(may_go)
     # Fields of orphans that somebody else has set are his, and adopting them would take them from him: a NameConflict.
-    action = Delete(name, world.chance.choice(CASCADES[:2] if name in world.touched else CASCADES))
+    action = Delete(name, world.deal("cascades", CASCADES, lambda way: way != "Orphan" or name not in world.touched))
     world.touched.discard(name)
     held, wait = world.spec(name), world.chance.choice([0.0, 1.0, 5.0, 12.0])
     world.desired[name] = None
@@ -166,22 +186,26 @@ def _delete(world: World) -> Action:
 def _foreign_edit(world: World) -> Action:
     chance = world.chance
     label = {"metadata": {"labels": {"team": f"blue-{chance.randrange(9)}"}}}
-    harmless: list[tuple[str, Mapping[str, object]]] = [
-        (DEPLOYMENTS, label),
-        (SERVICES, label),
-        (BUDGETS, {"spec": {"maxUnavailable": None, "minAvailable": 0}}),
-        (DEPLOYMENTS, {"spec": {"replicas": 4}}),
-        (DEPLOYMENTS, {"spec": {"revisionHistoryLimit": 1}}),
-    ]
-    harmful: list[tuple[str, Mapping[str, object]]] = [
-        (SERVICES, {"spec": {"selector": {"llmservice.dev/service": "nobody"}}}),
-        (SERVICES, {"spec": {"publishNotReadyAddresses": True}}),
-        (DEPLOYMENTS, {"spec": {"replicas": 0}}),
-        (DEPLOYMENTS, {"spec": {"paused": True}}),
-        (DEPLOYMENTS, {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}),
-    ]
-    is_probed = chance.random() < 0.3
-    plural, patch = chance.choice(harmless if is_probed else [*harmless, *harmful])
+    harmless: Mapping[str, list[Mapping[str, object]]] = {
+        DEPLOYMENTS: [label, {"spec": {"replicas": 4}}, {"spec": {"revisionHistoryLimit": 1}}],
+        SERVICES: [label],
+        BUDGETS: [{"spec": {"maxUnavailable": None, "minAvailable": 0}}],
+    }
+    harmful: Mapping[str, list[Mapping[str, object]]] = {
+        DEPLOYMENTS: [
+            {"spec": {"replicas": 0}},
+            {"spec": {"paused": True}},
+            {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}},
+        ],
+        SERVICES: [
+            {"spec": {"selector": {SERVICE_LABEL: "nobody"}}},
+            {"spec": {"publishNotReadyAddresses": True}},
+        ],
+        BUDGETS: [],
+    }
+    plural, is_probed = world.deal("edited", EDITED)
+    patches = harmless[plural] if is_probed else [*harmless[plural], *harmful[plural]]
+    patch = world.deal(f"edits of {plural}, {is_probed}", patches)
     name = chance.choice(PROBED if is_probed else world.present(WILD))
     world.touched.add(name)
     return ForeignEdit(name, plural, patch)
@@ -189,33 +213,37 @@ def _foreign_edit(world: World) -> Action:
 
 def _foreign_delete(world: World) -> Action:
     kinds = (DEPLOYMENTS, SERVICES, BUDGETS, "controllerrevisions")
-    return ForeignDelete(world.chance.choice(world.present(WILD)), world.chance.choice(kinds))
+    return ForeignDelete(world.chance.choice(world.present(WILD)), world.deal("foreign deletes", kinds))
 
 
 def _end_pod(world: World) -> Action:
-    pick, is_probed = world.chance.randrange(100), world.chance.random() < 0.6
+    is_probed, how = world.deal("ends", ENDS)
     name = world.chance.choice(PROBED if is_probed else world.present(WILD))
-    gently: Literal["evict", "delete"] = "evict" if is_probed else "delete"
-    return EndPod(name, pick, "kill" if world.chance.random() < 0.25 else gently)
+    return EndPod(name, world.chance.randrange(100), how)
 
 
 def _storm(world: World) -> Action:
     """Some kinds of faults at once for some seconds; mild enough that work gets done, strong enough to hit it all."""
     chance = world.chance
-    kinds = chance.sample(sorted(Kind), chance.randrange(1, 5))
+    kinds: list[Kind] = []
+    for _ in range(chance.randrange(1, 5)):
+        kinds.append(world.deal("faults", sorted(Kind), lambda kind: kind not in kinds))
     shares = tuple((kind, round(chance.uniform(0.05, 0.35) / len(kinds) ** 0.5, 3)) for kind in kinds)
     world.due = [step for step in world.due if not isinstance(step.action, Storm)]
     world.due.append(Step(world.now + chance.uniform(6, 20), Storm(())))
     return Storm(shares)
 
 
-def _restart(world: World) -> Action:
-    components: tuple[Literal["kube-apiserver", "etcd"], ...] = ("kube-apiserver", "etcd")
-    return Restart(world.chance.choice(components), round(world.chance.uniform(0.5, 5), 1))
+def _kill_component(world: World) -> Action:
+    return Restart(world.deal("kills", COMPONENTS), "kill", round(world.chance.uniform(0.5, 5), 1))
+
+
+def _stop_component(world: World) -> Action:
+    return Restart(world.deal("stops", COMPONENTS), "stop", round(world.chance.uniform(0.5, 5), 1))
 
 
 def _skew(world: World) -> Action:
-    return SkewLease(world.chance.choice([-3600, -30, -9, 9, 30, 3600, 86_400]))
+    return SkewLease(world.deal("skews", SKEWS))
 
 
 def _kill_operator(world: World) -> Action:
@@ -226,10 +254,10 @@ def _delete_operator(world: World) -> Action:
     return DeleteOperatorPod(world.chance.randrange(100))
 
 
-# Drawn without putting back, so that three minutes have some of each.
+# Three minutes have about 75 blows, and so all of these.
 DECK: Mapping[Callable[[World], Action], int] = {
     _edit_probed: 7,
-    _edit_wild: 14,
+    _edit_wild: 11,
     _refused: 2,
     _delete: 6,
     _foreign_edit: 8,
@@ -237,7 +265,8 @@ DECK: Mapping[Callable[[World], Action], int] = {
     _end_pod: 8,
     _kill_operator: 3,
     _delete_operator: 2,
-    _restart: 2,
+    _kill_component: 2,
+    _stop_component: 1,
     _skew: 3,
     _storm: 7,
 }

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from localcluster import components, processes
 from localcluster.cluster import Host, component_environment
@@ -53,11 +54,19 @@ def terminate(pod: JSON) -> None:
 
 
 @contextlib.contextmanager
-def without(cluster: Cluster, component: str) -> Iterator[None]:
-    """A component of the control plane is stopped for a while; it runs and the API server answers afterwards."""
+def without(cluster: Cluster, component: str, how: Literal["stop", "kill"] = "stop") -> Iterator[None]:
+    """A component of the control plane is away for a while; it runs and the API server answers afterwards.
+
+    Killed, it has no time to finish what it does, nor to say goodbye.
+    """
     paths: ClusterPaths = cluster.paths
     environment = component_environment(paths, Host.current())
-    assert processes.stop(paths, component), f"{component} did not run"
+    record = processes.running(paths, component)
+    assert record is not None, f"{component} did not run"
+    if how == "kill":
+        processes.kill([record.identity])
+    else:
+        processes.stop(paths, component)
     try:
         yield
     finally:

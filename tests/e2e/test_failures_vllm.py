@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_runtime.contract import SERVER_CONTAINER
+from llmservice_runtime.contract import HTTP_PORT, SERVER_CONTAINER
 
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
@@ -34,7 +34,7 @@ from tests.e2e.failing_services import (
     why_not_ready,
 )
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.host import engine_of, processes_of
+from tests.support.host import engine_of, processes_of, supervisor_of
 from tests.support.measured import Record
 from tests.support.models import claim_folder, release_folder
 from tests.support.services import llmservice
@@ -88,6 +88,12 @@ BROKEN = {
         "KVCacheTooSmall",
         "GiB KV cache is needed",
         "spec.batching.maxModelLen",
+    ),
+    "an-unreachable-hub": Broken(
+        {"model": {"uri": "hf://team/tiny"}, "fitPolicy": "Ignore", **env(HF_ENDPOINT="http://127.0.0.1:9")},
+        "ModelDownloadFailed",
+        "127.0.0.1:9",
+        "proxy",
     ),
     # The gibibyte of shared memory comes on top; both processes of vLLM take more before they have read the model.
     "too-little-memory": Broken(
@@ -175,6 +181,39 @@ def test_a_start_that_stops_is_told(cluster: Cluster, failures: str, record: Rec
     assert "container's log" in told.failure["remedy"]
     note(record, told, end)
     cluster.kubectl("delete", "llms", STOPPED, "-n", failures)
+
+
+FIRST = "dies-on-its-first-request"
+
+
+@pytest.mark.full
+def test_a_death_on_the_first_request_is_told(cluster: Cluster, failures: str, record: Record) -> None:
+    """The engine is held from before the first request is sent, so that this is what it dies on."""
+    since = before(cluster)
+    cluster.apply(llmservice(FIRST), failures)
+    pod = eventually("a pod with vLLM in it", lambda: running_pod(cluster, FIRST), 120)
+    with held(supervisor_of(pod)):
+        eventually("vLLM is healthy", lambda: is_healthy(cluster, FIRST), START_WITHIN)
+        engine = process_of(pod, "EngineCore")
+        os.kill(engine, signal.SIGSTOP)
+    log = ("logs", pod["metadata"]["name"], "-n", failures, "-c", SERVER_CONTAINER)
+    eventually("the first request", lambda: "sending a first request" in cluster.kubectl(*log), 60)
+    os.kill(engine, signal.SIGKILL)
+    end = eventually("the end of the container", lambda: moment_of(cluster, FIRST, ended), 60)
+    told = told_fully(cluster, failures, FIRST, "EngineDied", since)
+    assert "vLLM ended with exit code 0" in told.failure["message"]
+    assert LOG in told.failure["remedy"]
+    note(record, told, end)
+    cluster.kubectl("delete", "llms", FIRST, "-n", failures)
+
+
+def is_healthy(cluster: Cluster, service: str) -> bool:
+    """What vLLM itself says, whatever its supervisor makes of it."""
+    (pod,) = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={service}")
+    try:
+        return httpx.get(f"http://{pod['status']['podIP']}:{HTTP_PORT}/health", timeout=5, trust_env=False).is_success
+    except httpx.ConnectError:
+        return False
 
 
 def running_pod(cluster: Cluster, service: str) -> JSON | None:

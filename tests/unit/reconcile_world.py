@@ -142,13 +142,14 @@ class Deciding:
         self.wanted = wanted or service()
         self.prune = False
         self.never_content = False
+        self.expel = False
 
     def __call__(self, svc: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
         live = observed.service
         apply: tuple[Apply, ...] = ()
         if self.never_content or live is None or live.live()["spec"] != self.wanted["spec"]:
             known = live.uid if live is not None and live.owner_uid == svc.uid else None
-            apply = (Apply(self.wanted, "it is not as asked for", known_uid=known, input_hash="h"),)
+            apply = (Apply(self.wanted, "it is not as asked for", known_uid=known, expel=self.expel, input_hash="h"),)
         prune = (Prune("Service", "chat", live.uid, "not wanted"),) if self.prune and live is not None else ()
         refused = [refusal.message for refusal in observed.refused.values()]
         status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation}

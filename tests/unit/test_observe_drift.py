@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_operator.observe.drift import difference
 from llmservice_operator.observe.facts import DeploymentFacts
-from llmservice_operator.observe.foreign import removal_patch
+from llmservice_operator.observe.foreign import removal_patch, restoring_patch
 
 Json = dict[str, Any]
 METADATA: Json = {"name": "x", "namespace": "n", "uid": "u", "labels": {"a": "b"}}
@@ -72,3 +72,46 @@ def test_later_items_of_one_list_are_removed_first() -> None:
     operations = removal_patch({"metadata": {"managedFields": managers}, "spec": spec})
     removed = [operation["path"] for operation in operations if operation["op"] == "remove"]
     assert removed == ["/spec/template/spec/env/2", "/spec/template/spec/env/1"]
+
+
+BESIDE = [
+    pytest.param(
+        {"f:minAvailable": {}},
+        {"f:selector": {}},
+        {"minAvailable": 0, "selector": {}},
+        {"maxUnavailable": 1, "selector": {}},
+        [
+            {"op": "add", "path": "/spec/maxUnavailable", "value": 1},
+            {"op": "remove", "path": "/spec/minAvailable"},
+        ],
+        id="a budget the other way round",
+    ),
+    pytest.param(
+        {"f:strategy": {"f:type": {}, "f:rollingUpdate": {".": {}, "f:maxSurge": {}}}},
+        {"f:replicas": {}},
+        {"replicas": 2, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
+        {"replicas": 2, "strategy": {"type": "Recreate"}},
+        [{"op": "add", "path": "/spec/strategy", "value": {"type": "Recreate"}}],
+        id="another strategy",
+    ),
+    pytest.param(
+        {"f:template": {"f:spec": {"f:hostNetwork": {}}}},
+        {"f:template": {"f:spec": {"f:volumes": {}}}},
+        {"template": {"spec": {"hostNetwork": True}}},
+        {"template": {"spec": {}}},
+        [],
+        id="the template stays",
+    ),
+    pytest.param({}, {"f:replicas": {}}, {"replicas": 1}, {"replicas": 2}, [], id="nothing of others"),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "live", "wanted", "operations"), BESIDE)
+def test_what_may_not_stand_beside_ours_is_replaced_by_it(
+    theirs: Json, ours: Json, live: Json, wanted: Json, operations: list[Json]
+) -> None:
+    managers = [
+        {"manager": "llmservice-operator", "operation": "Apply", "fieldsV1": {"f:spec": ours}},
+        {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": theirs}},
+    ]
+    assert restoring_patch({"metadata": {"managedFields": managers}, "spec": live}, wanted) == operations

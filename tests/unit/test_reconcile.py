@@ -9,7 +9,7 @@ from llmservice_operator.control.context import Context
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.reconcile import Next
 from llmservice_operator.control.worker import Workers
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused, Unreachable
+from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
 from tests.unit.reconcile_world import KEY, LABELS, World, parent, service
 
@@ -146,6 +146,36 @@ async def test_a_child_that_vanished_unseen_is_made_anew_after_the_conflict() ->
     assert world.api.calls == ["apply Service by force", "get Service"]
     await world.look()
     assert world.api.calls == ["apply Service"]
+
+
+async def with_a_field_of_others() -> World:
+    """They set a session affinity, and changed the port."""
+    world = World(parent())
+    await world.look()
+    theirs = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:sessionAffinity": {}}}}
+    drifted = world.api._store(service(port=81, sessionAffinity="ClientIP"), "u-Service")
+    drifted["metadata"]["managedFields"] = [theirs]
+    world.ctx.cache.update("Service", drifted)
+    world.deciding.expel = True
+    return world
+
+
+async def test_what_ours_may_not_stand_beside_is_taken_out_before_it_is_applied() -> None:
+    world = await with_a_field_of_others()
+    world.api.fails["apply Service by force"] = [Invalid("may not both be set", code=422)]
+    await world.look()
+    tried = ["apply Service by force", "get Service", "patch Service", "apply Service by force"]
+    assert world.api.calls == tried
+    assert world.api.objects["Service", "chat"]["spec"] == {"port": 80}
+
+
+async def test_what_is_refused_for_itself_is_told_in_the_words_of_that_refusal() -> None:
+    world = await with_a_field_of_others()
+    world.api.fails["apply Service by force"] = [Invalid("no such port", code=422)]
+    world.api.fails["patch Service"] = [Invalid("the patch does not apply", code=422)]
+    await world.look()
+    assert world.api.calls[:3] == ["apply Service by force", "get Service", "patch Service"]
+    assert world.api.objects[PARENT, "chat"]["status"]["refused"] == ["no such port"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.facts import ChildFacts, Controller, controller_of
-from llmservice_operator.observe.foreign import removal_patch
+from llmservice_operator.observe.foreign import removal_patch, restoring_patch
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 
 MANAGER = "llmservice-operator"
@@ -35,7 +35,7 @@ async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memor
 
 async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     try:
-        raw = await _send(apply, apply.known_uid, ctx)
+        raw = await _send_or_restore(apply, parent, ctx)
     except Conflict as conflict:
         live = await _look(apply, parent, ctx)
         if apply.known_uid is not None:
@@ -86,6 +86,28 @@ async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
     if uid is not None:
         manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
     return await ctx.kube.apply(manifest, manager=MANAGER, force=uid is not None)
+
+
+async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
+    """What others added may be what ours may not stand beside; then it goes first, or nothing could ever be applied."""
+    try:
+        return await _send(apply, apply.known_uid, ctx)
+    except Invalid as refused:
+        if apply.known_uid is None or not apply.expel:
+            raise
+        resource = BY_KIND[apply.kind]
+        live = await ctx.kube.get(resource, parent.namespace, apply.name)
+        operations = restoring_patch(live, apply.manifest.get("spec") or {}) if live is not None else []
+        if not operations:
+            raise
+        uid = {"op": "test", "path": "/metadata/uid", "value": apply.known_uid}
+        try:
+            await ctx.kube.json_patch(resource, parent.namespace, apply.name, [uid, *operations], manager=MANAGER)
+        except Invalid:
+            # The first answer says what is wrong with the child; this one would speak of the patch.
+            raise refused from None
+        ctx.metrics.writes.labels(apply.kind, "patch").inc()
+        return await _send(apply, apply.known_uid, ctx)
 
 
 async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:

@@ -48,6 +48,25 @@ def removal_patch(obj: Json) -> list[dict[str, Any]]:
     ]
 
 
+def restoring_patch(obj: Json, spec: Json) -> list[dict[str, Any]]:
+    """The JSON patch that gives each field of spec that others added to, or took away, the value that we ask for.
+
+    For what may not stand beside ours, such as a budget's minAvailable beside our maxUnavailable: ours is refused while
+    theirs is there, and theirs alone may be needed until ours is. The pod template is left to the apply: replacing it
+    would restart pods for an annotation.
+    """
+    ours, theirs = _split(obj["metadata"].get("managedFields") or ())
+    added = {path[0].removeprefix("f:") for other in theirs for path in _only_theirs(other, ours, ())}
+    names = sorted((added | (spec.keys() - obj["spec"].keys())) - {"template"})
+    return [
+        {"op": "add", "path": f"/spec/{name}", "value": spec[name]}
+        if name in spec
+        else {"op": "remove", "path": f"/spec/{name}"}
+        for name in names
+        if name in spec or name in obj["spec"]
+    ]
+
+
 def _readable(path: tuple[str, ...]) -> str:
     """`spec.template.spec.containers[server].env[FOO]`, as people write it."""
     text = "spec"

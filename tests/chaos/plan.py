@@ -92,7 +92,10 @@ def plan(seed: int, seconds: float) -> tuple[Step, ...]:
     """The steps of a run; the last leaves the way to the API server free of faults."""
     world = World(Random(seed), dict.fromkeys((*PROBED, *WILD)))
     steps = [Step(0.0, world.apply(name, Desired(replicas=2), "the beginning")) for name in PROBED]
-    steps += [Step(0.0, world.apply(name, Desired(), "the beginning")) for name in WILD]
+    steps += [
+        Step(0.0, world.apply(name, Desired(replicas=1 + number % 2), "the beginning"))
+        for number, name in enumerate(WILD)
+    ]
     deck = [draw for draw, count in DECK.items() for _ in range(count)]
     while True:
         world.now += world.chance.uniform(0.5, 4.0)
@@ -212,8 +215,11 @@ def _foreign_edit(world: World) -> Action:
 
 
 def _foreign_delete(world: World) -> Action:
-    kinds = (DEPLOYMENTS, SERVICES, BUDGETS, "controllerrevisions")
-    return ForeignDelete(world.chance.choice(world.present(WILD)), world.deal("foreign deletes", kinds))
+    plural = world.deal("foreign deletes", (DEPLOYMENTS, SERVICES, BUDGETS, "controllerrevisions"))
+    names = world.present(WILD)
+    # One replica has no budget.
+    several = [name for name in names if world.spec(name).replicas > 1] if plural == BUDGETS else []
+    return ForeignDelete(world.chance.choice(several or names), plural)
 
 
 def _end_pod(world: World) -> Action:

@@ -22,7 +22,7 @@ from tests.chaos.actions import (
     kind_of,
 )
 from tests.chaos.faults import Kind
-from tests.chaos.plan import PROBED, outcome, plan
+from tests.chaos.plan import PROBED, TAIL, outcome, plan
 
 SEEDS = range(60)
 SCRIPT = Path(__file__).parents[2] / "scripts" / "test"
@@ -71,6 +71,13 @@ def test_the_run_of_make_test_kills_everything_and_has_every_fault_twice() -> No
     assert min(blows(steps)[kill] for kill in KILLS) >= 1
     # Some storm may find nobody who asks: a process of the operator that was killed starts later and later.
     assert {kind: count for kind, count in faults(steps).items() if count < 2} == {}
+
+
+def test_make_test_takes_the_first_steps_of_the_longer_run() -> None:
+    short, long = (plan(3, seconds) for seconds in (180, 600))
+    begun = [step for step in short if step.at < 180 - TAIL]
+    assert list(long[: len(begun)]) == begun
+    assert len(begun) >= len(short) - 3
 
 
 def blows(steps: Sequence[Step]) -> Counter[str]:

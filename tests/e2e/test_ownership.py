@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.measured import Record
 from tests.support.operator import OPERATOR_NAMESPACE, scale_operator
-from tests.support.services import idle, merge
+from tests.support.services import idle, merge, stand_in
+from tests.support.told import TOLD_WITHIN, before, told_fully
 
 CHILDREN = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "persistentvolumeclaims")
 
@@ -38,16 +41,49 @@ def foreign_deployment(name: str) -> JSON:
 
 
 @pytest.mark.parametrize("foreign", [foreign_service, foreign_deployment])
-def test_a_foreign_child_of_our_name_is_left_alone(cluster: Cluster, namespace: str, foreign: object) -> None:
-    assert callable(foreign)
-    theirs: JSON = foreign("taken")
+def test_a_foreign_child_of_our_name_is_left_alone_and_told(
+    cluster: Cluster, namespace: str, foreign: Callable[[str], JSON], record: Record
+) -> None:
+    theirs = foreign("taken")
+    kind, plural = theirs["kind"], theirs["kind"].lower() + "s"
     cluster.apply(theirs, namespace)
-    plural = theirs["kind"].lower() + "s"
-    before = cluster.must_get(plural, namespace, "taken")["spec"]
-    cluster.apply(idle("taken"), namespace)
-    refused = cluster.wait_condition(namespace, "taken", "Accepted", "False", reason="NameConflict", timeout=15)
-    assert theirs["kind"] in refused["message"]
-    assert cluster.must_get(plural, namespace, "taken")["spec"] == before
+    spec = cluster.must_get(plural, namespace, "taken")["spec"]
+    since = before(cluster)
+    cluster.apply(stand_in("taken"), namespace)
+    told = told_fully(cluster, namespace, "taken", "NameConflict", since)
+    record(reason="NameConflict", seconds=round(told.at - since.at, 1), engine="stand-in")
+    assert told.at - since.at <= TOLD_WITHIN
+    assert f"{kind} taken exists already" in told.failure["message"]
+    assert [line.partition(":")[0] for line in told.failure["evidence"]] == [f"{kind} taken"]
+    assert "kubectl" in told.failure["evidence"][0], "who has it"
+    refused = cluster.condition(namespace, "taken", "Accepted") or {}
+    assert (refused["status"], refused["reason"]) == ("False", "NameConflict")
+    assert cluster.must_get(plural, namespace, "taken")["spec"] == spec
+    cluster.kubectl("delete", kind, "taken", "-n", namespace)
+    cluster.wait_condition(namespace, "taken", "Ready", "True", timeout=30)
+    assert "failure" not in cluster.must_get("llmservices", namespace, "taken")["status"]
+
+
+def test_a_child_that_a_quota_refuses_is_told(cluster: Cluster, namespace: str, record: Record) -> None:
+    """The pods have room; it is the Service that may not be made."""
+    none = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none"},
+        "spec": {"hard": {"services": "0"}},
+    }
+    cluster.apply(none, namespace)
+    # Until its controller has counted, the API server refuses for another reason.
+    eventually("the quota counts", lambda: cluster.must_get("resourcequotas", namespace, "none").get("status"), 15)
+    since = before(cluster)
+    cluster.apply(idle("refused"), namespace)
+    told = told_fully(cluster, namespace, "refused", "QuotaExceeded", since)
+    record(reason="QuotaExceeded", seconds=round(told.at - since.at, 1), engine="stand-in")
+    assert told.at - since.at <= TOLD_WITHIN
+    assert "Service refused cannot be applied: quota none is used up" in told.failure["message"]
+    cluster.kubectl("delete", "resourcequota", "none", "-n", namespace)
+    cluster.wait_condition(namespace, "refused", "Ready", "True", timeout=30)
+    assert "failure" not in cluster.must_get("llmservices", namespace, "refused")["status"]
 
 
 def test_orphans_are_adopted_by_the_service_that_comes_again(cluster: Cluster, namespace: str) -> None:

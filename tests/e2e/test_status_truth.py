@@ -6,8 +6,10 @@ was true, made by nobody who writes the status.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -18,11 +20,14 @@ from tests.support.health import judged
 from tests.support.measured import Record
 from tests.support.services import stand_in
 from tests.support.status_history import History, Version, contradictions, recorded
+from tests.support.told import TOLD_WITHIN, Told, before, told_fully
 
 NAMESPACE = "e2e-truth"
 # The kubelet's: two probes, two seconds apart, that may take three seconds each; then a moment for the operator.
 DETECTED_WITHIN = 2 * 2 + 3 + 2.0
 TOLD_LATE_WITHIN = 5.0
+# Of a transition whole seconds are kept, rounded down.
+CLOCK = 1.0
 BROKEN = {"fails": "kv-cache-too-small"}
 NEVER_DONE = {"start_seconds": 3600}
 
@@ -73,20 +78,33 @@ def no_slices(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def client_pod(cluster: Cluster, no_slices: None) -> Iterator[ClientPod]:
-    """With two more services beside the one that the story is about: what they wait for takes its time."""
+def told(cluster: Cluster, no_slices: None) -> Iterator[Mapping[str, Future[Told]]]:
+    """Two services beside the one that the story is about, each looked at until its failure is told."""
     make_namespace(cluster, NAMESPACE)
+    since = before(cluster)
     cluster.apply(stand_in("unreached"), NAMESPACE)
     cluster.apply(stand_in("late", rollout={"progressDeadlineSeconds": 60}), NAMESPACE)
-    yield ClientPod.start(cluster, NAMESPACE)
+
+    def late() -> Told:
+        """An edit that gets nowhere; the shortest deadline is a minute."""
+        cluster.wait_condition(NAMESPACE, "late", "Ready", "True", timeout=60)
+        edit(cluster, "late", env_of(NEVER_DONE))
+        return told_fully(cluster, NAMESPACE, "late", "ProgressDeadlineExceeded", since, timeout=120)
+
+    with ThreadPoolExecutor() as looking:
+        unreached = looking.submit(told_fully, cluster, NAMESPACE, "unreached", "NoEndpoints", since, timeout=60)
+        yield {"unreached": unreached, "late": looking.submit(late)}
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def client_pod(cluster: Cluster, told: object) -> ClientPod:
+    return ClientPod.start(cluster, NAMESPACE)
 
 
 @pytest.fixture(scope="module")
 def life(cluster: Cluster, client_pod: ClientPod) -> History:
     """All that the status said of one service, and all that was true, in the life that `lead` leads."""
-    cluster.wait_condition(NAMESPACE, "late", "Ready", "True", timeout=60)
-    edit(cluster, "late", env_of(NEVER_DONE))
     with recorded(cluster, NAMESPACE, "truth") as record:
         lead(cluster, client_pod)
     return record
@@ -126,6 +144,32 @@ def kill(cluster: Cluster, client_pod: ClientPod) -> None:
     body = {"model": "truth", "prompt": "@die", "max_tokens": 2}
     assert client_pod.request(f"http://truth.{NAMESPACE}.svc/v1/completions", body).status >= 500
     cluster.wait_condition(NAMESPACE, "truth", "Ready", "False", timeout=30)
+
+
+def since_of(obj: JSON, kind: str) -> tuple[str, float]:
+    """Status of an object's condition, and since when: whole seconds of the epoch."""
+    (found,) = [condition for condition in obj["status"]["conditions"] if condition["type"] == kind]
+    return found["status"], dt.datetime.fromisoformat(found["lastTransitionTime"]).timestamp()
+
+
+def test_ready_pods_that_get_no_request_are_not_ready(
+    cluster: Cluster, told: Mapping[str, Future[Told]], record: Record
+) -> None:
+    found = told["unreached"].result()
+    (pod,) = pods_of(cluster, "unreached")
+    is_ready, since = since_of(pod, "Ready")
+    assert is_ready == "True"
+    record(reason="NoEndpoints", seconds=round(found.at - since, 1), engine="stand-in")
+    assert found.at - since <= TOLD_WITHIN + CLOCK
+    assert f"no request reaches them: {pod['metadata']['name']}." in found.failure["message"]
+    assert pod["metadata"]["name"] in found.failure["evidence"][0]
+    cluster.wait_condition(NAMESPACE, "unreached", "Ready", "False", reason="NoEndpoints", timeout=0)
+    assert cluster.must_get("llmservices", NAMESPACE, "unreached")["status"]["ready"] == "0/1"
+    available = cluster.condition(NAMESPACE, "unreached", "Available") or {}
+    assert (available["status"], available["reason"]) == ("False", "NoEndpoints")
+    cluster.kubectl("delete", "validatingadmissionpolicybinding", "e2e-truth-no-slices")
+    cluster.wait_condition(NAMESPACE, "unreached", "Ready", "True", timeout=60)
+    assert "failure" not in cluster.must_get("llmservices", NAMESPACE, "unreached")["status"]
 
 
 def test_what_is_told_to_answer_answers(life: History, record: Record) -> None:
@@ -200,33 +244,19 @@ def test_git_sees_no_difference(life: History) -> None:
         assert metadata.keys().isdisjoint({"finalizers", "annotations", "labels"})
 
 
-def test_ready_pods_that_get_no_request_are_not_ready(cluster: Cluster, client_pod: ClientPod) -> None:
-    told = cluster.wait_condition(NAMESPACE, "unreached", "Ready", "False", reason="NoEndpoints", timeout=60)
-    assert "no request reaches them: unreached-" in told["message"]
-    service = cluster.must_get("llmservices", NAMESPACE, "unreached")
-    failure, ready = service["status"]["failure"], service["status"]["ready"]
-    assert (failure["reason"], ready) == ("NoEndpoints", "0/1")
-    (pod,) = pods_of(cluster, "unreached")
-    assert {c["type"]: c["status"] for c in pod["status"]["conditions"]}["Ready"] == "True"
-    available = cluster.condition(NAMESPACE, "unreached", "Available") or {}
-    assert (available["status"], available["reason"]) == ("False", "NoEndpoints")
-    cluster.kubectl("delete", "validatingadmissionpolicybinding", "e2e-truth-no-slices")
-    cluster.wait_condition(NAMESPACE, "unreached", "Ready", "True", timeout=60)
-    assert "failure" not in cluster.must_get("llmservices", NAMESPACE, "unreached")["status"]
-
-
 def test_a_rollout_past_its_deadline_is_stalled_while_the_old_replica_serves(
-    cluster: Cluster, client_pod: ClientPod, life: History
+    cluster: Cluster, client_pod: ClientPod, told: Mapping[str, Future[Told]], record: Record
 ) -> None:
-    """The edit was made before the record began; the shortest deadline is a minute."""
-    stalled = cluster.wait_condition(
-        NAMESPACE, "late", "Stalled", "True", reason="ProgressDeadlineExceeded", timeout=90
-    )
+    found = told["late"].result()
+    _, since = since_of(cluster.must_get("deployments", NAMESPACE, "late"), "Progressing")
+    record(reason="ProgressDeadlineExceeded", seconds=round(found.at - since, 1), engine="stand-in")
+    assert found.at - since <= TOLD_WITHIN + CLOCK
+    assert "timed out progressing" in found.failure["evidence"][0], "what the Deployment's controller says"
+    stalled = cluster.wait_condition(NAMESPACE, "late", "Stalled", "True", reason="ProgressDeadlineExceeded", timeout=0)
     assert "vLLM is loading the model." in stalled["message"]
     assert "What served before goes on." in stalled["message"]
     status = cluster.must_get("llmservices", NAMESPACE, "late")["status"]
     conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
     assert (conditions["Available"], conditions["Ready"]) == ("True", "False")
-    assert status["failure"]["reason"] == "ProgressDeadlineExceeded"
     body = {"model": "late", "prompt": "hello", "max_tokens": 2}
     assert client_pod.request(f"http://late.{NAMESPACE}.svc/v1/completions", body).status == 200

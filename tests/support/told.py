@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.support.cluster import JSON, Cluster
@@ -54,18 +54,11 @@ def told_fully(
     deadline = time.monotonic() + timeout
     while True:
         failure: JSON = cluster.must_get("llmservices", namespace, name).get("status", {}).get("failure") or {}
-        is_event = bool(warnings(cluster, namespace, name, reason, since.at))
-        untold = {
-            "status.failure": failure.get("reason") != reason and f"is {failure}",
-            "REASON": (shown := reason_column(cluster, namespace, name)) != reason and f"shows {shown!r}",
-            "Event": not is_event and "none",
-            _FAILING: operator_metric(cluster, _FAILING).get(reason, 0.0) < 1 and "counts none",
-            _BEGUN: not _grew(cluster, reason, since) and "did not grow",
-        }
-        at, missing = time.time(), {place: why for place, why in untold.items() if why}
+        missing = _missing(cluster, namespace, name, reason, since, failure)
         if not missing:
+            at = time.time()
             break
-        assert time.monotonic() < deadline, f"{reason} of {namespace}/{name}, not told within {timeout} s: {missing}"
+        assert time.monotonic() < deadline, f"{reason} of {namespace}/{name}, not within {timeout} s: {missing}"
         time.sleep(_LOOK_EACH)
     empty = [field for field in ("message", "remedy", "evidence", "since") if not failure.get(field)]
     assert not empty, f"nothing in {empty} of {failure}"
@@ -73,6 +66,20 @@ def told_fully(
     told = warnings(cluster, namespace, name, reason, since.at)
     assert sum(event["count"] for event in told) == 1, f"told more than once: {[event['message'] for event in told]}"
     return Told(at, failure, told[0])
+
+
+def _missing(cluster: Cluster, namespace: str, name: str, reason: str, since: Before, failure: JSON) -> Sequence[str]:
+    """Where it is not told. The status comes first, so that a long wait asks for little."""
+    if failure.get("reason") != reason:
+        return [f"status.failure is {failure}"]
+    shown = reason_column(cluster, namespace, name)
+    places = {
+        f"REASON shows {shown!r}": shown == reason,
+        "no Event": bool(warnings(cluster, namespace, name, reason, since.at)),
+        f"{_FAILING} counts none": operator_metric(cluster, _FAILING).get(reason, 0.0) >= 1,
+        f"{_BEGUN} did not grow": _grew(cluster, reason, since),
+    }
+    return [place for place, is_told in places.items() if not is_told]
 
 
 def warnings(cluster: Cluster, namespace: str, name: str, reason: str, since: float) -> list[JSON]:

@@ -2,124 +2,185 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
 
-from localcluster.progress import Progress
 from tests.e2e.conftest import make_namespace
-from tests.support import next_version
+from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE
-from tests.support.services import stand_in
+from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
+from tests.support.rolling import is_ready, restarts, rollout
+from tests.support.services import merge, stand_in
+from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
 
-NAMESPACE = "e2e-upgrade"
-NAMES = ("one", "two", "three")
+NAMESPACE, OTHER = "e2e-upgrade", "e2e-upgrade-other"
+SPREAD = "one"
+# Whose turn it is is decided for the whole cluster.
+NAMES = {SPREAD: NAMESPACE, "two": NAMESPACE, "three": OTHER}
 EDITED = "edited"
-ASKED = {"metadata": {"annotations": {"llmservice.dev/update-requested": "now"}}}
+SIMULATED = "e2e-upgrade-lost"
 
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[dict[str, str]]:
     """Services that the present version started: their pods' uids by name."""
-    make_namespace(cluster, NAMESPACE)
-    for name in (*NAMES, EDITED):
-        cluster.apply(stand_in(name, {"start_seconds": 2}), NAMESPACE)
-    for name in (*NAMES, EDITED):
-        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
+    for namespace in (NAMESPACE, OTHER):
+        make_namespace(cluster, namespace)
+    everywhere = merge(spread(SPREAD), {"spec": {"tolerations": [TOLERATION]}})
+    quick = partial(stand_in, behaviour={"start_seconds": 1}, drain={"timeoutSeconds": 0})
+    for name, namespace in NAMES.items():
+        placed = {"podTemplate": everywhere} if name == SPREAD else {}
+        cluster.apply(quick(name, **placed), namespace)
+    cluster.apply(quick(EDITED), NAMESPACE)
+    for name, namespace in (*NAMES.items(), (EDITED, NAMESPACE)):
+        cluster.wait_condition(namespace, name, "Ready", "True", timeout=60)
     yield {name: next(iter(pods(cluster, name))) for name in NAMES}
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    for namespace in (NAMESPACE, OTHER):
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 @pytest.fixture(scope="module")
-def upgraded(cluster: Cluster, served: dict[str, str]) -> Iterator[None]:
-    """The next version leads; the present one again afterwards."""
-    upgrade(cluster, next_version.build(cluster.paths, Progress()))
-    yield
-    upgrade(cluster, "registry.local/llmservice-operator:dev")
-
-
-def upgrade(cluster: Cluster, image: str) -> None:
-    chart = str(cluster.paths.root / "charts" / "llmservice-operator")
-    values = ("--reuse-values", "--set-string", f"image.tag={image.rpartition(':')[2]}", "--wait", "--timeout=120s")
-    cluster.helm("upgrade", OPERATOR, chart, "-n", OPERATOR_NAMESPACE, *values)
+def next_one(cluster: Cluster, served: dict[str, str]) -> Iterator[ExitStack]:
+    """The next version leads, with a limit of the administrator's own; the present one again once this is closed."""
+    with ExitStack() as leads:
+        leads.enter_context(next_version.leading(cluster, "--set", "operator.maxConcurrentUpdates=2"))
+        yield leads
 
 
 def pods(cluster: Cluster, name: str) -> dict[str, JSON]:
-    found = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={name}")
-    return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+    return rolling.pods(cluster, NAMES.get(name, NAMESPACE), name)
 
 
-def rollout(cluster: Cluster, name: str) -> JSON:
-    told: JSON = cluster.must_get("llmservices", NAMESPACE, name)["status"]["rollout"]
-    return told
-
-
-def is_ready(pod: JSON) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def is_new(pod: JSON) -> bool:
+def is_of_next(pod: JSON) -> bool:
     return bool(pod["spec"].get("hostname") == next_version.HOSTNAME)
 
 
+def is_of_present(pod: JSON) -> bool:
+    return not is_of_next(pod)
+
+
+def await_pending(cluster: Cluster) -> None:
+    for name, namespace in NAMES.items():
+        eventually(f"an update pending of {name}", partial(rolling.is_pending, cluster, namespace, name), 60)
+
+
+def runs_on_as_it_was(cluster: Cluster, name: str, served: dict[str, str]) -> None:
+    """Its first pod, and every other one, is of the version that the service was started with."""
+    cluster.wait_condition(NAMES[name], name, "Ready", "True", timeout=60)
+    there = pods(cluster, name)
+    assert served[name] in there
+    assert restarts(there[served[name]]) == 0
+    assert not any(map(is_of_next, there.values())), "as recorded, added replicas too"
+    assert rollout(cluster, NAMES[name], name)["updatePending"] is True
+
+
 def test_an_upgrade_restarts_nothing_whatever_else_changes(
-    cluster: Cluster, served: dict[str, str], upgraded: None
+    cluster: Cluster, served: dict[str, str], next_one: ExitStack
 ) -> None:
+    await_pending(cluster)
+    cluster.patch("llmservices", NAMESPACE, "two", {"spec": {"drain": {"timeoutSeconds": 1}}})
     for name in NAMES:
-        eventually(f"an update pending of {name}", partial(is_pending, cluster, name), 60)
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "e2e-upgrade-lost"}}
-    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(node))
-    cluster.kubectl("scale", "llms/one", "--replicas=2", "-n", NAMESPACE)
-    cluster.patch("llmservices", NAMESPACE, "two", {"spec": {"drain": {"timeoutSeconds": 11}}})
-    cluster.kubectl("delete", "node", "e2e-upgrade-lost")
-    for name in NAMES:
-        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
-        there = pods(cluster, name)
-        assert served[name] in there
-        assert not any(map(is_new, there.values())), "as recorded, the added replica too"
-        assert there[served[name]]["status"]["containerStatuses"][0]["restartCount"] == 0
-        assert rollout(cluster, name)["updatePending"] is True
+        runs_on_as_it_was(cluster, name, served)
 
 
-def test_it_takes_effect_with_the_next_change_that_needs_a_restart(cluster: Cluster, upgraded: None) -> None:
-    assert not any(map(is_new, pods(cluster, EDITED).values()))
+def a_simulated_node(cluster: Cluster) -> AbstractContextManager[SimulatedNode]:
+    return simulated_node(cluster, SIMULATED)
+
+
+LOSSES = [
+    pytest.param(a_simulated_node, SIMULATED, id="an object without a kubelet"),
+    pytest.param(second_node, SECOND, id="a real node", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize(("a_node", "name"), LOSSES)
+def test_what_a_lost_node_takes_along_comes_again_as_it_was(
+    cluster: Cluster,
+    served: dict[str, str],
+    next_one: ExitStack,
+    a_node: Callable[[Cluster], AbstractContextManager[SimulatedNode | SecondNode]],
+    name: str,
+) -> None:
+    with a_node(cluster) as node:
+        cluster.kubectl("scale", f"llms/{SPREAD}", "--replicas=2", "-n", NAMESPACE)
+        (taken,) = eventually("a pod on it", lambda: on_node(cluster, name), 30)
+        assert is_of_present(pods(cluster, SPREAD)[taken])
+        node.lose()
+        await_condition(cluster, name, "Ready", "Unknown", 60)
+        give_up(cluster, name)
+        eventually("another in its place", lambda: is_replaced(cluster, taken), 30)
+        runs_on_as_it_was(cluster, SPREAD, served)
+        assert on_node(cluster, name) == []
+    cluster.kubectl("scale", f"llms/{SPREAD}", "--replicas=1", "-n", NAMESPACE)
+    eventually("one pod", lambda: len(pods(cluster, SPREAD)) == 1, 30)
+
+
+def is_replaced(cluster: Cluster, taken: str) -> bool:
+    there = pods(cluster, SPREAD)
+    return taken not in there and len(there) == 2
+
+
+def on_node(cluster: Cluster, node: str) -> list[str]:
+    return [uid for uid, pod in pods(cluster, SPREAD).items() if pod["spec"].get("nodeName") == node]
+
+
+def test_it_takes_effect_with_the_next_change_that_needs_a_restart(cluster: Cluster, next_one: ExitStack) -> None:
+    assert not any(map(is_of_next, pods(cluster, EDITED).values()))
     cluster.patch("llmservices", NAMESPACE, EDITED, {"spec": {"batching": {"maxNumSeqs": 7}}})
     cluster.wait_condition(NAMESPACE, EDITED, "Ready", "True", timeout=60)
-    assert all(map(is_new, pods(cluster, EDITED).values()))
+    assert all(map(is_of_next, pods(cluster, EDITED).values()))
 
 
-def test_it_takes_effect_on_request_one_service_at_a_time(cluster: Cluster, upgraded: None) -> None:
-    for name in NAMES:
-        cluster.patch("llmservices", NAMESPACE, name, ASKED)
-    waited: set[str] = set()
+@dataclass
+class Turns:
+    """What was seen of an update of all services."""
+
+    most: int = 0
+    """Services that were under way at one look."""
+    waited: set[str] = field(default_factory=set)
+
+
+def asked_for(cluster: Cluster, word: str, is_done: Callable[[JSON], bool]) -> Turns:
+    """All services are asked at once to take what this operator renders; watched until all have."""
+    asked = {"metadata": {"annotations": {"llmservice.dev/update-requested": word}}}
+    for name, namespace in NAMES.items():
+        cluster.patch("llmservices", namespace, name, asked)
+    seen, done = Turns(), set[str]()
     deadline = time.monotonic() + 120
-    done: set[str] = set()
     while done != set(NAMES):
         assert time.monotonic() < deadline, f"only {done} are done"
-        under_way: set[str] = set()
-        for name in NAMES:
+        under_way = set[str]()
+        for name, namespace in NAMES.items():
             there = pods(cluster, name).values()
-            if rollout(cluster, name).get("updateWaiting"):
-                waited.add(name)
-            if any(map(is_new, there)):
-                (done if all(is_new(p) and is_ready(p) for p in there) else under_way).add(name)
-        assert len(under_way - done) <= 1, f"at the same time: {under_way}"
+            if rollout(cluster, namespace, name).get("updateWaiting"):
+                seen.waited.add(name)
+            if any(map(is_done, there)):
+                (done if all(is_done(p) and is_ready(p) for p in there) else under_way).add(name)
+        seen.most = max(seen.most, len(under_way - done))
         time.sleep(0.1)
-    assert len(waited) == 2
-    for name in NAMES:
-        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
-        eventually(f"nothing pending of {name}", partial(is_settled, cluster, name), 30)
+    for name, namespace in NAMES.items():
+        cluster.wait_condition(namespace, name, "Ready", "True", timeout=60)
+        eventually(f"nothing pending of {name}", partial(rolling.is_settled, cluster, namespace, name), 30)
+    return seen
 
 
-def is_pending(cluster: Cluster, name: str) -> bool:
-    return bool(rollout(cluster, name).get("updatePending"))
+def test_it_takes_effect_on_request_as_many_at_a_time_as_the_limit_says(cluster: Cluster, next_one: ExitStack) -> None:
+    seen = asked_for(cluster, "now", is_of_next)
+    assert seen.most == 2
+    assert len(seen.waited) == 1
 
 
-def is_settled(cluster: Cluster, name: str) -> bool:
-    told = rollout(cluster, name)
-    return told["stableRevision"] == told["revision"] and not {"updatePending", "updateWaiting"} & set(told)
+def test_one_at_a_time_in_all_namespaces_where_no_limit_is_set(cluster: Cluster, next_one: ExitStack) -> None:
+    """The way back to the present version is an upgrade too."""
+    before = {name: set(pods(cluster, name)) for name in NAMES}
+    next_one.close()
+    await_pending(cluster)
+    assert {name: set(pods(cluster, name)) for name in NAMES} == before
+    seen = asked_for(cluster, "again", is_of_present)
+    assert seen.most == 1
+    assert len(seen.waited) == 2

@@ -1,6 +1,7 @@
 """Rollouts that look at the GPUs, on the real node with GPUs that are not there, and with the stand-in for vLLM.
 
 Every story has a resource of its own, so that all go on at once: what one holds, none of the others lacks.
+test_rollouts_vllm.py has the stories that need no GPU with vLLM itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import pytest
 
 from localcluster.network import NODE
 from tests.e2e.conftest import make_namespace
+from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.rolling import is_ready, restarts
 from tests.support.services import stand_in
 
 NAMESPACE = "e2e-rollouts"
@@ -91,19 +94,11 @@ def advertise(cluster: Cluster, amounts: dict[str, int]) -> None:
 
 
 def rollout(cluster: Cluster, name: str) -> JSON:
-    told: JSON = cluster.must_get("llmservices", NAMESPACE, name)["status"]["rollout"]
-    return told
+    return rolling.rollout(cluster, NAMESPACE, name)
 
 
 def pods(cluster: Cluster, name: str) -> dict[str, JSON]:
-    """Those that are not on their way out."""
-    found = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={name}")
-    return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
-
-def is_ready(pod: JSON) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return rolling.pods(cluster, NAMESPACE, name)
 
 
 def fewest_ready(cluster: Cluster, name: str, timeout: float = 90) -> int:
@@ -124,8 +119,7 @@ def change(cluster: Cluster, name: str, what: JSON = CHANGE) -> None:
 
 
 def events(cluster: Cluster, name: str, reason: str) -> list[JSON]:
-    found = cluster.list("events", NAMESPACE)
-    return [e for e in found if e["involvedObject"]["name"] == name and e["reason"] == reason]
+    return rolling.events(cluster, NAMESPACE, name, reason)
 
 
 def test_with_a_free_gpu_the_new_pod_comes_first(cluster: Cluster, there: str) -> None:
@@ -239,5 +233,5 @@ def test_what_needs_no_restart_restarts_nothing(cluster: Cluster, there: str) ->
     change(cluster, "restless", {"spec": {"scaling": {"replicas": 1}}})
     cluster.wait_condition(NAMESPACE, "restless", "Ready", "True", timeout=60)
     (left,) = pods(cluster, "restless").values()
-    assert left["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert restarts(left) == 0
     assert cluster.must_get("services", NAMESPACE, "restless")["metadata"]["labels"]["team"] == "b"

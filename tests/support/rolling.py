@@ -1,0 +1,46 @@
+"""What a rollout looks like from outside: the status, the pods that are to stay, the Events."""
+
+from __future__ import annotations
+
+from tests.support.cluster import JSON, Cluster
+
+
+def rollout(cluster: Cluster, namespace: str, name: str) -> JSON:
+    """status.rollout."""
+    told: JSON = cluster.must_get("llmservices", namespace, name)["status"]["rollout"]
+    return told
+
+
+def pods(cluster: Cluster, namespace: str, name: str) -> dict[str, JSON]:
+    """By uid, those that are not on their way out."""
+    found = cluster.list("pods", namespace, f"llmservice.dev/service={name}")
+    return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+
+def is_ready(pod: JSON) -> bool:
+    """As the kubelet sees it."""
+    conditions = pod["status"].get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def restarts(pod: JSON) -> int:
+    """Of all its containers together."""
+    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
+
+
+def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[JSON]:
+    """On the LLMService."""
+    found = cluster.list("events", namespace)
+    about = [e for e in found if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == ("LLMService", name)]
+    return [event for event in about if event["reason"] == reason]
+
+
+def is_pending(cluster: Cluster, namespace: str, name: str) -> bool:
+    """What this operator would render differs from what runs."""
+    return bool(rollout(cluster, namespace, name).get("updatePending"))
+
+
+def is_settled(cluster: Cluster, namespace: str, name: str) -> bool:
+    """Rolled out, and nothing waits."""
+    told = rollout(cluster, namespace, name)
+    return told["stableRevision"] == told["revision"] and not {"updatePending", "updateWaiting"} & set(told)

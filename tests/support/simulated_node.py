@@ -1,0 +1,64 @@
+"""A node that is an object and nothing else: pods that tolerate it are placed there, and never begin.
+
+For what a lost node does to those who reckon with nodes and pods it is as good as a real one, and there in a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from localcluster.addons import forget_node
+from localcluster.kube import Kubectl
+from tests.support.cluster import Cluster
+
+_KEY = "llmservice.test/simulated"
+TOLERATION: Mapping[str, Any] = {"key": _KEY, "operator": "Exists", "effect": "NoSchedule"}
+"""Of pods that may go there; all others would wait there for ever."""
+
+
+@dataclass(frozen=True)
+class SimulatedNode:
+    """One that says it is Ready, as a kubelet would."""
+
+    cluster: Cluster
+    name: str
+
+    def lose(self) -> None:
+        """It says no more that it is Ready."""
+        self._say("Unknown")
+
+    def _say(self, ready: str) -> None:
+        amounts = {"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "10"}
+        condition = {"type": "Ready", "status": ready, "reason": "Simulated", "message": "as the test says"}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
+        words = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+        self.cluster.kubectl("patch", "node", self.name, *words)
+
+
+@contextmanager
+def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
+    """Nothing of it is left afterwards, its pods included."""
+    node = SimulatedNode(cluster, name)
+    taint = {"key": _KEY, "effect": "NoSchedule"}
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [taint]},
+    }
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+    try:
+        node._say("True")
+        yield node
+    finally:
+        forget_node(Kubectl(cluster.paths), name)
+
+
+def give_up(cluster: Cluster, node: str) -> None:
+    """What an administrator does with a node that is lost for good: Kubernetes replaces its pods at once."""
+    cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=lost:NoExecute")

@@ -268,7 +268,8 @@ def nothing_is_lost(world: World, story: Callable[[World], None], record: Record
     going = [probe.in_flight(moment) for moment in world.gone.values() if moment >= began]
     record(engine=world.engine, **probe.figures(name), inFlightAsPodsWent=going)
     probe.assert_nothing_lost(name)
-    assert not going or any(going), "each pod that went had nothing to do"
+    if world.engine == STAND_IN:  # vLLM's load is too light to say so of a moment that is not waited for
+        assert all(going), "a pod went when nobody was served"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=words)

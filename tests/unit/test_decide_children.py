@@ -324,6 +324,15 @@ def test_a_record_without_a_template_is_nobodys(data: dict[str, Any]) -> None:
     assert "ownerReferences" not in world.children["ControllerRevision", "x-abcdef0123"]["metadata"]
 
 
+def test_an_orphaned_budget_goes_where_one_replica_comes_back() -> None:
+    """It is made with two, and its service comes again with one."""
+    world = serving(scaling={"replicas": 2})
+    orphaned(world)
+    world.edit(scaling={"replicas": 1})
+    world.settle()
+    assert ("PodDisruptionBudget", "x") not in world.children
+
+
 def test_an_orphan_with_fields_of_somebody_else_is_told_of() -> None:
     world = serving()
     orphaned(world)

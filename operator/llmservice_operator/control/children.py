@@ -86,9 +86,9 @@ def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) ->
 
 
 def needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
-    """The budget of a service that has one replica now."""
-    budget = observed.budget
-    if budget is not None and not pdb.is_wanted(service) and _is_own(budget, service):
+    """The budget of a service that has one replica now; an orphan's too, for nobody else would ever take it away."""
+    budget, taken = observed.budget, (Ownership.OURS, Ownership.ORPHAN)
+    if budget is not None and not pdb.is_wanted(service) and ownership(budget, service) in taken:
         yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
 
 
@@ -120,7 +120,7 @@ def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> I
 
 
 def _is_own(child: ChildFacts, service: LLMService) -> bool:
-    """Only what is owned is ever deleted; a kept claim is not."""
+    """What holds data is deleted only where it is owned; a kept claim is not."""
     return child.owner_uid == service.uid and not child.deleting
 
 

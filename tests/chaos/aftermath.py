@@ -57,11 +57,11 @@ def unlike(name: str, desired: Desired | None, found: Found) -> str:
 
 
 def _told_otherwise(desired: Desired, seen: Mapping[str, JSON], status: JSON) -> str:
-    if desired.paused:
-        return "" if any(each["reason"] == "Paused" for each in seen.values()) else "no condition says Paused"
     accepted = seen.get("Accepted", {}).get("status")
     if desired.unknown_flag:
         return "" if accepted == "False" else "an unknown flag was accepted"
+    if desired.paused:
+        return "" if any(each["reason"] == "Paused" for each in seen.values()) else "no condition says Paused"
     if accepted != "True":
         return "it was not accepted"
     if desired.fails and desired.replicas:

@@ -137,6 +137,9 @@ def test_a_budget_of_one_replica_and_a_failure_that_did_not_come_are_differences
     assert "a budget for one replica" in aftermath.unlike("x", Desired(), found)
     assert "the failure should be" in aftermath.unlike("x", Desired(fails="exit-0"), found)
     assert "no condition says Paused" in aftermath.unlike("x", Desired(paused=True), found)
+    # What is refused is told as refused, also while it is paused.
+    both = Desired(paused=True, unknown_flag=True)
+    assert "an unknown flag was accepted" in aftermath.unlike("x", both, found)
     assert "an unknown flag was accepted" in aftermath.unlike("x", Desired(unknown_flag=True), found)
 
 

@@ -29,7 +29,7 @@ NAMESPACE = "chaos"
 PORT = 6444
 # For the operator's back-off after kills, for the kubelet's of failing starts, and for rollouts.
 SETTLES_WITHIN = 240.0
-QUIET = 30.0
+QUIET = 20.0
 # Requests a second, on each service that must lose none.
 RATE = 3
 

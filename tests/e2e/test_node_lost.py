@@ -2,113 +2,189 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import make_namespace
+from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import SECOND, SecondNode, await_condition, cordoned, pods_by_node, second_node, spread
-from tests.support.services import stand_in
+from tests.support.services import llmservice, merge, stand_in
+from tests.support.told import TOLD_WITHIN, before, told_fully
 from tests.support.traffic import Traffic, in_figures, traffic
 
 pytestmark = pytest.mark.full
 NAME = "spread"
 NAMESPACE = "e2e-node-lost"
-TOLD_WITHIN = 10.0
 # The node controller's patience (24 s in this cluster, 50 s by default), and its turns.
 NOTICED_WITHIN = 60.0
 # From Ready=Unknown: the endpoint controller's turn and kube-proxy's. What was sent before may time out later.
 GONE_WITHIN = 10.0
-REQUEST_TIMEOUT = 15.0
+GIB = 2**30
 
 
-@pytest.fixture(scope="module")
-def node(cluster: Cluster) -> Iterator[SecondNode]:
-    with second_node(cluster) as node:
-        yield node
+@dataclass(frozen=True)
+class Case:
+    """An engine, and the load that it bears."""
+
+    engine: str
+    service: JSON
+    load: tuple[str, ...]
+    starts_within: float
 
 
-@pytest.fixture(scope="module")
-def probe(cluster: Cluster, node: SecondNode) -> Iterator[Traffic]:
+TWICE = {"scaling": {"replicas": 2}, "podTemplate": spread(NAME)}
+CASES = (
+    # It starts slowly enough for what is told meanwhile to be seen in all places.
+    Case(
+        "stand-in",
+        stand_in(NAME, {"start_seconds": 8, "tokens_per_second": 20}, **TWICE),
+        ("--rate", "6", "--output-tokens", "10,40", "--timeout", "15"),
+        120,
+    ),
+    Case("vLLM", llmservice(NAME, **TWICE), ("--rate", "1", "--output-tokens", "64,256", "--timeout", "60"), 400),
+)
+
+
+@dataclass(frozen=True)
+class World:
     """Two replicas on two nodes; the load comes from the node that stays."""
-    make_namespace(cluster, NAMESPACE)
-    behaviour = {"start_seconds": 1, "tokens_per_second": 20}
-    cluster.apply(stand_in(NAME, behaviour, scaling={"replicas": 2}, podTemplate=spread(NAME)), NAMESPACE)
-    cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=180)
-    load = ("--rate", "6", "--output-tokens", "10,40", "--timeout", str(REQUEST_TIMEOUT), "--duration", "1h")
-    with cordoned(cluster, SECOND), traffic(cluster, NAMESPACE, NAME, *load) as running:
-        cluster.kubectl("uncordon", SECOND)
-        yield running
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+    cluster: Cluster
+    node: SecondNode
+    case: Case
+    probe: Traffic
+
+    def doomed(self) -> list[JSON]:
+        """The pods on the node that goes."""
+        return pods_by_node(self.cluster, NAMESPACE, NAME)[SECOND]
+
+    def recovered(self) -> None:
+        self.cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=self.case.starts_within)
+        eventually("no failure", lambda: not self.failure(), 30)
+
+    def failure(self) -> JSON:
+        told: JSON = self.cluster.must_get("llmservices", NAMESPACE, NAME).get("status", {}).get("failure") or {}
+        return told
+
+    def evicted(self) -> JSON | None:
+        """A pod that was put out; one that the kubelet refused has the same reason."""
+        for pod in self.cluster.list("pods", NAMESPACE, f"llmservice.dev/service={NAME}"):
+            status = pod["status"]
+            if status.get("reason") == "Evicted" and "low on resource" in status["message"]:
+                return pod
+        return None
 
 
-def failure(cluster: Cluster) -> JSON:
-    told: JSON = cluster.must_get("llmservices", NAMESPACE, NAME).get("status", {}).get("failure") or {}
-    return told
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.engine)
+def world(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[World]:
+    case: Case = request.param
+    with second_node(cluster, engine=case.engine == "vLLM") as node:
+        make_namespace(cluster, NAMESPACE)
+        cluster.apply(case.service, NAMESPACE)
+        cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=case.starts_within)
+        with cordoned(cluster, SECOND), traffic(cluster, NAMESPACE, NAME, "--duration", "1h", *case.load) as probe:
+            cluster.kubectl("uncordon", SECOND)
+            yield World(cluster, node, case, probe)
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
-def events(cluster: Cluster, reason: str) -> list[JSON]:
-    found = cluster.list("events", NAMESPACE)
-    return [event for event in found if event["reason"] == reason and event["involvedObject"]["kind"] == "LLMService"]
-
-
-def recovered(cluster: Cluster) -> None:
-    cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=120)
-    eventually("no failure", lambda: not failure(cluster), 30)
-
-
-def test_power_loss(cluster: Cluster, node: SecondNode, probe: Traffic, record: Record) -> None:
-    assert len(pods_by_node(cluster, NAMESPACE, NAME)[SECOND]) == 1
+def test_power_loss(world: World, record: Record) -> None:
+    cluster, probe = world.cluster, world.probe
+    (struck,) = world.doomed()
+    earlier = before(cluster)
     with probe.during("power loss"):
-        began = time.time()
-        node.lose()
+        began = probe.strike(struck)
+        world.node.lose()
         await_condition(cluster, SECOND, "Ready", "Unknown", NOTICED_WITHIN)
         unknown = time.time()
-        eventually("NodeLost is told", lambda: failure(cluster).get("reason") == "NodeLost", TOLD_WITHIN)
-        told = time.time()
+        told = told_fully(cluster, NAMESPACE, NAME, "NodeLost", earlier, timeout=TOLD_WITHIN)
         available = cluster.condition(NAMESPACE, NAME, "Available")
         assert available is not None
         assert available["status"] == "True", "the other replica answers"
-        node.add()
-        recovered(cluster)
+        world.node.add()
+        world.recovered()
     lost = [row for row in probe.rows if not row.is_complete]
     sent_last = max((row.sent for row in lost), default=began)
     record(
+        engine=world.case.engine,
         **in_figures(probe.since("power loss", began)),
         noticedAfter=round(unknown - began, 1),
-        toldAfter=round(told - unknown, 1),
+        toldAfter=round(told.at - unknown, 1),
         lastLostSentAfter=round(sent_last - began, 1),
     )
+    assert probe.in_flight(began) >= 1
+    assert SECOND in told.failure["message"]
     assert lost, "the lost pod was sent half of the requests until its endpoint went"
     assert sent_last <= unknown + GONE_WITHIN, probe.of("power loss")
 
 
-def test_disk_pressure(cluster: Cluster, node: SecondNode, probe: Traffic, record: Record) -> None:
-    recovered(cluster)
-    if not pods_by_node(cluster, NAMESPACE, NAME)[SECOND]:
-        for pods in pods_by_node(cluster, NAMESPACE, NAME).values():
-            for pod in pods[1:]:
-                cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE)
-        recovered(cluster)
+def test_disk_pressure(world: World, record: Record) -> None:
+    """The kubelet puts a serving pod out at once, as kill -9 would: what it was about to answer may be lost."""
+    cluster, probe = world.cluster, world.probe
+    world.recovered()
+    back_on_both_nodes(world)
+    folder = cluster.paths.state / SECOND
+    world.node.add(eviction={"nodefs.available": str(shutil.disk_usage(folder).free - GIB)})
+    await_admission(cluster)
+    earlier = before(cluster)
     with probe.during("disk pressure"):
-        node.add(eviction={"nodefs.available": "99%"})
-        evicted = eventually("an evicted pod", lambda: evicted_pod(cluster), 90)
-        since = time.time()
-        eventually("Evicted is told", lambda: events(cluster, "Evicted"), TOLD_WITHIN)
-        told = time.time()
-        node.add()
+        began = probe.strike(*world.doomed())
+        with filled(folder / "filling", 2 * GIB):
+            evicted = eventually("an evicted pod", world.evicted, 90)
+            since = time.time()
+            told = told_fully(cluster, NAMESPACE, NAME, "Evicted", earlier, timeout=TOLD_WITHIN)
         await_condition(cluster, SECOND, "DiskPressure", "False", 60)
-        recovered(cluster)
+        world.recovered()
+    world.node.add()
+    until = probe.stories["disk pressure"].until
+    lost = [row for row in probe.rows if not row.is_complete and began <= row.ended < until]
     record(
-        **in_figures(probe.stories["disk pressure"]),
-        toldAfter=round(told - since, 1),
+        engine=world.case.engine,
+        **in_figures(probe.since("disk pressure", since)),
+        toldAfter=round(told.at - since, 1),
+        lastLostSentAfter=round(max((row.sent for row in lost), default=since) - since, 1),
         message=evicted["status"]["message"],
     )
+    assert probe.in_flight(began) >= 1
+    assert all(row.sent <= since + GONE_WITHIN for row in lost), probe.of("disk pressure")
 
 
-def evicted_pod(cluster: Cluster) -> JSON | None:
-    pods = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={NAME}")
-    return next((pod for pod in pods if pod["status"].get("reason") == "Evicted"), None)
+def back_on_both_nodes(world: World) -> None:
+    """After a power loss its pod may have been made anew on the other node."""
+    if world.doomed():
+        return
+    for pods in pods_by_node(world.cluster, NAMESPACE, NAME).values():
+        for pod in pods[1:]:
+            world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE)
+    world.recovered()
+
+
+def await_admission(cluster: Cluster) -> None:
+    """The node's kubelet, started anew, has taken its pods. Of a node whose disk is full then, it would refuse them.
+
+    They are older than the one that it takes here, and so were taken before.
+    """
+    pod = merge(POD, {"metadata": {"name": "latest"}, "spec": {"nodeName": SECOND}})
+    cluster.apply(pod, NAMESPACE)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/latest", "-n", NAMESPACE, "--timeout=60s")
+    cluster.kubectl("delete", "pod", "latest", "-n", NAMESPACE)
+
+
+@contextmanager
+def filled(path: Path, count: int) -> Iterator[None]:
+    """So many bytes of a disk are taken."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, count)
+        try:
+            yield
+        finally:
+            path.unlink()

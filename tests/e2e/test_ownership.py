@@ -40,8 +40,8 @@ def foreign_deployment(name: str) -> JSON:
     }
 
 
-@pytest.mark.parametrize("foreign", [foreign_service, foreign_deployment])
-def test_a_foreign_child_of_our_name_is_left_alone_and_told(
+@pytest.mark.parametrize("foreign", [foreign_service, foreign_deployment], ids=["service", "deployment"])
+def test_a_foreign_child_is_left_alone_and_told(
     cluster: Cluster, namespace: str, foreign: Callable[[str], JSON], record: Record
 ) -> None:
     theirs = foreign("taken")

@@ -48,11 +48,14 @@ def test_pod_names() -> None:
 
 
 def test_a_conflict() -> None:
+    """As the API server words it: a line for each field where a manager has several."""
     message = (
-        'Apply failed with 1 conflict: conflict with "kubectl" using apps/v1 at 2026-01-02T03:04:05Z: .spec.replicas'
+        'Apply failed with 3 conflicts: conflict with "helm" using v1: .spec.type\n'
+        'conflicts with "kubectl" using v1 at 2026-01-02T03:04:05Z:\n- .spec.selector\n- .spec.ports'
     )
     assert still.conflict(message) == (
-        'Apply failed with 1 conflict: conflict with "kubectl" using apps/v1: .spec.replicas'
+        'Apply failed with 3 conflicts: conflict with "helm" using v1: .spec.type; '
+        'conflicts with "kubectl" using v1: .spec.selector, .spec.ports'
     )
 
 

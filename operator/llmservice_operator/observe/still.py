@@ -1,4 +1,4 @@
-"""Messages of the cluster, without what moves by itself: counts of nodes, used quota, names of pods, back-off times.
+"""Messages of the cluster, without what moves by itself: counts of nodes, used quota, pod names, back-off, times.
 
 A status that repeats such a message would be written again and again while nothing happens.
 """
@@ -28,8 +28,9 @@ def replica_failure(message: str) -> str:
 
 
 def conflict(message: str) -> str:
-    """Whose fields of an object are in the way, without when he wrote them last."""
-    return _CONFLICT_TIME.sub(r"\1", message)
+    """Whose fields of an object are in the way, in one line, without when he wrote them last."""
+    line = _CONFLICT_TIME.sub(r"\1", message).replace(":\n- ", ": ").replace("\n- ", ", ")
+    return line.replace("\n", "; ")
 
 
 def unschedulable_causes(message: str) -> tuple[str, ...]:

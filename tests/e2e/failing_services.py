@@ -173,10 +173,11 @@ CASES: dict[str, Failing] = {
     ),
     "stopped-start": Failing(
         "StartTimeout",
-        "budget of 2 s",
+        # Long enough for it to get as far as the weights beside thirty others.
+        "budget of 5 s",
         "spec.model.cache",
         ended,
-        env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_STALL_SECONDS="3"),
+        env(LLMSERVICE_START_SECONDS="5", LLMSERVICE_STALL_SECONDS="8"),
         {"stalls_at": 0},
         is_slow=True,
     ),
@@ -203,6 +204,7 @@ CASES: dict[str, Failing] = {
     "quota": Failing(
         "QuotaExceeded", "quota team", "quota", no_pod, {"runtime": {"resources": {"requests": {"cpu": "900"}}}}
     ),
+    "webhook": Failing("AdmissionUnavailable", "failed calling webhook", "failurePolicy: Ignore", no_pod),
     "no-claim": Failing(
         "VolumeUnavailable", '"nowhere"', "spec.model.uri", unplaced, {"model": {"uri": "pvc://nowhere/tiny"}}
     ),

@@ -47,6 +47,8 @@ NODE = "node-a"
 ENGINE = "stand-in"
 # Of a container's end the kubelet keeps whole seconds only, rounded down.
 CLOCK = 1.0
+# Status, Events, metrics and kubectl one after the other, beside all that starts here.
+LOOK = 1.0
 BRIDGE = "10.244.0.1"
 ALL_WITHIN = 150.0
 AT_ONCE, WAVE_SECONDS = 6, 12.0
@@ -101,6 +103,8 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
             "denied": f"{stack.enter_context(registry(403))}/vllm:v0.32.0",
         }
         stack.callback(cluster.kubectl, "delete", "node", TAINTED_NODE, "--ignore-not-found")
+        stack.callback(cluster.kubectl, "delete", "validatingwebhookconfiguration", NAMESPACE, "--ignore-not-found")
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(UNANSWERED))
         stack.enter_context(gpus(cluster, 4))
         cluster.apply(stand_in("holder", accelerator=GPUS, precision=None), NAMESPACE)
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(TAINTED))
@@ -139,6 +143,24 @@ TAINTED = {
     "kind": "Node",
     "metadata": {"name": TAINTED_NODE, "labels": {"e2e-failures": "tainted"}},
     "spec": {"taints": [{"key": "team", "value": "others", "effect": "NoSchedule"}]},
+}
+# Asked before a pod of one service is made; nobody is behind its Service.
+UNANSWERED = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "ValidatingWebhookConfiguration",
+    "metadata": {"name": NAMESPACE},
+    "webhooks": [
+        {
+            "name": "nobody.e2e.example",
+            "clientConfig": {"service": {"namespace": NAMESPACE, "name": "nobody"}},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+            "objectSelector": {"matchLabels": {"llmservice.dev/service": "webhook"}},
+        }
+    ],
 }
 UNBOUND = {
     "apiVersion": "v1",
@@ -286,8 +308,12 @@ def test_probes_that_are_blocked_are_told(failures: Failures, record: Record) ->
         assert "8081" in told.failure["message"]
         assert "port 8081" in told.failure["remedy"]
         assert "deadline exceeded" in str(told.failure["evidence"]) or "timeout" in str(told.failure["evidence"])
-        record(engine=ENGINE, reason="ProbeBlocked", seconds=round(told.at - began, 1))
-        assert told.at - began <= TOLD_WITHIN
+        stated = failures.told(BLOCKED, "ProbeBlocked")
+        assert stated is not None
+        # Two probes that are waited for take most of the time; a look everywhere takes some of its own.
+        record(engine=ENGINE, reason="ProbeBlocked", seconds=round(stated.at - began, 1))
+        assert 0 <= stated.at - began <= TOLD_WITHIN
+        assert told.at - began <= TOLD_WITHIN + LOOK
     eventually("over with the rule", lambda: serves(cluster.must_get("llmservices", NAMESPACE, BLOCKED)), 30)
 
 

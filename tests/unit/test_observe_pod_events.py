@@ -27,6 +27,12 @@ REFUSED = 'Readiness probe failed: Get "http://10.244.0.9:8081/readyz": dial tcp
 STATUS = "Readiness probe failed: HTTP probe failed with statuscode: 503"
 MOUNT = 'MountVolume.SetUp failed for volume "settings" : configmap "nobody-made-it" not found'
 SUMMARY = "Unable to attach or mount volumes: unmounted volumes=[settings], unattached volumes=[settings tmp]"
+NOT_YET = (
+    "Unable to attach or mount volumes: unmounted volumes=[models], unattached volumes=[], failed to process "
+    'volumes=[models]: error processing PVC ns/disk: failed to fetch PVC from API server: persistentvolumeclaims "disk" '
+    'is forbidden: User "system:node:node-a" cannot get resource "persistentvolumeclaims" in API group "" in the '
+    "namespace \"ns\": no relationship found between node 'node-a' and this object"
+)
 SANDBOX = "Failed to create pod sandbox: plugin type=bridge failed (add): no addresses left"
 
 WAS_READY = pods.running(started=True, unready_since="2026-01-02T03:03:00Z")
@@ -69,6 +75,7 @@ CASES: dict[str, tuple[Mapping[str, Any], tuple[Json, ...], dict[str, Report], s
         {},
         None,
     ),
+    "a claim that the node may not see yet": (pods.setting_up(), (event("FailedMount", NOT_YET),), {}, None),
     "no network": (pods.setting_up(), (event("FailedCreatePodSandBox", SANDBOX),), {}, "PodSandboxFailed"),
     "a large image": (pods.setting_up(), (event("Pulling", "Pulling image"),), {}, None),
     "probes time out, and the supervisor says that it is ready": (

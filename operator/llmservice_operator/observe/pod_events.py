@@ -35,6 +35,8 @@ _PROBE_SPAN = timedelta(seconds=15)
 _PAST_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 _SANDBOX = ("FailedCreatePodSandBox",)
+_NOT_YET = "no relationship found between node"
+"""The API server has not heard yet that the pod is on that node; the kubelet asks again some seconds later."""
 _NO_ANSWER = re.compile(
     r"probe failed: .*(?:i/o timeout|deadline exceeded|Client\.Timeout|connection refused|no route to host|"
     r"host unreachable|connection reset)",
@@ -123,7 +125,7 @@ def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> Trou
 def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> Trouble | None:
     past = max((event.last for event in seen if event.reason in _PAST_SET_UP), default="")
     for reason, kinds in ((Reason.VOLUME_UNAVAILABLE, _MOUNT), (Reason.POD_SANDBOX_FAILED, _SANDBOX)):
-        found = [event for event in seen if event.reason in kinds and event.last > past]
+        found = [e for e in seen if e.reason in kinds and e.last > past and _NOT_YET not in e.message]
         if found:
             # Beside the volume's own error there is one that only lists what is not mounted yet.
             told = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))

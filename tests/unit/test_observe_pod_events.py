@@ -29,7 +29,7 @@ MOUNT = 'MountVolume.SetUp failed for volume "settings" : configmap "nobody-made
 SUMMARY = "Unable to attach or mount volumes: unmounted volumes=[settings], unattached volumes=[settings tmp]"
 NOT_YET = (
     "Unable to attach or mount volumes: unmounted volumes=[models], unattached volumes=[], failed to process "
-    'volumes=[models]: error processing PVC ns/disk: failed to fetch PVC from API server: persistentvolumeclaims "disk" '
+    'volumes=[models]: error processing PVC ns/disk: failed to fetch PVC from API server: PVC "disk" '
     'is forbidden: User "system:node:node-a" cannot get resource "persistentvolumeclaims" in API group "" in the '
     "namespace \"ns\": no relationship found between node 'node-a' and this object"
 )

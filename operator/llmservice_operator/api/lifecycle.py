@@ -52,7 +52,7 @@ class Rollout(ApiModel):
         description="A recorded revision to run whatever the rest of the spec says: the value of the label "
         "llmservice.dev/revision of its pods, as status.rollout.stableRevision has it. Replicas, Service and drain "
         "settings apply all the same. `llmservice rollback` sets it; remove it to go on with the spec.",
-        examples=["0123456789"],
+        examples=["c04d4f36b5"],
     )
 
 

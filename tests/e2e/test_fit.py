@@ -208,6 +208,7 @@ def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: C
     assert after["spec"]["template"] == before["spec"]["template"]
 
 
+@pytest.mark.full
 def test_a_node_that_comes_is_noticed(cluster: Cluster, namespace: str) -> None:
     large = on_gpus("large", "b", LLAMA_70B)
     with gpu_node(cluster, "small-gpu", "Tesla-T4", 15360, 1, "b"):

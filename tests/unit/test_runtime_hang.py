@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
@@ -160,24 +161,22 @@ def test_vllms_page_holds_what_is_looked_for() -> None:
     assert found["vllm:request_success_total"] == 1
 
 
-async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path) -> None:
-    async with supervised(tmp_path, hang_unready_seconds=0.5, hang_restart_seconds=1.0) as server:
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({"hang_unready_seconds": 0.5, "hang_restart_seconds": 1.0}, id="by flags"),
+        pytest.param(
+            {"variables": {"LLMSERVICE_HANG_UNREADY_SECONDS": "0.5", "LLMSERVICE_HANG_RESTART_SECONDS": "1"}},
+            id="by the pod's environment",
+        ),
+    ],
+)
+async def test_a_hung_server_goes_unready_and_is_ended(tmp_path: Path, told: dict[str, Any]) -> None:
+    async with supervised(tmp_path, **told) as server:
         await server.ready()
         waiting = server.hold("@hang")
         state = await server.until(lambda state: not state.ready and state.phase is Phase.SERVING)
         assert state.hung
-        assert await server.ended() == 1
-        waiting.cancel()
-        failure = server.failure()
-        assert failure is not None
-        assert failure.reason is FailureReason.ENGINE_HUNG
-
-
-async def test_the_pods_environment_may_say_what_a_hang_is(tmp_path: Path) -> None:
-    told = {"LLMSERVICE_HANG_UNREADY_SECONDS": "0.5", "LLMSERVICE_HANG_RESTART_SECONDS": "0.5"}
-    async with supervised(tmp_path, variables=told) as server:
-        await server.ready()
-        waiting = server.hold("@hang")
         assert await server.ended() == 1
         waiting.cancel()
         failure = server.failure()

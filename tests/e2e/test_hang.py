@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pytest
 from llmservice_runtime.contract import HANG_RESTART_SECONDS, HANG_UNREADY_SECONDS, SERVER_CONTAINER
 
+from tests.support import rolling
 from tests.support.client import Answer, ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import pause, processes_of
@@ -36,10 +37,8 @@ class Seen:
 
     @property
     def restarts(self) -> int:
-        """Of the server's container."""
-        status = self.pod["status"]["containerStatuses"]
-        count: int = next(one["restartCount"] for one in status if one["name"] == SERVER_CONTAINER)
-        return count
+        """Of the server's container, which is the only one."""
+        return rolling.restarts(self.pod)
 
 
 @pytest.fixture
@@ -119,8 +118,7 @@ def in_flight(cluster: Cluster, namespace: str, service: str) -> str:
 
 
 def is_ready(cluster: Cluster, namespace: str, service: str) -> bool:
-    conditions = pod_of(cluster, namespace, service)["status"]["conditions"]
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return rolling.is_ready(pod_of(cluster, namespace, service))
 
 
 def look(cluster: Cluster, namespace: str, service: str) -> Seen:

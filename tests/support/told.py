@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.support import rolling
 from tests.support.cluster import JSON, Cluster
 from tests.support.operator import leader, operator_metric
 
@@ -86,10 +87,8 @@ def warnings(cluster: Cluster, namespace: str, name: str, reason: str, since: fl
     """Warning Events on an LLMService with this reason, from a moment on; of Events whole seconds are kept."""
     return [
         event
-        for event in cluster.list("events", namespace)
-        if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("LLMService", name)
-        and (event["type"], event["reason"]) == ("Warning", reason)
-        and dt.datetime.fromisoformat(event["lastTimestamp"]).timestamp() >= int(since)
+        for event in rolling.events(cluster, namespace, name, reason)
+        if event["type"] == "Warning" and dt.datetime.fromisoformat(event["lastTimestamp"]).timestamp() >= int(since)
     ]
 
 

@@ -189,8 +189,7 @@ async def room(lack: RoomFor, key: Key, ctx: Context) -> Room:
         found = await ctx.nodes.room(lack.resource)
     except PASSING as error:
         logger.warning("the nodes could not be looked at for %s: %s", key, error)
-        is_enough = kept is not None and lack.is_only_told
-        return kept[2] if kept is not None and is_enough else NOT_SEEN
+        return kept[2] if kept is not None and lack.is_only_told else NOT_SEEN
     memory.room = (now, lack.resource, found)
     return found
 

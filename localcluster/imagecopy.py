@@ -51,7 +51,8 @@ class ImageStore:
         key = f"looked-at-{chain}"
         if key in self.snapshots():
             self.ctr("snapshots", "rm", key)  # from an interrupted look
-        self.ctr("snapshots", "view", key, chain)
+        # Not `view`: containerd's garbage collector may take one away at any moment, for ctr marks only what it prepares.
+        self.ctr("snapshots", "prepare", key, chain)
         try:
             return lower_folders(self.ctr("snapshots", "mounts", "/mnt", key).decode())
         finally:
@@ -77,7 +78,7 @@ def chains(diff_ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def lower_folders(mount: str) -> tuple[Path, ...]:
-    """The layers in the mount command that `ctr snapshots mounts` prints for a view, the lowest first."""
+    """The layers in the mount command that `ctr snapshots mounts` prints for what lies on them, the lowest first."""
     overlay = re.search(r"lowerdir=([^,\s]+)", mount)
     if overlay is not None:
         return tuple(Path(folder) for folder in reversed(overlay.group(1).split(":")))

@@ -48,8 +48,8 @@ contract: $(SYNCED) ## manifests against the running cluster's API server
 e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 	@.venv/bin/pytest tests/e2e
 
-chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n: the steps of that run, MINUTES=n)
-	@.venv/bin/pytest -s tests/chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)")
+chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n: the steps of that run, MINUTES=n, ENGINE=vllm)
+	@.venv/bin/pytest -s tests/chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") $(if $(ENGINE),--engine "$(ENGINE)")
 
 bench: $(SYNCED) ## CPU time of plans; apply to first token beside a bare vLLM, in the running cluster (make cluster)
 	@$(PYTHON) -m benchmarks.plan

@@ -51,7 +51,7 @@ class ImageStore:
         key = f"looked-at-{chain}"
         if key in self.snapshots():
             self.ctr("snapshots", "rm", key)  # from an interrupted look
-        # Not `view`: containerd's garbage collector may take one away at any moment, for ctr marks only what it prepares.
+        # Not `view`: ctr marks only what it prepares as not to be collected as garbage.
         self.ctr("snapshots", "prepare", key, chain)
         try:
             return lower_folders(self.ctr("snapshots", "mounts", "/mnt", key).decode())

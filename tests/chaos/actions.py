@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tests.chaos.faults import Kind, Weather
-from tests.support.services import merge, stand_in
+from tests.support.services import llmservice, merge, stand_in
 
 JSON = dict[str, Any]
+Engine = Literal["stand-in", "vllm"]
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,18 @@ class Desired:
     fails: str = ""  # a start failure of the stand-in, by its name there
     unknown_flag: bool = False  # the operator refuses it
     paused: bool = False
+    engine: Engine = "stand-in"
 
     def manifest(self, name: str) -> JSON:
+        spec: dict[str, Any] = {
+            "scaling": {"replicas": self.replicas},
+            "batching": {"maxNumSeqs": self.max_num_seqs},
+            "drain": {"timeoutSeconds": self.drain_seconds},
+        }
         behaviour: dict[str, Any] = {"start_seconds": 1, "tokens_per_second": 40}
-        made = stand_in(
-            name,
-            {**behaviour, "fails": self.fails} if self.fails else behaviour,
-            scaling={"replicas": self.replicas},
-            batching={"maxNumSeqs": self.max_num_seqs},
-            drain={"timeoutSeconds": self.drain_seconds},
-        )
+        if self.fails:
+            behaviour["fails"] = self.fails
+        made = stand_in(name, behaviour, **spec) if self.engine == "stand-in" else llmservice(name, **spec)
         extra = {"runtime": {"extraArgs": ["--no-such-flag"]}} if self.unknown_flag else {}
         return merge(made, {"spec": {**({"paused": True} if self.paused else {}), **extra}})
 

@@ -76,7 +76,7 @@ def _asked_otherwise(whose: str, pod: JSON, name: str, desired: Desired) -> str:
     at = args.index("--max-num-seqs") + 1 if "--max-num-seqs" in args else len(args)
     if args[at : at + 1] != [str(desired.max_num_seqs)]:
         return f"{whose} has --max-num-seqs {args[at : at + 1]}, not {desired.max_num_seqs}"
-    wanted = desired.manifest(name)["spec"]["runtime"]["env"]
+    wanted = desired.manifest(name)["spec"].get("runtime", {}).get("env", [])
     lacks = [each for each in wanted if each not in server.get("env", [])]
     return f"{whose} lacks {lacks}" if lacks else ""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import cast, get_args
 
 import pytest
 
+from tests.chaos.actions import Engine
 from tests.e2e.conftest import cluster, pytest_terminal_summary, record
 
 __all__ = ["cluster", "pytest_terminal_summary", "record"]
@@ -21,6 +23,7 @@ that comes in the same storm. When requests come, and which, is up to the cluste
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", default="", help=SEED)
     parser.addoption("--minutes", type=float, default=3.0, help="of the chaos run, without its aftermath")
+    parser.addoption("--engine", choices=get_args(Engine), default="stand-in", help="of one of the services under load")
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +36,8 @@ def seed(pytestconfig: pytest.Config) -> int:
 def seconds(pytestconfig: pytest.Config) -> float:
     minutes: float = pytestconfig.getoption("--minutes")
     return 60 * minutes
+
+
+@pytest.fixture(scope="session")
+def engine(pytestconfig: pytest.Config) -> Engine:
+    return cast(Engine, pytestconfig.getoption("--engine"))

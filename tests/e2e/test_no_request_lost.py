@@ -111,7 +111,7 @@ def light(cluster: Cluster) -> Iterator[World]:
 def real(cluster: Cluster) -> Iterator[World]:
     """vLLM itself, twice: two processors leave room for little load, and starts take a minute."""
     service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60})
-    load = ("--rate", "1", "--output-tokens", "64,256")
+    load = ("--rate", "0.5", "--output-tokens", "64,256")
     with world(cluster, "e2e-no-loss-vllm", VLLM, service, 600, *load) as made:
         yield made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,19 @@ def test_make_test_takes_the_first_steps_of_the_longer_run() -> None:
     begun = [step for step in short if step.at < 180 - TAIL]
     assert list(long[: len(begun)]) == begun
     assert len(begun) >= len(short) - 3
+
+
+def test_vllm_goes_through_the_same_steps() -> None:
+    """In the place of one service's stand-in: what it runs is all that differs."""
+
+    def stand_ins(step: Step) -> Step:
+        if isinstance(step.action, Apply) and step.action.name == PROBED[0]:
+            assert step.action.desired.engine == "vllm"
+            assert "image" not in step.action.desired.manifest(PROBED[0])["spec"].get("runtime", {})
+            return replace(step, action=replace(step.action, desired=replace(step.action.desired, engine="stand-in")))
+        return step
+
+    assert tuple(map(stand_ins, plan(17, 180, "vllm"))) == plan(17, 180)
 
 
 def blows(steps: Sequence[Step]) -> Counter[str]:

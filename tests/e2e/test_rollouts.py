@@ -7,7 +7,6 @@ test_rollouts_vllm.py has the stories that need no GPU with vLLM itself.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from localcluster.network import NODE
 from tests.e2e.conftest import make_namespace
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.rolling import is_ready, restarts
+from tests.support.rolling import restarts
 from tests.support.services import stand_in
 
 NAMESPACE = "e2e-rollouts"
@@ -101,17 +100,8 @@ def pods(cluster: Cluster, name: str) -> dict[str, JSON]:
     return rolling.pods(cluster, NAMESPACE, name)
 
 
-def fewest_ready(cluster: Cluster, name: str, timeout: float = 90) -> int:
-    """The fewest ready pods at any look until the change is rolled out."""
-    fewest, deadline = 99, time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        fewest = min(fewest, sum(map(is_ready, pods(cluster, name).values())))
-        service = cluster.must_get("llmservices", NAMESPACE, name)
-        ready = cluster.condition(NAMESPACE, name, "Ready") or {}
-        if ready["status"] == "True" and ready["observedGeneration"] == service["metadata"]["generation"]:
-            return fewest
-        time.sleep(0.1)
-    raise AssertionError(f"{name} is not rolled out within {timeout} s: {service['status']}")
+def fewest_ready(cluster: Cluster, name: str) -> int:
+    return rolling.fewest_ready(cluster, NAMESPACE, name, 90)
 
 
 def change(cluster: Cluster, name: str, what: JSON = CHANGE) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts, rollbacks and an operator's upgrade with vLLM itself, as far as no GPU is needed for them.
+"""Rollouts, rollbacks and an operator's upgrade with vLLM itself; what is short on the node is processors, not GPUs.
 
 One service goes through all stories in their order, with requests on it all the time: a start takes most of a minute.
 test_rollouts.py and test_operator_upgrade.py have these stories, and all others, with the stand-in.
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from llmservice_cli.probe.row import Loss
+from llmservice_operator.kube.nodes import KEPT_SECONDS
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.room import requests_of
 
@@ -24,6 +25,7 @@ from localcluster.network import NODE
 from tests.e2e.conftest import make_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.host import pause
 from tests.support.measured import Record
 from tests.support.nodes import spread
 from tests.support.rolling import is_ready, restarts
@@ -131,7 +133,7 @@ def test_a_gap_is_told_before_there_is_one(world: World, record: Record) -> None
     cluster, served = world.cluster, set(world.pods())
     with (
         world.probe.during("a replacement without room"),
-        processors_taken(cluster),
+        processors_taken(world),
         watching(cluster, "llmservices", NAMESPACE) as services,
         watching(cluster, "deployments", NAMESPACE) as deployments,
     ):
@@ -154,6 +156,47 @@ def test_a_gap_is_told_before_there_is_one(world: World, record: Record) -> None
     world.only_the_gap_was_felt("a replacement without room")
 
 
+def test_two_replicas_are_replaced_one_after_the_other_where_there_is_no_room(world: World, record: Record) -> None:
+    cluster, story = world.cluster, "one after the other"
+    world.change(scaling={"replicas": 2})
+    world.await_ready()
+    served = set(world.pods())
+    assert len(served) == 2
+    with world.probe.during(story), processors_taken(world):
+        world.strike()
+        world.change(batching={**GOOD, "maxNumSeqs": 8})
+        fewest = rolling.fewest_ready(cluster, NAMESPACE, NAME, 2 * STARTED_WITHIN)
+    record(fewestReady=fewest, **world.probe.figures(story))
+    assert fewest == 1
+    assert world.rollout()["strategy"] == "Replace"
+    assert not served & set(world.pods())
+    world.probe.assert_nothing_lost(story)
+    world.change(scaling={"replicas": 1})
+    eventually("one pod", lambda: len(every_pod(world)) == 1, 60)
+    world.await_ready()
+
+
+def test_surge_waits_for_room_and_goes_on_when_there_is_some(world: World, record: Record) -> None:
+    cluster, story = world.cluster, "a surge that waits"
+    served = set(world.pods())
+    with world.probe.during(story):
+        with processors_taken(world):
+            world.strike()
+            world.change(batching={**GOOD, "maxNumSeqs": 9}, rollout={"strategy": "Surge"})
+            waits = cluster.wait_condition(
+                NAMESPACE, NAME, "Ready", "False", reason="InsufficientResources", timeout=30
+            )
+            assert "cpu" in waits["message"]
+            is_available(cluster)
+            assert served < set(world.pods()), "what serves is not given up"
+        assert rolling.fewest_ready(cluster, NAMESPACE, NAME, STARTED_WITHIN) == 1
+    record(**world.probe.figures(story))
+    assert not served & set(world.pods())
+    world.probe.assert_nothing_lost(story)
+    world.change(rollout={"strategy": None})
+    world.await_ready()
+
+
 def reason_of(service: JSON) -> str:
     return str(service.get("status", {}).get("rollout", {}).get("reason", ""))
 
@@ -168,16 +211,19 @@ def version(obj: JSON) -> int:
 
 
 @contextmanager
-def processors_taken(cluster: Cluster) -> Iterator[None]:
-    """Half of what one replica asks for is left free on the node."""
+def processors_taken(world: World) -> Iterator[None]:
+    """Half of what one replica asks for is left free on the node, and the operator knows of no other time."""
+    cluster = world.cluster
+    eventually("nobody on the way out", lambda: set(every_pod(world)) == set(world.pods()), 90)
     every = cluster.api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={NODE}"}).json()["items"]
     node = json.loads(cluster.kubectl("get", "node", NODE, "-o", "json"))
-    (served,) = rolling.pods(cluster, NAMESPACE, NAME).values()
+    served = next(iter(world.pods().values()))
     taken = sum(asked_for(pod) for pod in every if pod["status"]["phase"] in ("Pending", "Running"))
     rest = float(amount(node["status"]["allocatable"]["cpu"])) - taken - asked_for(served) / 2
     assert rest > 0, "there is no room for one more replica as it is"
     cluster.apply(filler(f"{rest * 1000:.0f}m"), NAMESPACE)
     cluster.kubectl("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod/filler", "--timeout=60s")
+    pause(KEPT_SECONDS)  # it looks at the nodes once in so many
     try:
         yield
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.support.cluster import JSON, Cluster
 
 
@@ -21,6 +23,19 @@ def is_ready(pod: JSON) -> bool:
     """As the kubelet sees it."""
     conditions = pod["status"].get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def fewest_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> int:
+    """The fewest ready pods at any look until what was just changed is rolled out."""
+    fewest, deadline = 99, time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        fewest = min(fewest, sum(map(is_ready, pods(cluster, namespace, name).values())))
+        service = cluster.must_get("llmservices", namespace, name)
+        ready = cluster.condition(namespace, name, "Ready") or {}
+        if ready["status"] == "True" and ready["observedGeneration"] == service["metadata"]["generation"]:
+            return fewest
+        time.sleep(0.1)
+    raise AssertionError(f"{name} is not rolled out within {timeout} s: {service['status']}")
 
 
 def restarts(pod: JSON) -> int:

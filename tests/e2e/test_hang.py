@@ -5,21 +5,26 @@ That a hang is told as EngineHung within seconds is a row of failing_services.py
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import httpx
 import pytest
-from llmservice_runtime.contract import HANG_RESTART_SECONDS, HANG_UNREADY_SECONDS, SERVER_CONTAINER
+from llmservice_runtime.contract import HANG_RESTART_SECONDS, HANG_UNREADY_SECONDS, HTTP_PORT, SERVER_CONTAINER
 
 from tests.support import rolling
 from tests.support.client import Answer, ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.host import pause, processes_of
-from tests.support.services import stand_in
+from tests.support.host import pause, processes_of, throttled
+from tests.support.measured import Record
+from tests.support.services import llmservice, stand_in
 
 SAID = "requests wait but the engine does not move: not ready"
 PREFILL_SECONDS = 2 * HANG_UNREADY_SECONDS
@@ -84,6 +89,35 @@ def test_a_hung_engine_goes_unready_and_a_slow_or_a_starved_one_does_not(
             "delete", "pod", "-n", namespace, "-l", "llmservice.dev/service=hung", "--grace-period=0", "--force"
         )
         stuck.exception(timeout=60)
+
+
+# A token takes some milliseconds of a processor.
+VLLM_TOKENS, SHARE = 480, 0.02
+
+
+@pytest.mark.full
+def test_vllm_itself_without_a_processor_is_no_hang(cluster: Cluster, namespace: str, record: Record) -> None:
+    """In the middle of a stream, for longer than a hang needs: it goes on, and nobody has restarted anything."""
+    cluster.apply(llmservice("starved"), namespace)
+    cluster.wait_condition(namespace, "starved", "Ready", "True", timeout=300)
+    pod = pod_of(cluster, namespace, "starved")
+    url = f"http://{pod['status']['podIP']}:{HTTP_PORT}/v1/completions"
+    body = {**request("starved", "go on", VLLM_TOKENS), "stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", url, json=body, timeout=120, trust_env=False) as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("data: {")
+        with throttled(pod, SHARE):
+            began = time.monotonic()
+            meanwhile = itertools.takewhile(lambda _: time.monotonic() - began < STARVED_SECONDS, lines)
+            tokens = sum(line.startswith("data: {") for line in meanwhile)
+        rest = [line.removeprefix("data: ") for line in lines if line]
+    record(engine="vLLM", seconds=STARVED_SECONDS, share=SHARE, tokens=tokens)
+    assert 0 < tokens < VLLM_TOKENS / 2, "it was starved, and it moved"
+    assert rest[-1] == "[DONE]"
+    assert json.loads(rest[-2])["usage"]["completion_tokens"] == VLLM_TOKENS
+    seen = look(cluster, namespace, "starved")
+    assert SAID not in seen.log
+    assert seen.restarts == 0
 
 
 def request(service: str, prompt: str, tokens: int) -> JSON:

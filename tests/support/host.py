@@ -54,6 +54,22 @@ def terminate(pod: JSON) -> None:
 
 
 @contextlib.contextmanager
+def throttled(pod: JSON, share: float) -> Iterator[None]:
+    """All processes of the pod's server together get so much of one processor, as on a machine that others fill."""
+    supervisor = supervisor_of(pod)
+    assert supervisor is not None
+    groups = (line.split(":", 2) for line in Path(f"/proc/{supervisor}/cgroup").read_text().splitlines())
+    (path,) = [path for _, controllers, path in groups if "cpu" in controllers.split(",")]
+    quota = Path("/sys/fs/cgroup/cpu" + path) / "cpu.cfs_quota_us"
+    before, period = quota.read_text(), int(quota.with_name("cpu.cfs_period_us").read_text())
+    quota.write_text(str(int(period * share)))
+    try:
+        yield
+    finally:
+        quota.write_text(before)
+
+
+@contextlib.contextmanager
 def without(cluster: Cluster, component: str, how: Literal["stop", "kill"] = "stop") -> Iterator[None]:
     """A component of the control plane is away for a while; it runs and the API server answers afterwards.
 

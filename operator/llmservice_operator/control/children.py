@@ -18,6 +18,7 @@ from llmservice_operator.observe import still
 from llmservice_operator.observe.drift import difference
 from llmservice_operator.observe.facts import ChildFacts
 from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.refusal import reason_of
 from llmservice_operator.observe.verdict import Obstacle
 
 
@@ -31,7 +32,7 @@ def in_the_way(service: LLMService, observed: Observed, children: list[Wanted]) 
     for (kind, name), refusal in sorted(observed.refused.items()):
         if (kind, name) in ids and refusal.code != 409:
             message = still.replica_failure(refusal.message)
-            reason = Reason.QUOTA_EXCEEDED if message.startswith("quota ") else Reason.ADMISSION_REFUSED
+            reason = reason_of(message)
             told = f"{kind} {name} cannot be applied: {message}."
             return Obstacle(reason, told, remedy=REASONS[reason].remedy, evidence=(message,))
     return None

@@ -25,6 +25,7 @@ from llmservice_operator.control.decision import Event, RoomFor
 from llmservice_operator.observe.facts import DeploymentFacts
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.refusal import reason_of
 from llmservice_operator.observe.verdict import Obstacle
 from llmservice_operator.planner.room import Amounts, NodeRoom, Room, fitting, minus, nodes_for, requests_of
 
@@ -261,7 +262,7 @@ def _waiting_since(change: Change) -> datetime | None:
     if lacking:
         return _time(min(lacking))
     refusal = change.live.replica_failure
-    if refusal is None or not refusal.startswith("quota "):
+    if refusal is None or reason_of(refusal) is not Reason.QUOTA_EXCEEDED:
         return None
     failure: Json = change.service.status.get("failure") or {}
     is_told = bool(change.told) and failure.get("reason") == Reason.QUOTA_EXCEEDED

@@ -17,6 +17,7 @@ from llmservice_operator.observe.facts import DeploymentFacts
 from llmservice_operator.observe.pod_events import PodEvents, of_events
 from llmservice_operator.observe.pod_failure import of_ended_pod, of_pod
 from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.refusal import reason_of
 from llmservice_operator.observe.reports import Reports
 from llmservice_operator.observe.trouble import NO_POD, Trouble, trouble
 from llmservice_operator.planner.room import Room
@@ -24,8 +25,6 @@ from llmservice_operator.planner.room import Room
 Json = Mapping[str, Any]
 
 _IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMAGE_PULL_FAILED})
-_NOBODY_ANSWERS = "failed calling webhook"
-"""A webhook that answers no, says `admission webhook ... denied the request`."""
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)
@@ -128,12 +127,7 @@ def _of_deployment(deployment: DeploymentFacts) -> Trouble | None:
     failure = deployment.replica_failure
     if failure is None:
         return None
-    reason = Reason.ADMISSION_REFUSED
-    if failure.startswith("quota "):
-        reason = Reason.QUOTA_EXCEEDED
-    elif _NOBODY_ANSWERS in failure:
-        reason = Reason.ADMISSION_UNAVAILABLE
-    return trouble(reason, f"{NO_POD}: {failure}.", evidence=(failure,))
+    return trouble(reason_of(failure), f"{NO_POD}: {failure}.", evidence=(failure,))
 
 
 def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -> bool:

@@ -17,6 +17,16 @@ Json = Mapping[str, Any]
 
 _REFUSED = frozenset({Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED})
 
+_NOBODY_ANSWERS = "failed calling webhook"
+"""A webhook that answers no, says `admission webhook ... denied the request`."""
+
+
+def reason_of(message: str) -> Reason:
+    """Of the words, as `still.replica_failure` leaves them, by which a child or a pod was refused."""
+    if message.startswith("quota "):
+        return Reason.QUOTA_EXCEEDED
+    return Reason.ADMISSION_UNAVAILABLE if _NOBODY_ANSWERS in message else Reason.ADMISSION_REFUSED
+
 
 def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> Trouble | None:
     """The failure that keeps children back. `previous` is what the status tells so far."""

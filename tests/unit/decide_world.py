@@ -305,3 +305,11 @@ def a_pod(
             "initContainerStatuses": [init] if init is not None else [],
         },
     }
+
+
+def orphaned(world: World) -> None:
+    """Deleted with its children left behind, and made again."""
+    for child in world.children.values():
+        del child["metadata"]["ownerReferences"]
+    world.obj["metadata"]["uid"] = "22222222-2222-4222-8222-222222222222"
+    del world.obj["status"]

@@ -97,7 +97,8 @@ class Api(KubeClient):
         if "uid" in metadata and (live is None or live["metadata"]["uid"] != metadata["uid"]):
             raise Conflict("uid mismatch", code=409)
         assert force == ("uid" in metadata), "force needs the uid, and the uid allows force"
-        if live is not None and not force:
+        # What carries no label of ours, somebody else made, and has fields in.
+        if live is not None and not force and not live["metadata"].get("labels"):
             raise FieldConflict('conflict with "helm"', code=409)
         return self._store(manifest, live["metadata"]["uid"] if live else f"u-{kind}")
 

@@ -11,7 +11,7 @@ from llmservice_operator.observe.observed import Refusal
 from llmservice_runtime import adapter_list
 from llmservice_runtime.adapter_list import Adapter
 
-from tests.unit.decide_world import World, an_llmservice, spec
+from tests.unit.decide_world import World, an_llmservice, orphaned, spec
 
 Json = dict[str, Any]
 CONFIG = ("ConfigMap", "x-adapters")
@@ -114,6 +114,21 @@ def test_a_list_that_was_made_is_deleted_when_lora_is_off() -> None:
     assert (prune.name, prune.uid) == ("x-adapters", None)
     world.settle()
     assert CONFIG not in world.children
+    assert world.decide().is_steady
+
+
+@pytest.mark.parametrize("adapters", [[], [{"name": "a0", "uri": "hf://a/b"}]], ids=["not wanted", "as it was"])
+def test_a_list_that_was_left_behind_is_taken_back(adapters: list[Json]) -> None:
+    """With the Service that names it: it is adopted, or deleted, in the same turn."""
+    world = world_of("hf://a/b")
+    world.settle()
+    orphaned(world)
+    world.edit(adapters=adapters)
+    decision = world.decide()
+    kinds = [*(apply.kind for apply in decision.apply), *(prune.kind for prune in decision.prune)]
+    assert kinds.count("ConfigMap") == 1
+    world.settle()
+    assert (CONFIG in world.children) is bool(adapters)
     assert world.decide().is_steady
 
 

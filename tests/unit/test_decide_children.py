@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llmservice_operator.observe.observed import Refusal
 
-from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, spec
+from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, orphaned, spec
 
 SPEC = {"spec": {"containers": [{"name": "server"}]}}
 GOLDEN = FIXTURES / "five_line_decision.json"
@@ -284,14 +284,6 @@ def test_orphans_are_adopted_without_force_and_without_a_restart() -> None:
     world.settle()
     assert world.deployment["spec"]["template"] == template
     assert world.conditions()["Accepted"]["status"] == "True"
-
-
-def orphaned(world: World) -> None:
-    """Deleted with its children left behind, and made again."""
-    for child in world.children.values():
-        del child["metadata"]["ownerReferences"]
-    world.obj["metadata"]["uid"] = "22222222-2222-4222-8222-222222222222"
-    del world.obj["status"]
 
 
 def test_orphaned_records_of_other_revisions_are_adopted_too() -> None:

@@ -14,7 +14,7 @@ from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspected import Inspection
 
-from tests.unit.decide_world import QWEN_7B, World, an_llmservice, spec
+from tests.unit.decide_world import QWEN_7B, World, an_llmservice, orphaned, spec
 
 Json = dict[str, Any]
 
@@ -365,6 +365,14 @@ def test_ignore_looks_at_nothing() -> None:
 
 def test_a_look_under_way_is_given_up_with_ignore() -> None:
     world = looking()
+    world.edit(fitPolicy="Ignore")
+    world.settle()
+    assert kinds(world) == {"Service", "ControllerRevision", "Deployment"}
+
+
+def test_a_job_that_was_left_behind_goes_too() -> None:
+    world = looking()
+    orphaned(world)
     world.edit(fitPolicy="Ignore")
     world.settle()
     assert kinds(world) == {"Service", "ControllerRevision", "Deployment"}

@@ -57,10 +57,26 @@ async def test_our_own_is_changed_by_force() -> None:
     assert "apply ConfigMap by force" in world.api.calls
 
 
+def left_behind(service: str) -> dict[str, Any]:
+    """By an orphaning deletion."""
+    labels = {"app.kubernetes.io/managed-by": "llmservice-operator", "llmservice.dev/service": service}
+    made = config_map()
+    return made | {"metadata": made["metadata"] | {"labels": labels}}
+
+
+async def test_one_that_was_left_behind_is_adopted_without_force() -> None:
+    world = world_of(left_behind("chat"))
+    await world.look()
+    assert "apply ConfigMap" in world.api.calls
+    assert "apply ConfigMap by force" not in world.api.calls
+    assert condition(world, "Accepted")["status"] == "True"
+
+
 @pytest.mark.parametrize(
     ("there", "owner"),
     [
         pytest.param(config_map(), "this operator did not make it", id="without an owner"),
+        pytest.param(left_behind("other"), "this operator did not make it", id="left behind by another service"),
         pytest.param(config_map(uid="u-9", name="other"), "it belongs to LLMService other", id="another service's"),
         pytest.param(config_map(uid="u-9", kind="Release"), "it belongs to Release chat", id="another kind's"),
     ],
@@ -107,7 +123,11 @@ async def test_a_refusal_is_told(error: KubeError, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("swapped", "deleted"),
-    [pytest.param(None, True, id="ours"), pytest.param(config_map(), False, id="not ours any more")],
+    [
+        pytest.param(None, True, id="ours"),
+        pytest.param(config_map(), False, id="not ours any more"),
+        pytest.param(left_behind("chat"), True, id="left behind"),
+    ],
 )
 async def test_without_adapters_our_list_goes_and_no_other(swapped: Any, deleted: bool) -> None:
     world = world_of()

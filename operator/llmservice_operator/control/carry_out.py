@@ -11,7 +11,7 @@ from llmservice_operator.control.kinds import PARENT, PROJECTIONS, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
 from llmservice_operator.kube.resources import BY_KIND
-from llmservice_operator.observe.facts import ChildFacts, Controller, controller_of
+from llmservice_operator.observe.facts import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.foreign import removal_patch, restoring_patch
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 
@@ -55,13 +55,12 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
 
 
 async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Force where it carries our controller reference; what is there and does not is somebody else's."""
+    """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
     try:
         there = await ctx.kube.look(BY_KIND[apply.kind], parent.namespace, apply.name)
-        owner = controller_of(there) if there is not None else None
-        if there is not None and (owner is None or owner.uid != parent.uid):
-            return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
-        await _send(apply, None if there is None else there["uid"], ctx)
+        if there is not None and not _may_take(there, parent):
+            return _refused(apply, _unread_owner(apply, controller_of(there), parent), ctx, memory, log)
+        await _send(apply, None if there is None or controller_of(there) is None else there["uid"], ctx)
     except (Conflict, Invalid, Forbidden) as error:
         message = str(error) if isinstance(error, Forbidden) and not isinstance(error, Refused) else error.message
         return _refused(apply, Refusal(error.code, message), ctx, memory, log)
@@ -69,6 +68,12 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
     log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
     memory.accepted((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
     return True
+
+
+def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
+    """Whether what is not cached is ours, or was left behind by an earlier service of this name."""
+    owner = controller_of(there)
+    return is_marked(there, parent.name) if owner is None else owner.uid == parent.uid
 
 
 def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
@@ -180,7 +185,6 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
 
 
 async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
-    """The uid of what is not cached, if it is there and ours."""
+    """The uid of what is not cached, if it is there and ours to delete."""
     there = await ctx.kube.look(BY_KIND[prune.kind], parent.namespace, prune.name)
-    owner = controller_of(there) if there is not None else None
-    return str(there["uid"]) if there is not None and owner is not None and owner.uid == parent.uid else None
+    return str(there["uid"]) if there is not None and _may_take(there, parent) else None

@@ -63,9 +63,13 @@ def applies(service: LLMService, observed: Observed, children: list[Wanted]) -> 
 
 
 def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Iterator[Apply]:
-    """What the operator may not read is applied when the Service, which is applied next, does not name it yet."""
-    applied = observed.service.adapters if observed.service is not None else None
-    if applied != adapters.digest(service):
+    """What the operator may not read is applied when the Service, which is applied next, does not name it yet.
+
+    An orphaned Service speaks of an orphaned list, which is to be adopted too.
+    """
+    endpoint = observed.service
+    is_ours = endpoint is not None and ownership(endpoint, service) is Ownership.OURS
+    if endpoint is None or not is_ours or endpoint.adapters != adapters.digest(service):
         yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
 
 
@@ -87,9 +91,9 @@ def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) ->
 
 
 def needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
-    """The budget of a service that has one replica now; an orphan's too, for nobody else would ever take it away."""
-    budget, taken = observed.budget, (Ownership.OURS, Ownership.ORPHAN)
-    if budget is not None and not pdb.is_wanted(service) and ownership(budget, service) in taken:
+    """The budget of a service that has one replica now."""
+    budget = observed.budget
+    if budget is not None and not pdb.is_wanted(service) and _may_go(budget, service):
         yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
 
 
@@ -102,7 +106,7 @@ def prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[
     if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
         yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
     endpoint = observed.service
-    was_listed = endpoint is not None and endpoint.adapters is not None and _is_own(endpoint, service)
+    was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
     if was_listed and not adapters.is_wanted(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_revisions(service, observed, choice)
@@ -120,13 +124,18 @@ def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> I
             yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
 
 
+def _may_go(child: ChildFacts, service: LLMService) -> bool:
+    """An orphan too: nobody else would ever take it away."""
+    return ownership(child, service) in (Ownership.OURS, Ownership.ORPHAN)
+
+
 def _is_own(child: ChildFacts, service: LLMService) -> bool:
-    """What holds data is deleted only where it is owned; a kept claim is not."""
+    """What holds data is deleted only where it is owned; a kept claim is not. Orphaned records are adopted first."""
     return child.owner_uid == service.uid and not child.deleting
 
 
 def looked(service: LLMService, observed: Observed, outcome: Outcome) -> Iterator[Prune]:
     """Jobs whose findings stand in the status, or that looked at another model."""
     for job in observed.inspection_jobs:
-        if _is_own(job, service) and job.name != outcome.job:
+        if _may_go(job, service) and job.name != outcome.job:
             yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

@@ -226,6 +226,12 @@ class JobFacts(ChildFacts):
         )
 
 
+def is_marked(metadata: Json, service: str) -> bool:
+    """Whether something carries the labels that only this operator sets, as a child of a service of this name."""
+    labels = metadata.get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(SERVICE_LABEL) == service
+
+
 def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
     metadata, labels = obj["metadata"], _labels(obj)
     live = {

@@ -87,20 +87,23 @@ def test_a_child_that_a_quota_refuses_is_told(cluster: Cluster, namespace: str, 
 
 
 def test_orphans_are_adopted_by_the_service_that_comes_again(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(idle("again"), namespace)
+    """The list of adapters too, which the operator may not read, and which is another one now."""
+    cluster.apply(idle("again", adapters=[{"name": "then", "uri": "file:///adapters/then"}]), namespace)
     cluster.wait_condition(namespace, "again", "Accepted", "True", timeout=20)
     first = eventually("the Deployment", lambda: cluster.get("deployments", namespace, "again"), 10)
     cluster.kubectl("delete", "llms", "again", "-n", namespace, "--cascade=orphan")
-    cluster.apply(idle("again"), namespace)
+    cluster.apply(idle("again", adapters=[{"name": "now", "uri": "file:///adapters/now"}]), namespace)
     uid = cluster.must_get("llmservices", namespace, "again")["metadata"]["uid"]
 
-    def owned() -> JSON | None:
-        seen = cluster.must_get("deployments", namespace, "again")
+    def owned(plural: str, name: str) -> JSON | None:
+        seen = cluster.must_get(plural, namespace, name)
         owners = [owner["uid"] for owner in seen["metadata"].get("ownerReferences", [])]
         return seen if owners == [uid] else None
 
-    adopted = eventually("the Deployment owned by the new LLMService", owned, 10)
+    adopted = eventually("the Deployment's new owner", lambda: owned("deployments", "again"), 10)
     assert adopted["metadata"]["uid"] == first["metadata"]["uid"]
+    listed = eventually("the list's new owner", lambda: owned("configmaps", "again-adapters"), 10)
+    assert [each["name"] for each in json.loads(listed["data"]["adapters.json"])] == ["now"]
     cluster.wait_condition(namespace, "again", "Accepted", "True", timeout=10)
 
 

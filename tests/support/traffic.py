@@ -17,7 +17,7 @@ import httpx
 from llmservice_cli.probe.report import clock
 from llmservice_cli.probe.row import Mode, Row
 from llmservice_cli.probe.tally import Mark, Stretch, stretches
-from llmservice_runtime.contract import HTTP_PORT
+from llmservice_runtime.contract import STATE_PORT
 
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.serving import Metrics
@@ -118,13 +118,13 @@ class Traffic:
 
 
 def is_answering(pod: JSON) -> bool:
-    """Whether vLLM counts a request of this pod as running; False for one that does not serve."""
+    """Whether this pod has a request without a whole answer, as its supervisor counts; False for one that ends."""
     try:
-        url = f"http://{pod['status']['podIP']}:{HTTP_PORT}/metrics"
+        url = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
         text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
     except (KeyError, httpx.TransportError):  # it has no address yet, or no open port
         return False
-    return Metrics(text).value("vllm:num_requests_running") >= 1
+    return Metrics(text).value("llmservice_server_requests_in_flight") >= 1
 
 
 def in_figures(stretch: Stretch) -> JSON:

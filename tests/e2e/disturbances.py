@@ -1,0 +1,308 @@
+"""What happens to the pods of a service, to the operator and to the control plane while requests run, and what is lost.
+
+One service, one `llmservice probe` beside it all the time, and one story after the other, each a row of the table that
+the figures make: disturbance, requests sent, requests lost. A story ends when as many replicas as wanted are ready; a
+server that is draining then drains on during the next one, which makes that one harder.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from llmservice_cli.probe.row import Loss
+
+from localcluster.progress import Progress
+from tests.e2e.conftest import make_namespace
+from tests.support import next_version
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.host import engine_of, pause, supervisor_of, terminate, without
+from tests.support.measured import Record
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
+from tests.support.traffic import Traffic, in_figures, traffic
+
+NAME = "steady"
+STAND_IN, VLLM = "stand-in", "vLLM"
+
+
+@dataclass
+class World:
+    """A service with requests on it."""
+
+    cluster: Cluster
+    namespace: str
+    engine: str
+    load: Sequence[str]
+    probe: Traffic
+    settles_within: float
+    replicas: int = 2
+    gone: dict[str, float] = field(default_factory=dict)
+    """When each pod that went was first seen to go, by its name."""
+
+    def pods(self) -> list[JSON]:
+        """Those that are to stay, oldest first."""
+        pods = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={NAME}")
+        stay = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        for pod in pods:
+            if pod not in stay:
+                self.gone.setdefault(pod["metadata"]["name"], time.time())
+        return sorted(stay, key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+    def strike(self, *pods: JSON) -> float:
+        """The moment of a story's blow, at which these pods answer somebody; whichever pods, if none are named."""
+        return self.probe.strike(*(pods or self.pods()))
+
+    def change(self, **spec: object) -> None:
+        self.cluster.patch("llmservices", self.namespace, NAME, {"spec": spec})
+
+    def scale(self, replicas: int) -> None:
+        self.change(scaling={"replicas": replicas})
+        self.replicas = replicas
+
+    def settled(self) -> None:
+        """As many pods as wanted, of the current template, all ready."""
+
+        def look() -> bool:
+            deployment = self.cluster.must_get("deployments", self.namespace, NAME)
+            generation, seen = deployment["metadata"]["generation"], deployment["status"]
+            counts = [seen.get(f"{word}eplicas", 0) for word in ("r", "readyR", "updatedR", "availableR")]
+            return seen["observedGeneration"] == generation and {*counts, len(self.pods())} == {self.replicas}
+
+        eventually(f"{self.replicas} replicas", look, self.settles_within)
+        self.cluster.wait_condition(self.namespace, NAME, "Ready", "True", timeout=self.settles_within)
+
+    @contextmanager
+    def story(self, name: str) -> Iterator[None]:
+        """From the blow until all is as it is wanted."""
+        with self.probe.during(name):
+            yield
+            self.settled()
+
+
+@contextmanager
+def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
+    make_namespace(cluster, namespace)
+    try:
+        cluster.apply(service, namespace)
+        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=within)
+        with traffic(cluster, namespace, NAME, "--duration", "1h", *load) as probe:
+            yield World(cluster, namespace, engine, load, probe, within)
+        assert probe.unaccounted() == [], "between the stories"
+    finally:
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+Story = Callable[[World], None]
+Victim = Callable[[JSON], int | None]
+"""The process of a pod to kill."""
+
+
+def rolling_update(world: World) -> None:
+    held = world.cluster.must_get("llmservices", world.namespace, NAME)["spec"].get("batching", {}).get("maxNumSeqs")
+    world.strike()
+    world.change(batching={"maxNumSeqs": 17 if held == 16 else 16})
+    before = {pod["metadata"]["name"] for pod in world.pods()}
+    within = world.settles_within
+    eventually("another template", lambda: {pod["metadata"]["name"] for pod in world.pods()} - before, within)
+
+
+def scale_up_with_a_term_while_loading(world: World) -> None:
+    before = {pod["metadata"]["name"] for pod in world.pods()}
+    world.scale(3)
+
+    def loading() -> JSON | None:
+        return next((pod for pod in world.pods() if pod["metadata"]["name"] not in before and engine_of(pod)), None)
+
+    struck = eventually("a pod whose vLLM is being started", loading, 60)
+    assert not any(status["ready"] for status in struck["status"]["containerStatuses"]), "the blow would come too late"
+    world.strike()
+    terminate(struck)
+    restarted(world, struck)
+
+
+def scale_down(world: World) -> None:
+    world.strike()
+    world.scale(2)
+
+
+def delete_pod(world: World) -> None:
+    struck = world.pods()[0]
+    world.strike(struck)
+    world.cluster.kubectl("delete", "pod", struck["metadata"]["name"], "-n", world.namespace, "--wait=false")
+
+
+def operator_restart(world: World) -> None:
+    (pod,) = operator_pods(world.cluster)
+    world.strike()
+    world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
+    roll_out_operator(world)
+
+
+def operator_upgrade(world: World) -> None:
+    """To the next version, which renders pods otherwise, and back."""
+    before = {pod["metadata"]["uid"] for pod in world.pods()}
+    next_version.build(world.cluster.paths, Progress())
+    world.strike()
+    with next_version.leading(world.cluster):
+        eventually("an update pending", lambda: is_update_pending(world), 60)
+    eventually("nothing pending", lambda: not is_update_pending(world), 60)
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == before
+
+
+def is_update_pending(world: World) -> bool:
+    told = world.cluster.must_get("llmservices", world.namespace, NAME)["status"]["rollout"]
+    return bool(told.get("updatePending"))
+
+
+def roll_out_operator(world: World) -> None:
+    words = ("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
+    world.cluster.kubectl(*words)
+
+
+def leader_change(world: World) -> None:
+    cluster = world.cluster
+    scale = ("scale", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE)
+    first = eventually("a leader", lambda: leader(cluster), 30)
+    cluster.kubectl(*scale, "--replicas=2")
+    try:
+        roll_out_operator(world)
+        (name,) = [pod["metadata"]["name"] for pod in operator_pods(cluster) if pod["metadata"]["name"] in first]
+        world.strike()
+        cluster.kubectl("delete", "pod", name, "-n", OPERATOR_NAMESPACE, "--wait=false")
+        eventually("another leader", lambda: leader(cluster) not in ("", first), 30)
+    finally:
+        cluster.kubectl(*scale, "--replicas=1")
+        roll_out_operator(world)
+
+
+def api_server_restart(world: World) -> None:
+    world.strike()
+    with without(world.cluster, "kube-apiserver"):
+        pause(2)
+
+
+def etcd_restart(world: World) -> None:
+    world.strike()
+    with without(world.cluster, "etcd"):
+        pause(2)
+
+
+def unharmed(world: World) -> JSON:
+    """A pod whose container has not been restarted yet."""
+    return min(world.pods(), key=lambda pod: pod["status"]["containerStatuses"][0]["restartCount"])
+
+
+def term_while_serving(world: World) -> None:
+    struck = unharmed(world)
+    world.strike(struck)
+    terminate(struck)
+    restarted(world, struck)
+
+
+def term_while_draining(world: World) -> None:
+    """One while it serves, two while it drains: a kubelet that restarts meanwhile sends SIGTERM again."""
+    struck = unharmed(world)
+    world.strike(struck)
+    terminate(struck)
+    pause(2)
+    terminate(struck)
+    pause(2)
+    terminate(struck)
+    restarted(world, struck)
+
+
+def restarted(world: World, struck: JSON) -> None:
+    """The container of a pod that was not deleted has come again."""
+    name, before = struck["metadata"]["name"], struck["status"]["containerStatuses"][0]["restartCount"]
+
+    def again() -> bool:
+        (status,) = world.cluster.must_get("pods", world.namespace, name)["status"]["containerStatuses"]
+        return bool(status["restartCount"] > before and status["ready"])
+
+    eventually("the container again", again, world.settles_within)
+
+
+# Two blows to the same container would wait for the kubelet's back-off: in this order no pod gets a second one.
+STORIES: list[Story] = [
+    term_while_draining,
+    rolling_update,
+    operator_restart,
+    delete_pod,
+    operator_upgrade,
+    scale_up_with_a_term_while_loading,
+    scale_down,
+    leader_change,
+]
+# Last, since the control plane's own parts take some seconds to find each other again.
+BLIND_STORIES: list[Story] = [api_server_restart, etcd_restart]
+
+
+def words(story: Callable[..., object]) -> str:
+    return story.__name__.replace("_", " ")
+
+
+def nothing_is_lost(world: World, story: Story, record: Record) -> None:
+    name, probe = words(story), world.probe
+    with world.story(name):
+        story(world)
+    began = probe.blows[name]
+    going = [probe.in_flight(moment) for moment in world.gone.values() if moment >= began]
+    record(engine=world.engine, **probe.figures(name), inFlightAsPodsWent=going)
+    probe.assert_nothing_lost(name)
+    if world.engine == STAND_IN:  # vLLM's load is too light to say so of a moment that is not waited for
+        assert all(going), "a pod went when nobody was served"
+
+
+def kill_the_engine(pod: JSON) -> int | None:
+    return engine_of(pod)
+
+
+def kill_the_supervisor(pod: JSON) -> int | None:
+    """Its end is the end of the container: the kernel kills the rest."""
+    return supervisor_of(pod)
+
+
+KILLS: list[Victim] = [kill_the_engine, kill_the_supervisor]
+# The kubelet's look at its containers (1 s), its report, the endpoint controller's turn and kube-proxy's (1 s), on a
+# busy machine. Until then Kubernetes sends every second client to a port that nobody has.
+KNOWN_WITHIN = 10.0
+
+
+@contextmanager
+def patient(world: World, story: str) -> Iterator[Traffic]:
+    """The same load once more, from a client that tries again twice, which is the OpenAI client's default."""
+    words = ("--duration", "1h", "--retries", "2", *world.load)
+    with traffic(world.cluster, world.namespace, NAME, *words) as probe, probe.during(story):
+        yield probe
+
+
+def only_what_kubernetes_cannot_save(world: World, victim: Victim, record: Record) -> None:
+    """A killed server takes along what it was answering. What is sent later and lost was never accepted by anybody.
+
+    A client that tries again, as the OpenAI client does by default, loses none of the latter.
+    """
+    name = words(victim)
+    with patient(world, name) as tries_again, world.story(name):
+        struck = unharmed(world)
+        process = victim(struck)
+        assert process is not None
+        moment = world.strike(struck)
+        os.kill(process, signal.SIGKILL)
+        restarted(world, struck)
+    told, retried = world.probe.since(name, moment), tries_again.since(name, moment)
+    later = [row for row in world.probe.rows if not row.is_complete and moment <= row.sent and row.ended <= told.until]
+    lost_for = max((row.ended - moment for row in later), default=0.0)
+    record(
+        engine=world.engine,
+        **in_figures(told),
+        laterLostUntilSecond=round(lost_for, 2),
+        withRetries={**in_figures(retried), "retried": sum(1 for row in tries_again.rows if row.attempts > 1)},
+    )
+    assert told.in_flight + retried.in_flight >= 1
+    assert {row.loss for row in later} <= {Loss.NOT_CONNECTED, Loss.DISCONNECTED}, world.probe.of(name)
+    assert lost_for < KNOWN_WITHIN, world.probe.of(name)
+    assert retried.lost_later == 0, tries_again.of(name)

@@ -11,25 +11,25 @@ import pytest
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.operator import operator_metrics
-from tests.support.serving import Metrics, Server, serving
+from tests.support.serving import Metrics, Server, requests_in_flight, serving
 from tests.support.told import warnings
 
 NAME = "cut"
-# Together they take longer than the ten seconds that proxies get, and the one of this drain.
-STREAMS, TOKENS, DRAIN_SECONDS = 8, 1000, 1
+# Longer than the ten seconds that proxies get, and the one of this drain; the model was made for a quarter of it.
+STREAMS, TOKENS, DRAIN_SECONDS = 4, 4000, 1
+LONG = {"batching": {"maxModelLen": None}, "contextExtension": {"method": "yarn", "factor": 4}}
 
 
 @pytest.mark.full
 def test_streams_that_outlive_the_drain_are_ended_and_told(cluster: Cluster, namespace: str, record: Record) -> None:
-    drain, length = {"timeoutSeconds": DRAIN_SECONDS}, {"maxModelLen": 1024}
     with (
-        serving(cluster, namespace, NAME, drain=drain, batching=length) as server,
+        serving(cluster, namespace, NAME, drain={"timeoutSeconds": DRAIN_SECONDS}, **LONG) as server,
         ThreadPoolExecutor(STREAMS) as pool,
     ):
         (pod,) = server.pods()
         counted = ended(cluster, namespace)
         streams = [pool.submit(read, server) for _ in range(STREAMS)]
-        eventually("all streams run", lambda: server.metrics().value("vllm:num_requests_running") == STREAMS, 60)
+        eventually("all streams run", lambda: requests_in_flight(pod) == STREAMS, 60)
         cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--wait=false")
         ends = [stream.result() for stream in streams]
         (event,) = eventually("an Event", lambda: warnings(cluster, namespace, NAME, "StreamsEnded", 0), 60)

@@ -25,6 +25,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import pause, processes_of, throttled
 from tests.support.measured import Record
 from tests.support.services import llmservice, stand_in
+from tests.support.serving import requests_in_flight
 
 SAID = "requests wait but the engine does not move: not ready"
 PREFILL_SECONDS = 2 * HANG_UNREADY_SECONDS
@@ -68,7 +69,7 @@ def test_a_hung_engine_goes_unready_and_a_slow_or_a_starved_one_does_not(
         long_prefill = beside.submit(ask, client, "prefilling", f"@slow:{PREFILL_SECONDS}", 3)
         stream = beside.submit(ask, client, "starved", "go on", TOKENS)
         stuck = beside.submit(client.request, address("hung"), request("hung", "@hang", 3))
-        eventually("the stream under way", lambda: " 1" in in_flight(cluster, namespace, "starved"), 30)
+        eventually("the stream under way", lambda: requests_in_flight(pod_of(cluster, namespace, "starved")) == 1, 30)
 
         with stopped(pod_of(cluster, namespace, "starved")):
             pause(STARVED_SECONDS)
@@ -142,13 +143,6 @@ def whole(answer: Future[Answer], tokens: int) -> bool:
 def pod_of(cluster: Cluster, namespace: str, service: str) -> JSON:
     (pod,) = cluster.list("pods", namespace, f"llmservice.dev/service={service}")
     return pod
-
-
-def in_flight(cluster: Cluster, namespace: str, service: str) -> str:
-    """The supervisor's own count, as its metrics say it."""
-    name = pod_of(cluster, namespace, service)["metadata"]["name"]
-    page = cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{name}:8081/proxy/metrics")
-    return next(line for line in page.splitlines() if line.startswith("llmservice_server_requests_in_flight"))
 
 
 def is_ready(cluster: Cluster, namespace: str, service: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from llmservice_runtime.contract import STATE_PORT
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -65,6 +66,16 @@ class Metrics:
         """The labels of the only sample of that name: vLLM tells facts that way."""
         (sample,) = self.samples(name)
         return sample.labels
+
+
+def requests_in_flight(pod: JSON) -> float:
+    """Requests without a whole answer, as the pod's supervisor counts; 0 where it has no address or open port."""
+    try:
+        url = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
+        text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
+    except (KeyError, httpx.TransportError):
+        return 0.0
+    return Metrics(text).value("llmservice_server_requests_in_flight")
 
 
 @dataclass(frozen=True)

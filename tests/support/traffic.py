@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 from llmservice_cli.probe.report import clock
 from llmservice_cli.probe.row import Mode, Row
 from llmservice_cli.probe.tally import Mark, Stretch, stretches
-from llmservice_runtime.contract import STATE_PORT
 
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.serving import Metrics
+from tests.support.serving import requests_in_flight
 
 # Enough for an answer that is under way, through an API server that was away, to be told of.
 TOLD_WITHIN = 60.0
@@ -50,7 +48,7 @@ class Traffic:
 
     def strike(self, *pods: JSON) -> float:
         """Now is the moment of the story's blow, at which one of these pods is answering somebody."""
-        eventually("a request in flight", lambda: any(map(is_answering, pods)), BUSY_WITHIN)
+        eventually("a request in flight", lambda: any(map(requests_in_flight, pods)), BUSY_WITHIN)
         self.blows[self._story] = time.time()
         return self.blows[self._story]
 
@@ -115,16 +113,6 @@ class Traffic:
     def _read_messages(self) -> None:
         assert self.process.stderr is not None
         self.told.extend(line.rstrip() for line in self.process.stderr)
-
-
-def is_answering(pod: JSON) -> bool:
-    """Whether this pod has a request without a whole answer, as its supervisor counts; False for one that ends."""
-    try:
-        url = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
-        text = httpx.get(url, timeout=10, trust_env=False).raise_for_status().text
-    except (KeyError, httpx.TransportError):  # it has no address yet, or no open port
-        return False
-    return Metrics(text).value("llmservice_server_requests_in_flight") >= 1
 
 
 def in_figures(stretch: Stretch) -> JSON:

@@ -84,16 +84,24 @@ class World:
 
 
 @contextmanager
-def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
+def under_load(cluster: Cluster, namespace: str, service: JSON, within: float, *load: str) -> Iterator[Traffic]:
+    """A service that is ready, in a namespace of its own, with requests on it; none is lost but in stories."""
+    name = service["metadata"]["name"]
     make_namespace(cluster, namespace)
     try:
         cluster.apply(service, namespace)
-        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=within)
-        with traffic(cluster, namespace, NAME, "--duration", "1h", *load) as probe:
-            yield World(cluster, namespace, engine, load, probe, within)
+        cluster.wait_condition(namespace, name, "Ready", "True", timeout=within)
+        with traffic(cluster, namespace, name, "--duration", "1h", *load) as probe:
+            yield probe
         assert probe.unaccounted() == [], "between the stories"
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@contextmanager
+def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
+    with under_load(cluster, namespace, service, within, *load) as probe:
+        yield World(cluster, namespace, engine, load, probe, within)
 
 
 Story = Callable[[World], None]

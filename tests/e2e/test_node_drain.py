@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.disturbances import under_load
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, pods_by_node, second_node, spread
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
 from tests.support.services import llmservice, stand_in
-from tests.support.traffic import Traffic, traffic
+from tests.support.traffic import Traffic
 
 NAME = "spread"
 
@@ -55,15 +55,8 @@ class World:
 
 @contextmanager
 def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
-    make_namespace(cluster, namespace)
-    try:
-        cluster.apply(service, namespace)
-        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=within)
-        with traffic(cluster, namespace, NAME, "--duration", "1h", *load) as probe:
-            yield World(cluster, namespace, engine, probe, within)
-        assert probe.unaccounted() == [], "between the stories"
-    finally:
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    with under_load(cluster, namespace, service, within, *load) as probe:
+        yield World(cluster, namespace, engine, probe, within)
 
 
 def both_nodes_are_drained(world: World, record: Record) -> None:

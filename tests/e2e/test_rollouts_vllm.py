@@ -22,7 +22,7 @@ from llmservice_operator.planner.room import requests_of
 
 from localcluster.configs import PAUSE
 from localcluster.network import NODE
-from tests.e2e.conftest import make_namespace
+from tests.e2e.disturbances import under_load
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import pause
@@ -32,7 +32,7 @@ from tests.support.rolling import is_ready, restarts
 from tests.support.services import llmservice, merge
 from tests.support.simulated_node import TOLERATION, give_up, simulated_node
 from tests.support.told import before, told_fully
-from tests.support.traffic import Traffic, traffic
+from tests.support.traffic import Traffic
 from tests.support.watching import watching
 
 pytestmark = pytest.mark.full
@@ -81,19 +81,12 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(cluster: Cluster) -> Iterator[World]:
-    make_namespace(cluster, NAMESPACE)
     placed = merge(spread(NAME), {"spec": {"tolerations": [TOLERATION]}})
     # The plan would keep back what is to fail.
     service = llmservice(NAME, fitPolicy="Ignore", drain={"timeoutSeconds": 60}, podTemplate=placed)
-    try:
-        cluster.apply(service, NAMESPACE)
-        cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=STARTED_WITHIN)
-        load = ("--rate", "1", "--output-tokens", "16,64", "--duration", "1h")
-        with traffic(cluster, NAMESPACE, NAME, *load) as probe:
-            yield World(cluster, probe, rolling.rollout(cluster, NAMESPACE, NAME)["stableRevision"])
-        assert probe.unaccounted() == [], "between the stories"
-    finally:
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    load = ("--rate", "1", "--output-tokens", "16,64")
+    with under_load(cluster, NAMESPACE, service, STARTED_WITHIN, *load) as probe:
+        yield World(cluster, probe, rolling.rollout(cluster, NAMESPACE, NAME)["stableRevision"])
 
 
 def test_a_revision_that_vllm_refuses_stops_and_is_gone_back_from(world: World, record: Record) -> None:

@@ -25,7 +25,7 @@ from localcluster.network import NODE
 from tests.e2e.disturbances import under_load
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.host import pause
+from tests.support.host import engine_of, pause
 from tests.support.measured import Record
 from tests.support.nodes import spread
 from tests.support.rolling import is_ready, restarts
@@ -261,7 +261,7 @@ def test_the_next_version_of_the_operator_restarts_nothing_until_it_is_asked_to(
             eventually("a pod on it", lambda: is_on(world, LOST), 30)
             node.lose()
             give_up(cluster, LOST)
-            eventually("another in its place", lambda: len(world.pods()) == 2 and not is_on(world, LOST), 60)
+            eventually("vLLM in its place", lambda: len(world.pods()) == 2 == len(loaded(world)), 60)
         there = world.pods()
         assert served in there
         assert restarts(there[served]) == 0
@@ -290,6 +290,11 @@ def every_pod(world: World) -> list[str]:
 
 def is_on(world: World, node: str) -> bool:
     return any(pod["spec"].get("nodeName") == node for pod in world.pods().values())
+
+
+def loaded(world: World) -> list[str]:
+    """Pods with a vLLM in them, ready or not."""
+    return [uid for uid, pod in world.pods().items() if engine_of(pod) is not None]
 
 
 def is_of_next(pod: JSON) -> bool:

@@ -109,6 +109,6 @@ def test_drains_lose_nothing(cluster: Cluster, home: None, record: Record) -> No
 @pytest.mark.full
 def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, home: None, record: Record) -> None:
     service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
-    load = ("--rate", "1", "--output-tokens", "64,256")
+    load = ("--rate", "0.5", "--output-tokens", "64,256")
     with second_node(cluster, engine=True), world(cluster, "e2e-drain-vllm", "vLLM", service, 600, *load) as made:
         both_nodes_are_drained(made, record)

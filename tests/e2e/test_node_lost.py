@@ -50,7 +50,7 @@ CASES = (
         ("--rate", "6", "--output-tokens", "10,40", "--timeout", "15"),
         120,
     ),
-    Case("vLLM", llmservice(NAME, **TWICE), ("--rate", "1", "--output-tokens", "64,256", "--timeout", "60"), 400),
+    Case("vLLM", llmservice(NAME, **TWICE), ("--rate", "0.5", "--output-tokens", "64,256", "--timeout", "60"), 400),
 )
 
 

@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 SYNCED := .venv/.synced
-ENGINE := .venv/.synced-vllm
+WITH_VLLM := .venv/.synced-vllm
 KUBECONTEXT ?=
 
 .PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench calibration lint format crds operator engine clean
@@ -16,10 +16,10 @@ demo: $(SYNCED) ## from nothing to an answered chat completion (KUBECONTEXT=name
 	@$(PYTHON) -m localcluster demo $(if $(KUBECONTEXT),--context "$(KUBECONTEXT)") \
 	  $(if $(OPERATOR_IMAGE),--operator-image "$(OPERATOR_IMAGE)") $(if $(CPU_IMAGE),--cpu-image "$(CPU_IMAGE)")
 
-test: $(ENGINE) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
+test: $(WITH_VLLM) ## lint, types, layers, unit, contract and end-to-end tests, on a real local cluster
 	@scripts/test
 
-test-full: $(ENGINE) ## test, and every serving technique on real engines
+test-full: $(WITH_VLLM) ## test, and every serving technique on real engines
 	@scripts/test --full
 
 test-gpu: $(SYNCED) ## what only a GPU shows, on the cluster of KUBECONTEXT; says why where it skips
@@ -39,7 +39,7 @@ operator: $(SYNCED) ## rebuild the operator's image and put it into the running 
 	@$(PYTHON) -m localcluster images --only operator
 	@$(PYTHON) -m localcluster install
 
-unit: $(ENGINE) ## unit tests (no cluster)
+unit: $(WITH_VLLM) ## unit tests (no cluster)
 	@.venv/bin/pytest tests/unit
 
 contract: $(SYNCED) ## manifests against the running cluster's API server
@@ -73,7 +73,7 @@ crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 	@$(PYTHON) -m llmservice_operator.api.crd
 	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 
-engine: $(ENGINE) ## the Python packages with vLLM and PyTorch in .venv, for the tests and the tiny model
+engine: $(WITH_VLLM) ## the Python packages with vLLM and PyTorch in .venv, for the tests and the tiny model
 
 clean: ## remove the virtual environment and caches of this clone (not the cluster: cluster-down)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -83,7 +83,7 @@ $(SYNCED): pyproject.toml uv.lock
 	@scripts/uv sync --frozen --all-extras --inexact
 	@touch $@
 
-$(ENGINE): pyproject.toml uv.lock
+$(WITH_VLLM): pyproject.toml uv.lock
 	@echo "installing the Python packages of uv.lock and vLLM into .venv (6 GB; uv keeps them in its cache)" >&2
 	@scripts/uv sync --frozen --all-extras --all-groups
 	@touch $@ $(SYNCED)

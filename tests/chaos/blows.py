@@ -40,6 +40,8 @@ from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, o
 ANSWERS_WITHIN = 60.0
 # A killed server's requests are lost until kubelet, endpoint controller and kube-proxy have had their turns.
 KNOWN_WITHIN = 10.0
+# Its controllers watch again after pauses that grow to half a minute; until then a pod that ends goes on being asked.
+CATCHES_UP_WITHIN = 60.0
 
 
 class Missed(str):
@@ -58,6 +60,16 @@ class Window:
     why: str
 
 
+@dataclass(frozen=True)
+class Unnoticed:
+    """A pod under load that was told to end soon after a component was away."""
+
+    name: str
+    pod: str
+    since: float
+    component: str
+
+
 @dataclass
 class Blows:
     """One run's hand on the cluster."""
@@ -70,6 +82,9 @@ class Blows:
     windows: list[Window] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     fallen: Counter[str] = field(default_factory=Counter)
+    _back: tuple[str, float] = ("", 0.0)
+    """Which component was away last, and when it came back."""
+    _unnoticed: list[Unnoticed] = field(default_factory=list)
 
     def carry_out(self, step: Step) -> None:
         """At its time or, where the one before took longer, at once."""
@@ -80,6 +95,25 @@ class Blows:
         line = f"{time.time() - self.began:7.1f} s  {in_words(step.action)}" + (f": {what}" if what else "")
         self.log.append(line)
         print(line, flush=True)
+        self.all_noticed()
+
+    def all_noticed(self) -> bool:
+        """Whether the endpoint controller has told of every end; those that it has told of get their windows."""
+        for end in [end for end in self._unnoticed if not self._is_told_ready(end)]:
+            self._unnoticed.remove(end)
+            why = f"a pod ended soon after {end.component} was away"
+            self.windows.append(Window(end.name, end.since, time.time() + KNOWN_WITHIN, why))
+        return not self._unnoticed
+
+    def _is_told_ready(self, end: Unnoticed) -> bool:
+        slices = self._items("endpointslices", f"kubernetes.io/service-name={end.name}")
+        endpoints = [endpoint for each in slices for endpoint in each.get("endpoints") or ()]
+        return any(e["targetRef"]["name"] == end.pod and e["conditions"].get("ready") for e in endpoints)
+
+    def _ends(self, name: str, pod: str, since: float) -> None:
+        component, back = self._back
+        if name in PROBED and since - back < CATCHES_UP_WITHIN:
+            self._unnoticed.append(Unnoticed(name, pod, since, component))
 
     def _do(self, action: Action) -> str:
         match action:
@@ -194,6 +228,8 @@ class Blows:
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
             answer = self._ask("POST", f"{self._path('pods', pod)}/eviction", content=json.dumps(body))
             assert answer.status_code in (200, 201, 404, 429), answer.text
+            if answer.status_code in (200, 201):
+                self._ends(name, pod, time.time())
             return str(pod) if answer.status_code in (200, 201) else Missed(f"{pod}: not now")
         if how == "kill":
             self.windows.append(Window(name, time.time(), time.time() + KNOWN_WITHIN, "a killed pod"))
@@ -229,8 +265,13 @@ class Blows:
         unsettled = [name for name in PROBED if not self._is_settled(name)]
         with without(self.cluster, component, how):
             pause(seconds)
+        self._back = component, time.time()
         ended = time.time() + KNOWN_WITHIN
         self.windows += [Window(name, began, ended, f"a pod ended while {component} was away") for name in unsettled]
+        for name in unsettled:
+            for pod in self._items("pods", f"llmservice.dev/service={name}"):
+                if "deletionTimestamp" in pod["metadata"]:
+                    self._ends(name, pod["metadata"]["name"], began)
         return f"while pods of {', '.join(unsettled)} came and went" if unsettled else ""
 
     def _is_settled(self, name: str) -> bool:

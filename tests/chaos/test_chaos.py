@@ -106,6 +106,7 @@ def run(cluster: Cluster, blows: Blows, steps: Sequence[Step], within: float) ->
             blows.carry_out(step)
         for name in PROBED:
             cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=within)
+        eventually("all ends noticed", blows.all_noticed, within)
         blows.ended = time.time()
     return probes
 

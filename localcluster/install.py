@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,10 +91,21 @@ def install(
     settings = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
     settings += [word for name, number in numbers.items() for word in ("--set", f"{name}={number}")]
     with progress.step(f"helm: release {RELEASE} in namespace {NAMESPACE}"):
+        if target.context is None:
+            _end_interrupted(target)
         target.helm(
             "upgrade", "--install", RELEASE, chart, "--namespace", NAMESPACE, "--create-namespace",
             "--wait", "--timeout", "180s", *settings,
         )  # fmt: skip
+
+
+def _end_interrupted(target: Target) -> None:
+    """An upgrade whose process was killed stays pending, and Helm refuses the next one until somebody goes back."""
+    where = ("--namespace", NAMESPACE)
+    pending = json.loads(target.helm("list", *where, "--pending", "--output", "json"))
+    for release in pending:
+        is_first = int(release["revision"]) == 1
+        target.helm("uninstall" if is_first else "rollback", release["name"], *where)
 
 
 def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:

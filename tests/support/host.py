@@ -15,7 +15,11 @@ from localcluster.cluster import Host, component_environment
 from localcluster.paths import ClusterPaths
 from tests.support.cluster import JSON, Cluster, eventually
 
-COMPONENTS = {"etcd": components.etcd, "kube-apiserver": components.apiserver}
+COMPONENTS = {
+    "etcd": components.etcd,
+    "kube-apiserver": components.apiserver,
+    "kube-controller-manager": components.controller_manager,
+}
 
 
 def processes_of(pod: JSON) -> Mapping[int, str]:

@@ -68,8 +68,11 @@ def own_namespace(cluster: Cluster) -> Iterator[None]:
 
 
 def controllers_anew(cluster: Cluster) -> None:
-    """Tests made CRDs and deleted them. The garbage collector goes on asking for their objects, and when the API server
-    comes back after an end it collects nothing before all that it asks for is listed (Kubernetes 1.36)."""
+    """Ones that never knew of the CRDs that other tests made and deleted.
+
+    Kubernetes 1.36 was seen to go on asking for such objects, and to collect no garbage for minutes after the API
+    server had been away; that the one is the cause of the other is a guess.
+    """
     with without(cluster, "kube-controller-manager"):
         pass
 
@@ -93,7 +96,8 @@ def test_chaos(cluster: Cluster, seed: int, seconds: float, engine: Engine, reco
 
 def rates(steps: Sequence[Step]) -> Mapping[str, float]:
     """How many requests a second each service gets that must lose none."""
-    return {name: RATE[desired.engine] for name in PROBED if (desired := outcome(steps)[name]) is not None}
+    wanted = outcome(steps)
+    return {name: RATE[desired.engine] for name in PROBED if (desired := wanted[name]) is not None}
 
 
 def run(cluster: Cluster, blows: Blows, steps: Sequence[Step], within: float) -> dict[str, Traffic]:

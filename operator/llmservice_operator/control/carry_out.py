@@ -58,9 +58,10 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
     """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
     try:
         there = await ctx.kube.look(BY_KIND[apply.kind], parent.namespace, apply.name)
+        owner = controller_of(there) if there is not None else None
         if there is not None and not _may_take(there, parent):
-            return _refused(apply, _unread_owner(apply, controller_of(there), parent), ctx, memory, log)
-        await _send(apply, None if there is None or controller_of(there) is None else there["uid"], ctx)
+            return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
+        await _send(apply, None if there is None or owner is None else there["uid"], ctx)
     except (Conflict, Invalid, Forbidden) as error:
         message = str(error) if isinstance(error, Forbidden) and not isinstance(error, Refused) else error.message
         return _refused(apply, Refusal(error.code, message), ctx, memory, log)

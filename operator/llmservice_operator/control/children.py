@@ -68,8 +68,10 @@ def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Ite
     An orphaned Service speaks of an orphaned list, which is to be adopted too.
     """
     endpoint = observed.service
-    is_ours = endpoint is not None and ownership(endpoint, service) is Ownership.OURS
-    if endpoint is None or not is_ours or endpoint.adapters != adapters.digest(service):
+    told = None
+    if endpoint is not None and ownership(endpoint, service) is Ownership.OURS:
+        told = endpoint.adapters
+    if told != adapters.digest(service):
         yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -115,11 +116,12 @@ class LogReader:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        rest = b""
+        rest = unwritten = b""
         while chunk := os.read(self._source, 65536):
-            _write_all(self._target, chunk)
+            unwritten = _write_lines(self._target, unwritten + chunk)
             *lines, rest = re.split(rb"[\r\n]", rest[-LINE_LIMIT:] + chunk)
             self._take(lines)
+        _write_all(self._target, unwritten)
         self._take([rest])
         os.close(self._source)
 
@@ -128,6 +130,22 @@ class LogReader:
             if text := raw.decode(errors="replace").rstrip():
                 self.tail.append(text[:LINE_LIMIT])
                 self._on_line(text[:LINE_LIMIT])
+
+
+def _write_lines(descriptor: int, data: bytes) -> bytes:
+    """Write the whole lines, and what is too long to be one; the rest.
+
+    The supervisor writes its own lines to the same pipe, which keeps writes of up to PIPE_BUF bytes in one piece; and
+    Python prints a line's text and its end in two writes. A container's log is kept by lines: nobody sees them later.
+    """
+    while data:
+        ends = data.rfind(b"\n", 0, select.PIPE_BUF) + 1
+        if not ends and len(data) < select.PIPE_BUF:
+            break
+        ends = ends or select.PIPE_BUF
+        _write_all(descriptor, data[:ends])
+        data = data[ends:]
+    return data
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

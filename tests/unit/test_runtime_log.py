@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import select
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,23 @@ def test_everything_is_copied_and_the_tail_kept() -> None:
     assert seen[-3:] == ["10%", "20%", "no end"]
     assert len(log.tail) == TAIL_LINES
     assert seen[:2] == ["line 0", "line 1"]
+
+
+def test_a_line_of_anothers_does_not_land_in_the_middle_of_one() -> None:
+    """The supervisor says its own on the same pipe, and Python prints a line's text and its end in two writes."""
+    source, writer = os.pipe()
+    reader, target = os.pipe()
+    read: queue.Queue[str] = queue.Queue()
+    log = LogReader(source, target, read.put)
+    os.write(writer, b"10%\rhalf of")
+    assert read.get(timeout=5) == "10%"
+    os.write(target, b"ours\n")
+    os.write(writer, b" a line\n" + b"x" * select.PIPE_BUF + b"y\nno end")
+    os.close(writer)
+    log.join(5)
+    os.close(target)
+    with open(reader, "rb") as copied:
+        assert copied.read() == b"ours\n10%\rhalf of a line\n" + b"x" * select.PIPE_BUF + b"y\nno end"
 
 
 def _available(descriptor: int) -> bytes:

@@ -32,8 +32,9 @@ def test_streams_that_outlive_the_drain_are_ended_and_told(cluster: Cluster, nam
         eventually("all streams run", lambda: requests_in_flight(pod) == STREAMS, 60)
         cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--wait=false")
         ends = [stream.result() for stream in streams]
+        record(engine="vLLM", streams=STREAMS, ends=ends)
         (event,) = eventually("an Event", lambda: warnings(cluster, namespace, NAME, "StreamsEnded", 0), 60)
-        record(engine="vLLM", streams=STREAMS, ends=ends, message=event["message"])
+        record(message=event["message"])
         assert [end for end in ends if end["finish_reason"] in ("length", "stop")] == []
         assert f"{STREAMS} streams" in event["message"]
         assert pod["metadata"]["name"] in event["message"]

@@ -116,7 +116,7 @@ def test_a_line_of_anothers_does_not_land_in_the_middle_of_one() -> None:
     os.close(writer)
     log.join(5)
     os.close(target)
-    with open(reader, "rb") as copied:
+    with os.fdopen(reader, "rb") as copied:
         assert copied.read() == b"ours\n10%\rhalf of a line\n" + b"x" * select.PIPE_BUF + b"y\nno end"
 
 

@@ -70,7 +70,8 @@ def throttled(pod: JSON, share: float) -> Iterator[None]:
     try:
         yield
     finally:
-        quota.write_text(before)
+        with contextlib.suppress(FileNotFoundError):  # the pod has ended
+            quota.write_text(before)
 
 
 @contextlib.contextmanager

@@ -118,10 +118,20 @@ class Api(KubeClient):
         return live
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        version: str | None = None,
+        propagation: str = "Background",
     ) -> dict[str, Any] | None:
         self._called(f"delete {resource.kind} {uid}")
-        live = self.objects.pop((resource.kind, name), None)
+        live = self.objects.get((resource.kind, name))
+        if live is not None and version not in (None, live["metadata"]["resourceVersion"]):
+            raise Conflict("another version", code=409)
+        self.objects.pop((resource.kind, name), None)
         if live is not None and live["metadata"].get("finalizers"):
             return {**live, "metadata": {**live["metadata"], "deletionTimestamp": "now"}}
         return None

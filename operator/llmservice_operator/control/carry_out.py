@@ -171,8 +171,10 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
     try:
         if uid is None and (uid := await _own_uid(prune, parent, ctx)) is None:
             return
-        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
-    except Conflict:
+        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid, version=prune.version)
+    except Conflict as conflict:
+        if prune.version is not None:
+            raise Changed(f"{prune.kind} {prune.name} changed before it was deleted") from conflict
         remains = None  # another object has the name by now; the watch will show it
     ctx.metrics.writes.labels(prune.kind, "delete").inc()
     log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)

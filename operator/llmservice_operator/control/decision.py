@@ -52,6 +52,8 @@ class Prune:
     uid: str | None
     """None where the operator may not read it: whose it is has to be found out first."""
     reason: str
+    version: str | None = None
+    """Only as it was seen: it may be somebody else's meanwhile, ours for example."""
 
 
 @dataclass(frozen=True, slots=True)

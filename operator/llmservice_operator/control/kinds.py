@@ -30,6 +30,9 @@ MANAGED_BY = "app.kubernetes.io/managed-by=llmservice-operator"
 
 JSON = Mapping[str, Any]
 
+_IDENTITY = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+"""What is kept of an LLMService's metadata."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParentFacts:
@@ -53,11 +56,7 @@ class ParentFacts:
         """Project one LLMService."""
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
-        kept = {
-            name: metadata[name]
-            for name in ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
-            if name in metadata
-        }
+        kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
         requested = annotations.get(UPDATE_REQUESTED_ANNOTATION)
         if requested is not None:
             kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}

@@ -15,6 +15,7 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, TurnOf, soonest
 from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
+from llmservice_operator.control.left_behind import without_left_behind
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
@@ -153,7 +154,8 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
     try:
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:
-        return ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
+        decision = ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
+        return without_left_behind(decision, parent.obj["metadata"], around, ctx.now())
     now = ctx.now()
     decision = ctx.decide(service, around, ctx.settings, now)
     while decision.lack is not None:
@@ -161,7 +163,7 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
         decision = ctx.decide(service, around, ctx.settings, now)
     if around.room is None:
         ctx.memory(key, parent.uid).room = None  # all nodes of a cluster are a lot to keep for nothing
-    return decision
+    return without_left_behind(decision, parent.obj["metadata"], around, now)
 
 
 async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Observed:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tests.chaos.faults import Kind, Weather
-from tests.support.services import llmservice, merge, stand_in
+from tests.support.services import merge, one_of_several, stand_in
 
 JSON = dict[str, Any]
 Engine = Literal["stand-in", "vllm"]
@@ -34,7 +34,7 @@ class Desired:
         behaviour: dict[str, Any] = {"start_seconds": 1, "tokens_per_second": 40}
         if self.fails:
             behaviour["fails"] = self.fails
-        made = stand_in(name, behaviour, **spec) if self.engine == "stand-in" else llmservice(name, **spec)
+        made = stand_in(name, behaviour, **spec) if self.engine == "stand-in" else one_of_several(name, **spec)
         extra = {"runtime": {"extraArgs": ["--no-such-flag"]}} if self.unknown_flag else {}
         return merge(made, {"spec": {**({"paused": True} if self.paused else {}), **extra}})
 

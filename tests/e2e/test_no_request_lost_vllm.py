@@ -23,7 +23,7 @@ from tests.e2e.disturbances import (
 )
 from tests.support.cluster import Cluster
 from tests.support.measured import Record
-from tests.support.services import llmservice
+from tests.support.services import one_of_several
 
 pytestmark = pytest.mark.full
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.full
 @pytest.fixture(scope="module")
 def real(cluster: Cluster) -> Iterator[World]:
     """vLLM itself, twice: two processors leave room for little load, and starts take a minute."""
-    service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60})
+    service = one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60})
     load = ("--rate", "0.5", "--output-tokens", "64,256")
     with world(cluster, "e2e-no-loss-vllm", VLLM, service, 600, *load) as made:
         yield made

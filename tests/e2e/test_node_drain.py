@@ -13,7 +13,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, pods_by_node, second_node, spread
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
-from tests.support.services import llmservice, stand_in
+from tests.support.services import one_of_several, stand_in
 from tests.support.traffic import Traffic
 
 NAME = "spread"
@@ -108,7 +108,7 @@ def test_drains_lose_nothing(cluster: Cluster, home: None, record: Record) -> No
 
 @pytest.mark.full
 def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, home: None, record: Record) -> None:
-    service = llmservice(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
+    service = one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
     load = ("--rate", "0.5", "--output-tokens", "64,256")
     with second_node(cluster, engine=True), world(cluster, "e2e-drain-vllm", "vLLM", service, 600, *load) as made:
         both_nodes_are_drained(made, record)

@@ -17,7 +17,7 @@ from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import SECOND, SecondNode, await_condition, cordoned, pods_by_node, second_node, spread
-from tests.support.services import llmservice, merge, stand_in
+from tests.support.services import merge, one_of_several, stand_in
 from tests.support.told import TOLD_WITHIN, before, told_fully
 from tests.support.traffic import Traffic, in_figures, traffic
 
@@ -50,7 +50,7 @@ CASES = (
         ("--rate", "6", "--output-tokens", "10,40", "--timeout", "15"),
         120,
     ),
-    Case("vLLM", llmservice(NAME, **TWICE), ("--rate", "0.5", "--output-tokens", "64,256", "--timeout", "60"), 400),
+    Case("vLLM", one_of_several(NAME, **TWICE), ("--rate", "0.5", "--output-tokens", "64,256", "--timeout", "60"), 400),
 )
 
 

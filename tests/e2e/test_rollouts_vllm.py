@@ -29,7 +29,7 @@ from tests.support.host import engine_of, pause
 from tests.support.measured import Record
 from tests.support.nodes import spread
 from tests.support.rolling import is_ready, restarts
-from tests.support.services import llmservice, merge
+from tests.support.services import merge, one_of_several
 from tests.support.simulated_node import TOLERATION, give_up, simulated_node
 from tests.support.told import before, told_fully
 from tests.support.traffic import Traffic
@@ -83,7 +83,7 @@ class World:
 def world(cluster: Cluster) -> Iterator[World]:
     placed = merge(spread(NAME), {"spec": {"tolerations": [TOLERATION]}})
     # The plan would keep back what is to fail.
-    service = llmservice(NAME, fitPolicy="Ignore", drain={"timeoutSeconds": 60}, podTemplate=placed)
+    service = one_of_several(NAME, fitPolicy="Ignore", drain={"timeoutSeconds": 60}, podTemplate=placed)
     load = ("--rate", "1", "--output-tokens", "16,64")
     with under_load(cluster, NAMESPACE, service, STARTED_WITHIN, *load) as probe:
         yield World(cluster, probe, rolling.rollout(cluster, NAMESPACE, NAME)["stableRevision"])

@@ -31,6 +31,13 @@ def llmservice(name: str, **spec: Any) -> JSON:
     }
 
 
+def one_of_several(name: str, **spec: Any) -> JSON:
+    """A manifest for a machine that several engines share: each by itself would bind its threads to the same core."""
+    floating = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    env = [{"name": name, "value": value} for name, value in floating.items()]
+    return llmservice(name, **merge({"runtime": {"env": env}}, spec))
+
+
 def idle(name: str, **spec: Any) -> JSON:
     """A service with every child object and no pod: for what needs no engine."""
     return llmservice(name, **merge({"scaling": {"replicas": 0}}, spec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -155,7 +156,12 @@ def series(version: str) -> str | None:
 def flag_table(version: str) -> FlagTable:
     """The table for a version; read when it is asked for, since most processes need one of them."""
     wanted = series(version)
-    if wanted not in known_versions():
+    if wanted is None or wanted not in known_versions():
         raise UnknownVersion(f"no flag table for vLLM {version}; known: {', '.join(known_versions())}")
+    return _made(wanted)
+
+
+@functools.cache
+def _made(wanted: str) -> FlagTable:
     rows = importlib.import_module(f"llmservice_runtime.flag_table_{wanted.replace('.', '_')}")
     return FlagTable(rows.VERSION, tuple(Flag(*row) for row in rows.FLAGS))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -54,7 +55,25 @@ def problems(spec: LLMServiceSpec) -> tuple[Problem, ...]:
 
 def verdicts(combination: Combination) -> tuple[Problem, ...]:
     """A problem for each row that a combination falls into, in the matrix's order."""
-    return tuple(_problem(row, combination) for row in ROWS if matches(row, combination.values))
+    filed, values = _filed(), combination.values
+    numbers = sorted(number for said in values.items() for number in filed.get(said, ()))
+    return tuple(_problem(ROWS[number], combination) for number in numbers if matches(ROWS[number], values))
+
+
+@functools.cache
+def _filed() -> Mapping[tuple[str, str], Sequence[int]]:
+    """Numbers of rows by a dimension and value that they refuse and that no plain service has.
+
+    Such a dimension is in every row, or the plainest service would be refused. So of hundreds of rows a look at a
+    service reads those few of what it says itself.
+    """
+    plain = Combination.from_spec(LLMServiceSpec.model_validate({"model": {"uri": "hf://plain/service"}})).values
+    filed: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(ROWS):
+        rare = next(dimension for dimension, some in row.when.items() if plain.get(dimension) not in some)
+        for value in row.when[rare]:
+            filed.setdefault((rare, value), []).append(number)
+    return filed
 
 
 def matches(row: Row, values: Mapping[str, str]) -> bool:

@@ -43,6 +43,17 @@ def left(name: str, found: Found) -> list[str]:
     return service + [f"{plural}/{item['metadata']['name']}" for plural in kinds for item in of(name, plural, found)]
 
 
+def taken_over(name: str, found: Found, by: str) -> list[str]:
+    """Orphans of the service's name that somebody edited before they were adopted: they are not taken from him."""
+    return [
+        f"{plural}/{item['metadata']['name']}"
+        for plural in CHILDREN
+        for item in of(name, plural, found)
+        if not item["metadata"].get("ownerReferences")
+        and any(entry["manager"] == by for entry in item["metadata"]["managedFields"])
+    ]
+
+
 def unlike(name: str, desired: Desired, found: Found) -> str:
     """How children and pods differ from a spec that was accepted and is not held; nothing when they do not."""
     checks = (_deployment, _service, _budget, _pods)

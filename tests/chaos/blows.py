@@ -38,6 +38,8 @@ from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, o
 
 # The API server is away for five seconds at the most, and etcd's leader takes a moment.
 ANSWERS_WITHIN = 60.0
+# The field manager of all edits that are not the users' of the services.
+SOMEBODY = "somebody-else"
 # A killed server's requests are lost until kubelet, endpoint controller and kube-proxy have had their turns.
 KNOWN_WITHIN = 10.0
 # Its controllers watch again after pauses that grow to half a minute; until then a pod that ends goes on being asked.
@@ -202,7 +204,7 @@ class Blows:
 
     def _foreign_edit(self, name: str, plural: str, patch: Mapping[str, Any]) -> str:
         answer = self._patch(
-            self._path(plural, name), patch, "application/strategic-merge-patch+json", fieldManager="somebody-else"
+            self._path(plural, name), patch, "application/strategic-merge-patch+json", fieldManager=SOMEBODY
         )
         assert answer.status_code in (200, 404, 409), answer.text
         return "" if answer.status_code == 200 else Missed(f"HTTP {answer.status_code}")
@@ -288,7 +290,7 @@ class Blows:
         moment = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         path = self._path("leases", OPERATOR, OPERATOR_NAMESPACE)
         body = {"spec": {"renewTime": moment, "acquireTime": moment}}
-        answer = self._patch(path, body, "application/merge-patch+json", fieldManager="somebody-else")
+        answer = self._patch(path, body, "application/merge-patch+json", fieldManager=SOMEBODY)
         assert answer.status_code in (200, 404, 409), answer.text
         return ""
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from localcluster.network import GATEWAY
 from tests.chaos import aftermath
 from tests.chaos.actions import Engine, Step, Storm
-from tests.chaos.belongings import orphans, stuck
-from tests.chaos.blows import Blows
+from tests.chaos.belongings import Found, orphans, stuck, taken_over
+from tests.chaos.blows import SOMEBODY, Blows
 from tests.chaos.plan import PROBED, outcome, plan
 from tests.chaos.proxy import FaultyWay, serving
 from tests.support.audit import writes_since
@@ -134,8 +134,19 @@ def settle(cluster: Cluster, steps: Sequence[Step], within: float) -> None:
         wrong = {name: how for name, how in wrong.items() if how}
         if not wrong:
             return
+        for name in wrong:
+            heed(cluster, name, found)
         assert time.monotonic() < deadline, json.dumps(wrong, indent=1)
         pause(1)
+
+
+def heed(cluster: Cluster, name: str, found: Found) -> None:
+    """What the status asks of somebody who edited what an orphaned service left, before it came again: delete it."""
+    service = next((each for each in found["llmservices"] if each["metadata"]["name"] == name), {})
+    if (service.get("status", {}).get("failure") or {}).get("reason") == "NameConflict":
+        for named in taken_over(name, found, SOMEBODY):
+            print(f"the status of {name} says NameConflict: deleting {named}, as it asks for", flush=True)
+            cluster.kubectl("delete", named, "-n", NAMESPACE, "--ignore-not-found")
 
 
 def check_aftermath(cluster: Cluster, blows: Blows, probes: dict[str, Traffic], steps: Sequence[Step]) -> None:

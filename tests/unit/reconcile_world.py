@@ -35,6 +35,7 @@ def parent(version: int = 1, *, uid: str = "u-1", generation: int = 1, uri: str 
         "uid": uid,
         "resourceVersion": str(version),
         "generation": generation,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
         **more,
     }
     return {"metadata": metadata, "spec": {"model": {"uri": uri}}, "status": {}}
@@ -118,20 +119,10 @@ class Api(KubeClient):
         return live
 
     async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str,
-        version: str | None = None,
-        propagation: str = "Background",
+        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
     ) -> dict[str, Any] | None:
         self._called(f"delete {resource.kind} {uid}")
-        live = self.objects.get((resource.kind, name))
-        if live is not None and version not in (None, live["metadata"]["resourceVersion"]):
-            raise Conflict("another version", code=409)
-        self.objects.pop((resource.kind, name), None)
+        live = self.objects.pop((resource.kind, name), None)
         if live is not None and live["metadata"].get("finalizers"):
             return {**live, "metadata": {**live["metadata"], "deletionTimestamp": "now"}}
         return None
@@ -140,6 +131,11 @@ class Api(KubeClient):
         self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
     ) -> dict[str, Any]:
         self._called(f"patch {resource.kind}")
+        for operation in operations:
+            if operation["op"] == "replace" and operation["path"].startswith("/metadata/ownerReferences/0/uid"):
+                live = self.objects[resource.kind, name]
+                reference = {**live["metadata"]["ownerReferences"][0], "uid": operation["value"]}
+                live["metadata"] = {**live["metadata"], "ownerReferences": [reference]}
         return self._store(self.objects[resource.kind, name], self.objects[resource.kind, name]["metadata"]["uid"])
 
     async def create_event(self, event: Mapping[str, Any]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import Apply, Decision, Prune
+from llmservice_operator.control.decision import Apply, Decision, Inherit, Prune
 from llmservice_operator.control.kinds import PARENT, PROJECTIONS, ParentFacts
+from llmservice_operator.control.left_behind import handed_over
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
 from llmservice_operator.kube.resources import BY_KIND
@@ -23,7 +24,12 @@ class Changed(KubeError):
 
 
 async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """Applies in their order, then prunes. False: one was refused, which ends the round and is remembered."""
+    """What is inherited first, then applies in their order, then prunes.
+
+    False: an apply was refused, which ends the round and is remembered.
+    """
+    for inherit in decision.inherit:
+        await _inherit(inherit, parent, ctx, log)
     for apply in decision.apply:
         carry = _apply_unread if apply.is_unread else _apply
         if not await carry(apply, parent, ctx, memory, log):
@@ -31,6 +37,21 @@ async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memor
     for prune in decision.prune:
         await _prune(prune, parent, ctx, memory, log)
     return True
+
+
+async def _inherit(inherit: Inherit, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """As it is now, whatever the cache took it for."""
+    resource = BY_KIND[inherit.kind]
+    live = await ctx.kube.get(resource, parent.namespace, inherit.name)
+    if live is None:
+        ctx.cache.remove(inherit.kind, parent.namespace, inherit.name, inherit.uid)
+        return
+    operations = handed_over(live, inherit, parent.uid)
+    if operations is not None:
+        live = await ctx.kube.json_patch(resource, parent.namespace, inherit.name, operations, manager=MANAGER)
+        ctx.metrics.writes.labels(inherit.kind, "patch").inc()
+        log.info("took %s %s over from an earlier LLMService of this name", inherit.kind, inherit.name)
+    ctx.cache.update(inherit.kind, live)
 
 
 async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
@@ -171,10 +192,8 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
     try:
         if uid is None and (uid := await _own_uid(prune, parent, ctx)) is None:
             return
-        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid, version=prune.version)
-    except Conflict as conflict:
-        if prune.version is not None:
-            raise Changed(f"{prune.kind} {prune.name} changed before it was deleted") from conflict
+        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
+    except Conflict:
         remains = None  # another object has the name by now; the watch will show it
     ctx.metrics.writes.labels(prune.kind, "delete").inc()
     log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)

@@ -52,8 +52,17 @@ class Prune:
     uid: str | None
     """None where the operator may not read it: whose it is has to be found out first."""
     reason: str
-    version: str | None = None
-    """Only as it was seen: it may be somebody else's meanwhile, ours for example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inherit:
+    """Make one child of an earlier LLMService of this name ours, as it is."""
+
+    kind: str
+    name: str
+    uid: str
+    of: str
+    """The uid of the LLMService that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ class Event:
 class Decision:
     """Everything to do now; the empty decision is the steady state."""
 
+    inherit: tuple[Inherit, ...] = ()
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None
@@ -143,7 +153,12 @@ class Decision:
     @property
     def is_steady(self) -> bool:
         """Nothing is to be written."""
-        return not (self.apply or self.prune or self.status is not None)
+        return not (self.has_work or self.status is not None)
+
+    @property
+    def has_work(self) -> bool:
+        """Something about the children is to be written."""
+        return bool(self.inherit or self.apply or self.prune)
 
 
 def soonest(*times: float | None) -> float | None:

@@ -1,46 +1,58 @@
 """What an earlier LLMService of the same name left behind and the cluster's garbage collector missed.
 
-It may, when the API server ends in the middle of a deletion; and then what stands under a name that the service needs
-would keep it waiting for ever. A name is unique, so whoever owned it under another uid is gone. Deployments, Services
-and claims, which serve and hold data, are left to the garbage collector all the same.
+It may, when the API server ends in the middle of a deletion; and then the service would wait for its own name for ever.
+A name is unique, so whoever has it under another uid is gone. What he had becomes this service's as it is: what serves
+goes on serving, and what is not wanted goes the way of all that is ours. The garbage collector, should it come, deletes
+only what has no owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.constants import KIND
-from llmservice_operator.control.decision import Decision, Prune, soonest
-from llmservice_operator.observe.facts import BudgetFacts, ChildFacts, JobFacts, RevisionFacts
+from llmservice_operator.control.decision import Decision, Inherit, soonest
 from llmservice_operator.observe.observed import Observed
 
 Json = Mapping[str, Any]
 
 PATIENCE = 30.0
 """Seconds from the making of the later service in which the garbage collector may do it."""
-KINDS = frozenset({BudgetFacts.kind, JobFacts.kind, RevisionFacts.kind})
 
 
-def without_left_behind(decision: Decision, metadata: Json, observed: Observed, now: datetime) -> Decision:
-    """The decision about the service with this metadata, and what is to go beside."""
-    left = [child for child in observed.children() if child.kind in KINDS and _is_left(child, metadata)]
-    if not left:
+def with_inherited(decision: Decision, parent: Json, observed: Observed, now: datetime) -> Decision:
+    """The decision about this LLMService, and what is to become its own first."""
+    metadata = parent["metadata"]
+    left = list(_left(metadata, observed))
+    if not left or parent["spec"].get("paused"):
         return decision
     age = (now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
     if age < PATIENCE:
         return replace(decision, requeue_after=soonest(decision.requeue_after, PATIENCE - age))
-    gone = (Prune(c.kind, c.name, c.uid, "its LLMService is gone", version=c.resource_version) for c in left)
-    return replace(decision, prune=(*decision.prune, *gone))
+    return replace(decision, inherit=tuple(left))
 
 
-def _is_left(child: ChildFacts, metadata: Json) -> bool:
-    owner = child.controller
-    return (
-        owner is not None
-        and not child.deleting
-        and (owner.kind, owner.name) == (KIND, metadata["name"])
-        and owner.uid != metadata["uid"]
-    )
+def _left(metadata: Json, observed: Observed) -> Iterator[Inherit]:
+    for child in observed.children():
+        owner = child.controller
+        if owner is None or child.deleting or owner.uid == metadata["uid"]:
+            continue
+        if (owner.kind, owner.name) == (KIND, metadata["name"]):
+            yield Inherit(child.kind, child.name, child.uid, owner.uid)
+
+
+def handed_over(live: Json, inherit: Inherit, uid: str) -> list[dict[str, Any]] | None:
+    """The JSON patch that makes a live object this service's; None: it is somebody else's by now, or another one."""
+    references = live["metadata"].get("ownerReferences") or ()
+    places = [index for index, reference in enumerate(references) if reference["uid"] == inherit.of]
+    if live["metadata"]["uid"] != inherit.uid or "deletionTimestamp" in live["metadata"] or not places:
+        return None
+    path = f"/metadata/ownerReferences/{places[0]}/uid"
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": inherit.uid},
+        {"op": "test", "path": path, "value": inherit.of},
+        {"op": "replace", "path": path, "value": uid},
+    ]

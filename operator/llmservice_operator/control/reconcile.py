@@ -15,7 +15,7 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, TurnOf, soonest
 from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
-from llmservice_operator.control.left_behind import without_left_behind
+from llmservice_operator.control.left_behind import with_inherited
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.report import report
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
@@ -75,7 +75,7 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     """Children first, then the status of what became of them: one status write at most."""
     memory = ctx.memory(key_of(parent), parent.uid)
     for _ in range(MAX_ROUNDS):
-        if memory.refused or not (decision.apply or decision.prune):
+        if memory.refused or not decision.has_work:
             break
         try:
             await carry_out(decision, parent, ctx, memory, log)
@@ -85,7 +85,7 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
         memory.failures = 0
         decision = await consider(parent, ctx)
     failure = None
-    if not memory.refused and (decision.apply or decision.prune):
+    if not memory.refused and decision.has_work:
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
     await report(decision, parent, ctx, memory, log)
     ctx.told(key_of(parent), decision.update)
@@ -155,7 +155,7 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:
         decision = ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
-        return without_left_behind(decision, parent.obj["metadata"], around, ctx.now())
+        return with_inherited(decision, parent.obj, around, ctx.now())
     now = ctx.now()
     decision = ctx.decide(service, around, ctx.settings, now)
     while decision.lack is not None:
@@ -163,7 +163,7 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
         decision = ctx.decide(service, around, ctx.settings, now)
     if around.room is None:
         ctx.memory(key, parent.uid).room = None  # all nodes of a cluster are a lot to keep for nothing
-    return without_left_behind(decision, parent.obj["metadata"], around, now)
+    return with_inherited(decision, parent.obj, around, now)
 
 
 async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Observed:

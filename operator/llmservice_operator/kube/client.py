@@ -139,17 +139,16 @@ class KubeClient:
         name: str,
         *,
         uid: str,
-        version: str | None = None,
         propagation: str = "Background",
     ) -> dict[str, Any] | None:
-        """Delete this very object, not a later one of its name; with a version, only as it was then.
+        """Delete this very object, not a later one of its name.
 
         Returns it where it stays until its finalizers are gone, None where it is gone.
         """
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": uid} | ({"resourceVersion": version} if version else {}),
+            "preconditions": {"uid": uid},
             "propagationPolicy": propagation,
         }
         try:

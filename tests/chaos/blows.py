@@ -235,6 +235,7 @@ class Blows:
             return str(pod) if answer.status_code in (200, 201) else Missed(f"{pod}: not now")
         if how == "kill":
             self.windows.append(Window(name, time.time(), time.time() + KNOWN_WITHIN, "a killed pod"))
+            self._ends(name, pod, time.time())
         return self._delete("pods", pod, "Background", grace=0 if how == "kill" else None) or str(pod)
 
     # The operator and the control plane

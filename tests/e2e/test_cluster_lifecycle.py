@@ -228,7 +228,9 @@ def test_up_recovers_from(with_pods: Clone, harm: Callable[[Clone], object]) -> 
         pytest.param(lambda clone: clone.localcluster("down"), id="one that is down already"),
         pytest.param(Clone.kill_components, id="one whose components were killed"),
         pytest.param(Clone.kill_everything, id="one whose pods were killed too"),
-        pytest.param(lambda clone: clone.localcluster("node", "add"), id="one with a second node"),
+        pytest.param(
+            lambda clone: clone.localcluster("node", "add"), id="one with a second node", marks=pytest.mark.full
+        ),
         pytest.param(lambda clone: lose_second_node(clone), id="one whose second node lost power"),
     ],
 )

@@ -125,8 +125,12 @@ def run(cluster: Cluster, blows: Blows, steps: Sequence[Step], within: float) ->
 
 
 def settle(cluster: Cluster, steps: Sequence[Step], within: float) -> None:
-    """Every service is what its spec asks for, told by the processes that went through all of it."""
+    """Every service is what its spec asks for, told by the processes that went through all of it.
+
+    What the garbage collector missed of a service that is to be gone keeps it from that: it is started again half-way.
+    """
     wanted = outcome(steps)
+    half_way: float | None = time.monotonic() + within / 2
     assert steps[-1].action == Storm(())
     deadline = time.monotonic() + within
     while True:
@@ -137,6 +141,10 @@ def settle(cluster: Cluster, steps: Sequence[Step], within: float) -> None:
             return
         for name in wrong:
             heed(cluster, name, found)
+        if half_way is not None and time.monotonic() > half_way and (left := orphans(found)):
+            print(f"the garbage collector missed {left}", flush=True)
+            controllers_anew(cluster)
+            half_way = None
         assert time.monotonic() < deadline, json.dumps(wrong, indent=1)
         pause(1)
 

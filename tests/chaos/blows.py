@@ -32,14 +32,12 @@ from tests.chaos.actions import (
 )
 from tests.chaos.plan import PROBED
 from tests.chaos.proxy import FaultyWay
-from tests.support.cluster import COLLECTIONS, JSON, Cluster, eventually
+from tests.support.cluster import COLLECTIONS, JSON, SOMEBODY, Cluster, eventually
 from tests.support.host import pause, without
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, operator_pods
 
 # The API server is away for five seconds at the most, and etcd's leader takes a moment.
 ANSWERS_WITHIN = 60.0
-# The field manager of all edits that are not the users' of the services.
-SOMEBODY = "somebody-else"
 # A killed server's requests are lost until kubelet, endpoint controller and kube-proxy have had their turns.
 KNOWN_WITHIN = 10.0
 # Its controllers watch again after pauses that grow to half a minute; until then a pod that ends goes on being asked.

@@ -15,11 +15,11 @@ from localcluster.network import GATEWAY
 from tests.chaos import aftermath
 from tests.chaos.actions import Engine, Step, Storm
 from tests.chaos.belongings import Found, orphans, stuck, taken_over
-from tests.chaos.blows import SOMEBODY, Blows
+from tests.chaos.blows import Blows
 from tests.chaos.plan import PROBED, outcome, plan
 from tests.chaos.proxy import FaultyWay, serving
 from tests.support.audit import writes_since
-from tests.support.cluster import Cluster, eventually
+from tests.support.cluster import SOMEBODY, Cluster, eventually
 from tests.support.host import pause, without
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, scale_operator, set_replicas
@@ -68,10 +68,10 @@ def own_namespace(cluster: Cluster) -> Iterator[None]:
 
 
 def controllers_anew(cluster: Cluster) -> None:
-    """Ones that never knew of the CRDs that other tests made and deleted.
+    """Ones that know of no CRD that other tests made and deleted, and whose garbage collector looks at everything.
 
-    Kubernetes 1.36 was seen to go on asking for such objects, and to collect no garbage for minutes after the API
-    server had been away; that the one is the cause of the other is a guess.
+    Kubernetes 1.36 was seen to go on asking for such objects, and to miss what was deleted while API servers were
+    killed, until it was started again; that the one is the cause of the other is a guess.
     """
     with without(cluster, "kube-controller-manager"):
         pass
@@ -142,8 +142,7 @@ def settle(cluster: Cluster, steps: Sequence[Step], within: float) -> None:
         for name in wrong:
             heed(cluster, name, found)
         if half_way is not None and time.monotonic() > half_way and (left := orphans(found)):
-            print(f"the garbage collector missed {left}", flush=True)
-            controllers_anew(cluster)
+            collect_anew(cluster, left)
             half_way = None
         assert time.monotonic() < deadline, json.dumps(wrong, indent=1)
         pause(1)
@@ -178,18 +177,19 @@ def check_aftermath(cluster: Cluster, blows: Blows, probes: dict[str, Traffic], 
 
 
 def nothing_is_left(cluster: Cluster) -> list[str]:
-    """What the garbage collector took away only when it was started again; nothing is left then.
-
-    It has its own time, after an API server that was away. And one that saw API servers killed misses what was deleted
-    meanwhile, ReplicaSets of Deployments too, until it builds its graph anew.
-    """
+    """What the garbage collector, which has its time, took away only when started again; nothing is left then."""
     left = left_after(cluster, 60)
     if not left:
         return []
-    print(f"the garbage collector missed {left}", flush=True)
-    controllers_anew(cluster)
+    collect_anew(cluster, left)
     assert left_after(cluster, 60) == []
     return left
+
+
+def collect_anew(cluster: Cluster, left: list[str]) -> None:
+    """Take away what was missed: ReplicaSets of deleted Deployments too, which are no objects of the operator's."""
+    print(f"the garbage collector missed {left}", flush=True)
+    controllers_anew(cluster)
 
 
 def left_after(cluster: Cluster, seconds: float) -> list[str]:

@@ -41,6 +41,10 @@ COLLECTIONS: Mapping[str, str] = {
 }
 
 
+SOMEBODY = "somebody-else"
+"""The field manager of edits by somebody who is not the operator."""
+
+
 class CommandFailed(AssertionError):
     """A command of a test ended with an error that the test did not expect; carries both outputs."""
 
@@ -127,7 +131,7 @@ class Cluster:
         return _body(
             self.api.patch(
                 f"{COLLECTIONS[plural]}/namespaces/{namespace}/{plural}/{name}",
-                params={"fieldManager": "somebody-else"},
+                params={"fieldManager": SOMEBODY},
                 content=json.dumps(body),
                 headers={"Content-Type": f"application/{kind}-patch+json"},
             )

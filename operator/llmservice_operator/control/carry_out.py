@@ -7,7 +7,7 @@ from typing import Any
 
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Apply, Decision, Inherit, Prune
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS, ParentFacts
+from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.control.left_behind import handed_over
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
@@ -102,7 +102,7 @@ def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -
     """Somebody else's; or that of an earlier LLMService of this name, which is about to go."""
     if owner is None:
         return Refusal(409, "this operator did not make it")
-    if (owner.kind, owner.name) == (PARENT, parent.name):
+    if owner.is_earlier(parent.name, parent.uid):
         raise Changed(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
     return Refusal(409, f"it belongs to {owner.kind} {owner.name}")
 

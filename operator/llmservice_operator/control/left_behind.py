@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.constants import KIND
 from llmservice_operator.control.decision import Decision, Inherit, soonest
 from llmservice_operator.observe.observed import Observed
 
@@ -38,9 +37,7 @@ def with_inherited(decision: Decision, parent: Json, observed: Observed, now: da
 def _left(metadata: Json, observed: Observed) -> Iterator[Inherit]:
     for child in observed.children():
         owner = child.controller
-        if owner is None or child.deleting or owner.uid == metadata["uid"]:
-            continue
-        if (owner.kind, owner.name) == (KIND, metadata["name"]):
+        if owner is not None and not child.deleting and owner.is_earlier(metadata["name"], metadata["uid"]):
             yield Inherit(child.kind, child.name, child.uid, owner.uid)
 
 

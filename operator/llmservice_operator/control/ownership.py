@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-from llmservice_operator.api.constants import KIND
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
@@ -36,8 +35,7 @@ def ownership(child: ChildFacts, service: LLMService) -> Ownership:
         return Ownership.OURS if isinstance(child, ClaimFacts) else Ownership.ORPHAN
     if child.controller.uid == service.uid:
         return Ownership.OURS
-    is_predecessors = child.controller.kind == KIND and child.controller.name == service.name
-    return Ownership.LEAVING if is_predecessors else Ownership.FOREIGN
+    return Ownership.LEAVING if child.controller.is_earlier(service.name, service.uid) else Ownership.FOREIGN
 
 
 def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:

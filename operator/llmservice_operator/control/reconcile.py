@@ -142,7 +142,7 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
         frozenset(ctx.hidden),
     )
     around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()), begun=memory.begun)
-    decision = await decided(parent, around, ctx)
+    decision = with_inherited(await decided(parent, around, ctx), parent.obj, around, ctx.now())
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
     return decision
@@ -154,8 +154,7 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
     try:
         service = LLMService.from_object(parent.obj)
     except InvalidSpec as invalid:
-        decision = ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
-        return with_inherited(decision, parent.obj, around, ctx.now())
+        return ctx.decide_invalid(parent.obj, invalid.problems, around, ctx.now())
     now = ctx.now()
     decision = ctx.decide(service, around, ctx.settings, now)
     while decision.lack is not None:
@@ -163,7 +162,7 @@ async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decisi
         decision = ctx.decide(service, around, ctx.settings, now)
     if around.room is None:
         ctx.memory(key, parent.uid).room = None  # all nodes of a cluster are a lot to keep for nothing
-    return with_inherited(decision, parent.obj, around, now)
+    return decision
 
 
 async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Observed:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from llmservice_operator.api.constants import KIND
 from llmservice_operator.observe import still
 from llmservice_operator.observe.foreign import foreign_paths, is_applied
 from llmservice_operator.observe.pods import PodFacts
@@ -46,6 +47,10 @@ class Controller:
     kind: str
     name: str
     uid: str
+
+    def is_earlier(self, name: str, uid: str) -> bool:
+        """Whether it is an LLMService of this name under another uid: names are unique, so it is gone."""
+        return (self.kind, self.name) == (KIND, name) and self.uid != uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,9 @@ class Blows:
     _back: tuple[str, float] = ("", 0.0)
     """Which component was away last, and when it came back."""
     _unnoticed: list[Unnoticed] = field(default_factory=list)
+    _taken_for_lost: list[float] = field(default_factory=list)
+    """When the cluster took a node for lost, of which nothing says yet that its pods are asked again."""
+    _told_of: set[str] = field(default_factory=set)
 
     def carry_out(self, step: Step) -> None:
         """At its time or, where the one before took longer, at once."""
@@ -99,11 +102,26 @@ class Blows:
 
     def all_noticed(self) -> bool:
         """Whether the endpoint controller has told of every end; those that it has told of get their windows."""
+        self._notice_nodes()
         for end in [end for end in self._unnoticed if not self._is_told_ready(end)]:
             self._unnoticed.remove(end)
             why = f"a pod ended soon after {end.component} was away"
             self.windows.append(Window(end.name, end.since, time.time() + KNOWN_WITHIN, why))
-        return not self._unnoticed
+        return not self._unnoticed and not self._taken_for_lost
+
+    def _notice_nodes(self) -> None:
+        """A node whose kubelet cannot renew its lease, with etcd away, is taken for lost, and no pod of it is asked."""
+        reasons = "involvedObject.kind=Node,reason=NodeNotReady"
+        answer = self._ask("GET", "/api/v1/namespaces/default/events", params={"fieldSelector": reasons})
+        for event in answer.raise_for_status().json()["items"]:
+            moment = event["lastTimestamp"]
+            if moment not in self._told_of and (at := datetime.fromisoformat(moment).timestamp()) >= int(self.began):
+                self._taken_for_lost.append(at)
+            self._told_of.add(moment)
+        if self._taken_for_lost and all(self._is_settled(name) for name in PROBED):
+            began, ended = min(self._taken_for_lost), time.time() + KNOWN_WITHIN
+            self.windows += [Window(name, began, ended, "the cluster took the node for lost") for name in PROBED]
+            self._taken_for_lost.clear()
 
     def _is_told_ready(self, end: Unnoticed) -> bool:
         slices = self._items("endpointslices", f"kubernetes.io/service-name={end.name}")

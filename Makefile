@@ -7,7 +7,7 @@ SYNCED := .venv/.synced
 WITH_VLLM := .venv/.synced-vllm
 KUBECONTEXT ?=
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench calibration lint format crds operator engine clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale calibration lint format crds operator engine clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +51,14 @@ e2e: $(SYNCED) ## end-to-end tests against the running cluster (make cluster)
 chaos: $(SYNCED) ## ten minutes of everything at once on the running cluster (SEED=n: the steps of that run, MINUTES=n, ENGINE=vllm)
 	@.venv/bin/pytest -s tests/chaos --minutes "$(or $(MINUTES),10)" $(if $(SEED),--seed "$(SEED)") $(if $(ENGINE),--engine "$(ENGINE)")
 
-bench: $(SYNCED) ## CPU time of plans; apply to first token beside a bare vLLM, in the running cluster (make cluster)
+bench: $(SYNCED) ## CPU time of plans and of each stage of a look; apply to first token beside a bare vLLM, in the running cluster (make cluster)
 	@$(PYTHON) -m benchmarks.plan
+	@$(PYTHON) -m benchmarks.stages
 	@$(PYTHON) -m benchmarks.first_answer
+
+bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, JSON=file (make cluster)
+	@$(PYTHON) -m benchmarks.scale --services "$(or $(N),100)" $(if $(RATE),--rate "$(RATE)") $(if $(FAULTS),--faults) \
+	  $(if $(JSON),--json "$(JSON)")
 
 calibration: $(SYNCED) ## fit the planner's constants to the measured start-ups; writes them and their page
 	@$(PYTHON) -m benchmarks.calibration --write

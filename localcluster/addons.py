@@ -123,18 +123,13 @@ def simulate_nodes(kubectl: Kubectl, count: int) -> None:
     """Exactly `count` simulated nodes."""
     present = {item["metadata"]["name"] for item in kubectl.get("nodes", "-l", "type=kwok")["items"]}
     wanted = {f"gpu-{number}": simulated_node(number) for number in range(count)}
-    for name in sorted(present - wanted.keys()):
-        kubectl.run("delete", "node", name, "--wait=false")
+    if superfluous := sorted(present - wanted.keys()):
+        kubectl.run("delete", "node", *superfluous, "--wait=false", timeout=600)
     missing = [wanted[name] for name in wanted if name not in present]
     if missing:
         kubectl.apply(missing)
-        for node in missing:
-            # kwok keeps what a node's status says, but an apply of the node alone leaves the status out.
-            operations = [
-                {"op": "add", "path": f"/status/{part}", "value": node["status"][part]}
-                for part in ("capacity", "allocatable")
-            ]
-            kubectl.patch_node_status(node["metadata"]["name"], operations)
+        # kwok keeps what a node's status says, but an apply of the node alone leaves the status out.
+        kubectl.apply(missing, "--subresource=status")
 
 
 def simulated_are_ready(kubectl: Kubectl) -> bool:

@@ -35,11 +35,11 @@ class Kubectl:
         except (subprocess.TimeoutExpired, FileNotFoundError):
             return False
 
-    def apply(self, objects: Iterable[Mapping[str, Any]]) -> None:
+    def apply(self, objects: Iterable[Mapping[str, Any]], *options: str) -> None:
         items = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.run(
-            "apply", "--server-side", "--force-conflicts", "--field-manager=localcluster", "-f", "-",
-            stdin=json.dumps(items),
+            "apply", "--server-side", "--force-conflicts", "--field-manager=localcluster", *options, "-f", "-",
+            stdin=json.dumps(items), timeout=600,
         )  # fmt: skip
 
     def is_ready(self) -> bool:

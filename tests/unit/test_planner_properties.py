@@ -282,10 +282,12 @@ def test_the_verdict_is_what_margin_and_band_say(case: Case, share: float) -> No
 @SMALL
 @given(cases())
 def test_the_longest_request_fits(case: Case) -> None:
+    """What a small card has free at the start is another matter."""
     request = case.request
     plan = memory.plan(request)
     assume(plan.max_model_len and plan.verdict is not Fit.DOES_NOT_FIT)
-    assert memory.plan(replace(request, max_model_len=plan.max_model_len)).verdict is Fit.FITS
+    longest = memory.plan(replace(request, max_model_len=plan.max_model_len))
+    assert longest.verdict is Fit.FITS or "less free than the engine asks for" in longest.reason
 
 
 @SMALL

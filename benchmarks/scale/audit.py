@@ -1,0 +1,75 @@
+"""The API server's audit log, followed while it grows and is rotated: what one user asked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request that was answered."""
+
+    verb: str
+    resource: str
+    code: int
+    name: str
+
+    @property
+    def is_write(self) -> bool:
+        """Of something that is no lease: a leader renews that for ever."""
+        return self.verb in WRITES and self.resource != "leases"
+
+
+class AuditTail:
+    """What came since the last look."""
+
+    def __init__(self, path: Path, user: str) -> None:
+        self._path, self._user = path, user.encode()
+        self._file: BinaryIO = path.open("rb")
+        self._file.seek(0, 2)
+        self._rest = b""
+
+    def new(self) -> list[Request]:
+        """Since this was last asked, or since the tail was made."""
+        return [request for line in self._lines() if (request := self._read(line)) is not None]
+
+    def close(self) -> None:
+        """The file."""
+        self._file.close()
+
+    def _lines(self) -> Iterator[bytes]:
+        while True:
+            # Asked before the read: what a rotation leaves behind is complete.
+            rotated = self._path.stat().st_ino != _inode(self._file)
+            *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+            yield from lines
+            if not rotated:
+                return
+            self._file.close()
+            self._file = self._path.open("rb")
+
+    def _read(self, line: bytes) -> Request | None:
+        if self._user not in line:
+            return None
+        entry = json.loads(line)
+        if entry["user"]["username"].encode() != self._user or entry["stage"] != "ResponseComplete":
+            return None
+        target = entry.get("objectRef", {})
+        resource = target.get("resource", "") + (f"/{target['subresource']}" if "subresource" in target else "")
+        return Request(entry["verb"], resource, entry["responseStatus"]["code"], target.get("name", ""))
+
+
+def _inode(file: BinaryIO) -> int:
+    return Path(f"/proc/self/fd/{file.fileno()}").stat().st_ino
+
+
+def counted(requests: list[Request]) -> Counter[str]:
+    """By verb and resource."""
+    return Counter(f"{request.verb} {request.resource}" for request in requests)

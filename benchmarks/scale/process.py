@@ -1,0 +1,154 @@
+"""The operator as a process of this machine, with the rights that the chart gives it; what it and others use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import yaml
+
+from localcluster import processes
+from localcluster.paths import ClusterPaths
+from tests.support.cluster import Cluster
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE
+from tests.support.ports import free_port
+
+TICKS = os.sysconf("SC_CLK_TCK")
+LOOKS = "llmservice_reconcile_duration_seconds_count"
+STARTS_WITHIN, ENDS_WITHIN = 120.0, 30.0
+TOKEN_LIVES = "6h"
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a process has used of the machine so far."""
+
+    cpu_seconds: float
+    peak_mib: float
+
+
+def use_of(pid: int) -> Use:
+    """From the kernel: all threads; the peak is of resident memory."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (peak,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return Use((int(fields[11]) + int(fields[12])) / TICKS, peak / 1024)
+
+
+def control_plane(paths: ClusterPaths) -> dict[str, float]:
+    """CPU seconds of the processes that every operator shares."""
+    names = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok")
+    running = {name: processes.running(paths, name) for name in names}
+    return {name: use_of(record.identity.pid).cpu_seconds for name, record in running.items() if record is not None}
+
+
+def kubeconfig(cluster: Cluster, folder: Path, server: str | None = None) -> Path:
+    """The administrator's, with the operator's own token; another server where something lies between."""
+    config = yaml.safe_load(cluster.paths.kubeconfig.read_text())
+    token = cluster.kubectl("create", "token", OPERATOR, "-n", OPERATOR_NAMESPACE, f"--duration={TOKEN_LIVES}").strip()
+    config["users"][0]["user"] = {"token": token}
+    config["contexts"][0]["context"]["namespace"] = OPERATOR_NAMESPACE
+    if server is not None:
+        config["clusters"][0]["cluster"]["server"] = server
+    path = folder / "operator.kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
+
+
+class Operator:
+    """One process of it at a time."""
+
+    def __init__(self, config: Path, *, args: Sequence[str] = ()) -> None:
+        self._config, self._args = config, tuple(args)
+        self._port, self._metrics_port = free_port(), free_port()
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the operator
+        self.started_at = 0.0
+
+    @property
+    def pid(self) -> int:
+        """Of the one that runs."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Begin; it is not ready yet."""
+        ports = (f"--health-port={self._port}", f"--metrics-port={self._metrics_port}")
+        own = (sys.executable, "-m", "llmservice_operator", f"--kubeconfig={self._config}", *ports, *self._args)
+        self.started_at = time.monotonic()
+        self._process = await asyncio.create_subprocess_exec(*own, stdout=self._log, stderr=asyncio.subprocess.STDOUT)
+
+    async def ready(self) -> None:
+        """Until it watches. RuntimeError with its last words where it ends instead."""
+        assert self._process is not None
+        async with asyncio.timeout(STARTS_WITHIN), httpx.AsyncClient(trust_env=False) as client:
+            while True:
+                if self._process.returncode is not None:
+                    raise RuntimeError(f"the operator ended with {self._process.returncode}: {self.last_words()}")
+                try:
+                    if (await client.get(f"http://127.0.0.1:{self._port}/readyz")).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass  # it does not listen yet
+                await asyncio.sleep(0.1)
+
+    @contextlib.asynccontextmanager
+    async def profiled(self, path: Path | None) -> AsyncIterator[None]:
+        """Where its time goes meanwhile, as a flame graph; None: nobody looks, for looking costs some."""
+        if path is None:
+            yield
+            return
+        form = "flamegraph" if path.suffix == ".svg" else "raw"
+        words = ("record", "--pid", str(self.pid), "--rate", "200", "--format", form, "--output", str(path))
+        program = str(Path(sys.executable).parent / "py-spy")
+        looking = await asyncio.create_subprocess_exec(
+            program, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            yield
+        finally:
+            looking.send_signal(signal.SIGINT)
+            _, said = await looking.communicate()
+            if looking.returncode:
+                raise RuntimeError(f"py-spy ended with {looking.returncode}: {said.decode()[-500:]}")
+
+    async def looks(self) -> float:
+        """How often it looked at a service so far, by its own metric."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            text = (await client.get(f"http://127.0.0.1:{self._metrics_port}/metrics")).raise_for_status().text
+        lines = (line.split() for line in text.splitlines())
+        return sum(float(words[1]) for words in lines if words[0].startswith(LOOKS))
+
+    def use(self) -> Use:
+        """So far."""
+        return use_of(self.pid)
+
+    async def stop(self) -> Use:
+        """As the kubelet does; what it used until then."""
+        if self._process is None or self._process.returncode is not None:
+            return Use(0.0, 0.0)
+        used = self.use()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), ENDS_WITHIN)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+            raise
+        return used
+
+    def last_words(self, size: int = 4000) -> str:
+        """The end of its log."""
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - size))
+        return self._log.read().decode(errors="replace")

@@ -1,0 +1,120 @@
+"""The LLMServices of a run: one replica on one GPU, without a cache, all facts of the model given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+JSON = dict[str, Any]
+
+API = "/apis/llmservice.dev/v1alpha1"
+PER_NAMESPACE = 100
+GPUS_PER_NODE = 8
+AT_ONCE = 16
+LABEL = "llmservice.test/scale"
+NODES = {"type": "kwok"}
+"""Labels of the simulated nodes."""
+
+
+def namespace_of(number: int) -> str:
+    """A hundred services are a team's."""
+    return f"scale-{number // PER_NAMESPACE}"
+
+
+def namespaces(count: int) -> list[str]:
+    """Those of so many services."""
+    return [f"scale-{number}" for number in range(-(-count // PER_NAMESPACE))]
+
+
+def name_of(number: int) -> str:
+    """Unique in the cluster."""
+    return f"service-{number}"
+
+
+def nodes_for(count: int) -> int:
+    """Simulated nodes with room for all of them, and for one more each while it is replaced."""
+    return -(-count * 5 // (4 * GPUS_PER_NODE)) + 1
+
+
+def manifest(number: int) -> JSON:
+    """One LLMService, like no other: what is remembered of one must not help the next.
+
+    Its pod goes to a node that simulates all pods.
+    """
+    return {
+        "apiVersion": "llmservice.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": name_of(number), "namespace": namespace_of(number)},
+        "spec": {
+            "model": {
+                "uri": "hf://Qwen/Qwen2.5-7B-Instruct",
+                "servedNames": [name_of(number)],
+                "architecture": {
+                    "numHiddenLayers": 28,
+                    "hiddenSize": 3584,
+                    "numAttentionHeads": 28,
+                    "numKeyValueHeads": 4,
+                    "intermediateSize": 18944,
+                    "vocabSize": 152064,
+                    "maxPositionEmbeddings": 32768,
+                },
+            },
+            "batching": {"maxModelLen": 8192, "maxNumSeqs": 128 + number % 97},
+            "podTemplate": {
+                "spec": {
+                    "nodeSelector": NODES,
+                    "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}],
+                }
+            },
+        },
+    }
+
+
+def edited(max_num_seqs: int) -> JSON:
+    """A merge patch that changes the child."""
+    return {"spec": {"batching": {"maxNumSeqs": max_num_seqs}}}
+
+
+class Writer:
+    """Somebody with kubectl: creates, edits and deletes LLMServices."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
+        self._session, self._server = session, server
+
+    async def create(self, numbers: Sequence[int]) -> None:
+        """All of them, a few at a time."""
+        waiting = iter(numbers)
+
+        async def some() -> None:
+            for number in waiting:
+                await self.create_one(number)
+
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+
+    async def create_one(self, number: int) -> None:
+        """One service."""
+        path = f"{API}/namespaces/{namespace_of(number)}/llmservices"
+        await self._send("POST", path, manifest(number), "application/json")
+
+    async def edit(self, number: int, max_num_seqs: int) -> None:
+        """One field of one spec."""
+        path = f"{API}/namespaces/{namespace_of(number)}/llmservices/{name_of(number)}"
+        await self._send("PATCH", path, edited(max_num_seqs), "application/merge-patch+json")
+
+    async def make_namespaces(self, count: int) -> None:
+        """Those that so many services lie in."""
+        for name in namespaces(count):
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {LABEL: "true"}}}
+            await self._send("POST", "/api/v1/namespaces", body, "application/json")
+
+    async def _send(self, method: str, path: str, body: JSON, content_type: str) -> None:
+        headers = {"Content-Type": content_type}
+        async with self._session.request(
+            method, self._server + path, data=json.dumps(body).encode(), headers=headers
+        ) as answer:
+            if answer.status >= 400:
+                raise RuntimeError(f"{method} {path}: {answer.status} {await answer.text()}")

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import gc
 import logging
 import signal
 import sys
 import time
 from collections.abc import Sequence
 
-import kopf
+import uvloop
 from prometheus_client import disable_created_metrics
 
 from llmservice_operator import handlers, options
+from llmservice_operator.api.service import Key
 from llmservice_operator.control import log
 from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decide import decide, decide_invalid
+from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
@@ -40,6 +44,8 @@ from llmservice_operator.options import Options
 
 logger = logging.getLogger("llmservice_operator")
 
+BURST = 0.2
+"""Seconds in which what the children of a service do is taken together."""
 FINISH_IN_FLIGHT = 3.0
 STOP_WATCHING = 1.5
 CRD_RETRY = 5.0
@@ -73,8 +79,11 @@ class Operator:
         )
         self._workers = Workers(self._ctx)
         self._namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
+        self._intake = Intake(self._ctx.cache, self._changed, self._stirred)
         self._resync = Resync(self._ctx.kube, self._ctx.cache, self._changed, self._namespaces)
-        self._ctx.hidden = self._resync.hidden
+        self._ctx.is_current = self._resync.is_current
+        self._children = ChildrenWatch(transport, self._intake, self._namespaces)
+        self._ctx.hidden = self._children.hidden
         self._stop = asyncio.Event()
         self._stop_watching = asyncio.Event()
         self._leading = asyncio.Event()
@@ -101,6 +110,7 @@ class Operator:
             acting = asyncio.create_task(self._act(), name="workers")
             tasks += [acting, asyncio.create_task(self._starts.run(), name="starts")]
             tasks += [asyncio.create_task(self._resync.run(), name="resync")]
+            tasks += [asyncio.create_task(self._children.run(), name="watches of children")]
             watches = asyncio.create_task(self._watch(loop), name="watches")
             tasks += [watches]
             stopped = asyncio.create_task(self._stop.wait(), name="stop")
@@ -136,35 +146,17 @@ class Operator:
     # The long tasks
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        intake = handlers.Intake(
-            self._ctx.cache,
-            changed=self._changed,
-            relisted=self._resync.relisted,
-            arrived=self._resync.arrived,
+        memo = handlers.Memo(self._intake, relisted=self._resync.relisted, arrived=self._resync.arrived)
+
+        def started() -> None:
+            # kopf takes the signals for itself when it starts; the order of our shutdown is ours.
+            self._take_signals(loop)
+            self._watching.set()
+
+        watch = handlers.Watch(
+            self._transport.credentials, memo, self._options.namespaces, self._options.identity, started=started
         )
-        ready = asyncio.Event()
-        watching = asyncio.create_task(
-            kopf.operator(
-                registry=handlers.registry(self._transport.credentials),
-                # Else kopf asks the system for the user's name, and a UID need not have one.
-                identity=self._options.identity,  # type: ignore[arg-type]  # a NewType that kopf keeps private
-                settings=handlers.settings(),
-                standalone=True,
-                clusterwide=not self._options.namespaces,
-                namespaces=self._options.namespaces,
-                memo=intake,
-                stop_flag=self._stop_watching,
-                ready_flag=ready,
-            ),
-            name="kopf",
-        )
-        started = asyncio.create_task(ready.wait())
-        await asyncio.wait({watching, started}, return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
-        # kopf takes the signals for itself when it starts; the order of our shutdown is ours.
-        self._take_signals(loop)
-        self._watching.set()
-        await watching
+        await watch.run(self._stop_watching)
 
     async def _campaign(self) -> None:
         if self._lease is None:
@@ -177,7 +169,11 @@ class Operator:
     async def _act(self) -> None:
         await self._leading.wait()
         await self._resync.warm.wait()
+        await self._children.complete()
         self._acting = True
+        # What was imported and read until now is looked at by no later collection of garbage.
+        gc.collect()
+        gc.freeze()
         self._ctx.queue.add_all(self._ctx.cache.all_keys())
         await self._workers.run()
 
@@ -205,10 +201,14 @@ class Operator:
 
     # Small answers
 
-    def _changed(self, key: object) -> None:
+    def _changed(self, key: Key) -> None:
         """Followers keep their caches warm and leave the work to the leader."""
         if self._acting:
-            self._ctx.queue.add(key)  # type: ignore[arg-type]
+            self._ctx.queue.add(key)
+
+    def _stirred(self, key: Key) -> None:
+        if self._acting:
+            self._ctx.queue.add_soon(key, BURST)
 
     def _gained(self) -> None:
         self._leading.set()
@@ -237,7 +237,7 @@ class Operator:
 
 
 def _ended_well(task: asyncio.Task[object]) -> bool:
-    """kopf returns when a signal reached it first."""
+    """kopf ends when a signal reached it first."""
     return task.get_name() == "watches" and not task.cancelled() and task.exception() is None
 
 
@@ -265,7 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.setup(opts.log_format, opts.log_level)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
     try:
-        return asyncio.run(serve(opts))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(opts))
     except ConfigError as error:
         logger.error("%s", error)
         return 2

@@ -150,9 +150,9 @@ class World:
             frozenset(pod.uid for pod in pods if pod.ready and not pod.deleting and pod.name not in self.unlisted)
         )
 
-    def decide(self) -> Decision:
-        """With what it lacks, as reconcile supplies it."""
-        observed = self.observed()
+    def decide(self, observed: Observed | None = None) -> Decision:
+        """With what it lacks, as reconcile supplies it; `observed` is `self.observed()`, where that is at hand."""
+        observed = observed or self.observed()
         decision = decide(self.service(), observed, self.settings, self.now)
         while decision.lack is not None:
             match decision.lack:

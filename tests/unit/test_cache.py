@@ -19,7 +19,7 @@ class Facts:
     resource_version: str = field(compare=False)
 
 
-def project(raw: Mapping[str, Any]) -> Facts:
+def project(raw: Mapping[str, Any], known: object) -> Facts:
     metadata = raw["metadata"]
     service = metadata.get("labels", {}).get("service")
     return Facts(

@@ -23,7 +23,7 @@ def told(decision: Decision) -> list[tuple[str, str]]:
 
 def test_events_of_a_life() -> None:
     world = World()
-    assert told(world.step()) == [("Normal", "Progressing")]
+    assert told(world.step()) == []
     world.settle()
     world.roll_out()
     assert told(world.step()) == [("Normal", "RolledOut")]

@@ -1,9 +1,9 @@
-"""kopf as an informer, against a server that plays the API: what it asks, what it brings, what it never does."""
+"""kopf as the watch of LLMServices, against a server that plays the API: what it asks, brings and never does."""
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from aiohttp.test_utils import TestServer
 from llmservice_operator import handlers
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.kinds import PROJECTIONS, WATCHED
+from llmservice_operator.control.intake import Intake
+from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.kube.credentials import Credentials, TokenSource
-from llmservice_operator.kube.resources import DEPLOYMENT, JOB, LLMSERVICE, POD, Resource
+from llmservice_operator.kube.resources import LLMSERVICE
 
-PATHS = {resource.path(None): resource for resource in WATCHED}
+from tests.unit.watched_api import Api
 
 
 def service(name: str, version: int, **metadata: Any) -> dict[str, Any]:
@@ -40,77 +41,17 @@ def service(name: str, version: int, **metadata: Any) -> dict[str, Any]:
     }
 
 
-class Api:
-    """Discovery, one list and one watch a kind."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, str, dict[str, str]]] = []
-        self.objects: dict[Resource, list[dict[str, Any]]] = {resource: [] for resource in WATCHED}
-        self.streams: dict[Resource, asyncio.Queue[dict[str, Any] | None]] = {r: asyncio.Queue() for r in WATCHED}
-        self.watching = {resource: asyncio.Event() for resource in WATCHED}
-        self.token = "t"
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        path = "/" + request.match_info["path"]
-        self.requests.append((request.method, path, dict(request.query)))
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
-            return web.json_response({"kind": "Status", "code": 401, "reason": "Unauthorized"}, status=401)
-        if path in PATHS:
-            resource = PATHS[path]
-            return await (self._watch(request, resource) if "watch" in request.query else self._list(resource))
-        return web.json_response(self._discovery(path))
-
-    async def _list(self, resource: Resource) -> web.Response:
-        return web.json_response({"metadata": {"resourceVersion": "50"}, "items": self.objects[resource]})
-
-    async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        self.watching[resource].set()
-        while (event := await self.streams[resource].get()) is not None:
-            await response.write(json.dumps(event).encode() + b"\n")
-        return response
-
-    @staticmethod
-    def _discovery(path: str) -> dict[str, Any]:
-        if path == "/api":
-            return {"versions": ["v1"]}
-        everything = [
-            *WATCHED,
-            Resource("", "v1", "namespaces", "Namespace"),
-            Resource("", "v1", "events", "Event"),
-            Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
-        ]
-        if path == "/apis":
-            groups = {r.group: r.version for r in everything if r.group}
-            return {
-                "groups": [
-                    {"name": g, "preferredVersion": {"version": v}, "versions": [{"version": v}]}
-                    for g, v in groups.items()
-                ]
-            }
-        return {
-            "resources": [
-                {
-                    "name": r.plural,
-                    "singularName": r.kind.lower(),
-                    "kind": r.kind,
-                    "namespaced": True,
-                    "verbs": ["list", "watch", "patch"],
-                }
-                for r in everything
-                if path == (f"/apis/{r.api_version}" if r.group else f"/api/{r.version}")
-            ]
-        }
-
-
 class Watching:
     def __init__(self, api: Api, cache: Cache) -> None:
         self.api = api
         self.cache = cache
         self.keys: list[Key] = []
-        self.relisted: list[str] = []
+        self.relisted = 0
         self.changed = asyncio.Event()
+        self.starts = asyncio.Semaphore(0)
+
+    def list_again(self) -> None:
+        self.relisted += 1
 
     async def until(self, condition: Any) -> None:
         async with asyncio.timeout(5):
@@ -120,8 +61,13 @@ class Watching:
 
 
 @pytest.fixture
-async def api() -> Api:
-    return Api()
+def api() -> Iterator[Api]:
+    yield Api()
+    gc.collect()  # a session that kopf left open would be another test's affair
+
+
+async def no_sleep(_: float) -> None:
+    return
 
 
 @contextlib.asynccontextmanager
@@ -130,29 +76,20 @@ async def watching(api: Api, token: TokenSource | None = None) -> AsyncIterator[
     app.router.add_route("*", "/{path:.*}", api.answer)
     async with TestServer(app) as server:
         seen = Watching(api, Cache(PROJECTIONS))
-        intake = handlers.Intake(
-            seen.cache, changed=seen.keys.append, relisted=seen.relisted.append, arrived=seen.changed.set
-        )
+        intake = Intake(seen.cache, seen.keys.append, seen.keys.append)
+        memo = handlers.Memo(intake, relisted=seen.list_again, arrived=seen.changed.set)
         credentials = Credentials(
             server=str(server.make_url("")).rstrip("/"),
             namespace="ns",
             token=token or TokenSource("t", None, lambda: 0.0),
         )
         stop = asyncio.Event()
-        running = asyncio.create_task(
-            kopf.operator(
-                registry=handlers.registry(credentials),
-                settings=handlers.settings(),
-                standalone=True,
-                clusterwide=True,
-                memo=intake,
-                stop_flag=stop,
-                identity="test",  # type: ignore[arg-type]
-            )
+        watch = handlers.Watch(
+            credentials, memo, (), "test", started=seen.starts.release, look_every=0.2, sleep=no_sleep
         )
+        running = asyncio.create_task(watch.run(stop))
         try:
-            for event in api.watching.values():
-                await asyncio.wait_for(event.wait(), 10)
+            await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
             yield seen
         finally:
             for stream in api.streams.values():
@@ -174,7 +111,7 @@ async def test_lists_changes_and_deletions_become_keys(api: Api) -> None:
         await seen.until(lambda: len(seen.keys) == 3)
         assert seen.keys == [Key("ns", "one"), Key("ns", "two"), Key("ns", "one")]
         assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is None
-        assert seen.relisted == [LLMSERVICE.kind]
+        assert seen.relisted == 1
 
 
 async def test_nothing_is_ever_written(api: Api) -> None:
@@ -190,27 +127,11 @@ async def test_nothing_is_ever_written(api: Api) -> None:
     assert {method for method, _, _ in api.requests} == {"GET"}
 
 
-async def test_the_server_filters_children_by_our_label(api: Api) -> None:
+async def test_nothing_but_llmservices_is_listed(api: Api) -> None:
+    """No right on namespaces or CRDs is needed."""
     async with watching(api):
         pass
-    for resource, selector in (
-        (DEPLOYMENT, "llmservice.dev/service"),
-        (JOB, "llmservice.dev/service"),
-        # Pods that look at models do not carry the label that Services select by.
-        (POD, "app.kubernetes.io/managed-by=llmservice-operator"),
-    ):
-        queries = [query for _, path, query in api.requests if path == resource.path(None)]
-        assert queries
-        assert {query.get("labelSelector") for query in queries} == {selector}
-    assert all("labelSelector" not in q for _, path, q in api.requests if path == LLMSERVICE.path(None))
-
-
-async def test_nothing_but_our_kinds_is_listed(api: Api) -> None:
-    """No right on namespaces, CRDs, secrets or configmaps is needed."""
-    async with watching(api):
-        pass
-    collections = {path for _, path, query in api.requests if query}
-    assert collections == set(PATHS)
+    assert {path for _, path, query in api.requests if query} == {LLMSERVICE.path(None)}
 
 
 async def test_a_watch_that_lost_its_place_asks_for_a_comparison(api: Api) -> None:
@@ -220,7 +141,7 @@ async def test_a_watch_that_lost_its_place_asks_for_a_comparison(api: Api) -> No
         api.objects[LLMSERVICE] = [service("two", 5)]
         expired = {"kind": "Status", "code": 410, "reason": "Expired"}
         await api.streams[LLMSERVICE].put({"type": "ERROR", "object": expired})
-        await seen.until(lambda: len(seen.relisted) == 3)
+        await seen.until(lambda: seen.relisted == 3)
         # kopf itself says nothing about the one that vanished.
         assert len(seen.keys) == 2
         assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is not None
@@ -232,10 +153,62 @@ async def test_watches_go_on_with_a_renewed_token(api: Api, tmp_path: Path) -> N
     async with watching(api, TokenSource(None, path, lambda: 0.0)) as seen:
         path.write_text("renewed")
         api.token = "renewed"
-        for resource in WATCHED:
-            api.watching[resource].clear()
-            await api.streams[resource].put(None)  # as the server does every ten minutes
-        for resource in WATCHED:
-            await asyncio.wait_for(api.watching[resource].wait(), 10)
+        api.watching[LLMSERVICE].clear()
+        await api.streams[LLMSERVICE].put(None)  # as the server does every ten minutes
+        await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
         await api.streams[LLMSERVICE].put({"type": "ADDED", "object": service("one", 60)})
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # kopf's own session
+async def test_an_answer_that_ends_kopf_does_not_end_the_watch(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(api) as seen:
+        api.refused[LLMSERVICE] = [410]
+        api.objects[LLMSERVICE] = [service("one", 60)]
+        await api.streams[LLMSERVICE].put(None)
+        await seen.until(lambda: seen.keys == [Key("ns", "one")])
+        await seen.starts.acquire()
+        await seen.starts.acquire()
+    assert "the watch of LLMServices ended and is started again" in caplog.text
+
+
+async def test_one_that_hangs_is_started_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As kopf does when several of its tasks fail at once: some of them wait for others that are gone."""
+    real, hung = kopf.operator, 0
+
+    async def hangs(*, ready_flag: asyncio.Event, **_: Any) -> None:
+        nonlocal hung
+        hung += 1
+        monkeypatch.setattr(kopf, "operator", real)
+        ready_flag.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(kopf, "operator", hangs)
+    api.objects[LLMSERVICE] = [service("one", 60)]
+    async with watching(api) as seen:
+        await seen.until(lambda: seen.keys == [Key("ns", "one")])
+    assert hung == 1
+    assert "its tasks are gone" in caplog.text
+
+
+async def test_one_that_watches_is_left_alone(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(api) as seen:
+        await asyncio.sleep(1)  # five looks at its tasks
+        await api.streams[LLMSERVICE].put({"type": "ADDED", "object": service("one", 60)})
+        await seen.until(lambda: seen.keys == [Key("ns", "one")])
+    assert "started again" not in caplog.text
+
+
+async def test_a_signal_that_kopf_took_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the process would go on after a SIGTERM in its first moments."""
+
+    async def returns(**_: Any) -> None:
+        return
+
+    monkeypatch.setattr(kopf, "operator", returns)
+    credentials = Credentials(server="http://nobody", namespace="ns", token=TokenSource("t", None, lambda: 0.0))
+    memo = handlers.Memo(Intake(Cache(PROJECTIONS), print, print), relisted=print, arrived=print)
+    async with asyncio.timeout(5):
+        await handlers.Watch(credentials, memo, (), "test", started=print).run(asyncio.Event())

@@ -43,7 +43,7 @@ def event(reason: str, message: str, last: str = "2026-01-02T03:03:00Z") -> Json
 
 
 def heard(state: State | None) -> dict[str, Report]:
-    return {"x-0": Report("uid-x-0", 0, state, "its port 8081 does not answer" if state is None else "")}
+    return {"x-0": Report("uid-x-0", 0, state)}
 
 
 def at(time: str) -> datetime:

@@ -23,6 +23,13 @@ async def test_create_then_nothing() -> None:
         assert world.api.calls == []
 
 
+async def test_what_the_watch_brought_a_moment_ago_is_not_read_again() -> None:
+    world = World(parent())
+    world.ctx.is_current = lambda: True
+    assert await world.look() == Next()
+    assert world.api.calls == ["apply Service", "status", "event Told"]
+
+
 async def test_drift_after_our_own_status_write_needs_no_read() -> None:
     world = World(parent())
     await world.look()

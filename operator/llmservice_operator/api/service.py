@@ -1,10 +1,12 @@
 """An LLMService as the operator works with it: parsed once, never changed."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import orjson
 from pydantic import ValidationError
 
 from llmservice_operator.api.errors import InvalidSpec, Problem
@@ -66,10 +68,19 @@ class LLMService:
         )
 
 
+REMEMBERED_SPECS = 512
+"""Those that were read last: with what `api.remembered` keeps of them, some 50 KiB each."""
+
+
 def parse_spec(raw: object) -> LLMServiceSpec:
-    """The spec as a value; InvalidSpec names every field that is wrong."""
+    """The spec as a value, the same one for the same text; InvalidSpec names every field that is wrong."""
+    return _parsed(orjson.dumps({} if raw is None else raw))
+
+
+@functools.lru_cache(maxsize=REMEMBERED_SPECS)
+def _parsed(text: bytes) -> LLMServiceSpec:
     try:
-        spec = LLMServiceSpec.model_validate({} if raw is None else raw, by_alias=True, by_name=False)
+        spec = LLMServiceSpec.model_validate(orjson.loads(text), by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpec(_problems(error)) from None
     _ = spec.sources

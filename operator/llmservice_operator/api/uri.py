@@ -3,6 +3,7 @@
 CEL in the CRD says the same; this is for stored objects.
 """
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def is_fetched(source: Source) -> bool:
     return isinstance(source, HubSource | BucketSource)
 
 
+@functools.lru_cache(maxsize=1024)
 def parse(uri: str, field: str = FIELD) -> Source:
     """Take a URI apart; InvalidSpec, about the field, says what is wrong with it."""
     name, separator, rest = uri.partition("://")

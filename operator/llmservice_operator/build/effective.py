@@ -9,6 +9,7 @@ from llmservice_runtime.flags import compute_dtype, quantization_method
 from llmservice_operator.api.adapters import LoRA
 from llmservice_operator.api.base import ApiModel
 from llmservice_operator.api.generation import Generation
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import Compilation
@@ -24,6 +25,7 @@ DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
 _ON_CPU = (128, 2048)
 
 
+@of_service
 def effective(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> dict[str, Any]:
     """What cannot be known before vLLM reads the model is left out."""
     spec, options = llm.spec, engine_options(llm)

@@ -7,6 +7,7 @@ from typing import Any
 from llmservice_runtime import contract
 from llmservice_runtime.flags import render
 
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import START_CEILING_SECONDS
@@ -22,6 +23,7 @@ from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, volumes
 _STARTUP_PERIOD = 5
 
 
+@of_service
 def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> Manifest:
     """Everything but the revision label, which names this template and so cannot be part of it.
 

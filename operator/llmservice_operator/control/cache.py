@@ -26,7 +26,8 @@ class Facts(Protocol):
         """Name of the LLMService that it belongs to; None: none of ours."""
 
 
-Project = Callable[[JSON], Facts]
+Project = Callable[[JSON, Any], Facts]
+"""Of an object, and of the facts that are known of it already, or None."""
 
 
 class Seen(NamedTuple):
@@ -51,13 +52,21 @@ class Cache:
 
     def update(self, kind: str, raw: JSON) -> tuple[Key, ...]:
         """Take an object in; the keys of the services for which something changed: mostly none, seldom two."""
-        facts = self._kinds[kind](raw)
+        metadata = raw["metadata"]
+        where = (metadata["namespace"], metadata["name"])
+        old = self._entries[kind].get(where)
+        if old is not None and _is_known(metadata, old.facts):
+            return ()
+        return self.put(kind, self._kinds[kind](raw, None if old is None else old.facts))
+
+    def put(self, kind: str, facts: Facts) -> tuple[Key, ...]:
+        """The same, of an object that was projected already."""
         where = (facts.namespace, facts.name)
         old = self._entries[kind].get(where)
-        if facts.service is None:
-            return self._drop(kind, *where)
         if old is not None and _is_older(facts, old.facts):
             return ()
+        if facts.service is None:
+            return self._drop(kind, *where)
         key = Key(facts.namespace, facts.service)
         # Whoever changes the label takes the object away from one service and gives it to another.
         left = self._drop(kind, *where) if old is not None and old.key != key else ()
@@ -112,5 +121,10 @@ def newer(one: str, other: str) -> bool:
 
 
 def _is_older(facts: Facts, known: Facts) -> bool:
-    """Our own writes' answers come in too, so that a watch may lag behind what we know already."""
     return facts.uid == known.uid and newer(known.resource_version, facts.resource_version)
+
+
+def _is_known(metadata: JSON, known: Facts) -> bool:
+    """Our own writes' answers come in too, so that a watch may tell what we know already, or what was before that."""
+    uid, version = metadata["uid"], metadata.get("resourceVersion", "")
+    return bool(uid == known.uid and (version == known.resource_version or newer(known.resource_version, version)))

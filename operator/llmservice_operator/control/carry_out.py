@@ -150,9 +150,9 @@ async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Con
             ctx.cache.update(apply.kind, raw)
             raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
         ctx.metrics.writes.labels(apply.kind, "patch").inc()
-    ctx.cache.update(apply.kind, raw)
-    facts = PROJECTIONS[apply.kind](raw)
+    facts = PROJECTIONS[apply.kind](raw, ctx.cache.get(apply.kind, parent.namespace, apply.name))
     assert isinstance(facts, ChildFacts)
+    ctx.cache.put(apply.kind, facts)
     record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
     memory.accepted((apply.kind, apply.name), record)
 
@@ -174,9 +174,9 @@ async def _look(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts |
         if cached is not None:
             ctx.cache.remove(apply.kind, parent.namespace, apply.name, cached.uid)
         return None
-    ctx.cache.update(apply.kind, live)
-    facts = PROJECTIONS[apply.kind](live)
+    facts = PROJECTIONS[apply.kind](live, ctx.cache.get(apply.kind, parent.namespace, apply.name))
     assert isinstance(facts, ChildFacts)
+    ctx.cache.put(apply.kind, facts)
     return facts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from llmservice_operator.build.revision import labelled, recorded_spec, revision
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.start import start_plan
 from llmservice_operator.build.template import pod_template
-from llmservice_operator.observe.facts import RevisionFacts
+from llmservice_operator.observe.facts import RevisionFacts, recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,12 @@ def standing(
 
 
 def _with_record(key: str, newest: int, record: RevisionFacts) -> Standing:
-    data = record.data()
-    return Standing(key, newest, record, data["template"], Chosen.from_document(data.get("chosen") or {}))
+    return Standing(key, newest, record, record.data()["template"], _chosen(record.body))
+
+
+@functools.lru_cache(maxsize=512)
+def _chosen(body: bytes) -> Chosen:
+    return Chosen.from_document(recorded(body).get("chosen") or {})
 
 
 def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Settings) -> Choice:

@@ -127,6 +127,8 @@ class Context:
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
+    is_current: Callable[[], bool] = lambda: False
+    """Whether the LLMServices in the cache are as they were a moment ago; else they are read before a write."""
     hidden: Collection[str] = ()
     """Kinds that the operator has no right to list; whoever finds out may add to it."""
 

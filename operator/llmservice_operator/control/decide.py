@@ -11,6 +11,7 @@ from llmservice_runtime.flags import render
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, inspection
 from llmservice_operator.build.deployment import Strategy
@@ -57,12 +58,7 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
         return _refuse(_subject(service), (back,), observed, service.spec.scaling.replicas, now)
     spec_hash = digest_of(service) if service.spec.rollout.auto_rollback else None
     service = service if back is None else back.service
-    problems = check(
-        service.spec,
-        image=image(service, settings),
-        vllm_version=vllm_version(service, settings),
-        arguments=render(engine_options(service)),
-    )
+    problems = _checked(service, settings)
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
     stand = standing(service, revisions, back.record if back is not None else None)
@@ -79,6 +75,16 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     if outcome.hold is not None and back is None and not service.spec.paused and not _runs(observed, choice):
         return _keep_back(service, observed, settings, outcome, now)
     return _carry_on(Case(service, observed, settings, now, revisions, back, waits_for, spec_hash), outcome, choice)
+
+
+@of_service
+def _checked(service: LLMService, settings: Settings) -> tuple[Problem, ...]:
+    return check(
+        service.spec,
+        image=image(service, settings),
+        vllm_version=vllm_version(service, settings),
+        arguments=render(engine_options(service)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

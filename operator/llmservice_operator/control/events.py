@@ -20,8 +20,8 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
     if _turned("Accepted", "False", old, new) or _other_words("Accepted", "False", old, new):
         yield _event("Warning", new["Accepted"])
     yield from _fits(old.get("Fits", {}), new.get("Fits", {}), new)
-    revision = (after.get("rollout") or {}).get("revision")
-    if revision and revision != (before.get("rollout") or {}).get("revision"):
+    revision, earlier = ((status.get("rollout") or {}).get("revision") for status in (after, before))
+    if revision and earlier and revision != earlier:
         yield Event("Normal", Reason.PROGRESSING, f"Rolling out revision {revision}.")
     if _turned("Ready", "True", old, new):
         yield _event("Normal", new["Ready"])

@@ -20,7 +20,7 @@ from llmservice_operator.observe.facts import (
     RevisionFacts,
     ServiceFacts,
 )
-from llmservice_operator.observe.inspections import INSPECTS_LABEL, InspectionFacts, pod_from_object
+from llmservice_operator.observe.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
@@ -52,8 +52,8 @@ class ParentFacts:
         return self.name
 
     @classmethod
-    def from_object(cls, obj: JSON) -> ParentFacts:
-        """Project one LLMService."""
+    def from_object(cls, obj: JSON, known: ParentFacts | None = None) -> ParentFacts:
+        """Project one LLMService; nothing of what is known of it saves work."""
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
         kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
@@ -97,6 +97,7 @@ PROJECTIONS: Mapping[str, Project] = {
 }
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
+OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not resources.LLMSERVICE)
 
 
 def selector(resource: Resource) -> str:
@@ -107,12 +108,6 @@ def selector(resource: Resource) -> str:
     if resource is resources.POD:
         return MANAGED_BY
     return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
-
-
-def is_ours(resource: Resource, metadata: JSON) -> bool:
-    """Whether what the selector lets through is kept: somebody may have copied a label of ours."""
-    labels = metadata.get("labels") or {}
-    return resource is not resources.POD or SERVICE_LABEL in labels or INSPECTS_LABEL in labels
 
 
 def observed(

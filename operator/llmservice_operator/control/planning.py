@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
@@ -54,6 +55,7 @@ class Question:
     """Of the container, where the model lies in its memory."""
 
 
+@of_service
 def question(service: LLMService, settings: Settings, document: str | None, tensors: str | None) -> Question:
     """What a service's spec asks; the device is still open, but on CPUs."""
     spec = service.spec

@@ -144,6 +144,10 @@ class WorkQueue(Generic[K]):
             self._schedule.add(key, now)
         self._changed.set()
 
+    def add_soon(self, key: K, seconds: float) -> None:
+        """Something about it changed that more of the same may follow, or has led to: once a while is enough."""
+        self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds)
+
     def add_all(self, keys: Iterable[K]) -> None:
         """All of them."""
         for key in keys:

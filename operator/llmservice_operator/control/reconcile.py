@@ -118,7 +118,7 @@ async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     """The LLMService as it is now: a watch may lag, but not behind our own last write."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    if parent.resource_version == memory.parent_version:
+    if parent.resource_version == memory.parent_version or ctx.is_current():
         return parent
     live = await ctx.kube.get(LLMSERVICE, *key)
     if live is None:

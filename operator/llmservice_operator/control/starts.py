@@ -7,6 +7,7 @@ since each step may become a write. A service whose pods have all said what ther
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -16,10 +17,13 @@ from typing import NamedTuple
 from llmservice_runtime.contract import State
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.log import object_logger
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.kube.state_reader import Unreadable
 from llmservice_operator.observe.reports import Ask, Report
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 16
 INTERVAL = 3.0
@@ -90,8 +94,9 @@ class Starts:
             if known is not None and known.ask == ask:
                 service.asked[ask.pod] = known
             else:
-                service.asked[ask.pod] = _Asked(ask)
-                self._queue.add(_Pod(key, ask.pod))
+                asked = service.asked[ask.pod] = _Asked(ask)
+                # One that is ready has time: others are about to become so.
+                self._queue.add_after(_Pod(key, ask.pod), 0.0 if ask.is_starting else self._interval(asked))
         service.reports = {name: report for name, report in service.reports.items() if name in pods}
         for name in before.keys() - service.asked.keys():
             self._metrics.forget_pod(key, name)
@@ -121,7 +126,7 @@ class Starts:
         asked = self._asked(pod)
         if asked is None:
             return
-        report = await self._hear(asked)
+        report = await self._hear(pod, asked)
         service = self._services.get(pod.key)
         if service is None or self._asked(pod) is not asked:
             return  # nobody wants to know any more
@@ -129,7 +134,7 @@ class Starts:
             self._take(pod, service, asked, report)
         self._queue.add_after(pod, self._interval(asked))
 
-    async def _hear(self, asked: _Asked) -> Report | None:
+    async def _hear(self, pod: _Pod, asked: _Asked) -> Report | None:
         """None where it said nothing, which may pass."""
         ask = asked.ask
         try:
@@ -137,7 +142,9 @@ class Starts:
         except Unreadable as silent:
             self._metrics.state_reads.labels("silent").inc()
             asked.silent += 1
-            return Report(ask.uid, ask.restarts, None, str(silent)) if asked.silent >= PATIENCE else None
+            if asked.silent == PATIENCE:
+                object_logger(logger, pod.key).info("pod %s does not tell its state: %s", pod.name, silent)
+            return Report(ask.uid, ask.restarts, None) if asked.silent >= PATIENCE else None
         self._metrics.state_reads.labels("answered").inc()
         asked.silent = 0
         return Report(ask.uid, ask.restarts, replace(state, phase_seconds=0.0))

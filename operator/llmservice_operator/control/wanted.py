@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import orjson
+
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.chosen import Chosen
@@ -33,7 +35,16 @@ class Wanted:
 
 def wanted(service: LLMService, choice: Choice, strategy: Strategy) -> list[Wanted]:
     """What pods need comes before the pods."""
-    return [with_hash(manifest) for manifest in _manifests(service, choice, strategy)]
+    made = choice.label, choice.number, choice.key, choice.template, choice.chosen
+    return list(_wanted(service, *made, strategy))
+
+
+@of_service
+def _wanted(
+    service: LLMService, label: str, number: int, key: str, template: Manifest, chosen: Chosen, strategy: Strategy
+) -> tuple[Wanted, ...]:
+    choice = Choice(label, number, key, template, chosen, update_pending=False)
+    return tuple(with_hash(manifest) for manifest in _manifests(service, choice, strategy))
 
 
 def adopted(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[Wanted]:
@@ -91,8 +102,7 @@ def _manifests(service: LLMService, choice: Choice, strategy: Strategy) -> Itera
 
 def with_hash(manifest: Manifest) -> Wanted:
     """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
     annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH: digest}
     metadata = manifest["metadata"] | {"annotations": annotations}
     return Wanted(manifest | {"metadata": metadata}, digest)

@@ -29,8 +29,8 @@ class SliceFacts:
     """Uids of the pods that requests are sent to."""
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
-        """Project one slice as the API server sent it."""
+    def from_object(cls, obj: Json, known: object = None) -> Self:
+        """Project one slice as the API server sent it; it is small, whatever is known of it."""
         metadata = obj["metadata"]
         labels = metadata.get("labels") or {}
         service = labels.get(_SERVICE_LABEL)

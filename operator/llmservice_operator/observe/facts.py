@@ -6,12 +6,14 @@ must keep the newer one even where the two are equal.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
+
+import orjson
 
 from llmservice_operator.api.constants import KIND
 from llmservice_operator.observe import still
@@ -77,6 +79,8 @@ class ChildFacts:
     """Hash of the live content; with the same hash and the same wish, nothing needs a closer look."""
     body: bytes = field(compare=False, repr=False)
     """The live content, compressed: the closer look."""
+    fingerprint: bytes = field(compare=False, repr=False)
+    """Of all that `foreign`, `is_applied`, `managed_hash` and `body` were made of."""
 
     @property
     def owner_uid(self) -> str | None:
@@ -89,13 +93,13 @@ class ChildFacts:
 
     def live(self) -> dict[str, Any]:
         """The content that a manifest is compared with."""
-        content: dict[str, Any] = json.loads(zlib.decompress(self.body))
+        content: dict[str, Any] = orjson.loads(zlib.decompress(self.body))
         return content
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
-        """Project one object as the API server sent it."""
-        return cls(**_common(obj, cls.content))
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        """Project one object as the API server sent it; what is `known` of it already is not worked out again."""
+        return cls(**_common(obj, cls.content, known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +109,10 @@ class ServiceFacts(ChildFacts):
     """Digest of the list of adapters that was applied last; None: none was."""
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
-        return cls(**_common(obj, cls.content), adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION))
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        return cls(
+            **_common(obj, cls.content, known), adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +126,8 @@ class ClaimFacts(ChildFacts):
     phase: str = ""
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
-        return cls(**_common(obj, cls.content), phase=str((obj.get("status") or {}).get("phase", "")))
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        return cls(**_common(obj, cls.content, known), phase=str((obj.get("status") or {}).get("phase", "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +145,11 @@ class RevisionFacts(ChildFacts):
     """It has a template with containers: anybody may make one of these that has none."""
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         data = obj.get("data") or {}
         chosen = data.get("chosen") or {}
         return cls(
-            **_common(obj, cls.content),
+            **_common(obj, cls.content, known),
             revision=int(obj.get("revision") or 0),
             key=str(data.get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],
@@ -153,8 +159,14 @@ class RevisionFacts(ChildFacts):
 
     def data(self) -> dict[str, Any]:
         """What is recorded: `template`, and what was `chosen` at the time."""
-        data: dict[str, Any] = self.live()["data"]
-        return data
+        return recorded(self.body)
+
+
+@functools.lru_cache(maxsize=512)
+def recorded(body: bytes) -> dict[str, Any]:
+    """`RevisionFacts.data`, by the facts' body: records never change, and each look at a service reads its own."""
+    data: dict[str, Any] = orjson.loads(zlib.decompress(body))["data"]
+    return data
 
 
 def _has_containers(template: object) -> bool:
@@ -184,14 +196,14 @@ class DeploymentFacts(ChildFacts):
     """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         progressing, failing = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
         is_late = progressing.get("reason") == "ProgressDeadlineExceeded"
         template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
         return cls(
-            **_common(obj, cls.content),
+            **_common(obj, cls.content, known),
             generation=int(obj["metadata"].get("generation") or 0),
             observed_generation=int(status.get("observedGeneration") or 0),
             revision=str(template_labels.get(REVISION_LABEL, "")),
@@ -220,11 +232,11 @@ class JobFacts(ChildFacts):
     """Why, in a word of the Job controller's (DeadlineExceeded, BackoffLimitExceeded); None: it did not fail."""
 
     @classmethod
-    def from_object(cls, obj: Json) -> Self:
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         conditions = {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if c["status"] == "True"}
         failed = conditions.get("Failed")
         return cls(
-            **_common(obj, cls.content),
+            **_common(obj, cls.content, known),
             created_at=str(obj["metadata"].get("creationTimestamp") or ""),
             complete="Complete" in conditions,
             failed=None if failed is None else str(failed.get("reason") or "Failed"),
@@ -237,7 +249,7 @@ def is_marked(metadata: Json, service: str) -> bool:
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(SERVICE_LABEL) == service
 
 
-def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
+def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> dict[str, Any]:
     metadata, labels = obj["metadata"], _labels(obj)
     live = {
         "metadata": {
@@ -246,7 +258,11 @@ def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
             "ownerReferences": metadata.get("ownerReferences") or [],
         }
     } | {key: obj.get(key) for key in content}
-    text = json.dumps(live, sort_keys=True, separators=(",", ":")).encode()
+    text = orjson.dumps(live, option=orjson.OPT_SORT_KEYS)
+    owners = [entry for entry in metadata.get("managedFields") or () if entry.get("subresource") != "status"]
+    fingerprint = hashlib.sha256(text + orjson.dumps(owners)).digest()
+    # A Deployment's controller writes its status many times for each time that its spec changes.
+    made = _as_known(known) if known is not None and known.fingerprint == fingerprint else _looked_at(text, owners)
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -256,8 +272,24 @@ def _common(obj: Json, content: tuple[str, ...]) -> dict[str, Any]:
         "controller": controller_of(metadata),
         "service": labels.get(SERVICE_LABEL),
         "managed_by": labels.get(MANAGED_BY_LABEL),
-        "foreign": foreign_paths(metadata.get("managedFields") or ()),
-        "is_applied": is_applied(metadata.get("managedFields") or ()),
+        "fingerprint": fingerprint,
+        **made,
+    }
+
+
+def _as_known(known: ChildFacts) -> dict[str, Any]:
+    return {
+        "foreign": known.foreign,
+        "is_applied": known.is_applied,
+        "managed_hash": known.managed_hash,
+        "body": known.body,
+    }
+
+
+def _looked_at(text: bytes, owners: list[Json]) -> dict[str, Any]:
+    return {
+        "foreign": foreign_paths(owners),
+        "is_applied": is_applied(owners),
         "managed_hash": hashlib.sha256(text).hexdigest()[:16],
         "body": zlib.compress(text, 1),
     }

@@ -72,7 +72,7 @@ class InspectionFacts:
         )
 
 
-def pod_from_object(obj: Json) -> PodFacts | InspectionFacts:
+def pod_from_object(obj: Json, known: object = None) -> PodFacts | InspectionFacts:
     """A pod of a service, or one that looks at its model."""
     labels = obj["metadata"].get("labels") or {}
     is_servers = SERVICE_LABEL in labels or INSPECTS_LABEL not in labels

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_runtime.contract import AdapterState, Phase, State
+from llmservice_runtime.contract import STATE_PORT, AdapterState, Phase, State
 
 from llmservice_operator.observe.pods import PodFacts
 
@@ -17,6 +17,10 @@ Json = Mapping[str, Any]
 
 _TEXT_LIMIT = 1024
 """Longer texts would be refused by the CRD, and the whole status with them."""
+_UNREAD = (
+    f"No pod has told yet what was measured. The operator asks a ready pod on its port {STATE_PORT}; where that stays "
+    "without an answer, let a NetworkPolicy admit it."
+)
 _STARTING = frozenset({Phase.PREFLIGHT, Phase.FETCHING, Phase.LOADING, Phase.SMOKE})
 
 
@@ -28,8 +32,6 @@ class Report:
     restarts: int
     state: State | None
     """None: it was asked several times and said nothing."""
-    reason: str = ""
-    """Why it said nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,9 @@ def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
         if state.started:
             return state.measured.to_document()
     told = _told_measured(previous, revision)
-    if told is None or "reason" in told:
-        silent = [report.reason for pod in _current(pods, revision) if pod.ready and (report := _silent(pod, reports))]
-        told = {"reason": f"The pod was asked, but {silent[0]}."[:_TEXT_LIMIT]} if silent else told
+    if (told is None or "reason" in told) and any(pod.ready for pod in _current(pods, revision)):
+        # Told with what else there is to tell of a ready pod: that it is silent is worth no write of its own.
+        return {"reason": _UNREAD}
     return None if told is None else dict(told)
 
 
@@ -153,11 +155,6 @@ def report_of(pod: PodFacts, reports: Reports) -> Report | None:
     """A report of an earlier run says nothing about this one."""
     report = reports.get(pod.name)
     return report if report is not None and (report.uid, report.restarts) == (pod.uid, pod.restarts) else None
-
-
-def _silent(pod: PodFacts, reports: Reports) -> Report | None:
-    report = report_of(pod, reports)
-    return report if report is not None and report.state is None else None
 
 
 def _is_starting(pod: PodFacts, state: State) -> bool:

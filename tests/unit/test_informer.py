@@ -1,0 +1,251 @@
+"""The watches of the children, against a server that plays the API: what they ask, bring and survive."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.children_watch import ChildrenWatch
+from llmservice_operator.control.intake import Intake
+from llmservice_operator.control.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.kube import informer
+from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource
+from llmservice_operator.kube.transport import Transport
+
+from tests.unit.watched_api import Api
+
+CHAT, OTHER = Key("ns", "chat"), Key("ns", "other")
+GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+
+
+def pod(name: str, version: int, phase: str = "Pending", *, service: str = "chat", uid: str = "", **spec: Any) -> Any:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": uid or f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": {"llmservice.dev/service": service},
+        },
+        "spec": spec,
+        "status": {"phase": phase},
+    }
+
+
+def without_kind(obj: dict[str, Any]) -> dict[str, Any]:
+    """As an item of a list."""
+    return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+
+
+class Watching:
+    """What the watches brought so far."""
+
+    def __init__(
+        self, api: Api, children: ChildrenWatch, cache: Cache, keys: list[Key], changed: asyncio.Event
+    ) -> None:
+        self.api, self.children, self.cache, self.keys, self._changed = api, children, cache, keys, changed
+
+    async def send(self, kind: str, obj: Any, resource: Resource = POD) -> None:
+        await self.api.streams[resource].put({"type": kind, "object": obj})
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def pods(self) -> list[str]:
+        return sorted(self.cache.around(CHAT).get("Pod", {}))
+
+
+@pytest.fixture
+async def api() -> Api:
+    return Api()
+
+
+@contextlib.asynccontextmanager
+async def watching(api: Api, token: TokenSource | None = None, *, wait: bool = True) -> AsyncIterator[Watching]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", api.answer)
+    cache, keys, changed = Cache(PROJECTIONS), list[Key](), asyncio.Event()
+
+    def enqueue(key: Key) -> None:
+        keys.append(key)
+        changed.set()
+
+    async with TestServer(app) as server:
+        credentials = Credentials(
+            server=str(server.make_url("")).rstrip("/"),
+            namespace="ns",
+            token=token or TokenSource("t", None, lambda: 0.0),
+        )
+        async with Transport(credentials) as transport:
+            children = ChildrenWatch(transport, Intake(cache, enqueue, enqueue), (None,))
+            running = asyncio.create_task(children.run())
+            try:
+                if wait:
+                    async with asyncio.timeout(10):
+                        await children.complete()
+                        for resource in OF_CHILDREN:
+                            await api.watching[resource].wait()
+                yield Watching(api, children, cache, keys, changed)
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                for stream in api.streams.values():
+                    stream.put_nowait(None)
+
+
+async def test_lists_changes_and_deletions_become_keys(api: Api) -> None:
+    api.objects[POD] = [without_kind(pod("one", 5))]
+    async with watching(api) as seen:
+        assert seen.keys == [CHAT]
+        await seen.send("MODIFIED", pod("one", 6, nobody="cares"))
+        await seen.send("ADDED", pod("two", 7))
+        await seen.until(lambda: len(seen.keys) == 2)
+        assert seen.cache.get("Pod", "ns", "one").resource_version == "6"
+        await seen.send("DELETED", pod("one", 8))
+        await seen.until(lambda: len(seen.keys) == 3)
+        assert seen.pods() == ["two"]
+
+
+async def test_they_ask_the_server_for_our_labels_and_for_no_llmservice(api: Api) -> None:
+    async with watching(api):
+        pass
+    for resource, selector in (
+        (DEPLOYMENT, "llmservice.dev/service"),
+        (JOB, "llmservice.dev/service"),
+        # Pods that look at models do not carry the label that Services select by.
+        (POD, "app.kubernetes.io/managed-by=llmservice-operator"),
+    ):
+        queries = [query for _, path, query in api.requests if path == resource.path(None)]
+        assert {query.get("labelSelector") for query in queries} == {selector}
+        assert [query.get("resourceVersion") for query in queries] == [None, "50"]
+    assert {path for _, path, _ in api.requests} == {resource.path(None) for resource in OF_CHILDREN}
+    assert {method for method, _, _ in api.requests} == {"GET"}
+    assert LLMSERVICE not in OF_CHILDREN
+
+
+async def test_a_list_comes_in_pages(api: Api) -> None:
+    api.objects[POD] = [without_kind(pod(str(number), 5)) for number in range(7)]
+    api.page = 3
+    async with watching(api) as seen:
+        assert seen.pods() == [str(number) for number in range(7)]
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was(api: Api) -> None:
+    async with watching(api) as seen:
+        await seen.send("ADDED", pod("one", 60))
+        await seen.send("BOOKMARK", {"metadata": {"resourceVersion": "75"}})
+        api.watching[POD].clear()
+        await api.streams[POD].put(None)  # as the server does every ten minutes
+        async with asyncio.timeout(10):
+            await api.watching[POD].wait()
+    queries = [query for _, path, query in api.requests if path == POD.path(None)]
+    assert [query.get("resourceVersion") for query in queries] == [None, "50", "75"]
+
+
+@pytest.mark.parametrize("expired", ["in the stream", "as the answer"])
+async def test_one_that_lost_its_place_lists_again_and_what_vanished_is_gone(api: Api, expired: str) -> None:
+    api.objects[POD] = [without_kind(pod(name, 5)) for name in ("one", "two", "three")]
+    async with watching(api) as seen:
+        api.objects[POD] = [
+            without_kind(obj) for obj in (pod("two", 5), pod("three", 9, "Running"), pod("one", 8, uid="another"))
+        ]
+        seen.keys.clear()
+        if expired == "in the stream":
+            await seen.send("ERROR", GONE)
+        else:
+            api.refused[POD] = [410]
+            await api.streams[POD].put(None)
+        await seen.until(lambda: len(seen.keys) == 2)
+        assert seen.pods() == ["one", "three", "two"]
+        assert seen.cache.get("Pod", "ns", "one").uid == "another"
+        api.objects[POD] = []
+        await seen.send("ERROR", GONE)
+        await seen.until(lambda: not seen.pods())
+
+
+async def test_what_was_made_after_the_list_is_not_gone(api: Api) -> None:
+    """Answers to our own writes come in beside the watches."""
+    async with watching(api) as seen:
+        seen.cache.update("Pod", pod("made", 70))
+        await seen.send("ERROR", GONE)
+        await seen.send("ADDED", pod("other", 80, service="other"))
+        await seen.until(lambda: OTHER in seen.keys)
+        assert seen.pods() == ["made"]
+
+
+async def test_an_error_passes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "FIRST_PAUSE", 0.01)
+    async with watching(api) as seen:
+        api.refused[POD] = [500, 503]
+        await seen.send("ERROR", {"kind": "Status", "code": 500, "message": "etcd is away"})
+        await seen.send("ADDED", pod("one", 60))
+        await seen.until(lambda: seen.keys == [CHAT])
+    queries = [query for _, path, query in api.requests if path == POD.path(None)]
+    assert [query.get("resourceVersion") for query in queries] == [None, "50", "50", "50", "50"], "it listed again"
+
+
+async def test_it_goes_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("t")
+    async with watching(api, TokenSource(None, path, lambda: 0.0)) as seen:
+        path.write_text("renewed")
+        api.token = "renewed"
+        await api.streams[POD].put(None)
+        await seen.send("ADDED", pod("one", 60))
+        await seen.until(lambda: seen.keys == [CHAT])
+
+
+async def test_an_object_that_cannot_be_read_stops_no_other(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(api) as seen:
+        strange = pod("strange", 60) | {"status": {"conditions": "none"}}
+        await seen.send("ADDED", strange)
+        await seen.send("ADDED", pod("one", 61))
+        await seen.until(lambda: seen.keys == [CHAT])
+    assert [r.message for r in caplog.records if r.levelno >= logging.ERROR] == ["cannot read Pod ns/strange"]
+
+
+WITHOUT = [
+    ("no right on jobs", JOB, 403, True),
+    ("no right on slices", ENDPOINT_SLICE, 403, True),
+    ("jobs cannot be had", JOB, 500, False),
+    ("no right on what services are made of", DEPLOYMENT, 403, False),
+]
+
+
+@pytest.mark.parametrize(("resource", "code", "is_warm"), [row[1:] for row in WITHOUT], ids=[r[0] for r in WITHOUT])
+async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
+    api: Api,
+    resource: Resource,
+    code: int,
+    is_warm: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(informer, "FIRST_PAUSE", 0.001)
+    api.refused[resource] = [code] * 8
+    async with watching(api, wait=False) as seen:
+        complete = asyncio.create_task(seen.children.complete())
+        async with asyncio.timeout(10):
+            if is_warm:
+                await complete
+            while api.refused[resource] and not is_warm:
+                api.answered.clear()
+                await api.answered.wait()
+        assert complete.done() is is_warm
+        assert seen.children.hidden == ({resource.kind} if is_warm else set())
+        complete.cancel()
+    said = [record for record in caplog.records if f"without {resource.plural}" in record.message]
+    assert len(said) == int(is_warm)

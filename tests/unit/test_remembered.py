@@ -1,0 +1,112 @@
+"""What is remembered of a spec: the same for the same, nothing of another's, and nothing once the spec is gone."""
+
+import gc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.api import remembered
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.remembered import MOST, of_service, of_spec
+from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.api.spec import LLMServiceSpec
+
+from tests.unit.decide_world import an_llmservice
+
+
+def a_spec(number: int) -> dict[str, Any]:
+    return {"model": {"uri": "hf://a/b"}, "batching": {"maxNumSeqs": number}}
+
+
+def a_service(number: int = 1, **metadata: Any) -> LLMService:
+    made = an_llmservice(a_spec(number))
+    return LLMService.from_object(made | {"metadata": made["metadata"] | metadata})
+
+
+class Asked:
+    """A function of a spec or a service, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, whose: Any, *rest: object) -> object:
+        self.times += 1
+        return object()
+
+
+def test_the_same_text_is_the_same_spec() -> None:
+    assert parse_spec(a_spec(1)) is parse_spec(a_spec(1))
+    assert parse_spec(a_spec(1)) is not parse_spec(a_spec(2))
+    assert parse_spec(a_spec(1)) == LLMServiceSpec.model_validate(a_spec(1), by_alias=True)
+
+
+def test_what_is_wrong_is_told_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidSpec):
+            parse_spec({"model": {"uri": "hf://a/b"}, "nonsense": 1})
+
+
+SETTINGS, OTHERS = {"image": "a"}, {"image": "a"}
+ROWS: list[tuple[str, tuple[LLMService, tuple[object, ...]], bool]] = [
+    ("the same service", (a_service(), (SETTINGS, "x")), True),
+    ("with another status", (replace(a_service(), status={"a": 1}), (SETTINGS, "x")), True),
+    ("read anew", (a_service(resourceVersion="99"), (SETTINGS, "x")), True),
+    ("another spec", (a_service(2), (SETTINGS, "x")), False),
+    ("another name", (a_service(name="other"), (SETTINGS, "x")), False),
+    ("another namespace", (a_service(namespace="other"), (SETTINGS, "x")), False),
+    ("another of its name", (a_service(uid="other"), (SETTINGS, "x")), False),
+    ("another text", (a_service(), (SETTINGS, "y")), False),
+    ("another object, even an equal one", (a_service(), (OTHERS, "x")), False),
+    ("fewer words", (a_service(), (SETTINGS,)), False),
+]
+
+
+@pytest.mark.parametrize(("asked", "is_same"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_of_a_service(asked: tuple[LLMService, tuple[object, ...]], is_same: bool) -> None:
+    function = Asked()
+    ask = of_service(function)
+    first = ask(a_service(), SETTINGS, "x")
+    service, rest = asked
+    assert (ask(service, *rest) is first) is is_same
+    assert function.times == (1 if is_same else 2)
+
+
+def test_functions_are_told_apart() -> None:
+    spec = parse_spec(a_spec(1))
+    one, other = of_spec(Asked()), of_spec(Asked())
+    assert one(spec) is one(spec)
+    assert one(spec) is not other(spec)
+
+
+def test_an_error_is_not_remembered() -> None:
+    times = []
+
+    @of_spec
+    def fails(spec: LLMServiceSpec) -> str:
+        times.append(1)
+        if len(times) == 1:
+            raise ValueError
+        return "well"
+
+    spec = parse_spec(a_spec(1))
+    with pytest.raises(ValueError, match=r"^$"):
+        fails(spec)
+    assert fails(spec) == "well"
+
+
+def test_what_is_never_the_same_twice_does_not_pile_up() -> None:
+    spec = parse_spec(a_spec(3))
+    ask = of_spec(Asked())
+    for number in range(10 * MOST):
+        ask(spec, number)
+    assert len(remembered._made[id(spec)][1]) <= MOST
+
+
+def test_with_the_spec_goes_what_was_made_of_it() -> None:
+    spec = LLMServiceSpec.model_validate(a_spec(4), by_alias=True)
+    number = id(spec)
+    of_spec(Asked())(spec)
+    assert number in remembered._made
+    del spec
+    gc.collect()
+    assert number not in remembered._made

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 STOPS_WITHIN = 1.5
+LOOKS, LOOKS_AT_FIRST = 2, 12
+"""How many looks at its tasks, one every five seconds, must find none: once it watched, and while it begins."""
 _LLMSERVICES = (LLMSERVICE.group, LLMSERVICE.version, LLMSERVICE.plural)
 
 
@@ -173,9 +175,9 @@ class Watch:
             watching.cancel()
 
     async def _ended(self, watching: asyncio.Task[None], stopping: asyncio.Task[Any]) -> str | None:
-        """Two looks in a row must find nothing: between two of its lists a task may be missing for a moment."""
-        missed = 0
-        while missed < 2:
+        """A few looks in a row must find nothing: a task may be missing for a moment, and its first list takes time."""
+        missed, patience = 0, LOOKS_AT_FIRST
+        while missed < patience:
             done, _ = await asyncio.wait(
                 {watching, stopping}, timeout=self._look_every, return_when=asyncio.FIRST_COMPLETED
             )
@@ -184,7 +186,10 @@ class Watch:
             if watching in done:
                 error = watching.exception()
                 return None if error is None else f"{type(error).__name__}: {error}"
-            missed = 0 if is_watching(max(1, len(self._namespaces))) else missed + 1
+            if is_watching(max(1, len(self._namespaces))):
+                missed, patience = 0, LOOKS
+            else:
+                missed += 1
         return "its tasks are gone"
 
     def _kopf(self, ready: asyncio.Event, stop: asyncio.Event) -> Coroutine[Any, Any, None]:

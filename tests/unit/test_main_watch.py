@@ -186,6 +186,7 @@ async def test_one_that_hangs_is_started_again(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(kopf, "operator", hangs)
+    monkeypatch.setattr(handlers, "LOOKS_AT_FIRST", 3)
     api.objects[LLMSERVICE] = [service("one", 60)]
     async with watching(api) as seen:
         await seen.until(lambda: seen.keys == [Key("ns", "one")])

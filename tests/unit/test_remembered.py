@@ -1,5 +1,6 @@
 """What is remembered of a spec: the same for the same, nothing of another's, and nothing once the spec is gone."""
 
+import datetime
 import gc
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,22 @@ def test_what_is_wrong_is_told_each_time() -> None:
     for _ in range(2):
         with pytest.raises(InvalidSpec):
             parse_spec({"model": {"uri": "hf://a/b"}, "nonsense": 1})
+
+
+YAML_ONLY = [
+    ("a number that is none", {"accelerator": {"gpuMemoryUtilization": float("nan")}}, "spec.accelerator.gpu"),
+    ("a number beyond 64 bits", {"batching": {"maxNumSeqs": 2**70}}, "spec.batching.maxNumSeqs"),
+    ("a date", {"model": {"uri": datetime.date(2026, 1, 2)}}, "spec.model.uri"),
+    ("a number as a key", {"batching": {1: 2}}, "spec.batching"),
+]
+
+
+@pytest.mark.parametrize(("said", "field"), [row[1:] for row in YAML_ONLY], ids=[row[0] for row in YAML_ONLY])
+def test_what_yaml_has_beyond_json_is_refused_as_it_is(said: dict[str, Any], field: str) -> None:
+    """And not read as what JSON would make of it: no number at all, a text."""
+    with pytest.raises(InvalidSpec) as refused:
+        parse_spec(a_spec(1) | said)
+    assert any(problem.field.startswith(field) for problem in refused.value.problems)
 
 
 SETTINGS, OTHERS = {"image": "a"}, {"image": "a"}

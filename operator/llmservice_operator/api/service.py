@@ -74,13 +74,22 @@ REMEMBERED_SPECS = 512
 
 def parse_spec(raw: object) -> LLMServiceSpec:
     """The spec as a value, the same one for the same text; InvalidSpec names every field that is wrong."""
-    return _parsed(orjson.dumps({} if raw is None else raw))
+    given = {} if raw is None else raw
+    try:
+        text = orjson.dumps(given)
+    except TypeError:  # nothing that the API server stores: YAML has more than JSON
+        return _validated(given)
+    return _parsed(text) if orjson.loads(text) == given else _validated(given)
 
 
 @functools.lru_cache(maxsize=REMEMBERED_SPECS)
 def _parsed(text: bytes) -> LLMServiceSpec:
+    return _validated(orjson.loads(text))
+
+
+def _validated(raw: object) -> LLMServiceSpec:
     try:
-        spec = LLMServiceSpec.model_validate(orjson.loads(text), by_alias=True, by_name=False)
+        spec = LLMServiceSpec.model_validate(raw, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidSpec(_problems(error)) from None
     _ = spec.sources

@@ -74,36 +74,40 @@ async def api() -> Api:
 
 
 @contextlib.asynccontextmanager
-async def watching(api: Api, token: TokenSource | None = None, *, wait: bool = True) -> AsyncIterator[Watching]:
+async def serving(api: Api, token: TokenSource | None = None) -> AsyncIterator[Credentials]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
+    async with TestServer(app) as server:
+        yield Credentials(
+            server=str(server.make_url("")).rstrip("/"),
+            namespace="ns",
+            token=token or TokenSource("t", None, lambda: 0.0),
+        )
+
+
+@contextlib.asynccontextmanager
+async def watching(api: Api, token: TokenSource | None = None, *, wait: bool = True) -> AsyncIterator[Watching]:
     cache, keys, changed = Cache(PROJECTIONS), list[Key](), asyncio.Event()
 
     def enqueue(key: Key) -> None:
         keys.append(key)
         changed.set()
 
-    async with TestServer(app) as server:
-        credentials = Credentials(
-            server=str(server.make_url("")).rstrip("/"),
-            namespace="ns",
-            token=token or TokenSource("t", None, lambda: 0.0),
-        )
-        async with Transport(credentials) as transport:
-            children = ChildrenWatch(transport, Intake(cache, enqueue, enqueue), (None,))
-            running = asyncio.create_task(children.run())
-            try:
-                if wait:
-                    async with asyncio.timeout(10):
-                        await children.complete()
-                        for resource in OF_CHILDREN:
-                            await api.watching[resource].wait()
-                yield Watching(api, children, cache, keys, changed)
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-                for stream in api.streams.values():
-                    stream.put_nowait(None)
+    async with serving(api, token) as credentials, Transport(credentials) as transport:
+        children = ChildrenWatch(transport, Intake(cache, enqueue, enqueue), (None,))
+        running = asyncio.create_task(children.run())
+        try:
+            if wait:
+                async with asyncio.timeout(10):
+                    await children.complete()
+                    for resource in OF_CHILDREN:
+                        await api.watching[resource].wait()
+            yield Watching(api, children, cache, keys, changed)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            for stream in api.streams.values():
+                stream.put_nowait(None)
 
 
 async def test_lists_changes_and_deletions_become_keys(api: Api) -> None:
@@ -195,6 +199,32 @@ async def test_an_error_passes(api: Api, monkeypatch: pytest.MonkeyPatch) -> Non
         await seen.until(lambda: seen.keys == [CHAT])
     queries = [query for _, path, query in api.requests if path == POD.path(None)]
     assert [query.get("resourceVersion") for query in queries] == [None, "50", "50", "50", "50"], "it listed again"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [pytest.param([], id="nothing"), pytest.param([{"type": "ERROR", "object": GONE}], id="that it is too old")],
+)
+async def test_one_that_brings_nothing_is_asked_less_and_less(api: Api, events: list[dict[str, Any]]) -> None:
+    """Else a server that ends each watch at once would be asked as fast as it answers."""
+    api.ends_at_once[POD] = events
+    paused: list[float] = []
+    enough = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 7:
+            enough.set()
+            await asyncio.Event().wait()
+
+    intake = Intake(Cache(PROJECTIONS), lambda _: None, lambda _: None)
+    async with serving(api) as credentials, Transport(credentials) as transport:
+        asking = informer.Informer(transport, POD, None, "", intake, sleep=sleep, rng=lambda: 1.0)
+        running = asyncio.create_task(asking.run())
+        async with asyncio.timeout(10):
+            await enough.wait()
+        running.cancel()
+    assert paused == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
 async def test_it_goes_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ class Api:
         """Objects in a page of a list; None: all of them."""
         self.refused: dict[Resource, list[int]] = {}
         """Codes that the next requests of a kind are answered with."""
+        self.ends_at_once: dict[Resource, list[dict[str, Any]]] = {}
+        """The only events that a watch of these kinds ever brings, if any, before the server ends it."""
         self.answered = asyncio.Event()
         """Set with each of these."""
 
@@ -53,6 +55,10 @@ class Api:
         response = web.StreamResponse()
         await response.prepare(request)
         self.watching[resource].set()
+        if resource in self.ends_at_once:
+            for only in self.ends_at_once[resource]:
+                await response.write(json.dumps(only).encode() + b"\n")
+            return response
         while (event := await self.streams[resource].get()) is not None:
             await response.write(json.dumps(event).encode() + b"\n")
             if event["type"] == "ERROR":

@@ -83,10 +83,11 @@ class Informer:
                 if self._version is None:
                     self._version = await self._list()
                     self.complete.set()
-                await self._watch(self._version)
-                self._pauses = 0
+                if not await self._watch(self._version):
+                    await self._pause()
             except Gone:
                 self._version = None
+                await self._pause()
             except KubeError as error:
                 refusals += isinstance(error, Forbidden)
                 # An API server that starts may refuse for some seconds what it grants later.
@@ -96,6 +97,7 @@ class Informer:
                 await self._pause()
 
     async def _pause(self) -> None:
+        """Longer each time, until a watch brings something."""
         full = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._pauses, 10))
         self._pauses += 1
         await self._sleep(full * (0.5 + self._rng() / 2))
@@ -118,8 +120,8 @@ class Informer:
                 return version
             params["continue"] = token
 
-    async def _watch(self, version: str) -> None:
-        """Until the API server ends it."""
+    async def _watch(self, version: str) -> int:
+        """Until the API server ends it; returns how many events came."""
         params = {
             **self._params,
             "watch": "true",
@@ -135,12 +137,13 @@ class Informer:
                 count += 1
                 if count % BREATH == 0:
                     await asyncio.sleep(0)
+        return count
 
     def _take(self, event: JSON) -> None:
         kind, obj = event["type"], event["object"]
         if kind == "ERROR":
             raise from_status(int(obj.get("code") or 500), obj, right=f"watch {self._resource.full_name}")
-        self._version = obj["metadata"]["resourceVersion"]
+        self._version, self._pauses = obj["metadata"]["resourceVersion"], 0
         if kind == "DELETED":
             self._tell(self._sink.gone, obj)
         elif kind != "BOOKMARK":

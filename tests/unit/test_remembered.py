@@ -2,6 +2,7 @@
 
 import datetime
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -64,27 +65,26 @@ def test_what_yaml_has_beyond_json_is_refused_as_it_is(said: dict[str, Any], fie
 
 
 SETTINGS, OTHERS = {"image": "a"}, {"image": "a"}
-ROWS: list[tuple[str, tuple[LLMService, tuple[object, ...]], bool]] = [
-    ("the same service", (a_service(), (SETTINGS, "x")), True),
-    ("with another status", (replace(a_service(), status={"a": 1}), (SETTINGS, "x")), True),
-    ("read anew", (a_service(resourceVersion="99"), (SETTINGS, "x")), True),
-    ("another spec", (a_service(2), (SETTINGS, "x")), False),
-    ("another name", (a_service(name="other"), (SETTINGS, "x")), False),
-    ("another namespace", (a_service(namespace="other"), (SETTINGS, "x")), False),
-    ("another of its name", (a_service(uid="other"), (SETTINGS, "x")), False),
-    ("another text", (a_service(), (SETTINGS, "y")), False),
-    ("another object, even an equal one", (a_service(), (OTHERS, "x")), False),
-    ("fewer words", (a_service(), (SETTINGS,)), False),
+ROWS: list[tuple[str, Callable[[], LLMService], tuple[object, ...], bool]] = [
+    ("the same service", a_service, (SETTINGS, "x"), True),
+    ("with another status", lambda: replace(a_service(), status={"a": 1}), (SETTINGS, "x"), True),
+    ("read anew", lambda: a_service(resourceVersion="99"), (SETTINGS, "x"), True),
+    ("another spec", lambda: a_service(2), (SETTINGS, "x"), False),
+    ("another name", lambda: a_service(name="other"), (SETTINGS, "x"), False),
+    ("another namespace", lambda: a_service(namespace="other"), (SETTINGS, "x"), False),
+    ("another of its name", lambda: a_service(uid="other"), (SETTINGS, "x"), False),
+    ("another text", a_service, (SETTINGS, "y"), False),
+    ("another object, even an equal one", a_service, (OTHERS, "x"), False),
+    ("fewer words", a_service, (SETTINGS,), False),
 ]
 
 
-@pytest.mark.parametrize(("asked", "is_same"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_of_a_service(asked: tuple[LLMService, tuple[object, ...]], is_same: bool) -> None:
+@pytest.mark.parametrize(("other", "rest", "is_same"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_of_a_service(other: Callable[[], LLMService], rest: tuple[object, ...], is_same: bool) -> None:
     function = Asked()
     ask = of_service(function)
     first = ask(a_service(), SETTINGS, "x")
-    service, rest = asked
-    assert (ask(service, *rest) is first) is is_same
+    assert (ask(other(), *rest) is first) is is_same
     assert function.times == (1 if is_same else 2)
 
 

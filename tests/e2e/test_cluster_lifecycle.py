@@ -176,8 +176,11 @@ def with_pods(clone: Clone, before: str) -> Clone:
     clone.localcluster("up", "--gpus", "4")
     archive = clone.paths.root / "pause.tar"
     shared = ClusterPaths.of_this_clone()
+    # Without --local a stream's last piece may come after ctr has ended.
     command = [f"{shared.bin}/ctr", "-a", str(shared.containerd_socket), "-n", shared.containerd_namespace]
-    subprocess.run([*command, "images", "export", str(archive), configs.PAUSE], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "images", "export", "--local", str(archive), configs.PAUSE], check=True, capture_output=True
+    )
     clone.run(f"{clone.paths.bin}/ctr", "-a", str(clone.paths.containerd_socket), "-n", "k8s.io", "images", "import",
               str(archive))  # fmt: skip
     manifest = clone.paths.root / "idle.json"

@@ -59,6 +59,16 @@ def status(cluster: Cluster, namespace: str, name: str) -> JSON:
     return found
 
 
+def measured(cluster: Cluster, namespace: str, name: str) -> JSON:
+    """What vLLM measured; until it is read, the status says why it is not there."""
+
+    def figures() -> JSON | None:
+        found: JSON = status(cluster, namespace, name).get("measured") or {}
+        return found if "kvCacheTokens" in found else None
+
+    return eventually("what vLLM measured", figures, 30)
+
+
 def patch(cluster: Cluster, namespace: str, name: str, body: str) -> None:
     cluster.kubectl("patch", "llms", name, "-n", namespace, "--type", "merge", "-p", body)
 
@@ -100,7 +110,7 @@ def test_what_cannot_fit_makes_no_pod_and_a_proposed_change_makes_it_ready(
     patch(cluster, namespace, "too-long", next(remedy["patch"] for remedy in remedies if "patch" in remedy))
     cluster.wait_condition(namespace, "too-long", "Fits", "True", timeout=PLANNED_WITHIN)
     cluster.wait_condition(namespace, "too-long", "Ready", "True")
-    found = eventually("what vLLM measured", lambda: status(cluster, namespace, "too-long").get("measured"), 30)
+    found = measured(cluster, namespace, "too-long")
     plan = status(cluster, namespace, "too-long")["plan"]
     assert plan["kvCacheTokens"] == found["kvCacheTokens"]
     assert errors(cluster, namespace, "too-long")["kv_cache_tokens"] == 0
@@ -115,7 +125,7 @@ def test_auto_is_the_planned_length_and_an_edit_that_would_not_fit_leaves_what_s
 ) -> None:
     cluster.apply(planned("auto", maxModelLen="auto"), namespace)
     cluster.wait_condition(namespace, "auto", "Ready", "True")
-    found = eventually("what vLLM measured", lambda: status(cluster, namespace, "auto").get("measured"), 30)
+    found = measured(cluster, namespace, "auto")
     told = status(cluster, namespace, "auto")
     length = told["plan"]["maxModelLen"]
     deployment = cluster.must_get("deployments", namespace, "auto")

@@ -23,9 +23,10 @@ from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decide import decide, decide_invalid
 from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import PROJECTIONS
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.ranks import rank
 from llmservice_operator.control.resync import Resync
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.control.updates import Updates
@@ -174,7 +175,8 @@ class Operator:
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
-        self._ctx.queue.add_all(self._ctx.cache.all_keys())
+        for key in self._ctx.cache.all_keys():
+            self._changed(key)
         await self._workers.run()
 
     async def _wait_for_crd(self) -> bool:
@@ -204,7 +206,7 @@ class Operator:
     def _changed(self, key: Key) -> None:
         """Followers keep their caches warm and leave the work to the leader."""
         if self._acting:
-            self._ctx.queue.add(key)
+            self._ctx.queue.add(key, rank(self._ctx.cache.get(PARENT, *key)))
 
     def _stirred(self, key: Key) -> None:
         if self._acting:

@@ -106,3 +106,22 @@ def test_seen_by_namespace() -> None:
 )
 def test_newer(one: str, other: str, expected: bool) -> None:
     assert newer(one, other) is expected
+
+
+@pytest.mark.parametrize(
+    ("comes", "news"),
+    [
+        pytest.param(pod(2, "written"), (), id="what was written"),
+        pytest.param(pod(3, "written"), (), id="the same, later"),
+        pytest.param(pod(2, "written and edited"), (CHAT,), id="with somebody's edit in it"),
+        pytest.param(pod(2, "written", name="q", uid="u2"), (CHAT,), id="another object"),
+    ],
+)
+def test_what_is_expected_is_no_news(comes: Any, news: tuple[Key, ...]) -> None:
+    cache = Cache({"Pod": project})
+    cache.update("Pod", pod(1))
+    with cache.expecting("Pod", project(pod(1, "written"), None)):
+        assert cache.update("Pod", comes) == news
+    later = comes["metadata"]["name"], comes["metadata"]["uid"]
+    assert cache.update("Pod", pod(7, "x", name=later[0], uid=later[1])) == (CHAT,)
+    assert cache.update("Pod", pod(8, "written", name=later[0], uid=later[1])) == (CHAT,)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from llmservice_operator.control.queue import Backoff, Schedule, WorkQueue
+from llmservice_operator.control.queue import Backoff, Rank, Schedule, WorkQueue
 
 
 class Clock:
@@ -38,6 +38,45 @@ def test_what_is_handed_out(steps: Callable[[Schedule[str]], object], at: float,
     schedule: Schedule[str] = Schedule()
     steps(schedule)
     assert drain(schedule, at) == expected
+
+
+EDITED, NEW, REST = Rank.EDITED, Rank.NEW, Rank.REST
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        pytest.param([("a", REST), ("b", NEW), ("c", EDITED)], "cba", id="whoever waits for it first"),
+        pytest.param([("a", NEW), ("b", EDITED), ("c", NEW), ("d", EDITED)], "bdac", id="in order within a rank"),
+        pytest.param([("a", REST), ("b", REST), ("b", EDITED)], "ba", id="an edit of what waits moves it up"),
+        pytest.param([("a", EDITED), ("b", EDITED), ("a", REST)], "ab", id="its children do not move it down"),
+    ],
+)
+def test_what_comes_first(added: list[tuple[str, Rank]], expected: str) -> None:
+    schedule: Schedule[str] = Schedule()
+    for key, rank in added:
+        schedule.add(key, 0, rank)
+    assert schedule.depth == len(expected)
+    assert "".join(drain(schedule, 0)) == expected
+
+
+def test_an_edit_of_a_key_in_work_keeps_its_rank() -> None:
+    schedule: Schedule[str] = Schedule()
+    schedule.add("a", 0)
+    schedule.take(0)
+    schedule.add("b", 0, NEW)
+    schedule.add("a", 0, EDITED)
+    schedule.add("a", 0, REST)
+    schedule.done("a", 1)
+    assert drain(schedule, 1) == ["a", "b"]
+
+
+def test_a_key_that_moved_up_is_handed_out_once() -> None:
+    schedule: Schedule[str] = Schedule()
+    schedule.add("a", 0)
+    schedule.add("a", 0, EDITED)
+    assert schedule.take(0) == "a"
+    assert schedule.take(0) is None
 
 
 def test_a_key_in_work_is_not_handed_out_again_before_it_is_done() -> None:
@@ -133,7 +172,7 @@ async def test_get_wakes_when_a_delay_ends() -> None:
     ("take", "passed", "word"),
     [
         pytest.param(False, 59, None, id="waits, not long"),
-        pytest.param(False, 61, "waited", id="waits too long"),
+        pytest.param(False, 61, "no worker", id="waits too long"),
         pytest.param(True, 299, None, id="in work, not long"),
         pytest.param(True, 301, "busy", id="in work too long"),
     ],
@@ -147,3 +186,17 @@ async def test_a_stalled_queue_says_so(take: bool, passed: float, word: str | No
     clock.now += passed
     stalled = queue.stalled()
     assert (stalled is None) if word is None else (stalled is not None and word in stalled)
+
+
+async def test_a_long_queue_that_moves_is_no_standstill() -> None:
+    """Five thousand services of a first start wait for minutes; the kubelet must not end the operator for that."""
+    clock = Clock()
+    queue: WorkQueue[int] = WorkQueue(clock=clock)
+    for key in range(10):
+        queue.add(key)
+    for _ in range(9):
+        clock.now += 50
+        queue.done(await queue.get())
+        assert queue.stalled() is None
+    clock.now += 61
+    assert queue.stalled() is not None

@@ -47,6 +47,45 @@ async def test_the_watch_events_of_our_own_writes_are_no_news() -> None:
 
 
 @pytest.mark.parametrize(
+    ("edits", "looks_again"),
+    [
+        pytest.param({}, False, id="our own status is no news"),
+        pytest.param({"generation": 2}, True, id="an edit that only the answer shows"),
+        pytest.param({"deletionTimestamp": "now"}, True, id="a deletion that only the answer shows"),
+    ],
+)
+async def test_the_answer_to_a_status_write(edits: dict[str, Any], looks_again: bool) -> None:
+    """The watch brings an edit after the version that the answer showed already: as old news, to nobody."""
+    world = World(parent())
+    write = world.api.apply_status
+
+    async def edited_just_before(manifest: Any, *, manager: str) -> Any:
+        live = world.api.objects[PARENT, "chat"]
+        world.api.objects[PARENT, "chat"] = {**live, "metadata": {**live["metadata"], **edits}}
+        return await write(manifest, manager=manager)
+
+    world.api.apply_status = edited_just_before  # type: ignore[method-assign]
+    await world.look()
+    assert world.ctx.queue.depth == int(looks_again)
+
+
+async def test_our_own_status_that_the_watch_brings_before_its_answer_is_no_news() -> None:
+    world = World(parent())
+    write = world.api.apply_status
+    told: list[Key] = []
+
+    async def seen_first(manifest: Any, *, manager: str) -> Any:
+        answer = await write(manifest, manager=manager)
+        told.extend(world.ctx.cache.update(PARENT, answer))
+        return answer
+
+    world.api.apply_status = seen_first  # type: ignore[method-assign]
+    await world.look()
+    assert "status" in world.api.calls
+    assert told == []
+
+
+@pytest.mark.parametrize(
     ("stored", "calls"),
     [
         pytest.param(None, ["get LLMService"], id="gone"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from llmservice_operator.api.service import Key
@@ -49,6 +50,21 @@ class Cache:
         self._kinds = kinds
         self._entries: dict[str, dict[tuple[str, str], _Entry]] = {kind: {} for kind in kinds}
         self._around: dict[Key, dict[str, dict[str, Any]]] = {}
+        self._expected: dict[tuple[str, str, str], Facts] = {}
+
+    @contextmanager
+    def expecting(self, kind: str, facts: Facts) -> Iterator[None]:
+        """Meanwhile these are no news: what is being written may come back by the watch before its answer does.
+
+        Whatever else comes is news, in the answer too: somebody's edit may be told by nothing else, since the watch
+        brings it after the version that the answer has shown.
+        """
+        written = (kind, facts.namespace, facts.name)
+        self._expected[written] = facts
+        try:
+            yield
+        finally:
+            del self._expected[written]
 
     def update(self, kind: str, raw: JSON) -> tuple[Key, ...]:
         """Take an object in; the keys of the services for which something changed: mostly none, seldom two."""
@@ -72,7 +88,9 @@ class Cache:
         left = self._drop(kind, *where) if old is not None and old.key != key else ()
         self._entries[kind][where] = _Entry(key, facts)
         self._around.setdefault(key, {}).setdefault(kind, {})[facts.name] = facts
-        return (*left, key) if old is None or left or old.facts != facts else ()
+        if old is None or left or facts not in (old.facts, self._expected.get((kind, *where))):
+            return (*left, key)
+        return ()
 
     def remove(self, kind: str, namespace: str, name: str, uid: str) -> tuple[Key, ...]:
         """Forget an object; its key iff it was known. A later object of the same name stays."""

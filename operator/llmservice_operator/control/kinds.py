@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
@@ -80,6 +80,10 @@ class ParentFacts:
                 "status": obj.get("status") or {},
             },
         )
+
+    def with_status(self, status: JSON) -> ParentFacts:
+        """What it is once this status is written, and nothing else happens to it."""
+        return replace(self, content={**self.content, "status": status}, obj={**self.obj, "status": status})
 
 
 PARENT = resources.LLMSERVICE.kind

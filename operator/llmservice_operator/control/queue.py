@@ -1,4 +1,4 @@
-"""One work queue: each key once, one worker a key, failures later and later, with jitter.
+"""One work queue: each key once, one worker a key, what users wait for first, failures later and later, with jitter.
 
 `Schedule` is the plain data structure on a given clock; `WorkQueue` lets tasks wait for it.
 """
@@ -6,15 +6,27 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import heapq
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+
+class Rank(enum.IntEnum):
+    """What comes first where more waits than workers can do at once. Within a rank, who came first."""
+
+    EDITED = 0
+    """Somebody changed its spec and waits."""
+    NEW = 1
+    """It has no children yet: the scheduler and the kubelets have work to do after us."""
+    REST = 2
+    """Its children did something, or its time has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +42,40 @@ class Backoff:
         return full * (0.5 + rng() / 2)
 
 
+class _Waiting(NamedTuple):
+    rank: Rank
+    since: float
+
+
 class Schedule(Generic[K]):
     """What to work on now and what later. Pure: time comes in as an argument."""
 
     def __init__(self) -> None:
-        self._ready: deque[K] = deque()
-        self._ready_since: dict[K, float] = {}
+        self._ready: dict[K, _Waiting] = {}
+        self._lines: dict[Rank, deque[K]] = {rank: deque() for rank in Rank}
+        """In the order of each rank; a key that was taken, or stands in a better line since, is skipped."""
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._sequence = 0
         self._working: dict[K, float] = {}
-        self._again: set[K] = set()
+        self._again: dict[K, Rank] = {}
+        self._taken_at = float("-inf")
 
-    def add(self, key: K, now: float) -> None:
+    def add(self, key: K, now: float, rank: Rank = Rank.REST) -> None:
         """Have it worked on as soon as possible; a key in work is worked on once more afterwards."""
         if key in self._working:
-            self._again.add(key)
-        elif key not in self._ready_since:
-            self._due.pop(key, None)
-            self._ready.append(key)
-            self._ready_since[key] = now
+            self._again[key] = min(rank, self._again.get(key, rank))
+            return
+        waiting = self._ready.get(key)
+        if waiting is not None and waiting.rank <= rank:
+            return
+        self._due.pop(key, None)
+        self._lines[rank].append(key)
+        self._ready[key] = _Waiting(rank, now if waiting is None else waiting.since)
 
     def add_at(self, key: K, due: float) -> None:
         """Have it worked on at a time, unless it is already to be sooner."""
-        if key in self._ready_since or self._due.get(key, float("inf")) <= due:
+        if key in self._ready or self._due.get(key, float("inf")) <= due:
             return
         self._due[key] = due
         self._sequence += 1
@@ -62,21 +84,21 @@ class Schedule(Generic[K]):
     def take(self, now: float) -> K | None:
         """The next key; it counts as in work until `done`."""
         self._promote(now)
-        if not self._ready:
+        key = self._first()
+        if key is None:
             return None
-        key = self._ready.popleft()
-        del self._ready_since[key]
+        del self._ready[key]
         # A visit that was planned for later is covered by this one, which plans its own.
         self._due.pop(key, None)
-        self._working[key] = now
+        self._working[key] = self._taken_at = now
         return key
 
     def done(self, key: K, now: float) -> None:
         """The work on a key ended, well or not."""
         del self._working[key]
-        if key in self._again:
-            self._again.discard(key)
-            self.add(key, now)
+        rank = self._again.pop(key, None)
+        if rank is not None:
+            self.add(key, now, rank)
 
     def next_due(self) -> float | None:
         """When the next delayed key becomes ready."""
@@ -98,13 +120,22 @@ class Schedule(Generic[K]):
         """Keys in work."""
         return len(self._working)
 
-    def longest_wait(self, now: float) -> float:
-        """How long the oldest ready key has waited for a worker."""
-        return now - min(self._ready_since.values(), default=now)
+    def untouched(self, now: float) -> float:
+        """For how long keys have waited and no worker took any: a long queue that moves is no standstill."""
+        oldest = min((waiting.since for waiting in self._ready.values()), default=now)
+        return now - max(oldest, self._taken_at)
 
     def longest_work(self, now: float) -> float:
         """How long the oldest key in work has been there."""
         return now - min(self._working.values(), default=now)
+
+    def _first(self) -> K | None:
+        for rank, line in self._lines.items():
+            while line:
+                key = line.popleft()
+                if key in self._ready and self._ready[key].rank is rank:
+                    return key
+        return None
 
     def _promote(self, now: float) -> None:
         while (due := self.next_due()) is not None and due <= now:
@@ -135,13 +166,13 @@ class WorkQueue(Generic[K]):
         self._changed = asyncio.Event()
         self.retries = 0
 
-    def add(self, key: K) -> None:
+    def add(self, key: K, rank: Rank = Rank.REST) -> None:
         """Something about it changed. A key that keeps failing is not tried more often than its first delay."""
         now = self._clock()
         if key in self._failures:
             self._schedule.add_at(key, now + self._backoff.base)
         else:
-            self._schedule.add(key, now)
+            self._schedule.add(key, now, rank)
         self._changed.set()
 
     def add_soon(self, key: K, seconds: float) -> None:
@@ -207,8 +238,8 @@ class WorkQueue(Generic[K]):
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:
         """Why this queue must be taken for stuck, or None."""
         now = self._clock()
-        if (waited := self._schedule.longest_wait(now)) > patience:
-            return f"a key has waited {waited:.0f} s for a worker"
+        if (waited := self._schedule.untouched(now)) > patience:
+            return f"no worker has taken a key for {waited:.0f} s, and {self.depth} wait"
         if (worked := self._schedule.longest_work(now)) > longest_work:
             return f"a worker has been busy with one key for {worked:.0f} s"
         return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, Event
@@ -17,22 +20,25 @@ COMPONENT = "llmservice-operator"
 async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
     """Write the status where it changed, then the Events of that change."""
     if decision.status is not None:
-        answer = await ctx.kube.apply_status(
-            {
-                "apiVersion": LLMSERVICE.api_version,
-                "kind": LLMSERVICE.kind,
-                "metadata": {"name": parent.name, "namespace": parent.namespace, "uid": parent.uid},
-                "status": decision.status,
-            },
-            manager=STATUS_MANAGER,
-        )
-        ctx.metrics.status_writes.inc()
-        before = parent.obj.get("status") or {}
-        ctx.metrics.set_status(Key(parent.namespace, parent.name), decision.status, before)
-        ctx.cache.update(PARENT, answer)
-        memory.parent_version = answer["metadata"]["resourceVersion"]
+        await _write(decision.status, parent, ctx, memory)
     for event in decision.events:
         await tell(event, parent, ctx, log)
+
+
+async def _write(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+    """What came of it is no news; an edit that its answer shows is, and is looked at once more."""
+    manifest = {
+        "apiVersion": LLMSERVICE.api_version,
+        "kind": LLMSERVICE.kind,
+        "metadata": {"name": parent.name, "namespace": parent.namespace, "uid": parent.uid},
+        "status": status,
+    }
+    with ctx.cache.expecting(PARENT, parent.with_status(status)):
+        answer = await ctx.kube.apply_status(manifest, manager=STATUS_MANAGER)
+        ctx.queue.add_all(ctx.cache.update(PARENT, answer))
+    ctx.metrics.status_writes.inc()
+    ctx.metrics.set_status(Key(parent.namespace, parent.name), status, parent.obj.get("status") or {})
+    memory.parent_version = answer["metadata"]["resourceVersion"]
 
 
 async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:

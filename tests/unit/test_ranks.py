@@ -1,0 +1,30 @@
+"""Which services come first where thousands wait: by what their status says of their spec."""
+
+from typing import Any
+
+import pytest
+from llmservice_operator.control.kinds import ParentFacts
+from llmservice_operator.control.queue import Rank
+from llmservice_operator.control.ranks import rank
+
+from tests.unit.reconcile_world import parent
+
+
+def of(generation: int, status: dict[str, Any], **metadata: Any) -> ParentFacts:
+    return ParentFacts.from_object({**parent(generation=generation, **metadata), "status": status})
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(of(1, {}), Rank.NEW, id="no status yet"),
+        pytest.param(of(1, {"observedGeneration": -1}), Rank.NEW, id="the CRD's default"),
+        pytest.param(of(2, {"observedGeneration": -1}), Rank.NEW, id="edited before anybody looked"),
+        pytest.param(of(3, {"observedGeneration": 2}), Rank.EDITED, id="edited"),
+        pytest.param(of(3, {"observedGeneration": 3}), Rank.REST, id="as it was"),
+        pytest.param(of(3, {"observedGeneration": 2}, deletionTimestamp="now"), Rank.REST, id="being deleted"),
+        pytest.param(None, Rank.REST, id="gone"),
+    ],
+)
+def test_rank(facts: ParentFacts | None, expected: Rank) -> None:
+    assert rank(facts) is expected

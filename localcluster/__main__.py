@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     start = command("up", "Build what is missing and start the cluster, or what of it is not running.")
     start.add_argument("--gpus", type=count, metavar="N", help="the real node advertises nvidia.com/gpu: N")
     start.add_argument("--kwok-nodes", type=count, metavar="N", help="N simulated GPU nodes (builds kwok, 1 min)")
+    start.add_argument("--kwok-gpus", type=count, metavar="N", help="GPUs of each simulated node (8)")
     start.add_argument("--only", choices=["containerd"], help="start no more than this")
     start.add_argument("--images", action="store_true", help="build the images too, beside the programs")
     stop = command("down", "Stop the cluster and take back everything that it did to the host.")
@@ -96,10 +97,12 @@ def run(arguments: argparse.Namespace, paths: ClusterPaths) -> int:
     match arguments.command:
         case "up" if arguments.only == "containerd":
             cluster.up_containerd(paths, host)
-        case "up" if arguments.images:
-            _up_with_images(cluster.Options(arguments.gpus, arguments.kwok_nodes), paths, host)
         case "up":
-            cluster.up(paths, cluster.Options(arguments.gpus, arguments.kwok_nodes), host)
+            options = cluster.Options(arguments.gpus, arguments.kwok_nodes, arguments.kwok_gpus)
+            if arguments.images:
+                _up_with_images(options, paths, host)
+            else:
+                cluster.up(paths, options, host)
         case "down":
             cluster.down(paths, host, purge=arguments.purge)
         case "status":

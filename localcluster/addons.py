@@ -96,9 +96,16 @@ def has_gpus(kubectl: Kubectl, count: int) -> bool:
     return bool(kubectl.get("node", NODE)["status"]["allocatable"].get(GPU, "0") == str(count))
 
 
-def simulated_node(number: int, gpus: int = 8) -> dict[str, Any]:
-    name = f"gpu-{number}"
-    amounts = {"cpu": "96", "memory": "1Ti", "ephemeral-storage": "2Ti", "pods": "110", GPU: str(gpus)}
+def simulated_node(number: int, gpus: int) -> dict[str, Any]:
+    """As large as its GPUs ask for: the scheduler's work grows with the number of nodes, and not with their size."""
+    name = f"gpu-{gpus}x-{number}"
+    amounts = {
+        "cpu": str(12 * gpus),
+        "memory": f"{128 * gpus}Gi",
+        "ephemeral-storage": f"{256 * gpus}Gi",
+        "pods": str(max(110, 2 * gpus)),
+        GPU: str(gpus),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -119,10 +126,11 @@ def simulated_node(number: int, gpus: int = 8) -> dict[str, Any]:
     }
 
 
-def simulate_nodes(kubectl: Kubectl, count: int) -> None:
-    """Exactly `count` simulated nodes."""
+def simulate_nodes(kubectl: Kubectl, count: int, gpus: int) -> None:
+    """Exactly `count` simulated nodes, of `gpus` GPUs each."""
     present = {item["metadata"]["name"] for item in kubectl.get("nodes", "-l", "type=kwok")["items"]}
-    wanted = {f"gpu-{number}": simulated_node(number) for number in range(count)}
+    nodes = [simulated_node(number, gpus) for number in range(count)]
+    wanted = {node["metadata"]["name"]: node for node in nodes}
     if superfluous := sorted(present - wanted.keys()):
         kubectl.run("delete", "node", *superfluous, "--wait=false", timeout=600)
     missing = [wanted[name] for name in wanted if name not in present]

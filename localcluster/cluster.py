@@ -39,6 +39,7 @@ RUN_DISK = 2 * preflight.GIB
 # Seconds for the containers to end after their pods were deleted; then they are killed.
 POD_GRACE = 30
 CONTROL_PLANE = ("kube-controller-manager", "kube-scheduler")
+KWOK_GPUS = 8
 NODE_COMPONENTS = ("kwok", "kubelet", "kube-proxy", "coredns", "buildkitd", "containerd")
 NEEDED = ("etcd", "kube-apiserver", *CONTROL_PLANE, "containerd", "kubelet", "kube-proxy", "coredns")
 
@@ -49,11 +50,14 @@ class Options:
 
     gpus: int | None = None
     kwok_nodes: int | None = None
+    kwok_gpus: int | None = None
+    """Of each simulated node."""
 
     def over(self, remembered: Options) -> Options:
         return Options(
             remembered.gpus if self.gpus is None else self.gpus,
             remembered.kwok_nodes if self.kwok_nodes is None else self.kwok_nodes,
+            remembered.kwok_gpus if self.kwok_gpus is None else self.kwok_gpus,
         )
 
 
@@ -212,7 +216,7 @@ def _accelerators(paths: ClusterPaths, host: Host, options: Options) -> None:
             if options.kwok_nodes:
                 builds.ensure(host.store, Group.SIMULATION, paths, host.environment, host.progress)
                 _start(paths, host, components.kwok(paths))
-            addons.simulate_nodes(kubectl, options.kwok_nodes)
+            addons.simulate_nodes(kubectl, options.kwok_nodes, options.kwok_gpus or KWOK_GPUS)
             if options.kwok_nodes:
                 shown = "the simulated nodes are Ready"
                 processes.wait_until(shown, lambda: addons.simulated_are_ready(kubectl), paths, "kwok", timeout=120)

@@ -14,7 +14,7 @@ import json
 import ssl
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -24,7 +24,7 @@ from benchmarks.scale.audit import AuditTail
 from benchmarks.scale.figures import Figures, goals, table
 from benchmarks.scale.process import Operator, kubeconfig
 from benchmarks.scale.run import Plan, Scene, run
-from benchmarks.scale.services import LABEL, Writer, nodes_for
+from benchmarks.scale.services import LABEL, Nodes, Writer, nodes_for
 from benchmarks.scale.watch import LARGEST_EVENT, Observer
 from localcluster import cluster as local
 from localcluster.paths import ClusterPaths
@@ -66,10 +66,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def simulated_nodes(paths: ClusterPaths, count: int) -> Iterator[None]:
+def simulated_nodes(paths: ClusterPaths, nodes: Nodes) -> Iterator[None]:
     """So many, and none afterwards."""
     host = local.Host.current()
-    local.up(paths, local.Options(None, count), host)
+    local.up(paths, local.Options(None, nodes.count, nodes.gpus), host)
     try:
         yield
     finally:
@@ -94,13 +94,28 @@ def way(cluster: Cluster, faults: bool) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def nothing_left(cluster: Cluster) -> Iterator[None]:
-    """No namespace of an earlier run, nor of this one afterwards."""
-    words = ("delete", "namespaces", "-l", LABEL, "--ignore-not-found", "--timeout=900s")
-    cluster.kubectl(*words, timeout=1000)
+    """No namespace of an earlier run, nor of this one afterwards; and no other service, whose requests would count."""
+    words = ("delete", "namespaces", "-l", LABEL, "--ignore-not-found", "--timeout=1800s")
+    cluster.kubectl(*words, timeout=2000)
+    wait_for_others(cluster)
     try:
         yield
     finally:
-        cluster.kubectl(*words, timeout=1000)
+        print("taking away what was made; it takes minutes for thousands", file=sys.stderr)
+        cluster.kubectl(*words, timeout=2000)
+
+
+def wait_for_others(cluster: Cluster) -> None:
+    """Those that are on their way out may take their time; those that are there to stay are somebody's."""
+    found = json.loads(cluster.kubectl("get", "llms", "-A", "-o", "json"))["items"]
+    if staying := [item["metadata"] for item in found if "deletionTimestamp" not in item["metadata"]]:
+        names = ", ".join(f"{metadata['namespace']}/{metadata['name']}" for metadata in staying[:5])
+        raise SystemExit(
+            f"{len(staying)} LLMServices are in this cluster ({names}): their requests would be counted. "
+            "Delete them: kubectl delete llms -A --all"
+        )
+    if found:
+        cluster.kubectl("wait", "llms", "-A", "--all", "--for=delete", "--timeout=300s", timeout=400)
 
 
 def context_of(cluster: Cluster) -> tuple[ssl.SSLContext, str]:
@@ -125,17 +140,19 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LARGEST_EVENT) as session:
         observer, writer = Observer(session, server), Writer(session, server)
         audit = AuditTail(cluster.paths.audit_log, OPERATOR_USER)
+        following = asyncio.create_task(audit.follow(), name="audit log")
         try:
             await writer.make_namespaces(plan.services)
             return await run(plan, Scene(cluster.paths, operator, observer, writer, audit))
         finally:
             await observer.stop()
             await operator.stop()
+            following.cancel()
             audit.close()
 
 
-def bench(plan: Plan, paths: ClusterPaths) -> Figures:
-    """With all that it needs around it, and none of that afterwards."""
+def bench(plan: Plan, paths: ClusterPaths, tell: Callable[[Figures], None]) -> Figures:
+    """With all that it needs around it, and none of that afterwards; the figures are told before that is taken away."""
     cluster = Cluster.connect(paths)
     with (
         cluster.api,
@@ -146,7 +163,9 @@ def bench(plan: Plan, paths: ClusterPaths) -> Figures:
         way(cluster, plan.faults) as server,
     ):
         config = kubeconfig(cluster, Path(folder), server)
-        return asyncio.run(measured(cluster, plan, config))
+        found = asyncio.run(measured(cluster, plan, config))
+        tell(found)
+        return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -160,11 +179,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         edits=arguments.edits,
         profile=arguments.profile,
     )
-    found = bench(plan, ClusterPaths.of_this_clone())
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found.to_json(), indent=1) + "\n")
-    print(table(found))
-    print(json.dumps(found.to_json(), indent=1))
+
+    def tell(found: Figures) -> None:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+        print(table(found))
+        print(json.dumps(found.to_json(), indent=1), flush=True)
+
+    found = bench(plan, ClusterPaths.of_this_clone(), tell)
     missed = [goal for goal in goals(found) if not goal.is_met]
     return int(any(goal.is_count or not arguments.counts_only for goal in missed))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -28,17 +29,30 @@ class Request:
 
 
 class AuditTail:
-    """What came since the last look."""
+    """What came since the last look. `follow` has to run: of a log that is rotated twice between looks, one is lost."""
 
     def __init__(self, path: Path, user: str) -> None:
         self._path, self._user = path, user.encode()
         self._file: BinaryIO = path.open("rb")
         self._file.seek(0, 2)
         self._rest = b""
+        self._unseen: list[Request] = []
+
+    async def follow(self) -> None:
+        """For ever, often enough for every rotation."""
+        while True:
+            self.take_in()
+            await asyncio.sleep(1)
 
     def new(self) -> list[Request]:
         """Since this was last asked, or since the tail was made."""
-        return [request for line in self._lines() if (request := self._read(line)) is not None]
+        self.take_in()
+        found, self._unseen = self._unseen, []
+        return found
+
+    def take_in(self) -> None:
+        """Before the log is rotated once more."""
+        self._unseen += [request for line in self._lines() if (request := self._read(line)) is not None]
 
     def close(self) -> None:
         """The file."""

@@ -45,6 +45,47 @@ def use_of(pid: int) -> Use:
     return Use((int(fields[11]) + int(fields[12])) / TICKS, peak / 1024)
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What all processes together used of it so far, in seconds of CPU, and what its own host gave to others."""
+
+    used: float
+    stolen: float
+    passed: float
+
+    @classmethod
+    def now(cls) -> Machine:
+        """proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal."""
+        ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        used = sum(ticks[:3]) + sum(ticks[5:7])
+        return cls(used / TICKS, ticks[7] / TICKS, sum(ticks) / TICKS)
+
+    def since(self, before: Machine) -> Machine:
+        """Only that."""
+        return Machine(self.used - before.used, self.stolen - before.stolen, self.passed - before.passed)
+
+    @property
+    def floor_seconds(self) -> float:
+        """On all cores at once, with nothing stolen."""
+        return self.used / cores()
+
+    @property
+    def stolen_percent(self) -> float:
+        """Of all that there was."""
+        return 100 * self.stolen / max(self.passed, 1 / TICKS)
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> str:
+    """In words."""
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{cores()} cores, {gib:.0f} GiB"
+
+
 def control_plane(paths: ClusterPaths) -> dict[str, float]:
     """CPU seconds of the processes that every operator shares."""
     names = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.scale.audit import AuditTail, Request, counted
 from benchmarks.scale.figures import Figures, percentiles
-from benchmarks.scale.process import Operator, control_plane
+from benchmarks.scale.process import Machine, Operator, control_plane, machine
 from benchmarks.scale.services import Writer, name_of, namespace_of
 from benchmarks.scale.watch import CHILDREN, Observer
 from localcluster.paths import ClusterPaths
@@ -57,7 +57,7 @@ class Scene:
 
 async def run(plan: Plan, scene: Scene) -> Figures:
     """All of it, in this order; the services stay."""
-    found = Figures(plan.services, faults=plan.faults, rate=plan.rate)
+    found = Figures(plan.services, faults=plan.faults, rate=plan.rate, machine=machine())
     found.start_cpu_seconds = await cost_of_a_start(scene)
     await scene.observer.start()
     await to_ready(plan, scene, found)
@@ -85,7 +85,7 @@ async def to_ready(plan: Plan, scene: Scene, found: Figures) -> None:
         scene.say(f"creating {plan.services} services")
         await scene.writer.create(numbers)
     scene.audit.new()
-    others = control_plane(scene.paths)
+    others, whole = control_plane(scene.paths), Machine.now()
     await scene.operator.start()
     began = scene.operator.started_at
     used = 0.0
@@ -94,11 +94,13 @@ async def to_ready(plan: Plan, scene: Scene, found: Figures) -> None:
         await asyncio.sleep(3)
         scene.audit.new()
         began, used, others = time.monotonic(), scene.operator.use().cpu_seconds, control_plane(scene.paths)
+        whole = Machine.now()
     async with scene.operator.profiled(plan.profile):
         if plan.rate is not None:
             await arrive(numbers, plan.rate, scene, arrivals)
         await progress(plan, scene)
-    use, observer = scene.operator.use(), scene.observer
+    use, observer, spent = scene.operator.use(), scene.observer, Machine.now().since(whole)
+    found.floor_seconds, found.stolen_percent = round(spent.floor_seconds, 1), round(spent.stolen_percent, 1)
     start_cpu = used or found.start_cpu_seconds
     found.children_seconds = round(max(max(observer.first[kind].values()) for kind in CHILDREN) - began, 2)
     found.pods_seconds = round(max(observer.first["pod"].values()) - began, 2)

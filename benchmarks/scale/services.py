@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -13,7 +14,6 @@ JSON = dict[str, Any]
 
 API = "/apis/llmservice.dev/v1alpha1"
 PER_NAMESPACE = 100
-GPUS_PER_NODE = 8
 AT_ONCE = 16
 LABEL = "llmservice.test/scale"
 NODES = {"type": "kwok"}
@@ -35,9 +35,21 @@ def name_of(number: int) -> str:
     return f"service-{number}"
 
 
-def nodes_for(count: int) -> int:
-    """Simulated nodes with room for all of them, and for one more each while it is replaced."""
-    return -(-count * 5 // (4 * GPUS_PER_NODE)) + 1
+@dataclass(frozen=True)
+class Nodes:
+    """Simulated ones."""
+
+    count: int
+    gpus: int
+
+
+def nodes_for(count: int) -> Nodes:
+    """With room for all of them, and for one more of every fourth while it is replaced.
+
+    Of more than a thousand services they are larger: a node costs the control plane more than a service does.
+    """
+    gpus = 8 if count <= 1000 else 64
+    return Nodes(-(-count * 5 // (4 * gpus)) + 1, gpus)
 
 
 def manifest(number: int) -> JSON:

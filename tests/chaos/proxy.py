@@ -30,7 +30,8 @@ class FaultyWay:
     """Hands every request on to `upstream`, or does to it what the weather says.
 
     Which fault a request meets follows from the seed, its method, its path and how many of these came before it; and
-    each fault of a storm comes to the first request that can meet it, too.
+    each fault of a storm comes to the first request that can meet it, too. One that came to nothing (a watch ended
+    before its time, or had nothing to be silent about) is due again.
     """
 
     upstream: str
@@ -41,6 +42,8 @@ class FaultyWay:
     passed: int = 0
     _weather: Weather = field(default_factory=lambda: Weather({}))
     _due: set[Kind] = field(default_factory=set)
+    _met: dict[int, Fault] = field(default_factory=dict)
+    """Faults, by identity, of requests that are being answered and that they have not befallen yet."""
     _asked_before: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     _running: dict[int, web.Request] = field(default_factory=dict)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -73,7 +76,13 @@ class FaultyWay:
         fault = self._weather.strike(asked, chance_of(self.seed, asked, self._asked_before[key]), self._due)
         if fault is not None:
             self._due.discard(fault.kind)
+            self._met[id(fault)] = fault
         return fault
+
+    def _over(self, fault: Fault) -> None:
+        """The request was answered; what came to nothing comes to another."""
+        if self._met.pop(id(fault), None) is not None and fault.kind in self._weather.shares:
+            self._due.add(fault.kind)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         asked = Asked(request.method, request.query, request.path)
@@ -83,9 +92,14 @@ class FaultyWay:
         except aiohttp.ClientError:
             # The API server is away: so would its port be.
             return hung_up(request)
+        finally:
+            if fault is not None:
+                self._over(fault)
 
     def _strike(self, fault: Fault) -> None:
-        self.struck[fault.kind] += 1
+        """Once for each: what a watch goes on to be silent about is one silence."""
+        if self._met.pop(id(fault), None) is not None:
+            self.struck[fault.kind] += 1
 
     def _refused_or_dropped(self, request: web.Request, fault: Fault) -> web.Response:
         self._strike(fault)
@@ -132,10 +146,13 @@ class FaultyWay:
             async with asyncio.timeout(fault.seconds):
                 async for piece in answer.content.iter_any():
                     whole, newline, rest = (rest + piece).rpartition(b"\n")
-                    if newline and fault.kind is not Kind.SILENT_WATCH:
+                    if newline and fault.kind is Kind.SILENT_WATCH:
+                        self._strike(fault)
+                    elif newline:
                         await response.write(whole + newline)
                 return response
-        self._strike(fault)
+        if fault.kind is not Kind.SILENT_WATCH:
+            self._strike(fault)
         if fault.kind is Kind.EXPIRED:
             await response.write(expired_event())
             return response

@@ -114,8 +114,8 @@ async def served(handler: object, app: web.Application) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def way(seed: int = 1) -> AsyncIterator[Way]:
-    async with served(an_api_server, web.Application()) as upstream:
+async def way(seed: int = 1, upstream_is: object = an_api_server) -> AsyncIterator[Way]:
+    async with served(upstream_is, web.Application()) as upstream:
         faulty = FaultyWay(upstream, ssl.create_default_context(), seed)
         app = web.Application()
         app.cleanup_ctx.append(faulty.opened)
@@ -167,3 +167,34 @@ async def test_the_same_seed_does_the_same_to_the_same_requests() -> None:
 
     assert await codes(1) == await codes(1)
     assert await codes(1) != await codes(2)
+
+
+async def nothing_to_tell(request: web.Request) -> web.StreamResponse:
+    """A watch of a kind to which nothing happens."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await asyncio.sleep(60)
+    return response
+
+
+async def ends_at_once(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    return response
+
+
+@pytest.mark.parametrize(
+    ("upstream", "kind", "struck"),
+    [
+        pytest.param(an_api_server, Kind.SILENT_WATCH, True, id="silent about something"),
+        pytest.param(nothing_to_tell, Kind.SILENT_WATCH, False, id="silent about nothing"),
+        pytest.param(nothing_to_tell, Kind.CUT_WATCH, True, id="cut, whatever it told"),
+        pytest.param(ends_at_once, Kind.CUT_WATCH, False, id="ended before it was cut"),
+    ],
+)
+async def test_what_came_to_nothing_is_due_again(upstream: object, kind: Kind, struck: bool) -> None:
+    async with way(upstream_is=upstream) as found:
+        found.faulty.turn(Weather({kind: 0.0}))
+        await found.get("/pods?watch=true")
+        assert found.faulty.struck == ({kind: 1} if struck else {})
+        assert found.faulty._due == (set() if struck else {kind})

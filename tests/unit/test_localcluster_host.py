@@ -148,9 +148,9 @@ def test_gpus_that_are_not_there(capacity: dict[str, str], count: int, expected:
 
 
 def test_options_of_the_last_up_stay_until_changed() -> None:
-    last = cluster.Options(gpus=4, kwok_nodes=100)
+    last = cluster.Options(gpus=4, kwok_nodes=100, kwok_gpus=64)
     assert cluster.Options().over(last) == last
-    assert cluster.Options(gpus=0).over(last) == cluster.Options(gpus=0, kwok_nodes=100)
+    assert cluster.Options(gpus=0).over(last) == cluster.Options(gpus=0, kwok_nodes=100, kwok_gpus=64)
 
 
 def test_the_environment_puts_our_programs_first_and_once() -> None:

@@ -23,7 +23,7 @@ from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decide import decide, decide_invalid
 from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS, placed
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.ranks import rank
@@ -62,13 +62,15 @@ class Operator:
         self._lease = self._make_lease() if opts.leader_elect else None
         gate: Gate = self._lease or AlwaysOpen()
         self._starts = Starts(reader.read, self._changed, metrics)
-        kube = KubeClient(transport, gate)
+        kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS)
+        # Whoever watches some namespaces does not know the pods of other services.
+        own = None if self._options.namespaces else lambda: placed(cache)
         self._ctx = Context(
             kube=kube,
-            cache=Cache(PROJECTIONS),
+            cache=cache,
             queue=WorkQueue(),
             starts=self._starts,
-            nodes=Nodes(kube),
+            nodes=Nodes(kube, own=own),
             updates=Updates(limit=self._options.max_concurrent_updates),
             pod_events=PodEventReader(kube),
             settings=opts.services,

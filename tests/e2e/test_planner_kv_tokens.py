@@ -22,7 +22,7 @@ from tests.support.kv_models import CONFIGS, LENGTH
 from tests.support.measured import Record
 
 # torch warns while it is imported; that is its own.
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.full, pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 # No multiple of anything.
 MEMORY = 123_456_789
@@ -40,9 +40,8 @@ class Start:
     draft: str = ""
 
 
-# This is in every run of the tests; the others take minutes.
-SOME = {"states beside attention": Start("gated delta net")}
-OTHERS = {
+STARTS = {
+    "states beside attention": Start("gated delta net"),
     "windows between, two stages": Start(
         "sliding and full",
         ("--pipeline-parallel-size", "2", "--max-num-batched-tokens", "512"),
@@ -81,9 +80,6 @@ OTHERS = {
     "Mamba alone": Start("mamba alone"),
     "guesses of a smaller model": Start("gqa", draft="mqa", asked={"draft": Draft("draftModel", 3)}),
 }
-CASES = [pytest.param(one, id=name) for name, one in SOME.items()] + [
-    pytest.param(one, id=name, marks=pytest.mark.full) for name, one in OTHERS.items()
-]
 
 
 def folder(model: str, parent: Path) -> Path:
@@ -103,7 +99,7 @@ def planned(start: Start) -> Layout:
     return layout(request, amx=torch.cpu._is_amx_tile_supported(), wide_states=torch.cpu._is_avx512_bf16_supported())
 
 
-@pytest.mark.parametrize("start", CASES)
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_the_engine_prints_the_planned_tokens(start: Start, tmp_path: Path, record: Record) -> None:
     made = planned(start)
     arguments = ["--kv-cache-memory-bytes", str(MEMORY), *start.arguments]
@@ -117,7 +113,6 @@ def test_the_engine_prints_the_planned_tokens(start: Start, tmp_path: Path, reco
     assert (capacity.tokens, f"{capacity.max_concurrency:.2f}") == (printed.tokens, printed.concurrency)
 
 
-@pytest.mark.full
 def test_the_space_of_cpus_is_the_caches_memory(tmp_path: Path, record: Record) -> None:
     """As pods get it: VLLM_CPU_KVCACHE_SPACE, in GiB."""
     printed = printed_kv_cache(folder("gqa", tmp_path), [], {"VLLM_CPU_KVCACHE_SPACE": "1"})
@@ -130,7 +125,6 @@ def test_the_space_of_cpus_is_the_caches_memory(tmp_path: Path, record: Record) 
 LITTLE = {"gqa": 2_000_000, "sliding and full": 3_000_000, "gated delta net": 900_000}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("model", LITTLE)
 def test_auto_is_the_planned_longest(model: str, tmp_path: Path, record: Record) -> None:
     longest = planned(Start(model)).longest(LITTLE[model], LENGTH)
@@ -141,7 +135,6 @@ def test_auto_is_the_planned_longest(model: str, tmp_path: Path, record: Record)
     assert longest == printed.length
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("model", LITTLE)
 def test_the_engine_refuses_what_is_planned_not_to_fit(model: str, tmp_path: Path, record: Record) -> None:
     made = planned(Start(model))

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.kinds import PROJECTIONS, placed
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
-from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, group_of
+from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, group_of, placed_of
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
 from llmservice_operator.planner.room import Holder, Room
@@ -188,13 +190,16 @@ class Cluster(KubeClient):
         self.items, self.refused = {"nodes": nodes, "pods": pods}, refused
         self.asked: list[str] = []
 
-    async def list_pages(self, resource: Resource, namespace: str | None, **_: Any) -> AsyncIterator[Json]:
-        assert namespace is None
+    async def list_pages(
+        self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
+    ) -> AsyncIterator[Json]:
+        assert (namespace, label_selector) in ((None, ""), (None, "!llmservice.dev/service"))
         self.asked.append(resource.plural)
         if resource.plural == self.refused:
             raise Refused("not for you", code=403)
         for item in self.items[resource.plural]:
-            yield {"items": [item]}
+            if not label_selector or "llmservice.dev/service" not in item["metadata"].get("labels", {}):
+                yield {"items": [item]}
 
 
 def named(name: str, raw: Json) -> Json:
@@ -204,7 +209,7 @@ def named(name: str, raw: Json) -> Json:
 def a_pod(name: str, where: str | None, gpus: str, metadata: Json | None = None, phase: str = "Running") -> Json:
     limits = {"cpu": "1"} | ({GPU: gpus} if gpus else {})
     return {
-        "metadata": {"name": name, "namespace": "team-a"} | (metadata or {}),
+        "metadata": {"name": name, "namespace": "team-a", "uid": f"u-{name}"} | (metadata or {}),
         "spec": {"containers": [{"resources": {"limits": limits}}]} | ({"nodeName": where} if where else {}),
         "status": {"phase": phase},
     }
@@ -214,7 +219,8 @@ CHAT = {"labels": {"llmservice.dev/service": "chat"}}
 BATCH = {"ownerReferences": [{"kind": "Node", "name": "no"}, {"kind": "Job", "name": "batch", "controller": True}]}
 
 
-async def test_what_is_free_and_who_has_the_rest() -> None:
+@pytest.mark.parametrize("knows_own", [False, True], ids=["all pods are listed", "pods of services are known"])
+async def test_what_is_free_and_who_has_the_rest(knows_own: bool) -> None:
     nodes = [named("a", node()), named("b", node({})), named("cordoned", node(unschedulable=True))]
     pods = [
         a_pod("chat-1", "a", "2", CHAT),
@@ -225,11 +231,31 @@ async def test_what_is_free_and_who_has_the_rest() -> None:
         a_pod("waiting", None, "8"),
         a_pod("elsewhere", "cordoned", "1"),
     ]
-    a, b = (await Nodes(Cluster(nodes, pods)).room(GPU)).nodes
+    cache = Cache(PROJECTIONS)
+    if knows_own:
+        cache.update("Pod", pods[0])
+        pods[0]["spec"] = {}  # as if the list showed nothing of it
+    a, b = (await Nodes(Cluster(nodes, pods), own=(lambda: placed(cache)) if knows_own else None).room(GPU)).nodes
     assert (a.name, a.product) == ("a", H100.product)
     assert [int(a.free(GPU)), int(a.free("cpu")), int(a.used["pods"])] == [4, 60, 4]
-    assert a.holders == (Holder("team-a", "chat", 2), Holder("team-a", "batch", 1), Holder("team-a", "alone", 1))
+    assert set(a.holders) == {Holder("team-a", "chat", 2), Holder("team-a", "batch", 1), Holder("team-a", "alone", 1)}
     assert (b.name, b.product, int(b.free(GPU)), b.holders) == ("b", None, 8, ())
+
+
+@pytest.mark.parametrize(
+    ("pod", "takes"),
+    [
+        pytest.param(a_pod("chat-1", "a", "2", CHAT), 2, id="on a node"),
+        pytest.param(a_pod("chat-1", None, "2", CHAT), None, id="waiting for one"),
+        pytest.param(a_pod("chat-1", "a", "2", CHAT, phase="Failed"), None, id="over"),
+    ],
+)
+def test_what_a_known_pod_takes_is_what_a_listed_one_does(pod: Json, takes: int | None) -> None:
+    cache = Cache(PROJECTIONS)
+    cache.update("Pod", pod)
+    known, listed = list(placed(cache)), placed_of(pod)
+    assert known == ([] if listed is None else [listed])
+    assert [found.asked[GPU] for found in known] == ([] if takes is None else [takes])
 
 
 async def test_on_cpus_nobody_holds_anything() -> None:

@@ -112,6 +112,10 @@ class Cache:
         """Keys of all services that have anything."""
         return iter(tuple(self._around))
 
+    def all_of(self, kind: str) -> Iterator[Any]:
+        """Projections of all objects of a kind."""
+        return (entry.facts for entry in self._entries[kind].values())
+
     def seen(self, kind: str, namespace: str | None = None) -> dict[tuple[str, str], Seen]:
         """Identities of all objects of a kind, for comparison with a list."""
         return {

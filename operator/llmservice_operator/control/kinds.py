@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from llmservice_operator.observe.inspections import InspectionFacts, pod_from_ob
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
+from llmservice_operator.planner.room import Placed
 
 SERVICE_LABEL = "llmservice.dev/service"
 MANAGED_BY = "app.kubernetes.io/managed-by=llmservice-operator"
@@ -112,6 +113,13 @@ def selector(resource: Resource) -> str:
     if resource is resources.POD:
         return MANAGED_BY
     return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
+
+
+def placed(cache: Cache) -> Iterator[Placed]:
+    """The pods of all services that are watched, where they take room."""
+    for facts in cache.all_of(resources.POD.kind):
+        if isinstance(facts, PodFacts) and facts.node and facts.phase not in ("Succeeded", "Failed"):
+            yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
 
 
 def observed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from llmservice_operator.kube.errors import Forbidden, Invalid
 from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import Holder, NodeRoom, Room, amounts, plus, requests_of
+from llmservice_operator.planner.room import Holder, NodeRoom, Placed, Room, amounts, plus, requests_of
 
 JSON = Mapping[str, Any]
 
@@ -28,10 +28,21 @@ _SERVICE_LABEL = "llmservice.dev/service"
 
 
 class Nodes:
-    """The nodes' GPUs, as of the last few seconds."""
+    """The nodes' GPUs, as of the last few seconds.
 
-    def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `own` are the pods of all LLMServices, for whoever watches all of them: the list of pods is then of the others, so
+    that an edit does not wait for thousands of pods to be sent that are known already.
+    """
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        *,
+        own: Callable[[], Iterable[Placed]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kube = kube
+        self._own = own
         self._clock = clock
         self._kept: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
         self._rooms: dict[str | None, tuple[float, Room]] = {}
@@ -77,12 +88,16 @@ class Nodes:
                         nodes[node["metadata"]["name"]] = node_room(node)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT}")
+        others = "" if self._own is None else f"!{_SERVICE_LABEL}"
         try:
-            async for page in self._kube.list_pages(POD, None):
+            async for page in self._kube.list_pages(POD, None, label_selector=others):
                 for pod in page.get("items") or ():
-                    _take(pod, nodes, resource)
+                    if (placed := placed_of(pod)) is not None:
+                        _take(placed, nodes, resource)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT_TO_PODS}")
+        for placed in () if self._own is None else self._own():
+            _take(placed, nodes, resource)
         return Room(tuple(nodes.values()))
 
     async def _read(self, resource: str, labels: str) -> ClusterGPUs:
@@ -136,15 +151,22 @@ def owner_of(pod: JSON) -> tuple[str, str]:
     return metadata["namespace"], labels.get(_SERVICE_LABEL) or controller or metadata["name"]
 
 
-def _take(pod: JSON, nodes: dict[str, NodeRoom], resource: str | None) -> None:
-    """Count a pod in where it is; one that ended asks for nothing any more."""
-    node = nodes.get((pod.get("spec") or {}).get("nodeName") or "")
-    if node is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+def placed_of(pod: JSON) -> Placed | None:
+    """None of one that has no node, or has ended: that asks for nothing any more."""
+    node = (pod.get("spec") or {}).get("nodeName")
+    if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return None
+    return Placed(node, requests_of(pod["spec"]), *owner_of(pod))
+
+
+def _take(pod: Placed, nodes: dict[str, NodeRoom], resource: str | None) -> None:
+    """Count a pod in where it is."""
+    node = nodes.get(pod.node)
+    if node is None:
         return
-    asked = requests_of(pod["spec"])
-    count = int(asked.get(resource or "", 0))
-    holders = (*node.holders, Holder(*owner_of(pod), count)) if count else node.holders
-    nodes[node.name] = replace(node, used=plus(node.used, asked), holders=holders)
+    count = int(pod.asked.get(resource or "", 0))
+    holders = (*node.holders, Holder(pod.namespace, pod.owner, count)) if count else node.holders
+    nodes[node.name] = replace(node, used=plus(node.used, pod.asked), holders=holders)
 
 
 def _product(labels: JSON) -> str | None:

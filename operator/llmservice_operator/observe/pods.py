@@ -9,6 +9,7 @@ from typing import Any, Self
 from llmservice_runtime.contract import DrainReport
 
 from llmservice_operator.observe import still
+from llmservice_operator.planner.room import Amounts, requests_of
 
 Json = Mapping[str, Any]
 
@@ -69,6 +70,8 @@ class PodFacts:
     message: str
     node: str
     """Empty before it has one."""
+    asked: Amounts = field(compare=False)
+    """What it takes of its node, which is other services' concern; nothing before it has one."""
     is_lost: bool
     """The cluster took it for not ready though the kubelet last said otherwise: its node does not report."""
     is_setting_up: bool
@@ -125,6 +128,7 @@ class PodFacts:
             reason=str(status.get("reason", "")),
             message=str(status.get("message", "")),
             node=str((obj.get("spec") or {}).get("nodeName", "")),
+            asked=requests_of(obj["spec"]) if (obj.get("spec") or {}).get("nodeName") else {},
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
             is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
             is_initializing=_is_initializing(obj.get("spec") or {}, status),

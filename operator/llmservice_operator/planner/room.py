@@ -36,6 +36,17 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod on a node, as far as it takes room there."""
+
+    node: str
+    asked: Amounts
+    namespace: str
+    owner: str
+    """As in `Holder.name`."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRoom:
     """One node that takes pods: what it has, and what its pods asked for."""
 

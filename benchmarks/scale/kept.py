@@ -1,0 +1,105 @@
+"""The runs that are kept beside the code: one file each, as `--json` wrote it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scale.figures import Figures
+
+FOLDER = "benchmarks/scale/results"
+EDITS = dict.fromkeys(("p50", "p90", "p99", "max"), nan)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One run. What an older or newer benchmark wrote is read too: NaN is what it did not say."""
+
+    name: str
+    """Of the file."""
+    figures: Figures
+    shards: int
+    machine: str
+    floor_seconds: float
+    """All CPU seconds that were used until Ready, divided by the cores: no operator could be faster there."""
+    stolen_percent: float
+    """Of the machine's CPU, by its host."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it stands in the first table: services that are there before one operator, and nothing else."""
+        found = self.figures
+        return self.name == str(found.services) and not found.faults and not found.rate and self.shards == 1
+
+    @property
+    def title(self) -> str:
+        """Over its column."""
+        found, words = self.figures, [f"{self.figures.services:,}"]
+        if found.faults:
+            words.append("1% faults")
+        if found.rate:
+            words.append(f"{found.rate:g} a second")
+        if self.shards > 1:
+            words.append(f"{self.shards} shards")
+        return ", ".join(words if self.is_plain or len(words) > 1 else [*words, self.name])
+
+    @property
+    def command(self) -> str:
+        """What measures it again, into the same file."""
+        found, words = self.figures, [f"python -m benchmarks.scale --services {self.figures.services}"]
+        if found.faults:
+            words.append("--faults")
+        if found.rate:
+            words.append(f"--rate {found.rate:g}")
+        if self.shards > 1:
+            words.append(f"--shards {self.shards}")
+        return " ".join([*words, f"--json {FOLDER}/{self.name}.json"])
+
+    @property
+    def control_plane_seconds(self) -> float:
+        """CPU of all that every operator shares."""
+        return sum(self.figures.control_plane_cpu_seconds.values()) or nan
+
+    @property
+    def operator_seconds(self) -> float:
+        """CPU of the operator until all are Ready, its start included."""
+        return self.figures.cpu_ms_per_service * self.figures.services / 1000 + self.figures.start_cpu_seconds
+
+
+def read(root: Path) -> list[Kept]:
+    """All of a checkout: the fewest services first, the plain run before those that are compared with it."""
+    found = [kept(path.stem, json.loads(path.read_text())) for path in (root / FOLDER).glob("*.json")]
+    return sorted(found, key=lambda one: (one.figures.services, not one.is_plain, one.name))
+
+
+def kept(name: str, said: Mapping[str, Any]) -> Kept:
+    """From a file's content."""
+    known = {field.name: field.default for field in fields(Figures)}
+    # What was not measured is no zero, which would meet every goal.
+    unsaid = {key: nan for key, default in known.items() if default == 0 and not isinstance(default, bool)}
+    values = {**unsaid, **{key: value for key, value in said.items() if key in known and value is not None}}
+    values["edits_ms"] = {**EDITS, **(said.get("edits_ms") or {})}
+    return Kept(
+        name=name,
+        figures=Figures(**values),
+        shards=said.get("shards") or 1,
+        machine=said.get("machine") or "",
+        floor_seconds=said.get("floor_seconds") or nan,
+        stolen_percent=nan if (stolen := said.get("stolen_percent")) is None else stolen,
+    )
+
+
+def plain(runs: Iterable[Kept]) -> list[Kept]:
+    """Of the first table."""
+    return [run for run in runs if run.is_plain]
+
+
+def compared(runs: Iterable[Kept]) -> list[Kept]:
+    """Of the second: each special run, after the plain one of as many services where that is kept."""
+    runs = list(runs)
+    special = {run.figures.services for run in runs if not run.is_plain}
+    return [run for run in runs if run.figures.services in special]

@@ -165,6 +165,19 @@ async def test_a_pod_that_says_nothing_is_let_be_and_told_of_once() -> None:
         assert await world.after(INTERVAL) == 1
 
 
+@pytest.mark.parametrize(("is_starting", "questions"), [(True, 60), (False, 6)], ids=["starting", "serving"])
+async def test_of_silent_pods_those_that_serve_are_asked_seldom(is_starting: bool, questions: int) -> None:
+    async with running() as world:
+        world.answers["x-0"] = Unreadable("nobody there")
+        world.want(ask(is_starting=is_starting))
+        for _ in range(60):
+            await world.after(LONGEST_INTERVAL)
+        began = len(world.asked)
+        for _ in range(60):
+            await world.after(LONGEST_INTERVAL)
+        assert len(world.asked) - began == questions
+
+
 async def test_only_so_many_are_asked_at_once() -> None:
     async with running() as world:
         world.hold.clear()

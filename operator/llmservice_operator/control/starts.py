@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 AT_ONCE = 16
 INTERVAL = 3.0
 LONGEST_INTERVAL = 60.0
+LONGEST_SILENCE = 600.0
+"""Between two questions to a pod that serves and never answers: a network policy is seldom lifted, and of thousands of
+such pods each question waits for its time to be over."""
 QUIET = 15.0
 """Seconds between two steps of a service that are only more of the same."""
 PATIENCE = 3
@@ -165,8 +168,12 @@ class Starts:
 
     def _interval(self, asked: _Asked) -> float:
         """A pod that starts moves; one that does not answer, or whose adapters stay as they are, can wait."""
-        idle = max(asked.silent, 0 if asked.ask.is_starting else asked.unchanged)
-        return min(LONGEST_INTERVAL, INTERVAL * 2.0 ** min(idle, 10)) * (0.75 + self._rng() / 2)
+        if asked.ask.is_starting:
+            idle, longest = asked.silent, LONGEST_INTERVAL
+        else:
+            idle = max(asked.silent, asked.unchanged)
+            longest = LONGEST_SILENCE if asked.silent else LONGEST_INTERVAL
+        return min(longest, INTERVAL * 2.0 ** min(idle, 10)) * (0.75 + self._rng() / 2)
 
 
 def step(report: Report | None) -> object:

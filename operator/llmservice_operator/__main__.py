@@ -17,7 +17,7 @@ from prometheus_client import disable_created_metrics
 
 from llmservice_operator import handlers, options
 from llmservice_operator.api.service import Key
-from llmservice_operator.control import log
+from llmservice_operator.control import log, ranks
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.context import Context
@@ -26,7 +26,6 @@ from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import PARENT, PROJECTIONS, placed
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
-from llmservice_operator.control.ranks import rank
 from llmservice_operator.control.resync import Resync
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.control.updates import Updates
@@ -208,11 +207,11 @@ class Operator:
     def _changed(self, key: Key) -> None:
         """Followers keep their caches warm and leave the work to the leader."""
         if self._acting:
-            self._ctx.queue.add(key, rank(self._ctx.cache.get(PARENT, *key)))
+            self._ctx.queue.add(key, ranks.of_itself(self._ctx.cache.get(PARENT, *key)))
 
     def _stirred(self, key: Key) -> None:
         if self._acting:
-            self._ctx.queue.add_soon(key, BURST)
+            self._ctx.queue.add_soon(key, BURST, ranks.of_children(self._ctx.cache.get(PARENT, *key)))
 
     def _gained(self) -> None:
         self._leading.set()

@@ -150,6 +150,8 @@ class Deciding:
         self.prune = False
         self.never_content = False
         self.expel = False
+        self.more: dict[str, Any] = {}
+        """What the status says besides."""
 
     def __call__(self, svc: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
         live = observed.service
@@ -159,7 +161,7 @@ class Deciding:
             apply = (Apply(self.wanted, "it is not as asked for", known_uid=known, expel=self.expel, input_hash="h"),)
         prune = (Prune("Service", "chat", live.uid, "not wanted"),) if self.prune and live is not None else ()
         refused = [refusal.message for refusal in observed.refused.values()]
-        status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation}
+        status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation} | self.more
         if status == dict(svc.status):
             return Decision(apply=() if self.prune else apply, prune=prune)
         return Decision(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from llmservice_operator.control.queue import Backoff, Rank, Schedule, WorkQueue
+from llmservice_operator.control.queue import TURN_OF_THE_LAST, Backoff, Rank, Schedule, WorkQueue
 
 
 class Clock:
@@ -40,13 +40,15 @@ def test_what_is_handed_out(steps: Callable[[Schedule[str]], object], at: float,
     assert drain(schedule, at) == expected
 
 
-EDITED, NEW, REST = Rank.EDITED, Rank.NEW, Rank.REST
+EDITED, SERVES, NEW, REST = Rank
 
 
 @pytest.mark.parametrize(
     ("added", "expected"),
     [
-        pytest.param([("a", REST), ("b", NEW), ("c", EDITED)], "cba", id="whoever waits for it first"),
+        pytest.param(
+            [(k, r) for k, r in zip("abcd", reversed(Rank), strict=True)], "dcba", id="whoever waits for it first"
+        ),
         pytest.param([("a", NEW), ("b", EDITED), ("c", NEW), ("d", EDITED)], "bdac", id="in order within a rank"),
         pytest.param([("a", REST), ("b", REST), ("b", EDITED)], "ba", id="an edit of what waits moves it up"),
         pytest.param([("a", EDITED), ("b", EDITED), ("a", REST)], "ab", id="its children do not move it down"),
@@ -69,6 +71,39 @@ def test_an_edit_of_a_key_in_work_keeps_its_rank() -> None:
     schedule.add("a", 0, REST)
     schedule.done("a", 1)
     assert drain(schedule, 1) == ["a", "b"]
+
+
+def test_a_delayed_key_keeps_its_rank() -> None:
+    schedule: Schedule[str] = Schedule()
+    schedule.add("a", 0, NEW)
+    schedule.add_at("b", 1, SERVES)
+    schedule.add_at("c", 1)
+    assert drain(schedule, 1) == ["b", "a", "c"]
+
+
+def test_the_last_rank_does_not_wait_for_ever() -> None:
+    """Thousands of new services arrive; those that are on their way are looked at meanwhile."""
+    schedule: Schedule[str] = Schedule()
+    for number in range(100):
+        schedule.add(f"new {number}", 0, NEW)
+        schedule.add(f"rest {number}", 0, REST)
+    taken = [schedule.take(0) for _ in range(4 * TURN_OF_THE_LAST)]
+    assert [key for key in taken if key and key.startswith("rest")] == ["rest 0", "rest 1", "rest 2", "rest 3"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "waits"), [(EDITED, False), (SERVES, False), (NEW, False), (REST, True)], ids=[r.name for r in Rank]
+)
+def test_what_waits_by_rank(rank: Rank, waits: bool) -> None:
+    """One was taken, one moved up and was taken, one is not due yet."""
+    schedule: Schedule[str] = Schedule()
+    schedule.add("a", 0, NEW)
+    schedule.add("b", 0, NEW)
+    schedule.add("b", 0, EDITED)
+    schedule.add_at("c", 5, SERVES)
+    schedule.add("d", 0)
+    assert [schedule.take(0), schedule.take(0)] == ["b", "a"]
+    assert schedule.waits(rank) is waits
 
 
 def test_a_key_that_moved_up_is_handed_out_once() -> None:

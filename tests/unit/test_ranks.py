@@ -1,11 +1,11 @@
-"""Which services come first where thousands wait: by what their status says of their spec."""
+"""Which services come first where thousands wait: by what their status says of them."""
 
 from typing import Any
 
 import pytest
+from llmservice_operator.control import ranks
 from llmservice_operator.control.kinds import ParentFacts
 from llmservice_operator.control.queue import Rank
-from llmservice_operator.control.ranks import rank
 
 from tests.unit.reconcile_world import parent
 
@@ -26,5 +26,25 @@ def of(generation: int, status: dict[str, Any], **metadata: Any) -> ParentFacts:
         pytest.param(None, Rank.REST, id="gone"),
     ],
 )
-def test_rank(facts: ParentFacts | None, expected: Rank) -> None:
-    assert rank(facts) is expected
+def test_of_itself(facts: ParentFacts | None, expected: Rank) -> None:
+    assert ranks.of_itself(facts) is expected
+
+
+def told(**conditions: str) -> dict[str, Any]:
+    listed = [{"type": kind, "status": status} for kind, status in conditions.items()]
+    return {"observedGeneration": 1, "conditions": listed}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(of(1, {}), Rank.REST, id="no status yet"),
+        pytest.param(of(1, told(Ready="False", Available="False")), Rank.REST, id="on its way"),
+        pytest.param(of(1, told(Ready="True", Available="True")), Rank.SERVES, id="serves"),
+        pytest.param(of(1, told(Ready="False", Available="True")), Rank.SERVES, id="serves during a rollout"),
+        pytest.param(of(1, told(Available="True"), deletionTimestamp="now"), Rank.REST, id="being deleted"),
+        pytest.param(None, Rank.REST, id="gone"),
+    ],
+)
+def test_of_children(facts: ParentFacts | None, expected: Rank) -> None:
+    assert ranks.of_children(facts) is expected

@@ -7,7 +7,8 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.kinds import PARENT
-from llmservice_operator.control.reconcile import Next
+from llmservice_operator.control.queue import Rank
+from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.worker import Workers
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
@@ -67,6 +68,39 @@ async def test_the_answer_to_a_status_write(edits: dict[str, Any], looks_again: 
     world.api.apply_status = edited_just_before  # type: ignore[method-assign]
     await world.look()
     assert world.ctx.queue.depth == int(looks_again)
+
+
+OTHER = Key("ns", "other")
+FAILED = {"reason": "Unschedulable"}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "before", "told", "is_written"),
+    [
+        pytest.param(None, {}, {}, True, id="nobody waits"),
+        pytest.param(Rank.NEW, {}, {}, False, id="others wait for their children"),
+        pytest.param(Rank.REST, {}, {}, True, id="others wait for less"),
+        pytest.param(Rank.NEW, {"observedGeneration": 1}, {}, True, id="it was told of before"),
+        pytest.param(Rank.NEW, {}, {"failure": FAILED}, True, id="it failed"),
+        pytest.param(Rank.NEW, {}, {"conditions": [("Stalled", "True")]}, True, id="it is stalled"),
+        pytest.param(Rank.NEW, {}, {"conditions": [("Ready", "True")]}, True, id="it is ready"),
+        pytest.param(Rank.NEW, {}, {"conditions": [("Ready", "False")]}, False, id="it is on its way"),
+    ],
+)
+async def test_when_a_new_service_is_told_of(waiting: Rank | None, before: Any, told: Any, is_written: bool) -> None:
+    world = World({**parent(), "status": before})
+    listed = [{"type": kind, "status": status} for kind, status in told.get("conditions", ())]
+    world.deciding.more = {**told, "conditions": listed} if listed else told
+    if waiting is not None:
+        world.ctx.queue.add(OTHER, waiting)
+    then = await world.look()
+    assert "apply Service" in world.api.calls
+    assert ("status" in world.api.calls) is is_written
+    assert then.after == (None if is_written else FIRST_STATUS_AFTER)
+    if waiting is not None:
+        world.ctx.queue.done(await world.ctx.queue.get())
+    await world.look()
+    assert ("status" in world.api.calls) is not is_written
 
 
 async def test_our_own_status_that_the_watch_brings_before_its_answer_is_no_news() -> None:

@@ -23,10 +23,16 @@ class Rank(enum.IntEnum):
 
     EDITED = 0
     """Somebody changed its spec and waits."""
-    NEW = 1
+    SERVES = 1
+    """It answers requests, and something happened to its children: nobody may be told of that late."""
+    NEW = 2
     """It has no children yet: the scheduler and the kubelets have work to do after us."""
-    REST = 2
-    """Its children did something, or its time has come."""
+    REST = 3
+    """What is on its way did a step, or its time has come."""
+
+
+TURN_OF_THE_LAST = 8
+"""One key in so many is of the last rank that waits, so that none waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,11 @@ class Schedule(Generic[K]):
         self._lines: dict[Rank, deque[K]] = {rank: deque() for rank in Rank}
         """In the order of each rank; a key that was taken, or stands in a better line since, is skipped."""
         self._due: dict[K, float] = {}
-        self._heap: list[tuple[float, int, K]] = []
+        self._heap: list[tuple[float, int, K, Rank]] = []
         self._sequence = 0
         self._working: dict[K, float] = {}
         self._again: dict[K, Rank] = {}
+        self._taken = 0
         self._taken_at = float("-inf")
 
     def add(self, key: K, now: float, rank: Rank = Rank.REST) -> None:
@@ -73,13 +80,13 @@ class Schedule(Generic[K]):
         self._lines[rank].append(key)
         self._ready[key] = _Waiting(rank, now if waiting is None else waiting.since)
 
-    def add_at(self, key: K, due: float) -> None:
+    def add_at(self, key: K, due: float, rank: Rank = Rank.REST) -> None:
         """Have it worked on at a time, unless it is already to be sooner."""
         if key in self._ready or self._due.get(key, float("inf")) <= due:
             return
         self._due[key] = due
         self._sequence += 1
-        heapq.heappush(self._heap, (due, self._sequence, key))
+        heapq.heappush(self._heap, (due, self._sequence, key, rank))
 
     def take(self, now: float) -> K | None:
         """The next key; it counts as in work until `done`."""
@@ -91,6 +98,7 @@ class Schedule(Generic[K]):
         # A visit that was planned for later is covered by this one, which plans its own.
         self._due.pop(key, None)
         self._working[key] = self._taken_at = now
+        self._taken += 1
         return key
 
     def done(self, key: K, now: float) -> None:
@@ -129,19 +137,28 @@ class Schedule(Generic[K]):
         """How long the oldest key in work has been there."""
         return now - min(self._working.values(), default=now)
 
+    def waits(self, rank: Rank) -> bool:
+        """Whether any key of this rank waits for a worker."""
+        line = self._lines[rank]
+        while line and not self._stands(line[0], rank):
+            line.popleft()
+        return bool(line)
+
+    def _stands(self, key: K, rank: Rank) -> bool:
+        return key in self._ready and self._ready[key].rank is rank
+
     def _first(self) -> K | None:
-        for rank, line in self._lines.items():
-            while line:
-                key = line.popleft()
-                if key in self._ready and self._ready[key].rank is rank:
-                    return key
+        is_turn_of_the_last = self._taken % TURN_OF_THE_LAST == TURN_OF_THE_LAST - 1
+        for rank in reversed(Rank) if is_turn_of_the_last else Rank:
+            if self.waits(rank):
+                return self._lines[rank].popleft()
         return None
 
     def _promote(self, now: float) -> None:
         while (due := self.next_due()) is not None and due <= now:
-            _, _, key = heapq.heappop(self._heap)
+            _, _, key, rank = heapq.heappop(self._heap)
             del self._due[key]
-            self.add(key, now)
+            self.add(key, now, rank)
 
     def _drop_stale(self) -> None:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
@@ -175,18 +192,18 @@ class WorkQueue(Generic[K]):
             self._schedule.add(key, now, rank)
         self._changed.set()
 
-    def add_soon(self, key: K, seconds: float) -> None:
+    def add_soon(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
         """Something about it changed that more of the same may follow, or has led to: once a while is enough."""
-        self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds)
+        self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds, rank)
 
     def add_all(self, keys: Iterable[K]) -> None:
         """All of them."""
         for key in keys:
             self.add(key)
 
-    def add_after(self, key: K, seconds: float) -> None:
+    def add_after(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
         """Look at it again later, unless it is looked at sooner anyway."""
-        self._schedule.add_at(key, self._clock() + seconds)
+        self._schedule.add_at(key, self._clock() + seconds, rank)
         self._changed.set()
 
     def succeeded(self, key: K) -> None:
@@ -219,6 +236,10 @@ class WorkQueue(Generic[K]):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def waits(self, rank: Rank) -> bool:
+        """Whether any key of this rank waits for a worker."""
+        return self._schedule.waits(rank)
 
     @property
     def depth(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
@@ -17,6 +18,8 @@ from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.left_behind import with_inherited
 from llmservice_operator.control.log import ObjectLogger, object_logger
+from llmservice_operator.control.queue import Rank
+from llmservice_operator.control.ranks import is_untold
 from llmservice_operator.control.report import report
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
@@ -32,6 +35,10 @@ MAX_ROUNDS = 4
 
 PASSING = (Gone, ServerError, TooMany, Unreachable)
 """What an API server says that has enough to do; the next time it may answer."""
+
+
+FIRST_STATUS_AFTER = 5.0
+"""Seconds until a new service is looked at again that was not told of yet."""
 
 
 NOT_SEEN = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
@@ -87,10 +94,26 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     failure = None
     if not memory.refused and decision.has_work:
         failure = "the children do not become what was applied: " + "; ".join(a.reason for a in decision.apply)
-    await report(decision, parent, ctx, memory, log)
+    may_wait = failure is None and may_be_told_later(decision, parent, ctx)
+    if not may_wait:
+        await report(decision, parent, ctx, memory, log)
     ctx.told(key_of(parent), decision.update)
     ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
-    return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())), failure)
+    told_after = FIRST_STATUS_AFTER if may_wait else None
+    return Next(soonest(decision.requeue_after, memory.wait(ctx.clock()), told_after), failure)
+
+
+def may_be_told_later(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
+    """That a new service is on its way, while others wait for their children.
+
+    Its next look finds more to tell, in the one write that this saves. That it is there, or what went wrong, is told.
+    """
+    status = decision.status or {}
+    is_final = "failure" in status or any(
+        (c["type"], c["status"]) in ((ConditionType.READY, "True"), (ConditionType.STALLED, "True"))
+        for c in status.get("conditions") or ()
+    )
+    return is_untold(parent) and ctx.queue.waits(Rank.NEW) and not is_final
 
 
 async def tell_what_stands(parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:

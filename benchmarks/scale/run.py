@@ -19,7 +19,7 @@ from localcluster.paths import ClusterPaths
 QUIET_SECONDS, QUIET_WITHIN = 10.0, 300.0
 """Without a write by the operator: what Ready still has to follow is done."""
 IDLE_SECONDS = 60.0
-EDITS, EDIT_EACH, EDIT_WITHIN = 100, 0.25, 60.0
+EDITS, EDIT_WITHIN = 100, 60.0
 FIRST_EDIT, LATER_EDIT = 64, 32
 """Values of maxNumSeqs that no service begins with."""
 PER_SERVICE_WITHIN, AT_LEAST_WITHIN = 1.5, 300.0
@@ -191,14 +191,14 @@ async def edits(plan: Plan, scene: Scene, found: Figures) -> None:
 
 
 async def edit(number: int, max_num_seqs: int, scene: Scene) -> float:
-    """Seconds until the Deployment has it."""
-    await asyncio.sleep(EDIT_EACH)
+    """Seconds until the Deployment has it. The next one waits until its rollout, work of others, is over."""
     where = namespace_of(number), name_of(number)
-    await scene.writer.edit(number, max_num_seqs)
+    generation = await scene.writer.edit(number, max_num_seqs)
     edited_at = time.monotonic()
-    args = scene.observer.args
-    await scene.observer.until(lambda: args[where][1] == max_num_seqs, EDIT_WITHIN)
-    return max(0.0, args[where][0] - edited_at)
+    observer = scene.observer
+    await observer.until(lambda: observer.args[where][1] == max_num_seqs, EDIT_WITHIN)
+    await observer.until(lambda: observer.ready[where] >= generation, EDIT_WITHIN)
+    return max(0.0, observer.args[where][0] - edited_at)
 
 
 async def restart(plan: Plan, scene: Scene, found: Figures) -> None:

@@ -112,10 +112,11 @@ class Writer:
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices"
         await self._send("POST", path, manifest(number), "application/json")
 
-    async def edit(self, number: int, max_num_seqs: int) -> None:
-        """One field of one spec."""
+    async def edit(self, number: int, max_num_seqs: int) -> int:
+        """One field of one spec; the generation that it has then."""
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices/{name_of(number)}"
-        await self._send("PATCH", path, edited(max_num_seqs), "application/merge-patch+json")
+        answer = await self._send("PATCH", path, edited(max_num_seqs), "application/merge-patch+json")
+        return int(answer["metadata"]["generation"])
 
     async def make_namespaces(self, count: int) -> None:
         """Those that so many services lie in."""
@@ -123,10 +124,12 @@ class Writer:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {LABEL: "true"}}}
             await self._send("POST", "/api/v1/namespaces", body, "application/json")
 
-    async def _send(self, method: str, path: str, body: JSON, content_type: str) -> None:
+    async def _send(self, method: str, path: str, body: JSON, content_type: str) -> JSON:
         headers = {"Content-Type": content_type}
         async with self._session.request(
             method, self._server + path, data=json.dumps(body).encode(), headers=headers
         ) as answer:
             if answer.status >= 400:
                 raise RuntimeError(f"{method} {path}: {answer.status} {await answer.text()}")
+            made: JSON = await answer.json()
+            return made

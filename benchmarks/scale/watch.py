@@ -35,6 +35,8 @@ class Observer:
         """By what it is and by (namespace, service): seconds of the monotonic clock."""
         self.args: dict[tuple[str, str], tuple[float, int]] = {}
         """When a Deployment last had which --max-num-seqs."""
+        self.ready: dict[tuple[str, str], int] = {}
+        """The latest generation of which a service said that it is Ready."""
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -112,7 +114,9 @@ class Observer:
     def _parent(self, _: str, obj: JSON) -> None:
         ready, metadata = _condition(obj, "Ready"), obj["metadata"]
         if ready.get("status") == "True" and ready.get("observedGeneration") == metadata["generation"]:
-            self._note("ready", (metadata["namespace"], metadata["name"]))
+            where = metadata["namespace"], metadata["name"]
+            self._note("ready", where)
+            self.ready[where] = metadata["generation"]
 
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"

@@ -10,7 +10,7 @@ import heapq
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -97,6 +97,11 @@ class Schedule(Generic[K]):
     def working(self) -> int:
         """Keys in work."""
         return len(self._working)
+
+    @property
+    def in_work(self) -> Collection[K]:
+        """Which those are."""
+        return self._working.keys()
 
     def longest_wait(self, now: float) -> float:
         """How long the oldest ready key has waited for a worker."""
@@ -203,6 +208,11 @@ class WorkQueue(Generic[K]):
     def working(self) -> int:
         """Keys in work."""
         return self._schedule.working
+
+    @property
+    def in_work(self) -> Collection[K]:
+        """Which those are."""
+        return self._schedule.in_work
 
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:
         """Why this queue must be taken for stuck, or None."""

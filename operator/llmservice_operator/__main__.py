@@ -173,7 +173,7 @@ class Operator:
         await self._resync.warm.wait()
         await self._children.complete()
         if self._shards is not None:
-            self._shards.may_ask = True
+            self._shards.is_ready = True
         await self._leading.wait()
         self._acting = True
         # What was imported and read until now is looked at by no later collection of garbage.

@@ -119,7 +119,7 @@ class Process:
             clock=cluster.clock,
             sleep=cluster.sleep,
         )
-        self.shards.may_ask = True
+        self.shards.is_ready = True
         self.working: set[int] = set()
         self.busy: set[int] = set()
         self.gains: list[int] = []

@@ -117,11 +117,12 @@ async def test_a_stop_hands_over_at_once(cluster: Cluster, which: int) -> None:
 async def test_a_free_shard_goes_to_who_has_fewest(cluster: Cluster) -> None:
     processes = await whole(cluster, 2, 2, 2)
     (idle,) = [each for each in processes if not each.held]
-    stopped = next(each for each in processes if each.held)
+    stopped, other = [each for each in processes if each.held]
+    before = [*other.gains]
     await stopped.stop()
     await cluster.run_until(lambda: cluster.is_whole, 15)
-    await cluster.pass_time(10)
     assert len(idle.held) == 1
+    assert other.gains == before, "it did not take it first, only to be asked for it"
     assert cluster.owned_twice == []
 
 
@@ -164,11 +165,44 @@ async def test_what_is_in_work_is_finished_before_a_shard_is_handed_over(cluster
 async def test_one_that_is_not_ready_asks_for_nothing(cluster: Cluster) -> None:
     (first,) = await whole(cluster, 2)
     second = Process(cluster, "cold", 2)
-    second.shards.may_ask = False
+    second.shards.is_ready = False
     await cluster.pass_time(30)
     assert (first.held, second.held) == ([0, 1], [])
-    second.shards.may_ask = True
+    second.shards.is_ready = True
     assert await cluster.run_until(lambda: bool(second.held), 15) <= 8
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.7, 1.9])
+async def test_one_that_is_not_ready_leaves_a_dead_ones_shard_to_others(cluster: Cluster, phase: float) -> None:
+    both = await whole(cluster, 2, 2)
+    await both[0].kill()
+    await cluster.pass_time(phase)
+    cold = Process(cluster, "started again", 2)
+    cold.shards.is_ready = False
+    assert await cluster.run_until(lambda: cluster.is_whole, 15) <= 14.5
+    assert (both[1].held, cold.held) == ([0, 1], [])
+
+
+async def test_one_that_is_alone_need_not_be_ready(cluster: Cluster) -> None:
+    alone = Process(cluster, "alone", 2)
+    alone.shards.is_ready = False
+    assert await cluster.run_until(lambda: alone.held == [0, 1], 30) <= 20
+
+
+async def test_the_last_one_is_not_given_away(cluster: Cluster) -> None:
+    """Two newcomers may have asked for all that there was."""
+    both = await whole(cluster, 2, 2)
+    gains = [[*each.gains] for each in both]
+    for name, lease in [*cluster.leases.items()]:
+        marks = {**lease["metadata"].get("annotations", {}), "llmservice.dev/wanted-by": "late"}
+        metadata = {**lease["metadata"], "annotations": marks, "resourceVersion": f"by hand {name}"}
+        cluster.leases[name] = {**lease, "metadata": metadata}
+    for _ in range(20):
+        await cluster.pass_time(0.5)
+        assert cluster.is_whole
+    assert [each.gains for each in both] == gains
+    for lease in cluster.leases.values():
+        assert "llmservice.dev/wanted-by" not in lease["metadata"].get("annotations", {}), "it was heard"
 
 
 async def test_who_asked_and_died_leaves_nothing_without_an_owner_for_long(cluster: Cluster) -> None:
@@ -306,8 +340,11 @@ async def test_holders_of_the_old_split_stop_before_those_of_the_new_begin(
     old, new = await split_taken_over(cluster, before, after)
     await cluster.run_until(lambda: cluster.split() == f"to-{after}", 30)
     assert await cluster.run_until(lambda: not any(each.held for each in old), 10) <= 2.5
+    await cluster.pass_time(2.5)
     assert new.held == []
-    assert await cluster.run_until(lambda: new.held == list(range(after)), 20) >= 7
+    holders = {lease["spec"]["holderIdentity"] for name, lease in cluster.leases.items() if name != "op"}
+    assert holders == {""}, "whoever has them next need not wait for them to expire"
+    assert await cluster.run_until(lambda: new.held == list(range(after)), 20) >= 4
     assert cluster.owned_twice == []
 
 

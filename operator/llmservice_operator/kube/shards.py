@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 YIELDS, YIELDS_FOR_AT_MOST = 1.0, 2.0
 """Seconds for which a free shard is left to those who hold fewer: for each one held, and at most."""
+YIELDS_UNTIL_IT_IS_READY = 3.0
 YIELDS_WHAT_IT_GAVE = 6.0
 """The same for one that was given to somebody who asked: three looks at it."""
 YIELDS_TO_THE_SPLIT = 4.0
@@ -64,8 +65,9 @@ class Shards:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.count, self.identity, self.timing = count, identity, timing or LeaseTiming()
-        self.may_ask = False
-        """Whether to ask others for a share; one that is not ready yet would only keep it from being worked on."""
+        self.is_ready = False
+        """Whether it could begin at once. Until then it asks for no share and leaves others what is free: it would only
+        keep it from being worked on."""
         self._transport, self._namespace, self._name = transport, namespace, name
         self._clock, self._now, self._sleep = clock, now, sleep
         self._leases: dict[int, Lease] = {}
@@ -157,11 +159,13 @@ class Shards:
             return YIELDS_WHAT_IT_GAVE
         if shard == 0 and self._split.isdecimal() and self._split != str(self.count):
             return YIELDS_TO_THE_SPLIT
+        if self.count > 1 and not self.is_ready:
+            return YIELDS_UNTIL_IT_IS_READY
         return min(YIELDS_FOR_AT_MOST, YIELDS * len(self._acting))
 
     def asks(self, shard: int) -> bool:
         """Whether to ask the holder of this one for it."""
-        may = self.may_ask and not self._stopping and self.in_force_for() > 0
+        may = self.is_ready and not self._stopping and self.in_force_for() > 0
         return may and shard_to_ask_for(self.identity, self._standing, self.count) == shard
 
     def seen(self, shard: int, lease: Mapping[str, Any], asked_at: float) -> None:

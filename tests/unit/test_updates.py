@@ -195,9 +195,10 @@ def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stor
     found = Key("team-a", "x")
     updates = Updates()
     assert updates.turn(A, EMPTY).is_granted
+    updates.tell(A, None)
     updates.gain([found])
     updates.tell(found, None)
-    assert updates.turn(A, cached(a_failed_update())).is_granted
+    assert updates.turn(B, cached(a_failed_update())).is_granted
 
 
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:

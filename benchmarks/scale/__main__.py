@@ -25,6 +25,7 @@ from benchmarks.scale.figures import Figures, goals, table
 from benchmarks.scale.process import Operator, kubeconfig
 from benchmarks.scale.run import Plan, Scene, run
 from benchmarks.scale.services import LABEL, Nodes, Writer, nodes_for
+from benchmarks.scale.several import Several, leases
 from benchmarks.scale.watch import LARGEST_EVENT, Observer
 from localcluster import cluster as local
 from localcluster.paths import ClusterPaths
@@ -41,6 +42,7 @@ EXAMPLES = """\
 examples (after `make cluster`; `make bench-scale N=1000` does both):
   python -m benchmarks.scale --services 1000
   python -m benchmarks.scale --services 1000 --faults
+  python -m benchmarks.scale --services 1000 --shards 2
   python -m benchmarks.scale --services 500 --rate 10 --json arriving.json
   python -m benchmarks.scale --services 100 --profile where-time-goes.svg
 """
@@ -57,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--services", type=int, default=100, metavar="N", help="how many LLMServices (default: 100)")
     made.add_argument("--rate", type=float, metavar="R", help="R arrive each second while the operator runs")
     made.add_argument("--faults", action="store_true", help="1%% of its requests are answered 429 or 5xx, or dropped")
+    made.add_argument("--shards", type=int, default=1, metavar="N", help="so many processes share the work (1)")
     made.add_argument("--idle-seconds", type=float, default=60.0, metavar="S", help="how long it is left alone (60)")
     made.add_argument("--edits", type=int, default=100, metavar="N", help="how many edits are timed (100)")
     made.add_argument("--profile", type=Path, metavar="FILE", help="a flame graph of the operator until all are Ready")
@@ -136,7 +139,7 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     context, server = context_of(cluster)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-    operator = Operator(config)
+    operator = Operator(config) if plan.shards == 1 else Several(config, plan.shards)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LARGEST_EVENT) as session:
         observer, writer = Observer(session, server), Writer(session, server)
         audit = AuditTail(cluster.paths.audit_log, OPERATOR_USER)
@@ -159,6 +162,7 @@ def bench(plan: Plan, paths: ClusterPaths, tell: Callable[[Figures], None]) -> F
         tempfile.TemporaryDirectory() as folder,
         simulated_nodes(paths, nodes_for(plan.services)),
         scale_operator(cluster, 0),
+        leases(cluster, plan.shards) if plan.shards > 1 else contextlib.nullcontext(),
         nothing_left(cluster),
         way(cluster, plan.faults) as server,
     ):
@@ -175,6 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         services=arguments.services,
         rate=arguments.rate,
         faults=arguments.faults,
+        shards=arguments.shards,
         idle_seconds=arguments.idle_seconds,
         edits=arguments.edits,
         profile=arguments.profile,

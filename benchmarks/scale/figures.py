@@ -15,6 +15,8 @@ class Figures:
     faults: bool = False
     rate: float | None = None
     """Services a second that arrived while the operator ran; None: they were there before it."""
+    shards: int = 1
+    """Processes that shared the work; their CPU and memory are summed."""
     machine: str = ""
     stolen_percent: float = 0.0
     """Share of its processors that the machine's own host gave to others until all were Ready."""

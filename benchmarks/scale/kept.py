@@ -22,18 +22,12 @@ class Kept:
     name: str
     """Of the file."""
     figures: Figures
-    shards: int
-    machine: str
-    floor_seconds: float
-    """All CPU seconds that were used until Ready, divided by the cores: no operator could be faster there."""
-    stolen_percent: float
-    """Of the machine's CPU, by its host."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it stands in the first table: services that are there before one operator, and nothing else."""
         found = self.figures
-        return self.name == str(found.services) and not found.faults and not found.rate and self.shards == 1
+        return self.name == str(found.services) and not found.faults and not found.rate and self.figures.shards == 1
 
     @property
     def title(self) -> str:
@@ -43,8 +37,8 @@ class Kept:
             words.append("1% faults")
         if found.rate:
             words.append(f"{found.rate:g} a second")
-        if self.shards > 1:
-            words.append(f"{self.shards} shards")
+        if self.figures.shards > 1:
+            words.append(f"{self.figures.shards} shards")
         return ", ".join(words if self.is_plain or len(words) > 1 else [*words, self.name])
 
     @property
@@ -55,8 +49,8 @@ class Kept:
             words.append("--faults")
         if found.rate:
             words.append(f"--rate {found.rate:g}")
-        if self.shards > 1:
-            words.append(f"--shards {self.shards}")
+        if self.figures.shards > 1:
+            words.append(f"--shards {self.figures.shards}")
         return " ".join([*words, f"--json {FOLDER}/{self.name}.json"])
 
     @property
@@ -83,14 +77,7 @@ def kept(name: str, said: Mapping[str, Any]) -> Kept:
     unsaid = {key: nan for key, default in known.items() if default == 0 and not isinstance(default, bool)}
     values = {**unsaid, **{key: value for key, value in said.items() if key in known and value is not None}}
     values["edits_ms"] = {**EDITS, **(said.get("edits_ms") or {})}
-    return Kept(
-        name=name,
-        figures=Figures(**values),
-        shards=said.get("shards") or 1,
-        machine=said.get("machine") or "",
-        floor_seconds=said.get("floor_seconds") or nan,
-        stolen_percent=nan if (stolen := said.get("stolen_percent")) is None else stolen,
-    )
+    return Kept(name, Figures(**values))
 
 
 def plain(runs: Iterable[Kept]) -> list[Kept]:

@@ -48,8 +48,8 @@ MORE: Mapping[str, Callable[[Kept], float]] = {
     "all pods Ready, s": lambda run: run.figures.pods_seconds,
     "a service Ready, median, s": lambda run: run.figures.service_seconds.get("p50", nan),
     "a service Ready, 99 of 100, s": lambda run: run.figures.service_seconds.get("p99", nan),
-    "floor: all CPU seconds until Ready ÷ cores": lambda run: run.floor_seconds,
-    "CPU that the machine's host took, %": lambda run: run.stolen_percent,
+    "floor: all CPU seconds until Ready ÷ cores": lambda run: run.figures.floor_seconds,
+    "CPU that the machine's host took, %": lambda run: run.figures.stolen_percent,
     "operator CPU of a start without services, s": lambda run: run.figures.start_cpu_seconds,
     "operator CPU in an idle minute, s": lambda run: run.figures.idle_cpu_seconds,
     "operator memory after a restart, MiB": lambda run: run.figures.restart_mib,
@@ -194,7 +194,7 @@ def _commands(runs: Sequence[Kept]) -> Iterator[str]:
     yield from ("## What was run", "")
     yield from header("run", "command", "machine")
     for run in runs:
-        yield row(run.title, f"`{run.command}`", run.machine or "-")
+        yield row(run.title, f"`{run.command}`", run.figures.machine or "-")
 
 
 def generated(root: Path) -> dict[str, str]:

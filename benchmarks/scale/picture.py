@@ -90,7 +90,7 @@ def panels(runs: Sequence[Kept]) -> dict[str, dict[str, Points]]:
                 {(peer.name, peer.services): peer.ready_seconds for peer in PEERS},
             ),
             KUBERAY_NAME: KUBERAY,
-            **_known({FLOOR: {run.figures.services: run.floor_seconds for run in runs}}),
+            **_known({FLOOR: {run.figures.services: run.figures.floor_seconds for run in runs}}),
         },
         MEMORY: _lines(
             {run.figures.services: run.figures.peak_mib for run in runs},

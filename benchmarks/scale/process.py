@@ -117,6 +117,11 @@ class Operator:
         self.started_at = 0.0
 
     @property
+    def metrics_port(self) -> int:
+        """Of this machine."""
+        return self._metrics_port
+
+    @property
     def pid(self) -> int:
         """Of the one that runs."""
         assert self._process is not None, "it does not run"

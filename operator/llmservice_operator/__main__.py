@@ -10,7 +10,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import uvloop
 from prometheus_client import disable_created_metrics
@@ -34,10 +34,11 @@ from llmservice_operator.health import HealthServer
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
-from llmservice_operator.kube.lease import Lease
 from llmservice_operator.kube.nodes import Nodes
+from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
@@ -52,14 +53,14 @@ CRD_RETRY = 5.0
 
 
 class Operator:
-    """One process: watches always, acts while it leads."""
+    """One process: watches everything always, acts on the shards that it holds."""
 
     def __init__(self, opts: Options, transport: Transport, reader: StateReader, metrics: Metrics) -> None:
         self._options = opts
         self._transport = transport
         self._metrics = metrics
-        self._lease = self._make_lease() if opts.leader_elect else None
-        gate: Gate = self._lease or AlwaysOpen()
+        self._shards = self._make_shards() if opts.leader_elect else None
+        gate: Gate = self._shards or AlwaysOpen()
         self._starts = Starts(reader.read, self._changed, metrics)
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS)
         # Whoever watches some namespaces does not know the pods of other services.
@@ -70,7 +71,7 @@ class Operator:
             queue=WorkQueue(),
             starts=self._starts,
             nodes=Nodes(kube, own=own),
-            updates=Updates(limit=self._options.max_concurrent_updates),
+            updates=Updates(limit=self._options.max_concurrent_updates, is_ours=self._is_ours),
             pod_events=PodEventReader(kube),
             settings=opts.services,
             metrics=metrics,
@@ -78,6 +79,7 @@ class Operator:
             decide_invalid=decide_invalid,
             now=lambda: datetime.datetime.now(datetime.UTC),
             identity=opts.identity,
+            is_ours=self._is_ours,
         )
         self._workers = Workers(self._ctx)
         self._namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
@@ -130,16 +132,18 @@ class Operator:
         acting: asyncio.Task[object],
         watches: asyncio.Task[object],
     ) -> int:
-        """Finish what is in work, then give the lease to the next, then stop watching."""
+        """Finish what is in work, then give the leases to the next, then stop watching."""
         failed = [task for task in done if task is not stopped and not _ended_well(task)]
         for task in failed:
             logger.error("%s ended: %s", task.get_name(), _why(task))
         logger.info("stopping: %d services in work, %d waiting", self._ctx.queue.working, self._ctx.queue.depth)
         self._workers.stop()
+        if self._shards is not None:
+            self._shards.stop()
         if self._acting:
             await asyncio.wait({acting}, timeout=FINISH_IN_FLIGHT)
-        if self._lease is not None:
-            await self._lease.release()
+        if self._shards is not None:
+            await self._shards.release()
         self._stop_watching.set()
         await asyncio.wait({watches}, timeout=STOP_WATCHING)
         logger.info("stopped")
@@ -161,24 +165,44 @@ class Operator:
         await watch.run(self._stop_watching)
 
     async def _campaign(self) -> None:
-        if self._lease is None:
-            self._gained()
+        if self._shards is None:
+            self._leading.set()
             await asyncio.Event().wait()
         else:
-            outcome = await self._lease.run(self._gained)
-            raise RuntimeError(f"leadership {outcome.value}: another process acts now")
+            await self._shards.run(self)
 
     async def _act(self) -> None:
-        await self._leading.wait()
         await self._resync.warm.wait()
         await self._children.complete()
+        if self._shards is not None:
+            self._shards.is_ready = True
+        await self._leading.wait()
         self._acting = True
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
-        for key in self._ctx.cache.all_keys():
-            self._changed(key)
+        self._take_up(key for key in self._ctx.cache.all_keys() if self._is_ours(key))
         await self._workers.run()
+
+    # What the leases tell (Duties)
+
+    def gained(self, shard: int) -> None:
+        """A follower's cache is warm: it begins at once."""
+        self._leading.set()
+        if self._acting:
+            keys = [key for key in self._ctx.cache.all_keys() if self._shard(key) == shard]
+            self._ctx.updates.gain(keys)
+            self._take_up(keys)
+
+    def lost(self, shard: int) -> None:
+        """What is in work is forgotten by its worker, when it ends."""
+        for key in {*self._ctx.cache.all_keys(), *self._ctx.memories} - {*self._ctx.queue.in_work}:
+            if self._shard(key) == shard:
+                self._ctx.forget(key)
+
+    def is_busy(self, shard: int) -> bool:
+        """Whether a worker has one of its services."""
+        return any(self._shard(key) == shard for key in self._ctx.queue.in_work)
 
     async def _wait_for_crd(self) -> bool:
         """Whether LLMServices can be listed; says what is missing and tries again until it is there."""
@@ -205,16 +229,23 @@ class Operator:
     # Small answers
 
     def _changed(self, key: Key) -> None:
-        """Followers keep their caches warm and leave the work to the leader."""
-        if self._acting:
-            self._ctx.queue.add(key, ranks.of_itself(self._ctx.cache.get(PARENT, *key)))
+        """Caches are kept warm of everything; the work on what is another's is left to that one."""
+        if self._acting and self._is_ours(key):
+            self._take_up((key,))
 
     def _stirred(self, key: Key) -> None:
-        if self._acting:
+        if self._acting and self._is_ours(key):
             self._ctx.queue.add_soon(key, BURST, ranks.of_children(self._ctx.cache.get(PARENT, *key)))
 
-    def _gained(self) -> None:
-        self._leading.set()
+    def _take_up(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._ctx.queue.add(key, ranks.of_itself(self._ctx.cache.get(PARENT, *key)))
+
+    def _is_ours(self, key: Key) -> bool:
+        return self._shards is None or self._shards.owns(key.namespace)
+
+    def _shard(self, key: Key) -> int:
+        return shard_of(key.namespace, self._options.shards)
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -227,15 +258,17 @@ class Operator:
         return None if self._watching.is_set() else "not watching yet"
 
     def _exposition(self) -> bytes:
-        self._metrics.leader.set(1 if self._lease is None or self._lease.is_leader else 0)
+        held = (0,) if self._shards is None else self._shards.held
+        self._metrics.set_shards(held, self._options.shards)
         return self._metrics.exposition()
 
-    def _make_lease(self) -> Lease:
-        return Lease(
+    def _make_shards(self) -> Shards:
+        return Shards(
             self._transport,
             namespace=self._options.lease_namespace or self._transport.credentials.namespace,
             name=self._options.lease_name,
             identity=self._options.identity,
+            count=self._options.shards,
         )
 
 

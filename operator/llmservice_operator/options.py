@@ -15,6 +15,8 @@ import yaml
 from llmservice_operator.build.settings import InvalidSettings, Settings
 
 PREFIX = "LLMSERVICE_"
+MAX_SHARDS = 64
+"""Each is renewed every two seconds."""
 
 EXAMPLES = """\
 examples:
@@ -46,6 +48,7 @@ class Options:
     kubeconfig: str | None = None
     context: str | None = None
     max_concurrent_updates: int = 1
+    shards: int = 1
     services: Settings = field(default_factory=Settings)
 
 
@@ -83,7 +86,13 @@ def parser() -> argparse.ArgumentParser:
         "--max-concurrent-updates",
         type=int,
         metavar="N",
-        help="services that get an update at a time when it was asked for (default: 1)",
+        help="services that get an update at a time when it was asked for, by each process (default: 1)",
+    )
+    made.add_argument(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="split the namespaces into N shards, with a Lease each, that processes share out (default: 1)",
     )
     services = made.add_argument_group("values for all services (the settings file's `services` has more)")
     services.add_argument("--operator-image", metavar="REF", help="image that brings the supervisor into the pods")
@@ -162,7 +171,7 @@ _FILE: Mapping[str, Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
     },
     "health": {"port": ("health_port", int)},
     "metrics": {"port": ("metrics_port", int)},
-    "operator": {"maxConcurrentUpdates": ("max_concurrent_updates", int)},
+    "operator": {"maxConcurrentUpdates": ("max_concurrent_updates", int), "shards": ("shards", int)},
     "logging": {"format": ("log_format", str), "level": ("log_level", str)},
 }
 _CHOICES = {"log_format": ("json", "console"), "log_level": ("debug", "info", "warning", "error")}
@@ -208,6 +217,10 @@ def _merge(file: dict[str, Any], given: dict[str, Any], environ: Mapping[str, st
     merged["namespaces"] = tuple(dict.fromkeys(merged.get("namespaces") or ()))
     if merged.get("max_concurrent_updates", 1) < 1:
         raise InvalidSettings("--max-concurrent-updates: at least 1, or no update would ever begin")
+    if not 1 <= (shards := merged.get("shards", 1)) <= MAX_SHARDS:
+        raise InvalidSettings(f"--shards: from 1 to {MAX_SHARDS}, and not {shards}")
+    if shards > 1 and not merged.get("leader_elect", True):
+        raise InvalidSettings("--shards: with several, leader election is what shares them out; leave it on")
     merged.setdefault("lease_namespace", environ.get("POD_NAMESPACE"))
     pod = environ.get("POD_NAME") or socket.gethostname()
     # A restarted container keeps its pod's name and must not take the old process's lease for its own.

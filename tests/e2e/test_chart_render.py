@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.kube.shards import lease_name
+from llmservice_operator.options import load
 from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
 
 from tests.e2e._chart import CHART, ChartRefused, helm_offline, of_kind, only, render
@@ -42,6 +45,8 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
     "unknown nested key": ({"image": {"name": "x"}}, "at '/image'"),
     "replicas as text": ({"replicas": "2"}, "at '/replicas'"),
     "too many replicas": ({"replicas": 50}, "at '/replicas'"),
+    "no shard": ({"operator": {"shards": 0}}, "at '/operator/shards'"),
+    "too many shards": ({"operator": {"shards": 65}}, "at '/operator/shards'"),
     "tag with a space": ({"image": {"tag": "a b"}}, "at '/image/tag'"),
     "digest that is none": ({"image": {"digest": "latest"}}, "at '/image/digest'"),
     "repository with a digest": ({"image": {"repository": "a@sha256:b"}}, "at '/image/repository'"),
@@ -137,6 +142,19 @@ def test_the_lease_is_granted_by_name() -> None:
     role = only(render(), "Role", "-leader")
     beyond_create = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
     assert [rule["resourceNames"] for rule in beyond_create] == [["demo-llmservice-operator"]]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 64])
+def test_every_shard_has_its_lease_granted_and_the_operator_knows_how_many_there_are(
+    shards: int, tmp_path: Path
+) -> None:
+    objects = render({"operator": {"shards": shards}})
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(only(objects, "ConfigMap")["data"]["settings.yaml"])
+    options = load(["--settings", str(settings)], {})
+    (rule,) = [rule for rule in only(objects, "Role", "-leader")["rules"] if "resourceNames" in rule]
+    assert rule["resourceNames"] == [lease_name(options.lease_name, shard) for shard in range(shards)]
+    assert options.shards == shards
 
 
 def test_editors_may_scale_and_viewers_may_not() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tests.support.cluster import Cluster
 
 OPERATOR_USER = "system:serviceaccount:llmservice-system:llmservice-operator"
+POD = "authentication.kubernetes.io/pod-name"
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
@@ -24,6 +25,10 @@ class Request:
     namespace: str
     name: str
     code: int
+    until: float
+    """When it was answered."""
+    pod: str
+    """That asked; empty where the token is no pod's."""
 
 
 def requests_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -> Iterator[Request]:
@@ -46,6 +51,8 @@ def requests_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -
                 target.get("namespace", ""),
                 target.get("name", ""),
                 entry["responseStatus"]["code"],
+                dt.datetime.fromisoformat(entry["stageTimestamp"]).timestamp(),
+                (entry["user"].get("extra", {}).get(POD) or [""])[0],
             )
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from llmservice_operator.kube.shards import lease_name
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster import JSON, Cluster, eventually
@@ -45,10 +46,14 @@ def set_replicas(cluster: Cluster, replicas: int) -> None:
 
 
 def leader(cluster: Cluster) -> str:
-    """The name of the pod that holds the Lease, empty when nobody does."""
-    leases = cluster.list("leases", OPERATOR_NAMESPACE)
-    (lease,) = [lease for lease in leases if lease["metadata"]["name"].startswith(OPERATOR)]
-    holder: str = lease["spec"].get("holderIdentity") or ""
+    """Who holds the Lease, its pod's name first; empty when nobody does."""
+    return holder_of(cluster, 0)
+
+
+def holder_of(cluster: Cluster, shard: int) -> str:
+    """The same of one shard's Lease; empty also where there is none."""
+    lease: JSON = cluster.get("leases", OPERATOR_NAMESPACE, lease_name(OPERATOR, shard)) or {}
+    holder: str = lease.get("spec", {}).get("holderIdentity") or ""
     return holder
 
 

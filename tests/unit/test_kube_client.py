@@ -49,7 +49,8 @@ class Seconds:
     def __init__(self, *values: float) -> None:
         self.values = list(values)
 
-    def remaining(self) -> float:
+    def remaining(self, namespace: str) -> float:
+        assert namespace == "ns"
         return self.values.pop(0) if len(self.values) > 1 else self.values[0]
 
 

@@ -38,22 +38,26 @@ class World:
             due = min((when for when, _ in self._sleepers), default=started + limit + 1)
             assert due <= started + limit, f"not within {limit} s"
             self.now = max(self.now, due)
-            ready = [event for when, event in self._sleepers if when <= self.now]
-            self._sleepers = [(when, event) for when, event in self._sleepers if when > self.now]
-            for event in ready:
-                event.set()
-            await self.settle()
+            await self._wake()
         return self.now - started
 
     async def pass_time(self, seconds: float) -> None:
         until = self.now + seconds
         await self.settle()
         while (due := min((when for when, _ in self._sleepers), default=until + 1)) <= until:
-            await self.run_until(lambda at=due: self.now >= at, until - self.now)  # type: ignore[misc]
+            self.now = max(self.now, due)
+            await self._wake()
         self.now = until
 
-    @staticmethod
-    async def settle() -> None:
+    async def _wake(self) -> None:
+        """Those whose time has come."""
+        ready = [event for when, event in self._sleepers if when <= self.now]
+        self._sleepers = [(when, event) for when, event in self._sleepers if when > self.now]
+        for event in ready:
+            event.set()
+        await self.settle()
+
+    async def settle(self) -> None:
         for _ in range(50):
             await asyncio.sleep(0)
 

@@ -15,11 +15,11 @@ def file(folder: Path, text: str) -> str:
 
 EVERYTHING = """\
 namespaces: [team-a, team-b]
-leaderElection: {enabled: false, leaseName: mine, leaseNamespace: system}
+leaderElection: {enabled: true, leaseName: mine, leaseNamespace: system}
 health: {port: 9001}
 metrics: {port: 9002}
 logging: {format: console, level: debug}
-operator: {maxConcurrentUpdates: 3}
+operator: {maxConcurrentUpdates: 3, shards: 4}
 services: {operatorImage: "op:1", defaultCpuImage: "cpu:1", runAsUser: 4000, surgeDeadlineSeconds: 30}
 """
 
@@ -39,11 +39,12 @@ def test_a_restarted_container_is_not_taken_for_its_former_process() -> None:
 def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
     options = load(["--settings", file(tmp_path, EVERYTHING)], {})
     assert options.namespaces == ("team-a", "team-b")
-    assert (options.leader_elect, options.lease_name, options.lease_namespace) == (False, "mine", "system")
+    assert (options.leader_elect, options.lease_name, options.lease_namespace) == (True, "mine", "system")
     assert (options.health_port, options.metrics_port) == (9001, 9002)
     assert (options.log_format, options.log_level) == ("console", "debug")
     assert (options.services.operator_image, options.services.run_as_user) == ("op:1", 4000)
     assert (options.max_concurrent_updates, options.services.surge_deadline_seconds) == (3, 30)
+    assert options.shards == 4
 
 
 def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -52,12 +53,13 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(tmp_path: Pat
         "LLMSERVICE_SETTINGS": path,
         "LLMSERVICE_HEALTH_PORT": "9101",
         "LLMSERVICE_METRICS_PORT": "9102",
-        "LLMSERVICE_LEADER_ELECT": "true",
+        "LLMSERVICE_LEADER_ELECT": "false",
+        "LLMSERVICE_SHARDS": "1",
         "LLMSERVICE_NAMESPACE": "from, environment",
         "LLMSERVICE_DEFAULT_CPU_IMAGE": "cpu:2",
     }
     options = load(["--health-port", "9201", "--run-as-user", "5000"], environ)
-    assert (options.health_port, options.metrics_port, options.leader_elect) == (9201, 9102, True)
+    assert (options.health_port, options.metrics_port, options.leader_elect) == (9201, 9102, False)
     assert options.namespaces == ("from", "environment")
     assert options.services.operator_image == "op:1"
     assert (options.services.default_cpu_image, options.services.run_as_user) == ("cpu:2", 5000)
@@ -67,6 +69,22 @@ def test_without_a_turn_for_anybody_no_update_would_begin(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         load(["--max-concurrent-updates", "0"], {})
     assert "--max-concurrent-updates: at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--shards", "0"], "--shards: from 1 to 64, and not 0"),
+        (["--shards", "65"], "--shards: from 1 to 64, and not 65"),
+        (["--shards", "2", "--no-leader-elect"], "--shards: with several, leader election is what shares them out"),
+    ],
+)
+def test_shards_that_nobody_could_share_are_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        load(arguments, {})
+    assert told in capsys.readouterr().err
 
 
 def test_namespaces_may_be_repeated() -> None:

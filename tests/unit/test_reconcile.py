@@ -382,3 +382,30 @@ async def test_stopping_finishes_what_is_in_work() -> None:
     await asyncio.wait_for(task, 1)
     assert finished.is_set()
     assert world.ctx.queue.depth == 1
+
+
+async def test_what_is_anothers_is_left_alone_and_what_became_so_meanwhile_is_forgotten() -> None:
+    world = World()
+    ours, seen = {KEY}, []
+
+    async def slow(key: Key, ctx: Context) -> Next:
+        seen.append(key)
+        ctx.memory(key, "u")
+        ours.clear()
+        return Next(failure="something")
+
+    world.ctx.is_ours = lambda key: key in ours
+    other = Key("other", "chat")
+    for key in (other, KEY):
+        world.ctx.memory(key, "u")
+        world.ctx.queue.add(key)
+    workers = Workers(world.ctx, reconcile=slow, count=1)
+    task = asyncio.create_task(workers.run())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    workers.stop()
+    await task
+    assert seen == [KEY]
+    assert (world.ctx.memories, world.ctx.queue.depth) == ({}, 0)
+    world.ctx.queue.add(KEY)
+    assert world.ctx.queue.depth == 1, "the failure is forgotten too: nothing makes it wait when it is ours again"

@@ -176,6 +176,31 @@ def test_after_a_start_it_is_known_who_has_a_turn() -> None:
     assert Updates().turn(A, cached(a_failed_update())).failed == ("team-a/x",)
 
 
+def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() -> None:
+    """Nobody here would ever say that their updates are over."""
+    ours: set[Key] = {A}
+    updates = Updates(is_ours=lambda key: key in ours)
+    failed = cached(a_failed_update())
+    assert updates.turn(A, failed).is_granted
+    updates.tell(A, None)
+    found = Key("team-a", "x")
+    ours.add(found)
+    updates.gain([found])
+    assert updates.turn(A, failed).failed == ("team-a/x",)
+    updates.tell(found, None)
+    assert updates.turn(A, failed).is_granted
+
+
+def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stored() -> None:
+    found = Key("team-a", "x")
+    updates = Updates()
+    assert updates.turn(A, EMPTY).is_granted
+    updates.tell(A, None)
+    updates.gain([found])
+    updates.tell(found, None)
+    assert updates.turn(B, cached(a_failed_update())).is_granted
+
+
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     world = serving(1)
     world.edit(scaling={"replicas": 0})

@@ -127,6 +127,8 @@ class Context:
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
+    is_ours: Callable[[Key], bool] = lambda key: True
+    """Whether this process is to work on a service; others may have it."""
     is_current: Callable[[], bool] = lambda: False
     """Whether the LLMServices in the cache are as they were a moment ago; else they are read before a write."""
     hidden: Collection[str] = ()
@@ -140,7 +142,7 @@ class Context:
         return memory
 
     def forget(self, key: Key) -> None:
-        """The service is gone."""
+        """The service is gone, or no longer ours."""
         self.memories.pop(key, None)
         self.starts.forget(key)
         self.metrics.forget(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
@@ -50,6 +50,11 @@ class Metrics:
         )
         self.status_writes = self._counter("llmservice_status_writes", "Status of LLMServices written.")
         self.leader = self._gauge("llmservice_leader", "1 in the process that acts, 0 in those that stand by.")
+        self.shard_held = self._gauge(
+            "llmservice_shard_held",
+            "1 where this process works on the services of a shard: over all processes, 1 for each shard.",
+            ("shard",),
+        )
         self.services = self._gauge(
             "llmservice_services", "LLMServices by the reason of their Ready condition.", ("reason",)
         )
@@ -114,6 +119,12 @@ class Metrics:
             self.services.labels(old).dec()
         self._failures.forget(key)
         self._plans.told(key, {})
+
+    def set_shards(self, held: Collection[int], count: int) -> None:
+        """Which of how many shards this process works on now."""
+        self.leader.set(1 if held else 0)
+        for shard in range(count):
+            self.shard_held.labels(str(shard)).set(1 if shard in held else 0)
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:
         """A pod was asked how far it is; None: it said nothing."""

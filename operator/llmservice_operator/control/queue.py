@@ -11,7 +11,7 @@ import heapq
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -127,6 +127,11 @@ class Schedule(Generic[K]):
     def working(self) -> int:
         """Keys in work."""
         return len(self._working)
+
+    @property
+    def in_work(self) -> Collection[K]:
+        """Which those are."""
+        return self._working.keys()
 
     def untouched(self, now: float) -> float:
         """For how long keys have waited and no worker took any: a long queue that moves is no standstill."""
@@ -255,6 +260,11 @@ class WorkQueue(Generic[K]):
     def working(self) -> int:
         """Keys in work."""
         return self._schedule.working
+
+    @property
+    def in_work(self) -> Collection[K]:
+        """Which those are."""
+        return self._schedule.in_work
 
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:
         """Why this queue must be taken for stuck, or None."""

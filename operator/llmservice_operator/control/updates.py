@@ -7,7 +7,7 @@ turn shows in what the watches told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ def why_waiting(turn: Turn) -> str:
             f"The update of {named} failed, and the same may happen here. Edit or roll back what failed, or take its "
             "annotation llmservice.dev/update-requested away, and the next one begins."
         )
-    return f"Other services are being updated, {turn.limit} at a time in the whole cluster; this one's turn comes."
+    return f"Other services are being updated, {turn.limit} at a time; this one's turn comes."
 
 
 def update_of(
@@ -85,10 +85,14 @@ class Updates:
     _waiting: dict[Key, None] = field(default_factory=dict)
     _told: set[Key] = field(default_factory=set)
     _is_known: bool = False
+    _gained: set[Key] = field(default_factory=set)
+    is_ours: Callable[[Key], bool] = lambda key: True
+    """What others work on is told to nobody here, so it counts nowhere here: with several shards the limit is each
+    process's own."""
 
     def turn(self, key: Key, cache: Cache) -> Turn:
         """Whether this one may begin; it has its turn then, until something else is told of it."""
-        if not self._is_known:
+        if not self._is_known or self._gained:
             self._learn(cache)
         failed = tuple(sorted(str(k) for k, update in self._under_way.items() if update is Update.FAILED and k != key))
         is_granted = key in self._under_way or (not failed and len(self._under_way) < self.limit)
@@ -99,7 +103,7 @@ class Updates:
 
     def tell(self, key: Key, update: Update | None) -> tuple[Key, ...]:
         """What became of one; those that should ask again."""
-        if not self._is_known:
+        if not self._is_known or self._gained:
             self._told.add(key)
         before = self._under_way.get(key)
         self._waiting.pop(key, None)
@@ -118,12 +122,18 @@ class Updates:
         free = max(0, self.limit - len(self._under_way))
         return tuple(other for other in self._waiting if other != key)[:free]
 
+    def gain(self, keys: Iterable[Key]) -> None:
+        """These are ours from now on; what is under way of them is to be found out like after a start."""
+        self._gained.update(keys)
+
     def _learn(self, cache: Cache) -> None:
         """After a start: what is under way by what the watches told, where nobody has decided anything yet."""
-        self._is_known = True
-        for key in cache.all_keys():
-            if key not in self._told and (update := _seen(key, cache)) is not None:
+        unknown = self._gained if self._is_known else cache.all_keys()
+        for key in unknown:
+            if self.is_ours(key) and key not in self._told and (update := _seen(key, cache)) is not None:
                 self._under_way[key] = update
+        self._is_known = True
+        self._gained.clear()
         self._told.clear()
 
 

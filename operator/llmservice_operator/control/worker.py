@@ -42,7 +42,11 @@ class Workers:
     async def _work(self) -> None:
         while (key := await self._next()) is not None:
             try:
-                await self._handle(key)
+                if self._ctx.is_ours(key):
+                    await self._handle(key)
+                if not self._ctx.is_ours(key):  # before, or meanwhile
+                    self._ctx.forget(key)
+                    self._ctx.queue.succeeded(key)
             finally:
                 self._ctx.queue.done(key)
 

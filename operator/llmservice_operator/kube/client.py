@@ -1,8 +1,9 @@
-"""The few calls that the operator makes. Every write asks first whether this process still leads."""
+"""The few calls that the operator makes. Every write asks first whether this process still leads where it goes to."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from .errors import NotFound, NotLeader
@@ -20,16 +21,16 @@ Manifest = Mapping[str, Any]
 
 
 class Gate(Protocol):
-    """Whether, and for how long, this process may write."""
+    """Whether, and for how long, this process may write into a namespace."""
 
-    def remaining(self) -> float:
+    def remaining(self, namespace: str) -> float:
         """Seconds that are left; zero or less means no."""
 
 
 class AlwaysOpen:
     """For those who write without a lease: a single process, the CLI."""
 
-    def remaining(self) -> float:
+    def remaining(self, namespace: str) -> float:
         """Never a limit."""
         return float("inf")
 
@@ -103,6 +104,7 @@ class KubeClient:
         return await self._write(
             "patch",
             resource,
+            namespace,
             resource.path(namespace, name),
             operations,
             params={"fieldManager": manager},
@@ -122,6 +124,7 @@ class KubeClient:
         answer = await self._write(
             "patch",
             resource,
+            namespace,
             resource.path(namespace, name),
             empty,
             params={"fieldManager": LOOK_MANAGER, "force": "false", "dryRun": "All"},
@@ -152,14 +155,15 @@ class KubeClient:
             "propagationPolicy": propagation,
         }
         try:
-            answer = await self._write("delete", resource, resource.path(namespace, name), body)
+            answer = await self._write("delete", resource, namespace, resource.path(namespace, name), body)
         except NotFound:
             return None
         return answer if answer.get("kind") == resource.kind else None
 
     async def create_event(self, event: Manifest) -> None:
         """Tell the user something that happened to an object."""
-        await self._write("create", EVENT, EVENT.path(event["metadata"]["namespace"]), event)
+        namespace = event["metadata"]["namespace"]
+        await self._write("create", EVENT, namespace, EVENT.path(namespace), event)
 
     async def _apply(self, manifest: Manifest, *, manager: str, force: bool, subresource: str | None) -> dict[str, Any]:
         resource = resource_of(manifest)
@@ -167,6 +171,7 @@ class KubeClient:
         return await self._write(
             "patch",
             resource,
+            metadata["namespace"],
             resource.path(metadata["namespace"], metadata["name"], subresource),
             manifest,
             params={"fieldManager": manager, "force": "true" if force else "false"},
@@ -177,6 +182,7 @@ class KubeClient:
         self,
         verb: str,
         resource: Resource,
+        namespace: str,
         path: str,
         body: Manifest | list[dict[str, Any]],
         *,
@@ -192,12 +198,12 @@ class KubeClient:
             body=body,
             content_type=content_type,
             accept=accept,
-            timeout=self._time_to_write,
+            timeout=partial(self._time_to_write, namespace),
         )
 
-    def _time_to_write(self) -> float:
+    def _time_to_write(self, namespace: str) -> float:
         """A write ends before somebody else can hold the lease; asked again before each attempt."""
-        remaining = self._gate.remaining()
+        remaining = self._gate.remaining(namespace)
         if remaining <= 0:
-            raise NotLeader("this process does not hold the lease: nothing was written")
+            raise NotLeader(f"this process does not hold the lease for namespace {namespace}: nothing was written")
         return min(REQUEST_TIMEOUT, remaining)

@@ -4,6 +4,10 @@ Times in the Lease are for people; nobody's wall clock is compared. A follower c
 record change for the last time. The holder counts from the moment it *sent* its last successful renewal, so its own
 view ends before anybody else's can: it stops writing after the renew deadline (6 s), followers wait for the whole
 duration (10 s).
+
+A Lease can be one of several (`shards`): then `Terms` say what else it is taken and kept under, and the first of them
+carries the split that is in force, in an annotation. Who takes it and wants another split than it says makes a pause of
+one whole duration, in which no split is in force and whoever acted by the old one finds out.
 """
 
 from __future__ import annotations
@@ -12,16 +16,24 @@ import asyncio
 import datetime
 import enum
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from llmservice_operator.api.constants import GROUP
 
 from .errors import Conflict, KubeError, NotFound
 from .resources import LEASE
 from .transport import Transport
 
 logger = logging.getLogger(__name__)
+
+SPLIT_ANNOTATION = f"{GROUP}/shards"
+"""Over how many shards the work is split; absent: one."""
+WANTED_ANNOTATION = f"{GROUP}/wanted-by"
+"""Identity of a process that has fewer shards than the holder and asks for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +58,37 @@ class Outcome(enum.Enum):
     LOST = "lost"
 
 
+class Terms:
+    """What a lease is taken and kept under, beside its record. These are those of one that stands alone."""
+
+    split: int | None = 1
+    """What its annotation is to say; None: another lease says it."""
+
+    def may_take(self) -> bool:
+        """Whether it may be taken at all, now."""
+        return True
+
+    def patience(self) -> float:
+        """Seconds for which a free one is left to others first."""
+        return 0.0
+
+    def left(self) -> float:
+        """Seconds for which it may be kept, whatever its own record says."""
+        return math.inf
+
+    def asks(self) -> bool:
+        """Whether to ask its holder for it."""
+        return False
+
+    def seen(self, lease: Mapping[str, Any], asked_at: float) -> None:
+        """It was read or written, by a request that was sent at this time; empty: there is none."""
+
+    def wanted(self) -> None:
+        """It is ours, and another process asks for it."""
+
+
 class Lease:
-    """One candidate. `run` campaigns, then renews until it is stopped or has lost."""
+    """One candidate, for one reign. `run` campaigns, then renews until it is stopped or has lost."""
 
     def __init__(
         self,
@@ -56,6 +97,7 @@ class Lease:
         namespace: str,
         name: str,
         identity: str,
+        terms: Terms | None = None,
         timing: LeaseTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -65,6 +107,7 @@ class Lease:
         self.name = name
         self.identity = identity
         self.timing = timing or LeaseTiming()
+        self._terms = terms or Terms()
         self._transport = transport
         self._clock = clock
         self._now = now
@@ -72,6 +115,9 @@ class Lease:
         self._renewed_at: float | None = None
         self._lost = False
         self._released = False
+        self._is_barred = False
+        self._in_force_at: float | None = None  # when our split may be: until then we hold it and do not act
+        self._free_since: float | None = None
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
         self._was_answered = True
@@ -81,17 +127,23 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds for which this process may still write; computed from the clock, so a process that slept knows."""
-        if self._renewed_at is None or self._lost:
-            return 0.0
-        left = self._renewed_at + self.timing.renew_deadline - self._clock()
-        if left <= 0:
-            self._lost = True  # for good: a late renewal must not bring back a leader whose work others took over
-        return left
+        return self._left() if self._in_force_at is None else 0.0
 
     @property
     def is_leader(self) -> bool:
         """Whether a write would be allowed now."""
         return self.remaining() > 0
+
+    def _left(self) -> float:
+        """Seconds for which it is ours."""
+        if self._renewed_at is None or self._lost:
+            return 0.0
+        own = self._renewed_at + self.timing.renew_deadline - self._clock()
+        left = min(own, self._terms.left())
+        if left <= 0:
+            self._lost = True  # for good: a late renewal must not bring back a leader whose work others took over
+            self._is_barred = own > 0
+        return left
 
     # The campaign
 
@@ -102,11 +154,14 @@ class Lease:
             least = 0.05 if self._was_answered else self.timing.retry_failed
             await self._sleep(max(least, self._until_next_try()))
         logger.info("became the leader of %s/%s as %s", self.namespace, self.name, self.identity)
-        on_gained()
+        is_told = False
         pause = self.timing.retry
-        while self.is_leader:
-            await self._sleep(min(pause, max(0.0, self.remaining())))
-            if self.is_leader:
+        while self._left() > 0:
+            if not is_told and self.is_leader:
+                is_told = True
+                on_gained()
+            await self._sleep(min(pause, max(0.0, self._left())))
+            if self._left() > 0:
                 pause = self.timing.retry if await self._renew() else self.timing.retry_failed
         if self._released:
             return Outcome.RELEASED
@@ -115,9 +170,10 @@ class Lease:
 
     async def release(self) -> None:
         """Give the lease up at once, so that a follower need not wait; call it when nothing is in flight."""
-        if not self.is_leader:
+        if self._left() <= 0 and not self._is_barred:
             return
         self._lost = self._released = True
+        self._is_barred = False
         try:
             live = await self._request("get")
             if live["spec"].get("holderIdentity") == self.identity:
@@ -127,6 +183,11 @@ class Lease:
             logger.warning("could not release the lease, a follower takes it over when it expires: %s", error)
 
     def _until_next_try(self) -> float:
+        if self._free_since is not None:
+            if not self._terms.may_take():
+                return self.timing.retry
+            if patience := self._terms.patience():
+                return min(self.timing.retry, self._free_since + patience - self._clock())
         expires_in = self._seen_at + self._seen_duration() - self._clock()
         return min(self.timing.retry, expires_in)
 
@@ -138,20 +199,43 @@ class Lease:
         self._was_answered = True
         try:
             live = await self._read()
-            if live is None:
-                self._held = await self._request("create", self._lease(transitions=0))
-            elif not self._is_free(live):
+            self._terms.seen(live or {}, started)
+            if live is not None and not self._is_free(live):
+                if self._terms.asks():
+                    await self._request("update", _annotated(live, {WANTED_ANNOTATION: self.identity}))
                 return False
+            if not self._is_our_turn():
+                return False
+            split = self._split_to_say(live)
+            if live is None:
+                taken = await self._request("create", _annotated(self._lease(transitions=0), split))
             else:
-                self._held = await self._request("update", {**live, "spec": self._taken_over(live.get("spec") or {})})
+                marks = {WANTED_ANNOTATION: None, **split}
+                spec = self._taken_over(live.get("spec") or {})
+                taken = await self._request("update", {**_annotated(live, marks), "spec": spec})
         except Conflict:
             return False  # another candidate was faster
         except KubeError as error:
             logger.warning("cannot campaign for the lease %s/%s: %s", self.namespace, self.name, error)
             self._was_answered = False
             return False
-        self._renewed_at = started
-        return self.is_leader
+        self._held, self._renewed_at = taken, started
+        self._lost = self._released  # what never began was not lost: one that slept until now campaigns on
+        self._in_force_at = self._clock() + self.timing.duration if split else None
+        self._terms.seen(taken, started)
+        return self._left() > 0
+
+    def _is_our_turn(self) -> bool:
+        """It is free; those who hold less may take it first."""
+        now = self._clock()
+        if self._free_since is None:
+            self._free_since = now
+        return self._terms.may_take() and now - self._free_since >= self._terms.patience()
+
+    def _split_to_say(self, live: dict[str, Any] | None) -> dict[str, str | None]:
+        """Nothing where the right split is in force; else that none is."""
+        split = self._terms.split
+        return {} if split is None or split_of(live or {}) == str(split) else {SPLIT_ANNOTATION: _pause_before(split)}
 
     async def _read(self) -> dict[str, Any] | None:
         try:
@@ -170,7 +254,7 @@ class Lease:
         )
         now = self._clock()
         if record != self._seen:
-            self._seen, self._seen_at = record, now
+            self._seen, self._seen_at, self._free_since = record, now, None
         return not record[0] or now - self._seen_at >= float(record[1])
 
     def _taken_over(self, spec: dict[str, Any]) -> dict[str, Any]:
@@ -183,19 +267,31 @@ class Lease:
         try:
             live = self._held or await self._request("get")
             self._held = None
-            if (live.get("spec") or {}).get("holderIdentity") != self.identity:
+            if (live.get("spec") or {}).get("holderIdentity") != self.identity or not self._is_split_ours(live):
                 self._lost = True
                 return False
+            is_due = self._in_force_at is not None and started >= self._in_force_at
+            marks = {WANTED_ANNOTATION: None, **({SPLIT_ANNOTATION: str(self._terms.split)} if is_due else {})}
             spec = {**live["spec"], "renewTime": self._timestamp()}
-            self._held = await self._request("update", {**live, "spec": spec})
+            self._held = await self._request("update", {**_annotated(live, marks), "spec": spec})
         except Conflict:
             return False  # somebody touched it: the next try reads it and sees whether we still hold it
         except KubeError as error:
             logger.warning("cannot renew the lease %s/%s: %s", self.namespace, self.name, error)
             return False
-        if self.is_leader:
+        if self._left() > 0:
             self._renewed_at = started
+            self._in_force_at = None if is_due else self._in_force_at
+            self._terms.seen(self._held, started)
+            if wanted_by(live) not in ("", self.identity):
+                self._terms.wanted()
         return True
+
+    def _is_split_ours(self, live: Mapping[str, Any]) -> bool:
+        """A pause that we made ends with a write of ours, whose answer may have been lost."""
+        split = self._terms.split
+        may_say = (str(split),) if self._in_force_at is None else (str(split), _pause_before(split))
+        return split is None or split_of(live) in may_say
 
     async def _request(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         path = LEASE.path(self.namespace, None if verb == "create" else self.name)
@@ -218,3 +314,28 @@ class Lease:
                 "leaseTransitions": transitions,
             },
         }
+
+
+def split_of(lease: Mapping[str, Any]) -> str:
+    """What a Lease says of the split: a number, or what is no number while none is in force."""
+    return _annotation(lease, SPLIT_ANNOTATION) or "1"
+
+
+def wanted_by(lease: Mapping[str, Any]) -> str:
+    """Who asks for it; empty: nobody."""
+    return _annotation(lease, WANTED_ANNOTATION)
+
+
+def _annotation(lease: Mapping[str, Any], name: str) -> str:
+    return str(((lease.get("metadata") or {}).get("annotations") or {}).get(name) or "")
+
+
+def _annotated(lease: dict[str, Any], marks: Mapping[str, str | None]) -> dict[str, Any]:
+    """With these annotations; None takes one away."""
+    before = lease["metadata"].get("annotations") or {}
+    after = {name: value for name, value in {**before, **marks}.items() if value is not None}
+    return lease if after == before else {**lease, "metadata": {**lease["metadata"], "annotations": after}}
+
+
+def _pause_before(split: int | None) -> str:
+    return f"to-{split}"

@@ -1,0 +1,237 @@
+"""The Leases of one process, one for each shard of the namespaces: where it may write, and which it asks for.
+
+Shard 0's Lease has the name that a single one would have, and says over how many shards the work is split. Any other
+is kept only while that one, read every few seconds, says this process's own number: so processes that were started with
+different numbers never own the same namespace (`lease` has the pause between two splits).
+
+A shard that is given up or lost ends nothing but the work on its namespaces. It is campaigned for again at once, and
+taken once nothing of it is in work any more: what was decided in an earlier reign is never written in a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from .lease import Lease, LeaseTiming, Outcome, Terms, split_of, wanted_by
+from .partition import Standing, shard_of, shard_to_ask_for
+from .transport import Transport
+
+logger = logging.getLogger(__name__)
+
+YIELDS, YIELDS_FOR_AT_MOST = 1.0, 2.0
+"""Seconds for which a free shard is left to those who hold fewer: for each one held, and at most."""
+YIELDS_UNTIL_IT_IS_READY = 3.0
+YIELDS_WHAT_IT_GAVE = 6.0
+"""The same for one that was given to somebody who asked: three looks at it."""
+YIELDS_TO_THE_SPLIT = 4.0
+"""The same for shard 0, left to those who were started with the split that is in force: while an upgrade replaces one
+process after another, the split changes once, when the last one of the old has gone."""
+LOOK_AGAIN = 0.1
+
+
+class Duties(Protocol):
+    """What the process does with its shards."""
+
+    def gained(self, shard: int) -> None:
+        """Begin with its services."""
+
+    def lost(self, shard: int) -> None:
+        """They are no longer ours."""
+
+    def is_busy(self, shard: int) -> bool:
+        """Whether something of it is in work."""
+
+
+class Shards:
+    """A gate for all writes, by the namespace that they go to."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        count: int = 1,
+        timing: LeaseTiming | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.count, self.identity, self.timing = count, identity, timing or LeaseTiming()
+        self.is_ready = False
+        """Whether it could begin at once. Until then it asks for no share and leaves others what is free: it would only
+        keep it from being worked on."""
+        self._transport, self._namespace, self._name = transport, namespace, name
+        self._clock, self._now, self._sleep = clock, now, sleep
+        self._leases: dict[int, Lease] = {}
+        self._acting: set[int] = set()
+        self._given: set[int] = set()
+        self._standing: dict[int, Standing] = {}
+        self._split = ""
+        self._in_force_until = float("-inf")
+        self._stopping = False
+        self._duties: Duties | None = None
+        self._hand_overs: set[asyncio.Task[None]] = set()
+
+    # What may be done
+
+    def remaining(self, namespace: str) -> float:
+        """Seconds for which this process may still write into a namespace."""
+        lease = self._leases.get(shard_of(namespace, self.count))
+        return lease.remaining() if lease is not None else 0.0
+
+    def owns(self, namespace: str) -> bool:
+        """Whether work on a namespace may begin."""
+        return shard_of(namespace, self.count) in self._acting
+
+    @property
+    def held(self) -> Collection[int]:
+        """Shards whose services this process works on, now."""
+        return [shard for shard in sorted(self._acting) if self._leases[shard].is_leader]
+
+    # The campaign
+
+    async def run(self, duties: Duties) -> None:
+        """Campaign for all shards, for ever; with a single one the end of its reign ends everything: RuntimeError."""
+        self._duties = duties
+        if self.count == 1:
+            await self._serve(0, duties)
+            return
+        async with asyncio.TaskGroup() as group:
+            for shard in range(self.count):
+                group.create_task(self._serve(shard, duties), name=f"lease {shard}")
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self._stopping = True
+
+    async def release(self) -> None:
+        """Give everything up, so that others need not wait; call it when nothing is in flight."""
+        self.stop()
+        self._acting.clear()
+        await asyncio.gather(*(lease.release() for lease in self._leases.values()))
+
+    async def _serve(self, shard: int, duties: Duties) -> None:
+        while True:
+            lease = self._leases[shard] = self._lease(shard)
+            outcome = await lease.run(partial(self._gained, shard, duties))
+            self._acting.discard(shard)
+            if self._stopping:
+                return
+            if self.count == 1:
+                raise RuntimeError(f"leadership {outcome.value}: another process acts now")
+            if outcome is Outcome.LOST:
+                duties.lost(shard)
+                await lease.release()  # where only the split barred us from it
+
+    def _gained(self, shard: int, duties: Duties) -> None:
+        self._acting.add(shard)
+        self._given.discard(shard)
+        duties.gained(shard)
+
+    async def _hand_over(self, shard: int, lease: Lease) -> None:
+        """What is in work may still be written; then it is the other's."""
+        duties = self._duties
+        while duties is not None and duties.is_busy(shard) and lease.is_leader:
+            await self._sleep(LOOK_AGAIN)
+        if duties is not None:
+            duties.lost(shard)
+        self._given.add(shard)
+        await lease.release()
+
+    # What the leases are kept under
+
+    def may_take(self, shard: int) -> bool:
+        """Not what is still in work of an earlier reign, nor what another split may own."""
+        is_idle = self._duties is not None and not self._duties.is_busy(shard)
+        return is_idle and not self._stopping and (shard == 0 or self.in_force_for() > 0)
+
+    def patience(self, shard: int) -> float:
+        """Others may have fewer."""
+        if shard in self._given:
+            return YIELDS_WHAT_IT_GAVE
+        if shard == 0 and self._split.isdecimal() and self._split != str(self.count):
+            return YIELDS_TO_THE_SPLIT
+        if self.count > 1 and not self.is_ready:
+            return YIELDS_UNTIL_IT_IS_READY
+        return min(YIELDS_FOR_AT_MOST, YIELDS * len(self._acting))
+
+    def asks(self, shard: int) -> bool:
+        """Whether to ask the holder of this one for it."""
+        may = self.is_ready and not self._stopping and self.in_force_for() > 0
+        return may and shard_to_ask_for(self.identity, self._standing, self.count) == shard
+
+    def seen(self, shard: int, lease: Mapping[str, Any], asked_at: float) -> None:
+        """A Lease as it is now."""
+        holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+        self._standing[shard] = Standing(holder, wanted_by(lease))
+        if holder not in ("", self.identity):
+            self._given.discard(shard)
+        if shard == 0:
+            self._split = split_of(lease) if lease else ""
+            is_ours = self._split == str(self.count)
+            self._in_force_until = asked_at + self.timing.renew_deadline if is_ours else float("-inf")
+
+    def in_force_for(self) -> float:
+        """Seconds for which no other split can be in force: whoever makes one pauses longer than that."""
+        return self._in_force_until - self._clock()
+
+    def wanted(self, shard: int) -> None:
+        """Somebody has fewer than we; the last one is not given away."""
+        if shard in self._acting and len(self._acting) > 1:
+            logger.info("giving up shard %d of %d: another process asks for it", shard, self.count)
+            self._acting.discard(shard)
+            task = asyncio.create_task(self._hand_over(shard, self._leases[shard]), name=f"hand-over of {shard}")
+            self._hand_overs.add(task)
+            task.add_done_callback(self._hand_overs.discard)
+
+    def _lease(self, shard: int) -> Lease:
+        return Lease(
+            self._transport,
+            namespace=self._namespace,
+            name=lease_name(self._name, shard),
+            identity=self.identity,
+            terms=_OfShard(self, shard),
+            timing=self.timing,
+            clock=self._clock,
+            now=self._now,
+            sleep=self._sleep,
+        )
+
+
+class _OfShard(Terms):
+    """The terms of one shard's lease."""
+
+    def __init__(self, shards: Shards, shard: int) -> None:
+        self._shards, self._shard = shards, shard
+        self.split = shards.count if shard == 0 else None
+
+    def may_take(self) -> bool:
+        return self._shards.may_take(self._shard)
+
+    def patience(self) -> float:
+        return self._shards.patience(self._shard)
+
+    def left(self) -> float:
+        return self._shards.in_force_for() if self._shard else super().left()
+
+    def asks(self) -> bool:
+        return self._shards.asks(self._shard)
+
+    def seen(self, lease: Mapping[str, Any], asked_at: float) -> None:
+        self._shards.seen(self._shard, lease, asked_at)
+
+    def wanted(self) -> None:
+        self._shards.wanted(self._shard)
+
+
+def lease_name(name: str, shard: int) -> str:
+    """The first keeps the name of a single one: what was started with another number must meet it."""
+    return f"{name}-{shard}" if shard else name

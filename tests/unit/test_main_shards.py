@@ -1,0 +1,92 @@
+"""What an operator does with the shards that it gains and loses."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from llmservice_operator.__main__ import Operator
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.kube.partition import shard_of
+from llmservice_operator.kube.state_reader import StateReader
+from llmservice_operator.options import Options
+
+from tests.unit.reconcile_world import parent
+from tests.unit.shards_world import NAMESPACES, Cluster, Connection
+
+KEYS = [Key(namespace, "chat") for namespace in NAMESPACES]
+FIRST, SECOND = ([key for key in KEYS if shard_of(key.namespace, 2) == shard] for shard in (0, 1))
+STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
+
+
+@pytest.fixture
+async def operator() -> Operator:
+    """It works on the first of two shards, and has looked at everything there."""
+    made = Operator(Options(shards=2, identity="me"), Connection(Cluster(), "me"), StateReader(), Metrics())
+    for key in KEYS:
+        obj = copy.deepcopy(parent())
+        obj["metadata"] |= {"namespace": key.namespace, "name": key.name, "uid": str(key)}
+        made._ctx.cache.update(PARENT, obj)
+    made._acting = True
+    gain(made, 0)
+    for key in FIRST:
+        assert await made._ctx.queue.get() == key
+        made._ctx.memory(key, str(key))
+        made._ctx.metrics.set_status(key, STATUS)
+    return made
+
+
+def gain(operator: Operator, shard: int) -> None:
+    assert operator._shards is not None
+    operator._shards._acting.add(shard)
+    operator.gained(shard)
+
+
+def lose(operator: Operator, shard: int) -> None:
+    assert operator._shards is not None
+    operator._shards._acting.discard(shard)
+    operator.lost(shard)
+
+
+def exported(operator: Operator) -> int:
+    text = operator._metrics.exposition().decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("llmservice_services{")]
+    return int(float(line.rpartition(" ")[2]))
+
+
+async def test_a_shard_that_is_gained_is_looked_at_whole_and_no_other(operator: Operator) -> None:
+    assert operator._ctx.queue.depth == 0
+    gain(operator, 1)
+    assert [await operator._ctx.queue.get() for _ in SECOND] == SECOND
+    assert operator._ctx.queue.depth == 0
+
+
+async def test_what_happens_in_another_shard_is_anothers_affair(operator: Operator) -> None:
+    operator._changed(SECOND[0])
+    operator._stirred(SECOND[1])
+    assert (operator._ctx.queue.depth, operator._ctx.queue.delayed) == (0, 0)
+
+
+async def test_a_shard_that_is_lost_is_forgotten_and_its_services_are_exported_no_more(operator: Operator) -> None:
+    in_work, *done = FIRST
+    for key in done:
+        operator._ctx.queue.done(key)
+    assert exported(operator) == len(FIRST)
+    assert operator.is_busy(0)
+    lose(operator, 0)
+    assert set(operator._ctx.memories) == {in_work}, "its worker forgets it"
+    assert exported(operator) == 1
+    operator._ctx.queue.done(in_work)
+    assert not operator.is_busy(0)
+
+
+def test_which_shards_a_process_has_is_a_metric() -> None:
+    metrics = Metrics()
+    metrics.set_shards((1,), 2)
+    text = metrics.exposition().decode()
+    for line in ("leader 1.0", 'shard_held{shard="0"} 0.0', 'shard_held{shard="1"} 1.0'):
+        assert f"llmservice_{line}" in text
+    metrics.set_shards((), 2)
+    assert "llmservice_leader 0.0" in metrics.exposition().decode()

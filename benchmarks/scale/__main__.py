@@ -24,7 +24,7 @@ from benchmarks.scale.audit import AuditTail
 from benchmarks.scale.figures import Figures, goals, table
 from benchmarks.scale.process import Operator, kubeconfig
 from benchmarks.scale.run import Plan, Scene, run
-from benchmarks.scale.services import LABEL, Nodes, Writer, nodes_for
+from benchmarks.scale.services import LABEL, Nodes, Writer, is_ours, nodes_for
 from benchmarks.scale.several import Several, leases
 from benchmarks.scale.watch import LARGEST_EVENT, Observer
 from localcluster import cluster as local
@@ -97,28 +97,14 @@ def way(cluster: Cluster, faults: bool) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def nothing_left(cluster: Cluster) -> Iterator[None]:
-    """No namespace of an earlier run, nor of this one afterwards; and no other service, whose requests would count."""
+    """No namespace of an earlier run, nor of this one afterwards."""
     words = ("delete", "namespaces", "-l", LABEL, "--ignore-not-found", "--timeout=1800s")
     cluster.kubectl(*words, timeout=2000)
-    wait_for_others(cluster)
     try:
         yield
     finally:
         print("taking away what was made; it takes minutes for thousands", file=sys.stderr)
         cluster.kubectl(*words, timeout=2000)
-
-
-def wait_for_others(cluster: Cluster) -> None:
-    """Those that are on their way out may take their time; those that are there to stay are somebody's."""
-    found = json.loads(cluster.kubectl("get", "llms", "-A", "-o", "json"))["items"]
-    if staying := [item["metadata"] for item in found if "deletionTimestamp" not in item["metadata"]]:
-        names = ", ".join(f"{metadata['namespace']}/{metadata['name']}" for metadata in staying[:5])
-        raise SystemExit(
-            f"{len(staying)} LLMServices are in this cluster ({names}): their requests would be counted. "
-            "Delete them: kubectl delete llms -A --all"
-        )
-    if found:
-        cluster.kubectl("wait", "llms", "-A", "--all", "--for=delete", "--timeout=300s", timeout=400)
 
 
 def context_of(cluster: Cluster) -> tuple[ssl.SSLContext, str]:
@@ -142,7 +128,7 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     operator = Operator(config) if plan.shards == 1 else Several(config, plan.shards)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LARGEST_EVENT) as session:
         observer, writer = Observer(session, server), Writer(session, server)
-        audit = AuditTail(cluster.paths.audit_log, OPERATOR_USER)
+        audit = AuditTail(cluster.paths.audit_log, OPERATOR_USER, is_ours)
         following = asyncio.create_task(audit.follow(), name="audit log")
         try:
             await writer.make_namespaces(plan.services)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -31,8 +31,9 @@ class Request:
 class AuditTail:
     """What came since the last look. `follow` has to run: of a log that is rotated twice between looks, one is lost."""
 
-    def __init__(self, path: Path, user: str) -> None:
-        self._path, self._user = path, user.encode()
+    def __init__(self, path: Path, user: str, is_ours: Callable[[str], bool]) -> None:
+        """Of what one user asked, only what is of no namespace, or of ours."""
+        self._path, self._user, self._is_ours = path, user.encode(), is_ours
         self._file: BinaryIO = path.open("rb")
         self._file.seek(0, 2)
         self._rest = b""
@@ -76,6 +77,8 @@ class AuditTail:
         if entry["user"]["username"].encode() != self._user or entry["stage"] != "ResponseComplete":
             return None
         target = entry.get("objectRef", {})
+        if "namespace" in target and not self._is_ours(target["namespace"]):
+            return None
         resource = target.get("resource", "") + (f"/{target['subresource']}" if "subresource" in target else "")
         return Request(entry["verb"], resource, entry["responseStatus"]["code"], target.get("name", ""))
 

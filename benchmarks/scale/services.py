@@ -13,6 +13,7 @@ import aiohttp
 JSON = dict[str, Any]
 
 API = "/apis/llmservice.dev/v1alpha1"
+PREFIX = "scale-"
 PER_NAMESPACE = 100
 AT_ONCE = 16
 LABEL = "llmservice.test/scale"
@@ -22,12 +23,17 @@ NODES = {"type": "kwok"}
 
 def namespace_of(number: int) -> str:
     """A hundred services are a team's."""
-    return f"scale-{number // PER_NAMESPACE}"
+    return f"{PREFIX}{number // PER_NAMESPACE}"
+
+
+def is_ours(namespace: str) -> bool:
+    """Others may be in the cluster, or be about to go: they are none of a run's."""
+    return namespace.startswith(PREFIX)
 
 
 def namespaces(count: int) -> list[str]:
     """Those of so many services."""
-    return [f"scale-{number}" for number in range(-(-count // PER_NAMESPACE))]
+    return [f"{PREFIX}{number}" for number in range(-(-count // PER_NAMESPACE))]
 
 
 def name_of(number: int) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.scale import services
+
 JSON = Mapping[str, Any]
 Seen = Callable[[str, JSON], None]
 """Called with the event's type and the object."""
@@ -91,7 +93,8 @@ class Observer:
                     if event["type"] == "ERROR":
                         raise RuntimeError(f"the watch of {path} ended: {event['object']}")
                     version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] in ("ADDED", "MODIFIED"):
+                    is_ours = services.is_ours(event["object"]["metadata"].get("namespace", ""))
+                    if is_ours and event["type"] in ("ADDED", "MODIFIED"):
                         seen(event["type"], event["object"])
                         self._changed.set()
 

@@ -5,16 +5,17 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.scale.audit import AuditTail, Request, counted
+from benchmarks.scale.services import is_ours
 
 USER = "system:serviceaccount:ns:operator"
 
 
-def line(name: str, *, user: str = USER, stage: str = "ResponseComplete", resource: str = "services") -> str:
+def line(name: str, *, user: str = USER, stage: str = "ResponseComplete", namespace: str | None = "scale-0") -> str:
     entry = {
         "user": {"username": user},
         "stage": stage,
         "verb": "patch",
-        "objectRef": {"resource": resource, "name": name},
+        "objectRef": {"resource": "services", "name": name} | ({"namespace": namespace} if namespace else {}),
         "responseStatus": {"code": 200},
     }
     return json.dumps(entry) + "\n"
@@ -27,7 +28,7 @@ def names(requests: list[Request]) -> list[str]:
 def test_what_others_asked_and_what_is_not_answered_yet_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     log.write_text(line("before"))
-    with closing(AuditTail(log, USER)) as tail:
+    with closing(AuditTail(log, USER, is_ours)) as tail:
         with log.open("a") as more:
             more.write(line("mine") + line("theirs", user="somebody") + line("running", stage="RequestReceived"))
             more.write(line("half")[:20])
@@ -37,10 +38,18 @@ def test_what_others_asked_and_what_is_not_answered_yet_is_left_out(tmp_path: Pa
         assert names(tail.new()) == ["half"]
 
 
+def test_what_is_asked_of_other_namespaces_is_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    log.write_text("")
+    with closing(AuditTail(log, USER, is_ours)) as tail:
+        log.write_text(line("ours") + line("another's", namespace="team-a") + line("a list", namespace=None))
+        assert names(tail.new()) == ["ours", "a list"]
+
+
 def test_a_log_that_is_rotated_while_it_is_followed_is_read_whole(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     log.write_text("")
-    with closing(AuditTail(log, USER)) as tail:
+    with closing(AuditTail(log, USER, is_ours)) as tail:
         for number in range(3):
             with log.open("a") as more:
                 more.write(line(f"{number}"))

@@ -136,6 +136,7 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
         finally:
             await observer.stop()
             await operator.stop()
+            operator.close()
             following.cancel()
             audit.close()
 

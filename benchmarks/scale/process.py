@@ -193,6 +193,10 @@ class Operator:
             raise
         return used
 
+    def close(self) -> None:
+        """Its log: nobody asks for its last words any more."""
+        self._log.close()
+
     def last_words(self, size: int = 4000) -> str:
         """The end of its log."""
         end = self._log.seek(0, os.SEEK_END)

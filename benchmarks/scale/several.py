@@ -68,6 +68,12 @@ class Several(Operator):
             print(f"process {number}: {use.cpu_seconds:.2f} s of CPU, {use.peak_mib:.0f} MiB", file=sys.stderr)
         return _sum(used)
 
+    def close(self) -> None:
+        """Of all."""
+        super().close()
+        for each in self._each:
+            each.close()
+
     def last_words(self, size: int = 4000) -> str:
         """Of each."""
         return "\n".join(each.last_words(size // len(self._each)) for each in self._each)

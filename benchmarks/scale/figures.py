@@ -38,6 +38,8 @@ class Figures:
     writes_per_service: float = 0.0
     """Events apart."""
     events_per_service: float = 0.0
+    events: dict[str, int] = field(default_factory=dict)
+    """By reason, until all are Ready."""
     looks_per_service: float = 0.0
     """Decisions, each of some milliseconds of CPU, most of which find nothing to do."""
     idle_writes: int = 0

@@ -115,6 +115,7 @@ async def to_ready(plan: Plan, scene: Scene, found: Figures) -> None:
     requests = await until_quiet(scene)
     found.peak_mib = round(scene.operator.use().peak_mib, 1)
     found.looks_per_service = round(await scene.operator.looks() / plan.services, 2)
+    found.events = await scene.writer.events()
     tell_requests(requests, plan.services, found)
 
 

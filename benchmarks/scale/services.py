@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,14 @@ class Writer:
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices/{name_of(number)}"
         answer = await self._send("PATCH", path, edited(max_num_seqs), "application/merge-patch+json")
         return int(answer["metadata"]["generation"])
+
+    async def events(self) -> dict[str, int]:
+        """What the services were told of, by reason."""
+        path = "/api/v1/events?fieldSelector=involvedObject.kind=LLMService"
+        async with self._session.get(self._server + path) as answer:
+            answer.raise_for_status()
+            found = (await answer.json())["items"]
+        return dict(Counter(event["reason"] for event in found if is_ours(event["metadata"]["namespace"])))
 
     async def make_namespaces(self, count: int) -> None:
         """Those that so many services lie in."""

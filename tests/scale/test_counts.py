@@ -21,5 +21,5 @@ def test_a_hundred_services(cluster: Cluster, record: Record) -> None:
         print(table(found))
 
     found = bench(Plan(services=100, idle_seconds=15.0, edits=10), cluster.paths, tell)
-    assert [goal for goal in goals(found) if goal.is_count and not goal.is_met] == []
+    assert [goal for goal in goals(found) if goal.is_count and not goal.is_met] == [], found.events
     assert found.requests_failed == 0

@@ -147,6 +147,25 @@ def test_gpus_that_are_not_there(capacity: dict[str, str], count: int, expected:
     assert [(operation["op"], operation.get("value")) for operation in operations] == expected
 
 
+KWOK = {"key": "kwok.x-k8s.io/node", "effect": "NoSchedule"}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("ready", "taints", "takes_pods"),
+    [
+        pytest.param("True", [KWOK], True, id="ready"),
+        pytest.param("False", [KWOK], False, id="not yet"),
+        pytest.param("True", [KWOK, NOT_READY], False, id="its taint is still there"),
+        pytest.param(None, [], False, id="no status yet"),
+    ],
+)
+def test_a_simulated_node_takes_pods(ready: str | None, taints: list[dict[str, str]], takes_pods: bool) -> None:
+    conditions = [{"type": "Ready", "status": ready}] if ready else []
+    node = {"spec": {"taints": taints}, "status": {"conditions": conditions} if conditions else {}}
+    assert addons._is_ready(node) is takes_pods
+
+
 def test_options_of_the_last_up_stay_until_changed() -> None:
     last = cluster.Options(gpus=4, kwok_nodes=100, kwok_gpus=64)
     assert cluster.Options().over(last) == last

@@ -122,12 +122,24 @@ class Resync:
                 logger.warning("cannot list LLMServices: %s", error)
                 await self._sleep(GRACE)
                 continue
+            missing = list(compare(self._cache.seen(PARENT, namespace), listed, version).missed)
             with contextlib.suppress(TimeoutError):
-                while compare(self._cache.seen(PARENT, namespace), listed, version).missed:
+                # One after the other: comparing all at each arrival would grow with the square of their number.
+                while missing:
+                    if self._has(missing[-1], listed[missing[-1]]):
+                        missing.pop()
+                        continue
                     self._arrived.clear()
                     async with asyncio.timeout(GRACE):
                         await self._arrived.wait()
                 return
+
+    def _has(self, where: tuple[str, str], listed: Seen) -> bool:
+        """Whether the cache shows this very object, as it was in the list or later."""
+        known = self._cache.get(PARENT, *where)
+        return (
+            known is not None and known.uid == listed.uid and not newer(listed.resource_version, known.resource_version)
+        )
 
     async def _due(self) -> None:
         """When the interval is over, or the watch listed again and what it listed has come in."""

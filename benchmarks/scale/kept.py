@@ -27,30 +27,32 @@ class Kept:
     def is_plain(self) -> bool:
         """Whether it stands in the first table: services that are there before one operator, and nothing else."""
         found = self.figures
-        return self.name == str(found.services) and not found.faults and not found.rate and self.figures.shards == 1
+        return self.name == str(found.services) and not found.faults and not found.rate and found.shards == 1
 
     @property
     def title(self) -> str:
         """Over its column."""
-        found, words = self.figures, [f"{self.figures.services:,}"]
+        found = self.figures
+        words = [f"{found.services:,}"]
         if found.faults:
             words.append("1% faults")
         if found.rate:
             words.append(f"{found.rate:g} a second")
-        if self.figures.shards > 1:
-            words.append(f"{self.figures.shards} shards")
+        if found.shards > 1:
+            words.append(f"{found.shards} shards")
         return ", ".join(words if self.is_plain or len(words) > 1 else [*words, self.name])
 
     @property
     def command(self) -> str:
         """What measures it again, into the same file."""
-        found, words = self.figures, [f"python -m benchmarks.scale --services {self.figures.services}"]
+        found = self.figures
+        words = [f"python -m benchmarks.scale --services {found.services}"]
         if found.faults:
             words.append("--faults")
         if found.rate:
             words.append(f"--rate {found.rate:g}")
-        if self.figures.shards > 1:
-            words.append(f"--shards {self.figures.shards}")
+        if found.shards > 1:
+            words.append(f"--shards {found.shards}")
         return " ".join([*words, f"--json {FOLDER}/{self.name}.json"])
 
     @property

@@ -48,14 +48,14 @@ async def test_the_watch_events_of_our_own_writes_are_no_news() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "looks_again"),
+    ("edits", "waits"),
     [
-        pytest.param({}, False, id="our own status is no news"),
-        pytest.param({"generation": 2}, True, id="an edit that only the answer shows"),
-        pytest.param({"deletionTimestamp": "now"}, True, id="a deletion that only the answer shows"),
+        pytest.param({}, None, id="our own status is no news"),
+        pytest.param({"generation": 2}, Rank.EDITED, id="an edit that only the answer shows"),
+        pytest.param({"deletionTimestamp": "now"}, Rank.REST, id="a deletion that only the answer shows"),
     ],
 )
-async def test_the_answer_to_a_status_write(edits: dict[str, Any], looks_again: bool) -> None:
+async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Rank | None) -> None:
     """The watch brings an edit after the version that the answer showed already: as old news, to nobody."""
     world = World(parent())
     write = world.api.apply_status
@@ -67,7 +67,7 @@ async def test_the_answer_to_a_status_write(edits: dict[str, Any], looks_again: 
 
     world.api.apply_status = edited_just_before  # type: ignore[method-assign]
     await world.look()
-    assert world.ctx.queue.depth == int(looks_again)
+    assert [rank for rank in Rank if world.ctx.queue.waits(rank)] == ([] if waits is None else [waits])
 
 
 OTHER = Key("ns", "other")

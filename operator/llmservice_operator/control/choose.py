@@ -6,7 +6,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import orjson
+
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest
@@ -95,14 +98,27 @@ def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Setti
             chosen=chosen,
             update_pending=stand.template != labelled(pod_template(service, settings, chosen), label),
         )
-    chosen = replace(chosen, start=start_plan(service, chosen.plan))
-    rendered, requested = pod_template(service, settings, chosen), _requested(service)
+    requested = _requested(service)
+    chosen = _complete(service, chosen, orjson.dumps(start_plan(service, chosen.plan)).decode(), requested)
+    rendered = pod_template(service, settings, chosen)
     label = stand.key if stand.same_key is None else revision_label(stand.key, rendered, requested)
     known = next((record for record in stand.of_key if record.label == label), None)
     if known is not None:  # what is recorded can never be changed
         return choose(service, stand.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
-    chosen = replace(chosen, update_requested=requested, spec=recorded_spec(service.spec), recorded=None)
-    return Choice(label, stand.newest + 1, stand.key, labelled(rendered, label), chosen, update_pending=False)
+    return Choice(label, stand.newest + 1, stand.key, _labelled(service, rendered, label), chosen, update_pending=False)
+
+
+@of_service
+def _complete(service: LLMService, chosen: Chosen, start: str, requested: str | None) -> Chosen:
+    """With all else that is recorded of a new revision; `start` is its start plan as JSON, which can be told apart."""
+    spec = recorded_spec(service.spec)
+    return replace(chosen, start=orjson.loads(start), update_requested=requested, spec=spec, recorded=None)
+
+
+@of_service
+def _labelled(service: LLMService, template: Manifest, label: str) -> Manifest:
+    """The same one for the same service and template."""
+    return labelled(template, label)
 
 
 def _requested(service: LLMService) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.inspection import inspection_key
@@ -128,17 +129,23 @@ def _new(service: LLMService, observed: Observed, settings: Settings, facts: Mod
         if choice is None:
             return _lacking_nodes(service)
     else:
-        choice = Pick(replace(planning.planned(service, asked), reason=facts.why_not))
-    plan = document(choice.plan, facts.digest(service))
-    chosen = Chosen(choice.product, _length(service, choice.plan), plan)
+        choice = planning.unplanned(service, asked, facts.why_not)
+    chosen, plan = _chosen(service, choice, facts.digest(service))
     is_kept_back = service.spec.fit_policy == "Enforce" and choice.plan.verdict is Fit.DOES_NOT_FIT
     return Outcome(fitness(plan), chosen, plan, requeue_after=LOOK_AGAIN if choice.is_short and is_kept_back else None)
+
+
+@of_service
+def _chosen(service: LLMService, choice: Pick, digest: str | None) -> tuple[Chosen, Json]:
+    """What a revision is made with, and the plan as it is told."""
+    plan = document(choice.plan, digest)
+    return Chosen(choice.product, _length(service, choice.plan), plan), plan
 
 
 def _planned(service: LLMService, observed: Observed, asked: Question) -> Pick | None:
     """The plan for the device that is known, or for the best of the cluster's; None: the nodes are to be looked at."""
     if asked.request.device is not None:
-        return Pick(planning.planned(service, asked))
+        return planning.planned(service, asked)
     return None if observed.gpus is None else planning.picked(service, asked, observed.gpus)
 
 

@@ -86,6 +86,7 @@ def on(asked: Question, device: Device | None) -> Question:
     return asked if device is None else replace(asked, request=replace(asked.request, device=device))
 
 
+@of_service
 def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
     """The choice among the cluster's GPUs, with remedies where it is not sure to fit."""
     choice = pick(wish(service), cluster, lambda device: judged(service, asked, device))
@@ -104,9 +105,16 @@ def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
     return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
 
 
-def planned(service: LLMService, asked: Question) -> Plan:
+@of_service
+def planned(service: LLMService, asked: Question) -> Pick:
     """The plan for the device that the question names, with remedies where it is not sure to fit."""
-    return remedied(service, answer(asked), asked)
+    return Pick(remedied(service, answer(asked), asked))
+
+
+@of_service
+def unplanned(service: LLMService, asked: Question, why_not: str) -> Pick:
+    """Where the model's facts are not known, which is the reason that is told."""
+    return Pick(replace(planned(service, asked).plan, reason=why_not))
 
 
 def remedied(

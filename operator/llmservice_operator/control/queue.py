@@ -11,7 +11,7 @@ import heapq
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -200,11 +200,6 @@ class WorkQueue(Generic[K]):
     def add_soon(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
         """Something about it changed that more of the same may follow, or has led to: once a while is enough."""
         self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds, rank)
-
-    def add_all(self, keys: Iterable[K]) -> None:
-        """All of them."""
-        for key in keys:
-            self.add(key)
 
     def add_after(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
         """Look at it again later, unless it is looked at sooner anyway."""

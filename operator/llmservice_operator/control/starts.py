@@ -168,12 +168,12 @@ class Starts:
 
     def _interval(self, asked: _Asked) -> float:
         """A pod that starts moves; one that does not answer, or whose adapters stay as they are, can wait."""
-        if asked.ask.is_starting:
-            idle, longest = asked.silent, LONGEST_INTERVAL
+        if asked.silent and not asked.ask.is_starting:
+            idle, longest, growth = asked.silent, LONGEST_SILENCE, 4.0
         else:
-            idle = max(asked.silent, asked.unchanged)
-            longest = LONGEST_SILENCE if asked.silent else LONGEST_INTERVAL
-        return min(longest, INTERVAL * 2.0 ** min(idle, 10)) * (0.75 + self._rng() / 2)
+            idle = asked.silent if asked.ask.is_starting else asked.unchanged
+            longest, growth = LONGEST_INTERVAL, 2.0
+        return min(longest, INTERVAL * growth ** min(idle, 10)) * (0.75 + self._rng() / 2)
 
 
 def step(report: Report | None) -> object:

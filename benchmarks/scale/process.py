@@ -27,6 +27,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 LOOKS = "llmservice_reconcile_duration_seconds_count"
 STARTS_WITHIN, ENDS_WITHIN = 120.0, 30.0
 TOKEN_LIVES = "6h"
+PROFILE_TITLE = "llmservice-operator, until all services are Ready"
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ def kubeconfig(cluster: Cluster, folder: Path, server: str | None = None) -> Pat
     return path
 
 
+def retitle(profile: Path, command: str) -> None:
+    """A flame graph is called after the command that made it, which names places of this machine."""
+    profile.write_text(profile.read_text().replace(command, PROFILE_TITLE))
+
+
 class Operator:
     """One process of it at a time."""
 
@@ -156,9 +162,9 @@ class Operator:
             return
         form = "flamegraph" if path.suffix == ".svg" else "raw"
         words = ("record", "--pid", str(self.pid), "--rate", "200", "--format", form, "--output", str(path))
-        program = str(Path(sys.executable).parent / "py-spy")
+        command = str(Path(sys.executable).parent / "py-spy"), *words
         looking = await asyncio.create_subprocess_exec(
-            program, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
         try:
             yield
@@ -167,6 +173,7 @@ class Operator:
             _, said = await looking.communicate()
             if looking.returncode:
                 raise RuntimeError(f"py-spy ended with {looking.returncode}: {said.decode()[-500:]}")
+            retitle(path, " ".join(command))
 
     async def looks(self) -> float:
         """How often it looked at a service so far, by its own metric."""

@@ -1,7 +1,7 @@
 """The work queue: every key once, one worker a key, failures later and later."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from llmservice_operator.control.queue import TURN_OF_THE_LAST, Backoff, Rank, Schedule, WorkQueue
@@ -189,18 +189,116 @@ async def test_after_success_an_event_is_worked_on_at_once() -> None:
     assert queue.depth == 1
 
 
-async def test_get_wakes_for_a_key_that_is_added_later() -> None:
+async def woken_and_cancelled(queue: WorkQueue[str]) -> None:
+    """The worker that was woken for it ends before it can take it."""
+    first = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add("a")
+    first.cancel()
+    await asyncio.wait([first])
+
+
+async def cancelled_before(queue: WorkQueue[str]) -> None:
+    """The only worker ends while it waits for the delay; the next one waits for it in turn."""
+    queue.add_after("a", 0.02)
+    first = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+
+
+async def soon(queue: WorkQueue[str]) -> None:
+    queue.add_after("a", 0.02)
+
+
+async def sooner(queue: WorkQueue[str]) -> None:
+    queue.add_after("b", 60)
+    await asyncio.sleep(0)
+    queue.add_after("a", 0.02)
+
+
+async def at_once(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+
+
+WAKES = [
+    pytest.param(at_once, id="a key that is added"),
+    pytest.param(soon, id="a delay that ends"),
+    pytest.param(sooner, id="a delay that ends before the one that is waited for"),
+    pytest.param(woken_and_cancelled, id="a key whose worker was cancelled"),
+    pytest.param(cancelled_before, id="a delay whose worker was cancelled"),
+]
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3], ids=["nobody waits yet", "one waits", "three wait"])
+@pytest.mark.parametrize("happens", WAKES)
+async def test_what_wakes_a_worker(happens: Callable[[WorkQueue[str]], Awaitable[None]], waits: int) -> None:
     queue: WorkQueue[str] = WorkQueue()
+    getting = [asyncio.create_task(queue.get()) for _ in range(waits)]
+    await asyncio.sleep(0)
+    await happens(queue)
+    getting = getting or [asyncio.create_task(queue.get())]
+    done, rest = await asyncio.wait(getting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == ["a"]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+async def test_work_that_ends_on_a_key_that_changed_meanwhile_wakes_a_worker() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    getting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert not getting.done()
+    queue.done("a")
+    assert await asyncio.wait_for(getting, 5) == "a"
+
+
+async def test_a_delay_that_came_to_nothing_does_not_hide_the_next() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 0.02)
     getting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     queue.add("a")
-    assert await asyncio.wait_for(getting, 1) == "a"
+    assert await asyncio.wait_for(getting, 5) == "a"
+    queue.done("a")
+    queue.add_after("b", 0.04)
+    assert await asyncio.wait_for(queue.get(), 5) == "b"
 
 
-async def test_get_wakes_when_a_delay_ends() -> None:
+async def test_a_key_wakes_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight that wake for each of a service's fifteen events, to find nothing, are work too."""
+    takes: list[float] = []
+    take = Schedule.take
+
+    def counted(self: Schedule[str], now: float) -> str | None:
+        takes.append(now)
+        return take(self, now)
+
+    monkeypatch.setattr(Schedule, "take", counted)
     queue: WorkQueue[str] = WorkQueue()
-    queue.add_after("a", 0.02)
-    assert await asyncio.wait_for(queue.get(), 1) == "a"
+    worked, ended = [], asyncio.Event()
+
+    async def work() -> None:
+        while True:
+            worked.append(await queue.get())
+            queue.done(worked[-1])
+            if len(worked) == 3:
+                ended.set()
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        workers = [group.create_task(work()) for _ in range(8)]
+        await asyncio.sleep(0)
+        for key in "abc":
+            queue.add(key)
+            queue.add_after(f"{key} later", 60)
+        await ended.wait()
+        for worker in workers:
+            worker.cancel()
+    assert len(takes) == 3
 
 
 @pytest.mark.parametrize(

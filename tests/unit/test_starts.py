@@ -60,7 +60,7 @@ class World:
     async def after(self, seconds: float = 0.0) -> int:
         """How many questions were asked by then."""
         before, self.now = len(self.asked), self.now + seconds
-        self.starts._queue._changed.set()
+        self.starts._queue._ring()
         for _ in range(200):
             await asyncio.sleep(0)
         return len(self.asked) - before

@@ -90,7 +90,7 @@ class Schedule(Generic[K]):
 
     def take(self, now: float) -> K | None:
         """The next key; it counts as in work until `done`."""
-        self._promote(now)
+        self.promote(now)
         key = self._first()
         if key is None:
             return None
@@ -159,7 +159,8 @@ class Schedule(Generic[K]):
                 return self._lines[rank].popleft()
         return None
 
-    def _promote(self, now: float) -> None:
+    def promote(self, now: float) -> None:
+        """Keys whose time has come wait for a worker."""
         while (due := self.next_due()) is not None and due <= now:
             _, _, key, rank = heapq.heappop(self._heap)
             del self._due[key]
@@ -185,7 +186,12 @@ class WorkQueue(Generic[K]):
         self._backoff = backoff or Backoff()
         self._schedule: Schedule[K] = Schedule()
         self._failures: dict[K, int] = {}
-        self._changed = asyncio.Event()
+        self._offers = asyncio.Semaphore(0)
+        """One for each key that waits: each wakes one worker, and the others sleep on."""
+        self._offered = 0
+        self._idle = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = float("inf")
         self.retries = 0
 
     def add(self, key: K, rank: Rank = Rank.REST) -> None:
@@ -195,7 +201,7 @@ class WorkQueue(Generic[K]):
             self._schedule.add_at(key, now + self._backoff.base)
         else:
             self._schedule.add(key, now, rank)
-        self._changed.set()
+        self._offer()
 
     def add_soon(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
         """Something about it changed that more of the same may follow, or has led to: once a while is enough."""
@@ -204,7 +210,7 @@ class WorkQueue(Generic[K]):
     def add_after(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
         """Look at it again later, unless it is looked at sooner anyway."""
         self._schedule.add_at(key, self._clock() + seconds, rank)
-        self._changed.set()
+        self._offer()
 
     def succeeded(self, key: K) -> None:
         """Its next failure is a first one again."""
@@ -221,21 +227,39 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """To be called once for each key that `get` handed out."""
         self._schedule.done(key, self._clock())
-        self._changed.set()
+        self._offer()
 
     async def get(self) -> K:
         """The next key, as soon as there is one."""
-        while True:
-            key = self._schedule.take(self._clock())
-            if key is not None:
-                return key
-            self._changed.clear()
-            due = self._schedule.next_due()
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+        self._idle += 1
+        try:
+            while True:
+                self._offer()
+                await self._offers.acquire()
+                self._offered -= 1
+                key = self._schedule.take(self._clock())
+                if key is not None:
+                    return key
+        finally:
+            self._idle -= 1
+
+    def _offer(self) -> None:
+        """Wake as many workers as there are keys for, and have the alarm ring when the next one is due."""
+        now = self._clock()
+        self._schedule.promote(now)
+        while self._offered < self._schedule.depth:
+            self._offered += 1
+            self._offers.release()
+        due = self._schedule.next_due()
+        if self._idle and due is not None and due < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = due
+            self._alarm = asyncio.get_running_loop().call_later(max(0.0, due - now), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at = None, float("inf")
+        self._offer()
 
     def waits(self, rank: Rank) -> bool:
         """Whether any key of this rank waits for a worker."""

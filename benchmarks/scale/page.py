@@ -120,7 +120,11 @@ def _limit(runs: Sequence[Kept], found: Sequence[Goal | None]) -> str:
 def _measured(goal: Goal | None) -> str:
     if goal is None or isnan(goal.value):
         return "-"
-    return number(goal.value) if goal.is_met else f"**{number(goal.value)}** missed"
+    if goal.is_met:
+        return number(goal.value)
+    said = number(goal.value)
+    # What is missed by little does not look like what is met.
+    return f"**{goal.value:.4g}** missed" if said == number(goal.limit) else f"**{said}** missed"
 
 
 def _requests(runs: Sequence[Kept]) -> Iterator[str]:

@@ -56,6 +56,9 @@ def made_up(name: str = "1000", **other: Any) -> Kept:
         pytest.param("| figure | goal | 100 | 1,000 |", id="a column for each number of services"),
         pytest.param("| all children, s | ≤ 4 / 45 | 3.5 | 41 |", id="a goal for each number"),
         pytest.param("| all Ready, s | ≤ 7 / 95 | 6 | **1,234** missed |", id="a goal that was missed"),
+        pytest.param(
+            "| writes a service, Events apart | ≤ 5 | 5 | **5.002** missed |", id="one that was missed by little"
+        ),
         pytest.param("| operator memory, peak, MiB | ≤ 200 | - | 150 |", id="one goal, and what was not measured"),
         pytest.param("| a service Ready, 99 of 100, s |  | 99.2 | 99.2 |", id="a figure without a goal"),
         pytest.param("| floor: all CPU seconds until Ready ÷ cores |  | 61 | 61 |", id="the floor"),
@@ -77,7 +80,7 @@ def made_up(name: str = "1000", **other: Any) -> Kept:
 )
 def test_rows(line: str) -> None:
     small = made_up("100", services=100, children_seconds=3.5, ready_seconds=6, peak_mib=None)
-    assert line in page.page([small, made_up(), made_up("1000-rate", rate=10.0)]).splitlines()
+    assert line in page.page([small, made_up(), made_up("1000-rate", rate=10.0, writes_per_service=5.002)]).splitlines()
 
 
 def test_how_fast_the_machines_are_is_said_beside_the_others() -> None:

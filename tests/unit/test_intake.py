@@ -42,9 +42,10 @@ def test_who_is_told(resource: Resource, is_at_once: bool) -> None:
 
 
 def test_a_burst_is_one_look() -> None:
-    moments = iter((0.0, 0.05, 0.1, 0.1))
-    queue: WorkQueue[Key] = WorkQueue(clock=lambda: next(moments))
-    for _ in range(3):
+    moments = [0.0]
+    queue: WorkQueue[Key] = WorkQueue(clock=lambda: moments[-1])
+    for moment in (0.0, 0.05, 0.1):
+        moments.append(moment)
         queue.add_soon(CHAT, 0.2)
     assert (queue.depth, queue.delayed) == (0, 1)
     queue.add(CHAT)

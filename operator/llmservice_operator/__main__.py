@@ -10,7 +10,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import uvloop
 from prometheus_client import disable_created_metrics
@@ -184,7 +184,7 @@ class Operator:
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
-        self._take_up(key for key in self._ctx.cache.all_keys() if self._is_ours(key))
+        self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._is_ours(key))
         await self._workers.run()
 
     # What the leases tell (Duties)
@@ -195,7 +195,7 @@ class Operator:
         if self._acting:
             keys = [key for key in self._ctx.cache.all_keys() if self._shard(key) == shard]
             self._ctx.updates.gain(keys)
-            self._take_up(keys)
+            self._ctx.take_up(keys)
 
     def lost(self, shard: int) -> None:
         """What is in work is forgotten by its worker, when it ends."""
@@ -234,15 +234,11 @@ class Operator:
     def _changed(self, key: Key) -> None:
         """Caches are kept warm of everything; the work on what is another's is left to that one."""
         if self._acting and self._is_ours(key):
-            self._take_up((key,))
+            self._ctx.take_up((key,))
 
     def _stirred(self, key: Key) -> None:
         if self._acting and self._is_ours(key):
             self._ctx.queue.add_soon(key, BURST, ranks.of_children(self._ctx.cache.get(PARENT, *key)))
-
-    def _take_up(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._ctx.queue.add(key, ranks.of_itself(self._ctx.cache.get(PARENT, *key)))
 
     def _is_ours(self, key: Key) -> bool:
         return self._shards is None or self._shards.owns(key.namespace)

@@ -67,6 +67,7 @@ async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Rank |
 
     world.api.apply_status = edited_just_before  # type: ignore[method-assign]
     await world.look()
+    assert world.ctx.queue.depth == int(waits is not None)
     assert [rank for rank in Rank if world.ctx.queue.waits(rank)] == ([] if waits is None else [waits])
 
 

@@ -96,7 +96,7 @@ def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Setti
             key=stand.key,
             template=stand.template,
             chosen=chosen,
-            update_pending=stand.template != labelled(pod_template(service, settings, chosen), label),
+            update_pending=stand.template != _labelled(service, pod_template(service, settings, chosen), label),
         )
     requested = _requested(service)
     chosen = _complete(service, chosen, orjson.dumps(start_plan(service, chosen.plan)).decode(), requested)

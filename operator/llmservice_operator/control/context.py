@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,8 +13,10 @@ from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.decision import Decision, Update
+from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.ranks import of_itself
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.kube.client import KubeClient
@@ -147,6 +149,11 @@ class Context:
         self.starts.forget(key)
         self.metrics.forget(key)
         self.told(key, None)
+
+    def take_up(self, keys: Iterable[Key]) -> None:
+        """Look at them because of what they are themselves, and not because of what their children do."""
+        for key in keys:
+            self.queue.add(key, of_itself(self.cache.get(PARENT, *key)))
 
     def told(self, key: Key, update: Update | None) -> None:
         """Where a service stands with an update; those whose turn that may make ask again."""

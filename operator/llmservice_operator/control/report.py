@@ -10,7 +10,6 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, Event
 from llmservice_operator.control.kinds import PARENT, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.control.ranks import of_itself
 from llmservice_operator.kube.errors import ApiError
 from llmservice_operator.kube.resources import LLMSERVICE
 
@@ -36,8 +35,7 @@ async def _write(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, m
     }
     with ctx.cache.expecting(PARENT, parent.with_status(status)):
         answer = await ctx.kube.apply_status(manifest, manager=STATUS_MANAGER)
-        for key in ctx.cache.update(PARENT, answer):
-            ctx.queue.add(key, of_itself(ctx.cache.get(PARENT, *key)))
+        ctx.take_up(ctx.cache.update(PARENT, answer))
     ctx.metrics.status_writes.inc()
     ctx.metrics.set_status(Key(parent.namespace, parent.name), status, parent.obj.get("status") or {})
     memory.parent_version = answer["metadata"]["resourceVersion"]

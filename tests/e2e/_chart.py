@@ -45,9 +45,11 @@ def helm_offline(*args: str, values: Mapping[str, Any] | None = None) -> str:
     return done.stdout
 
 
-def render(values: Mapping[str, Any] | None = None, *args: str, chart: Path = CHART) -> Sequence[JSON]:
-    """The objects of release `demo` in namespace `llm`."""
-    printed = helm_offline("template", "demo", str(chart), "--namespace", "llm", *args, values=values)
+def render(
+    values: Mapping[str, Any] | None = None, *args: str, chart: Path = CHART, namespace: str = "llm"
+) -> Sequence[JSON]:
+    """The objects of release `demo`."""
+    printed = helm_offline("template", "demo", str(chart), "--namespace", namespace, *args, values=values)
     return [document for document in yaml.safe_load_all(printed) if document]
 
 

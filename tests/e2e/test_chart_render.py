@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from llmservice_operator.build.settings import CABundle, Settings
+from llmservice_operator.kube.errors import NOT_OURS
 from llmservice_operator.kube.shards import lease_name
 from llmservice_operator.options import load
 from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
@@ -59,6 +60,18 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
     "label that is a number": ({"podLabels": {"a": 1}}, "at '/podLabels/a'"),
     "interval": ({"metrics": {"podMonitor": {"interval": "often"}}}, "at '/metrics/podMonitor/interval'"),
     "no API server port": ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),
+    "registry with a quote": (
+        {"admissionPolicies": {"tenants": {"allowedRegistries": ["a') || ('"]}}},
+        "at '/admissionPolicies/tenants/allowedRegistries/0'",
+    ),
+    "variable with a quote": (
+        {"admissionPolicies": {"tenants": {"deniedEnv": ["A'"]}}},
+        "at '/admissionPolicies/tenants/deniedEnv/0'",
+    ),
+    "unknown volume type": (
+        {"admissionPolicies": {"tenants": {"allowedVolumeTypes": ["gcePersistentDisk"]}}},
+        "at '/admissionPolicies/tenants/allowedVolumeTypes/0'",
+    ),
     "no service account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: name the service account"),
     "monitor without its service": (
         {"metrics": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
@@ -136,6 +149,64 @@ def test_no_role_reaches_secrets_or_everything_or_reads_configmaps(values: JSON)
             assert not reached & {"secrets", "*", "escalate", "bind", "impersonate"}, role
             if "configmaps" in rule["resources"]:
                 assert set(rule["verbs"]) <= {"create", "patch", "delete"}, role
+
+
+PERSISTENT = {"create", "patch", "update", "delete"}
+NOT_BOUND = {
+    ("llmservice.dev", "llmservices/status"): "its status is all that it may write of an LLMService",
+}
+
+
+def policies(values: JSON) -> list[str]:
+    made = of_kind(render(values), "ValidatingAdmissionPolicy")
+    return [policy["metadata"]["name"].removeprefix("llm.demo-llmservice-operator.") for policy in made]
+
+
+def test_every_kind_that_the_operator_may_write_is_in_its_policy() -> None:
+    objects = render({"operator": {"shards": 3}})
+    roles = of_kind(objects, "ClusterRole", "demo-llmservice-operator") + of_kind(objects, "Role")
+    writes = {
+        (group, resource)
+        for role in roles
+        for rule in role["rules"]
+        if PERSISTENT & set(rule["verbs"])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    policy = only(objects, "ValidatingAdmissionPolicy", ".operator")
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    bound = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
+    assert bound == writes - NOT_BOUND.keys()
+    assert all(set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"} for rule in rules)
+    (own,) = policy["spec"]["matchConditions"]
+    assert own["expression"] == "request.userInfo.username == 'system:serviceaccount:llm:demo-llmservice-operator'"
+    text = yaml.safe_dump(policy, width=10_000)
+    assert all(f"{lease_name('demo-llmservice-operator', shard)!r}" in text for shard in range(3))
+    assert NOT_OURS in text, "the operator knows its policy's refusals by these words"
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, ["operator"]),
+        ({"operator": {"enabled": False}}, []),
+        ({"tenants": {"enabled": True}}, ["operator", "tenants"]),
+        ({"tenants": {"enabled": True, "maxGPUs": 4}}, ["operator", "tenants", "tenants.gpus"]),
+    ],
+    ids=["defaults", "none", "tenants", "tenants with a ceiling"],
+)
+def test_policies_can_be_turned_on_and_off(values: JSON, names: list[str]) -> None:
+    assert sorted(policies({"admissionPolicies": values})) == names
+
+
+def test_pods_beyond_restricted_are_allowed_by_a_value() -> None:
+    def sentences(**values: bool) -> list[str]:
+        policy = only(render({"admissionPolicies": {"operator": values}}), "ValidatingAdmissionPolicy", ".operator")
+        return [one["message"] for one in policy["spec"]["validations"]]
+
+    dropped = set(sentences()) - set(sentences(allowBeyondRestricted=True))
+    assert len(dropped) == 6
+    assert all("beyond `restricted`" in sentence for sentence in dropped)
 
 
 def test_the_lease_is_granted_by_name() -> None:

@@ -125,6 +125,12 @@ async def test_delete_asks_for_this_very_object(kube: Harness) -> None:
         pytest.param(
             status(403, "Forbidden", "exceeded quota: q"), errors.Refused, ["quota"], id="403 that no right helps"
         ),
+        pytest.param(
+            status(403, "Forbidden", f"services x {errors.NOT_OURS}"),
+            errors.NotOurs,
+            ["services x"],
+            id="403 by policy",
+        ),
         pytest.param(status(404, "NotFound", "gone"), errors.NotFound, ["gone"], id="404"),
         pytest.param(status(409, "Conflict", "uid mismatch"), errors.Conflict, ["uid"], id="409"),
         pytest.param(status(409, "AlreadyExists", "is there"), errors.AlreadyExists, ["is there"], id="409 exists"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.control.decide import decide
-from llmservice_operator.kube.errors import Forbidden, KubeError, Refused
+from llmservice_operator.kube.errors import NOT_OURS, Forbidden, KubeError, NotOurs, Refused
 
 from tests.unit.reconcile_world import World, parent
 
@@ -96,6 +96,16 @@ async def test_somebody_elses_is_not_touched_and_its_owner_named(there: Any, own
     await world.look()
     assert "apply ConfigMap" in world.api.calls
     assert "apply Deployment" in world.api.calls
+
+
+async def test_where_the_charts_policy_hides_it_it_is_somebody_elses_too() -> None:
+    world = world_of(config_map())
+    hidden = NotOurs(f"configmaps chat-adapters {NOT_OURS}", code=403)
+    world.api.fails["look ConfigMap"] = [hidden]
+    await world.look()
+    accepted = condition(world, "Accepted")
+    assert (accepted["reason"], "ConfigMap chat-adapters" in accepted["message"]) == ("NameConflict", True), accepted
+    assert world.api.objects[CONFIG]["data"] == {"theirs": "1"}
 
 
 async def test_that_of_an_earlier_service_of_this_name_is_waited_for() -> None:

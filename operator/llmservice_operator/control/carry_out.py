@@ -10,13 +10,14 @@ from llmservice_operator.control.decision import Apply, Decision, Inherit, Prune
 from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.control.left_behind import handed_over
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Refused
+from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, NotOurs, Refused
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.facts import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.foreign import removal_patch, restoring_patch
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 
 MANAGER = "llmservice-operator"
+SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
 
 
 class Changed(KubeError):
@@ -65,6 +66,8 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
         if live is None or live.owner_uid != parent.uid:
             return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
         raw = await _send(apply, live.uid, ctx)
+    except NotOurs:
+        return _refused(apply, SOMEBODY_ELSES, ctx, memory, log)
     except (Invalid, Forbidden) as error:
         # A missing right is ours to name; what admission says speaks for itself, and the decision adds the remedy.
         message = error.message if isinstance(error, Invalid | Refused) else str(error)
@@ -83,6 +86,8 @@ async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory:
         if there is not None and not _may_take(there, parent):
             return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
         await _send(apply, None if there is None or owner is None else there["uid"], ctx)
+    except NotOurs:
+        return _refused(apply, SOMEBODY_ELSES, ctx, memory, log)
     except (Conflict, Invalid, Forbidden) as error:
         message = str(error) if isinstance(error, Forbidden) and not isinstance(error, Refused) else error.message
         return _refused(apply, Refusal(error.code, message), ctx, memory, log)
@@ -101,7 +106,7 @@ def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
 def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
     """Somebody else's; or that of an earlier LLMService of this name, which is about to go."""
     if owner is None:
-        return Refusal(409, "this operator did not make it")
+        return SOMEBODY_ELSES
     if owner.is_earlier(parent.name, parent.uid):
         raise Changed(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
     return Refusal(409, f"it belongs to {owner.kind} {owner.name}")
@@ -208,5 +213,8 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
 
 async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
     """The uid of what is not cached, if it is there and ours to delete."""
-    there = await ctx.kube.look(BY_KIND[prune.kind], parent.namespace, prune.name)
+    try:
+        there = await ctx.kube.look(BY_KIND[prune.kind], parent.namespace, prune.name)
+    except NotOurs:
+        return None
     return str(there["uid"]) if there is not None and _may_take(there, parent) else None

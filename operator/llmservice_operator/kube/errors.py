@@ -9,6 +9,7 @@ KubeError
     ├── Unauthorized     401: the credentials are not accepted
     ├── Forbidden        403: a right is missing; names it
     │   └── Refused      403 by admission, quota or a namespace that is going away: no right would help
+    │       └── NotOurs  by the chart's own policy: the object is somebody else's
     ├── NotFound         404
     ├── Conflict         409
     │   ├── FieldConflict    server-side apply: another manager owns the fields; names it
@@ -111,6 +112,14 @@ class Refused(Forbidden):
         super().__init__(message, **details)
 
 
+class NotOurs(Refused):
+    """The chart's policy for the operator's service account refused a change of somebody else's object."""
+
+
+NOT_OURS = "is not one of the operator's own objects"
+"""In every such refusal: templates/policy-operator.yaml of the chart says so."""
+
+
 class NotFound(ApiError):
     """There is no such object, or no such kind."""
 
@@ -161,11 +170,16 @@ def from_status(code: int, status: JSON, *, right: str, retry_after: float | Non
     causes = tuple((status.get("details") or {}).get("causes") or ())
     details: dict[str, Any] = {"code": code, "reason": reason, "causes": causes, "retry_after": retry_after}
     if code == 403:
-        missing_right = bool(_RBAC_REFUSAL.search(message))
-        return Forbidden(message, right=right, **details) if missing_right else Refused(message, right=right, **details)
+        return _forbidden(message)(message, right=right, **details)
     if code == 409:
         return _conflict(reason, causes)(message, **details)
     return _BY_CODE.get(code, ServerError if code >= 500 else Invalid)(message, **details)
+
+
+def _forbidden(message: str) -> type[Forbidden]:
+    if _RBAC_REFUSAL.search(message):
+        return Forbidden
+    return NotOurs if NOT_OURS in message else Refused
 
 
 def _conflict(reason: str, causes: tuple[JSON, ...]) -> type[Conflict]:

@@ -1,0 +1,156 @@
+"""One tenant is hostile in every way that is known; what the others notice of it is stated here, and nothing more."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.conftest import make_namespace
+from tests.support.cluster import JSON, Cluster, CommandFailed, eventually
+from tests.support.hostile import tenant
+from tests.support.measured import Record
+from tests.support.operator import operator_metrics, operator_pods
+from tests.support.services import idle
+from tests.support.watching import Watcher, watching
+
+HOSTILE, QUIET = "hostile", "hostile-neighbour"
+NEIGHBOURS = [f"quiet-{number}" for number in range(4)]
+EDITS = 24
+MEDIAN_RATIO = 6.0
+"""An edit among hostile neighbours, by the median, beside the same edit without them; two cores have both."""
+SLOWEST_RATIO = 60.0
+"""The slowest of them beside the median without: a few seconds, where one blocked loop would be minutes."""
+EVENTS_A_MINUTE = 10.0
+"""Of each hostile service, over the time that it was hostile."""
+LARGE = 60
+MEASURED_FOR = 60.0
+"""Seconds for which the tenant is hostile at least."""
+
+
+@pytest.fixture(scope="module")
+def neighbours(cluster: Cluster) -> Iterator[Watcher]:
+    """Services of somebody else, and their Services as they are seen to change."""
+    make_namespace(cluster, QUIET)
+    for name in NEIGHBOURS:
+        cluster.apply(idle(name), QUIET)
+    for name in NEIGHBOURS:
+        cluster.wait_condition(QUIET, name, "Ready", "True", timeout=60)
+    with watching(cluster, "services", QUIET) as watcher:
+        yield watcher
+    cluster.kubectl("delete", "namespace", QUIET, "--wait=false")
+
+
+def edited(cluster: Cluster, watcher: Watcher, base: int) -> list[float]:
+    """Seconds from each edit of a neighbour to its child."""
+    seconds = []
+    for number in range(EDITS):
+        name, port = NEIGHBOURS[number % len(NEIGHBOURS)], base + number
+        began = time.time()
+        cluster.patch("llmservices", QUIET, name, {"spec": {"endpoint": {"port": port}}})
+        seen = watcher.first(partial(has_port, port), timeout=120)
+        assert seen is not None, f"the edit of {name} to port {port} came to nothing"
+        seconds.append(seen.at - began)
+    return seconds
+
+
+def has_port(port: int, service: JSON) -> bool:
+    found: int = service["spec"]["ports"][0]["port"]
+    return found == port
+
+
+def figure(cluster: Cluster, name: str) -> float:
+    families = text_string_to_metric_families(operator_metrics(cluster))
+    return next(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+def restarts(cluster: Cluster) -> list[tuple[str, int]]:
+    pods = operator_pods(cluster)
+    return [(pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods]
+
+
+def memory_limit(cluster: Cluster) -> float:
+    limit = operator_pods(cluster)[0]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    return float(limit.removesuffix("Mi")) * 2**20
+
+
+def largest_env(cluster: Cluster) -> list[JSON]:
+    """Forty variables as large as the API server takes; what the largest are is refused, by name."""
+    refused = ""
+    for size in (32_000, 8_000, 4_000, 1_500, 1_000, 500):
+        env = [{"name": f"V{number}", "value": "x" * size} for number in range(40)]
+        try:
+            cluster.apply(tenant.large(0, env), HOSTILE)
+        except CommandFailed as error:
+            refused = str(error)
+        else:
+            assert "spec.runtime.env" in refused, "40 variables of 32 KB are taken"
+            return env
+    raise AssertionError(f"no size is taken: {refused}")
+
+
+def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
+    cluster: Cluster, neighbours: Watcher, record: Record
+) -> None:
+    calm = edited(cluster, neighbours, 2000)
+    before, names = restarts(cluster), []
+    with ExitStack() as stack:
+        make_namespace(cluster, HOSTILE)
+        stack.callback(cluster.kubectl, "delete", "namespace", HOSTILE, "--wait=true", "--timeout=180s")
+        stack.enter_context(tenant.hostile_volume(cluster, HOSTILE))
+        began = time.monotonic()
+        services = [tenant.liar(lie) for lie in tenant.LIES]
+        services += [tenant.from_repository(name) for name in tenant.CONFIGS] + [tenant.with_a_huge_flag()]
+        env = largest_env(cluster)
+        services += [tenant.large(number, env) for number in range(1, LARGE)]
+        for service in services:
+            cluster.apply(service, HOSTILE)
+            names.append(service["metadata"]["name"])
+        stack.enter_context(tenant.editing(cluster, HOSTILE, names))
+        eventually("the liars answer", lambda: figure_at_least(cluster, 30), 180)
+        among = edited(cluster, neighbours, 3000)
+        while time.monotonic() - began < MEASURED_FOR:
+            among += edited(cluster, neighbours, 4000 + len(among))
+        lasted = time.monotonic() - began
+        resident = figure(cluster, "process_resident_memory_bytes")
+        events = cluster.list("events", HOSTILE)
+        about = [event for event in events if event["involvedObject"]["kind"] == "LLMService"]
+        counted = sum(event.get("count") or 1 for event in about)
+        assert_told(cluster)
+        after = restarts(cluster)
+    record(
+        calm_ms=round(statistics.median(calm) * 1000),
+        among_ms=round(statistics.median(among) * 1000),
+        slowest_ms=round(max(among) * 1000),
+        resident_mib=round(resident / 2**20),
+        events_a_minute=round(counted / len(names) / lasted * 60, 2),
+        services=len(names),
+        seconds=round(lasted),
+    )
+    assert after == before, "the operator was restarted"
+    assert resident < memory_limit(cluster)
+    assert statistics.median(among) <= MEDIAN_RATIO * statistics.median(calm)
+    assert max(among) <= SLOWEST_RATIO * statistics.median(calm)
+    assert counted <= EVENTS_A_MINUTE * len(names) * lasted / 60
+
+
+def figure_at_least(cluster: Cluster, reads: int) -> bool:
+    """So many questions to pods were answered or not: the hostile ones are at it."""
+    families = text_string_to_metric_families(operator_metrics(cluster))
+    return reads <= sum(
+        sample.value for family in families for sample in family.samples if sample.name.endswith("state_reads_total")
+    )
+
+
+def assert_told(cluster: Cluster) -> None:
+    """Each hostile service has a status of its own that says what is wrong, or that nothing is known."""
+    for name in ("flag", "config-patterns", "config-layers", "config-negative", "config-nested"):
+        eventually(f"the verdict on {name}", partial(cluster.condition, HOSTILE, name, "Fits"), 120)
+    flag = cluster.wait_condition(HOSTILE, "flag", "Accepted", "False", timeout=30)
+    assert "--kv-cache-memory-bytes" in flag["message"]

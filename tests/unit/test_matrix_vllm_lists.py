@@ -12,7 +12,7 @@ from llmservice_operator.api.matrix.dimensions import CAPABILITIES
 from llmservice_operator.api.matrix.methods import CPU_KV_TYPES, NO_CPU_KERNEL, capability_of
 
 from tests.unit.test_api_vllm_words import DEPRECATED, assigned
-from tests.unit.vllm_backends import Described, described
+from tests.unit.vllm_backends import Described, backend_class, described
 
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -68,10 +68,8 @@ def test_latent_attention_of_a_backend(row: Row) -> None:
 
 @pytest.mark.parametrize("row", rows("backend", "kvOffloading"))
 def test_backends_without_offloading(row: Row) -> None:
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
     (name,) = row.when["backend"]
-    assert not AttentionBackendEnum[name].get_class().supports_kv_connector()
+    assert not backend_class(name).supports_kv_connector()
 
 
 def compute_types(method: str) -> set[str]:

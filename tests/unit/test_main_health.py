@@ -77,12 +77,7 @@ def test_the_process_says_so_in_one_line_and_ends_with_2(tmp_path: Path) -> None
     config = tmp_path / "config"
     config.write_text(KUBECONFIG)
     with socket.create_server(("", port := free_port(""))):
-        arguments = (
-            f"--kubeconfig={config}",
-            f"--health-port={port}",
-            f"--metrics-port={port}",
-            "--log-format=console",
-        )
+        ports = (f"--health-port={port}", f"--metrics-port={port}")
         done = subprocess.run(
             [sys.executable, "-m", "llmservice_operator", f"--kubeconfig={config}", "--log-format=console", *ports],
             capture_output=True,

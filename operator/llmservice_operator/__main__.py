@@ -30,7 +30,7 @@ from llmservice_operator.control.resync import Resync
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.worker import Workers
-from llmservice_operator.health import HealthServer
+from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(opts))
-    except ConfigError as error:
+    except (ConfigError, PortTaken) as error:
         logger.error("%s", error)
         return 2
 

@@ -10,6 +10,10 @@ Check = Callable[[], str | None]
 """What is wrong, or None."""
 
 
+class PortTaken(Exception):
+    """A port cannot be listened on; the message says which, why, and how to choose another."""
+
+
 class HealthServer:
     """Answers from the same event loop that does the work: when that is blocked, so are the answers."""
 
@@ -23,28 +27,35 @@ class HealthServer:
         self._runners: list[web.AppRunner] = []
 
     async def start(self, host: str | None = None) -> None:
-        """Listen; both ports may be the same."""
+        """Listen; both ports may be the same. PortTaken where one cannot be had, and then none is open."""
         health_port, metrics_port = self._ports
         health = [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
         metrics = [web.get("/metrics", self._exposition)]
-        if health_port == metrics_port:
-            await self._listen(host, health_port, health + metrics)
-        else:
-            await self._listen(host, health_port, health)
-            await self._listen(host, metrics_port, metrics)
+        try:
+            if health_port == metrics_port:
+                await self._listen(host, health_port, health + metrics, "--health-port and --metrics-port")
+            else:
+                await self._listen(host, health_port, health, "--health-port (health.port in the settings file)")
+                await self._listen(host, metrics_port, metrics, "--metrics-port (metrics.port in the settings file)")
+        except PortTaken:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Stop listening."""
         for runner in self._runners:
             await runner.cleanup()
 
-    async def _listen(self, host: str | None, port: int, routes: list[web.RouteDef]) -> None:
+    async def _listen(self, host: str | None, port: int, routes: list[web.RouteDef], option: str) -> None:
         app = web.Application()
         app.add_routes(routes)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         self._runners.append(runner)
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, OverflowError) as error:
+            raise PortTaken(f"cannot listen on port {port}: {error}. Choose another with {option}.") from error
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return _verdict(self._alive())

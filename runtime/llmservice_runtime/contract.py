@@ -135,6 +135,7 @@ class FailureReason(StrEnum):
     CONTEXT_EXTENSION_INVALID = "ContextExtensionInvalid"
     DRAFT_MODEL_MISMATCH = "DraftModelMismatch"
     COMPILATION_FAILED = "CompilationFailed"
+    CPU_FEATURE_MISSING = "CPUFeatureMissing"
     ILLEGAL_INSTRUCTION = "IllegalInstruction"
     MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
     STORAGE_FULL = "StorageFull"

@@ -67,6 +67,7 @@ class Flags:
     max_model_len_given: bool = False
     draft_model: str = ""
     speculative_method: str = ""
+    kv_cache_dtype: str = "auto"
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -117,6 +118,7 @@ def read_flags(args: Sequence[str]) -> Flags:
         max_model_len_given="--max-model-len" in values,
         draft_model=str(speculation.get("model") or ""),
         speculative_method=str(speculation.get("method") or ""),
+        kv_cache_dtype=last("--kv-cache-dtype") or "auto",
     )
 
 

@@ -172,10 +172,25 @@ RULES: tuple[Rule, ...] = (
         "plugin, and that spec.runtime.image is built for this hardware and driver.",
     ),
     _rule(
+        R.CPU_FEATURE_MISSING,
+        r"(FP8 KV cache on CPU requires x86 with AVX-512 or AMX)",
+        "Set spec.precision.kvCache: auto, or place the pods on nodes with AVX-512 or AMX with "
+        "spec.podTemplate.spec.nodeSelector.",
+    ),
+    _rule(
+        R.CPU_FEATURE_MISSING,
+        r"('_OpNamespace' '_C' object has no attribute '(?:\w+_cpu|cpu_\w+|\w*weight_packed\w*|\w+_with_quant)'|"
+        r"requires AMX tile support)",
+        "vLLM's library for this CPU lacks what the model or its quantization needs: place the pods on nodes with "
+        "AVX-512 and AMX (Sapphire Rapids or newer) with spec.podTemplate.spec.nodeSelector, or choose a checkpoint "
+        "that is not quantized.",
+    ),
+    _rule(
         R.ILLEGAL_INSTRUCTION,
         r"(Fatal Python error: Illegal instruction|died unexpectedly \(exit code: -4\)|SIGILL)",
-        "The image uses instructions that this CPU does not have: on CPUs set spec.precision.dtype: float32, or run on "
-        "nodes with AVX-512 (spec.podTemplate.spec.nodeSelector).",
+        "The image uses instructions that this CPU does not have. Set spec.precision.dtype: float32 (16-bit types need "
+        "spec.compilation.enforceEager: false on some CPUs), place the pods on nodes with AVX-512 with "
+        "spec.podTemplate.spec.nodeSelector, or use an image that was built for this CPU.",
     ),
     _rule(
         R.ACCELERATOR_FAULT,

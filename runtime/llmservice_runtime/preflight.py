@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from llmservice_runtime import accelerators, model_checks, model_files
+from llmservice_runtime import accelerators, cpu_features, model_checks, model_files
 from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, FailureReason, Phase
 from llmservice_runtime.engine import Flags, is_local, read_flags
 from llmservice_runtime.options import ServeOptions
@@ -43,6 +43,9 @@ def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
         yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
     if options.accelerator == "cpu":
         _say(f"vLLM {version} on CPUs")
+        method, bits = cpu_features.declared(config)
+        features = cpu_features.look()
+        yield from cpu_features.check(features, flags.kv_cache_dtype, flags.quantization or method, bits)
         return
     devices = accelerators.look()
     _say(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")

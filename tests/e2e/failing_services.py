@@ -282,6 +282,9 @@ CASES: dict[str, Failing] = {
     ),
     "exit-0": Failing("StartupFailed", "ended with exit code 0", LOG, ended, behaviour={"fails": "exit-0"}),
     "first-request": Failing("EngineDied", DYING, LOG, ended, behaviour={"first_request": "die"}),
+    "cpu-feature": Failing(
+        "CPUFeatureMissing", "AVX-512 or AMX", "spec.precision.kvCache", ended, behaviour={"fails": "cpu-feature"}
+    ),
     "sigill": Failing(
         "IllegalInstruction", "Illegal instruction", "float32", ended, behaviour={"first_request": "sigill"}
     ),

@@ -18,6 +18,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 
 from tests.support.engines import EngineEndedError, printed_kv_cache
+from tests.support.host import need_cpu
 from tests.support.kv_models import CONFIGS, LENGTH
 from tests.support.measured import Record
 
@@ -38,6 +39,8 @@ class Start:
     asked: Mapping[str, Any] = field(default_factory=dict)
     """The same in the planner's words."""
     draft: str = ""
+    cpu: tuple[str, ...] = ()
+    """Features of the CPU, one of which vLLM needs for it."""
 
 
 STARTS = {
@@ -51,6 +54,7 @@ STARTS = {
         "mqa",
         ("--tensor-parallel-size", "2", "--kv-cache-dtype", "fp8"),
         {"tensor_parallel_size": 2, "kv_cache_dtype": "fp8"},
+        cpu=("avx512f", "amx_tile"),
     ),
     "multi-head attention in blocks of 64": Start("mha", ("--block-size", "64"), {"block_size": 64}),
     "multi-query attention": Start("mqa"),
@@ -101,6 +105,8 @@ def planned(start: Start) -> Layout:
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_the_engine_prints_the_planned_tokens(start: Start, tmp_path: Path, record: Record) -> None:
+    if start.cpu:
+        need_cpu(*start.cpu)
     made = planned(start)
     arguments = ["--kv-cache-memory-bytes", str(MEMORY), *start.arguments]
     if start.draft:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.agreement import QUESTIONS, Spoken, agreement, greedy, taught
 from tests.support.cluster import Cluster
+from tests.support.host import need_cpu
 from tests.support.measured import Record
 from tests.support.models import model_uri
 from tests.support.serving import serving
@@ -27,6 +28,8 @@ def reference(cluster: Cluster, shared_namespace: str) -> Mapping[str, Spoken]:
 
 # Compiled, unlike elsewhere in these tests: on some CPUs an eager engine ends in SIGILL with 16-bit types.
 COMPILED: dict[str, Any] = {"compilation": {"enforceEager": False}}
+NEEDS: Mapping[str, tuple[str, ...]] = {"kv-fp8": ("avx512f", "amx_tile"), "int4": ("avx512f",)}
+"""Features of the CPU, one of which vLLM needs."""
 PRECISIONS: dict[str, tuple[str | None, dict[str, Any], float]] = {
     # name: (variant of the tiny model, spec, least agreement with float32)
     "bfloat16": (None, {"precision": {"dtype": "bfloat16"}, **COMPILED}, 0.9),
@@ -42,6 +45,8 @@ def test_a_precision_says_nearly_what_float32_says(
     cluster: Cluster, shared_namespace: str, reference: Mapping[str, Spoken], name: str, record: Record
 ) -> None:
     variant, spec, least = PRECISIONS[name]
+    if name in NEEDS:
+        need_cpu(*NEEDS[name])
     if variant is not None:
         spec = {**spec, "model": {"uri": model_uri(cluster, shared_namespace, variant)}}
     with serving(cluster, shared_namespace, name, **spec) as server:

@@ -1,14 +1,18 @@
-"""What the tests do on the machine itself: processes of pods, and the cluster's own components."""
+"""What the tests do on the machine itself, and need of it: its CPU, processes of pods, the cluster's components."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
+
+import pytest
+from llmservice_runtime import cpu_features
 
 from localcluster import components, processes
 from localcluster.cluster import Host, component_environment
@@ -20,6 +24,18 @@ COMPONENTS = {
     "kube-apiserver": components.apiserver,
     "kube-controller-manager": components.controller_manager,
 }
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """What /proc/cpuinfo says of this machine's CPU; empty where it says nothing."""
+    return cpu_features.look() or frozenset()
+
+
+def need_cpu(*any_of: str) -> None:
+    """Skip a test where the CPU has none of these features, as /proc/cpuinfo names them."""
+    if cpu_flags().isdisjoint(any_of):
+        pytest.skip(f"needs a CPU with {' or '.join(any_of)}, and this one has neither (/proc/cpuinfo)")
 
 
 def processes_of(pod: JSON) -> Mapping[int, str]:

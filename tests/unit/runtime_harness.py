@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -22,6 +23,8 @@ from llmservice_runtime.surroundings import Pace, Surroundings
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
 
+MARK = "LLMSERVICE_TESTS_SERVER"
+"""An environment variable that all processes of one supervisor have."""
 # Streams take long enough to be met under way.
 WELL = Behaviour(tokens_per_second=20)
 ENGINE = (sys.executable, "-u", "-m", "tests.support.stand_in")
@@ -46,6 +49,7 @@ class Server:
     process: asyncio.subprocess.Process
     options: ServeOptions
     port: int
+    mark: str
     log: list[str] = field(default_factory=list)
 
     async def probe(self, path: str) -> int:
@@ -150,7 +154,8 @@ async def supervised(
         "options": options.to_args(),
         "flags": (*_flags(port, middleware), *flags),
     }
-    environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env()}
+    mark = secrets.token_hex(8)
+    environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env(), MARK: mark}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         __file__,
@@ -159,25 +164,31 @@ async def supervised(
         stderr=asyncio.subprocess.STDOUT,
         env=environment,
     )
-    server = Server(process, options, port)
+    server = Server(process, options, port, mark)
     assert process.stdout is not None
     reading = asyncio.create_task(_collect(process.stdout, server.log))
     try:
         yield server
     finally:
         if process.returncode is None:
-            _kill_with_children(process.pid)
+            process.kill()
             await process.wait()
+        # In a pod the end of process 1 is the end of all; here its children outlive it, and hold the log open.
+        for pid in marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         await reading
 
 
-def _kill_with_children(pid: int) -> None:
-    """In a pod the end of process 1 is the end of all; here its children lead groups of their own."""
-    groups = children(pid)
-    os.kill(pid, signal.SIGKILL)
-    for child in groups:
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
+def marked(mark: str) -> tuple[int, ...]:
+    """Processes that a supervisor of these tests started, and what these started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        # It ended meanwhile, or is somebody else's.
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return tuple(found)
 
 
 def children(pid: int) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 import json
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,14 +13,9 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.log import ConsoleFormatter, JsonFormatter, object_logger
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.health import HealthServer
+from llmservice_operator.health import HealthServer, PortTaken
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -60,6 +57,47 @@ async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -
             assert (await ask(health_port, "/metrics"))[0] == 404
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("taken", ["health", "metrics"])
+async def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(taken: str) -> None:
+    port, other = free_port(), free_port()
+    ports = {"health_port": port if taken == "health" else other, "metrics_port": port if taken == "metrics" else other}
+    server = HealthServer(alive=lambda: None, ready=lambda: None, metrics=Metrics().exposition, **ports)
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(PortTaken) as refused:
+            await server.start("127.0.0.1")
+        assert str(port) in str(refused.value)
+        assert f"--{taken}-port" in str(refused.value)
+    with socket.create_server(("127.0.0.1", other)):
+        """What was opened before is closed again."""
+
+
+def test_the_process_says_so_in_one_line_and_ends_with_2(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(KUBECONFIG)
+    with socket.create_server(("", port := free_port(""))):
+        ports = (f"--health-port={port}", f"--metrics-port={port}")
+        done = subprocess.run(
+            [sys.executable, "-m", "llmservice_operator", f"--kubeconfig={config}", "--log-format=console", *ports],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2, done.stderr
+    assert f"port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: t}}]
+"""
 
 
 def services(metrics: Metrics) -> dict[str, float]:

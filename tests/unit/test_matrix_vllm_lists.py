@@ -10,9 +10,11 @@ import pytest
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
 from llmservice_operator.api.matrix.methods import CPU_KV_TYPES, NO_CPU_KERNEL, capability_of
+from llmservice_runtime.contract import FailureReason as R
+from llmservice_runtime.failure_rules import RULES
 
 from tests.unit.test_api_vllm_words import DEPRECATED, assigned
-from tests.unit.vllm_backends import Described, described
+from tests.unit.vllm_backends import Described, backend_class, described
 
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -68,10 +70,8 @@ def test_latent_attention_of_a_backend(row: Row) -> None:
 
 @pytest.mark.parametrize("row", rows("backend", "kvOffloading"))
 def test_backends_without_offloading(row: Row) -> None:
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
     (name,) = row.when["backend"]
-    assert not AttentionBackendEnum[name].get_class().supports_kv_connector()
+    assert not backend_class(name).supports_kv_connector()
 
 
 def compute_types(method: str) -> set[str]:
@@ -151,6 +151,25 @@ def test_methods_without_a_kernel_on_cpus() -> None:
 
 def test_kv_types_on_cpus() -> None:
     assert set(described("CPU_ATTN").kv_types) <= set(CPU_KV_TYPES)
+
+
+def test_what_vllm_needs_of_a_cpu_beyond_avx2() -> None:
+    """Here with this machine's features; test_without_avx512.py runs it without AVX-512."""
+    import torch
+    from llmservice_runtime.cpu_features import requirements
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    features = frozenset(["avx512f"] if torch.cpu._is_avx512_supported() else [])
+    (cache,) = requirements("fp8", None, None)
+    if cache.is_met_by(features):
+        _get_attn_isa(torch.float32, 32, 64, "fp8")
+    else:
+        with pytest.raises(NotImplementedError) as refused:
+            _get_attn_isa(torch.float32, 32, 64, "fp8")
+        reasons = [rule.reason for rule in RULES if rule.pattern.search(str(refused.value))]
+        assert reasons[:1] == [R.CPU_FEATURE_MISSING]
+    (packed,) = requirements("auto", "awq", 4)
+    assert packed.is_met_by(features) == hasattr(torch.ops._C, "cpu_gemm_wna16")
 
 
 @pytest.mark.parametrize("row", rows("accelerator", "backend"))

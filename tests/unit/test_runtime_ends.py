@@ -25,6 +25,7 @@ STARTS: list[tuple[str, FailureReason, str, str]] = [
     ("unsupported-architecture", R.UNSUPPORTED_ARCHITECTURE, "NoSuchModelForCausalLM", "spec.runtime.image"),
     ("kv-cache-too-small", R.KV_CACHE_TOO_SMALL, "maximum model length", "maxModelLen"),
     ("gpu-out-of-memory", R.GPU_OUT_OF_MEMORY, "CUDA out of memory", "maxModelLen"),
+    ("cpu-feature", R.CPU_FEATURE_MISSING, "requires x86 with AVX-512 or AMX", "spec.precision.kvCache"),
     ("exit-0", R.STARTUP_FAILED, "exit code 0", "log"),
 ]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from llmservice_runtime.contract import FailureReason, Phase
 from llmservice_runtime.memory_events import MemoryEvents, read
 
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime_harness import supervised
+from tests.unit.runtime_harness import marked, supervised
 
 V1 = {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"}
 V2 = {"memory.events": "low 0\nhigh 0\nmax 12\noom {hits}\noom_kill {kills}\noom_group_kill 0\n"}
@@ -101,4 +103,14 @@ async def test_a_supervisor_that_is_killed_itself_leaves_the_word_to_the_log(tmp
         assert await server.ended() == -signal.SIGKILL
         assert server.failure() is None
         assert "Serving" in "".join(server.log)
+        assert marked(server.mark), "its engine outlives it"
     assert not (tmp_path / "termination-log").exists()
+    await ends(server.mark)
+
+
+async def ends(mark: str) -> None:
+    """Nothing of a server is left behind; a process that was killed may need a moment."""
+    deadline = time.monotonic() + 10
+    while left := marked(mark):
+        assert time.monotonic() < deadline, left
+        await asyncio.sleep(0.02)

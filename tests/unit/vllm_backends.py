@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _LOOKED_FOR = {
@@ -34,13 +36,27 @@ class Described:
         return bool(self.blocks(size))
 
 
+def backend_class(name: str) -> Any:
+    """The class of a backend by its name in vLLM; ImportError, RuntimeError or AttributeError where it asks for a GPU.
+
+    The module of AMD's platform imports vllm._C. On a CPU without AVX-512 vLLM has loaded vllm._C_AVX2, and a second
+    library that registers the same operators aborts the process. So this CPU's kernels are loaded first, and vllm._C
+    then counts as imported.
+    """
+    import vllm._custom_ops  # noqa: F401  (loads the kernels)
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    sys.modules.setdefault("vllm._C", ModuleType("vllm._C"))
+    return AttentionBackendEnum[name].get_class()
+
+
 def described(name: str) -> Described:
     """Of a backend by its name in vLLM."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     member = AttentionBackendEnum[name]
     try:
-        cls: Any = member.get_class()
+        cls = backend_class(name)
     except (ImportError, RuntimeError, AttributeError):  # it asks for a GPU, its driver or its libraries
         return _from_source(*member.value.rsplit(".", 1))
     return Described(

@@ -15,9 +15,9 @@ from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control import planning
+from llmservice_operator.control import cpu_fit, planning
 from llmservice_operator.control.choose import Standing
-from llmservice_operator.control.decision import GpusOf, Lack
+from llmservice_operator.control.decision import GpusOf, Lack, RoomFor
 from llmservice_operator.control.model_facts import ModelFacts, facts_of
 from llmservice_operator.control.planning import Question
 from llmservice_operator.observe.observed import Observed
@@ -74,7 +74,7 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
         told = plan_of(stand.same_key.label, service.status)
         outcome = _recorded(service, observed, settings, facts, recorded, told or {})
     else:
-        outcome = _new(service, observed, settings, facts)
+        outcome = _on_cpus(service, observed, facts, _new(service, observed, settings, facts))
     if outcome.lack is not None:
         return outcome
     wait = min(filter(None, (outcome.requeue_after, facts.look_again_after)), default=None)
@@ -135,6 +135,22 @@ def _new(service: LLMService, observed: Observed, settings: Settings, facts: Mod
     return Outcome(fitness(plan), chosen, plan, requeue_after=LOOK_AGAIN if choice.is_short and is_kept_back else None)
 
 
+def _on_cpus(service: LLMService, observed: Observed, facts: ModelFacts, outcome: Outcome) -> Outcome:
+    """A revision that no CPU of the cluster can run is not made, however much memory it needs."""
+    if outcome.lack is not None or outcome.plan is None:
+        return outcome
+    match cpu_fit.judge(service, observed, facts.document):
+        case RoomFor() as lack:
+            return _unknown_until(lack)
+        case Obstacle() as missing:
+            plan = {**outcome.plan, "verdict": str(Fit.DOES_NOT_FIT), "reason": missing.sentence()}
+            chosen = replace(outcome.chosen, plan=plan)
+            hold = missing if service.spec.fit_policy == "Enforce" else None
+            again = LOOK_AGAIN if hold is not None else None
+            return replace(outcome, fitness=fitness(plan), chosen=chosen, plan=plan, hold=hold, requeue_after=again)
+    return outcome
+
+
 @of_service
 def _chosen(service: LLMService, choice: Pick, digest: str | None) -> tuple[Chosen, Json]:
     """What a revision is made with, and the plan as it is told."""
@@ -150,12 +166,17 @@ def _planned(service: LLMService, observed: Observed, asked: Question) -> Pick |
 
 
 def _lacking_nodes(service: LLMService) -> Outcome:
-    return Outcome(_unknown("The nodes are being looked at."), lack=_gpus_of(service))
+    return _unknown_until(_gpus_of(service))
+
+
+def _unknown_until(lack: Lack) -> Outcome:
+    return Outcome(_unknown("The nodes are being looked at."), lack=lack)
 
 
 def _held_to(outcome: Outcome, service: LLMService) -> Outcome:
     """With fitPolicy Enforce, what does not fit is kept back."""
-    if service.spec.fit_policy != "Enforce" or outcome.fitness.reason is not Reason.DOES_NOT_FIT:
+    is_enforced = service.spec.fit_policy == "Enforce"
+    if outcome.hold is not None or not is_enforced or outcome.fitness.reason is not Reason.DOES_NOT_FIT:
         return outcome
     return replace(outcome, hold=Obstacle(Reason.DOES_NOT_FIT, outcome.fitness.message))
 

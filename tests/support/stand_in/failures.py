@@ -65,6 +65,7 @@ FAILURES: Mapping[str, Failing] = {
             "processes.",
         )
     ),
+    "cpu-feature": Failing(lines=("NotImplementedError: FP8 KV cache on CPU requires x86 with AVX-512 or AMX.",)),
     "sigill": Failing(lines=("Fatal Python error: Illegal instruction",), code=-signal.SIGILL),
     "engine-killed": Failing(
         lines=("Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",)

@@ -121,6 +121,14 @@ START = Group(
             "The container sees fewer accelerators than it needs, or none.",
             "Check the node's driver and device plugin, spec.accelerator and spec.podTemplate.spec.runtimeClassName.",
         ),
+        "CPUFeatureMissing": ReasonDoc(
+            "The CPU lacks an instruction set that vLLM needs for what the spec asks for, such as AVX-512 or AMX for "
+            "an fp8 KV cache. It is found by the labels of node-feature-discovery before a pod is made, by the "
+            "preflight in the pod, or in vLLM's log.",
+            "Do without what the message names (spec.precision), or place the pods on nodes that have it with "
+            "spec.podTemplate.spec.nodeSelector.",
+            look="`kubectl get nodes -L feature.node.kubernetes.io/cpu-cpuid.AVX512F`, or `/proc/cpuinfo` of the node.",
+        ),
         "AcceleratorFault": ReasonDoc(
             "The driver reported a fault of an accelerator.",
             "Look at the node's kernel log for Xid messages and take the node out of service if they come back.",
@@ -175,8 +183,9 @@ END = Group(
         ),
         "IllegalInstruction": ReasonDoc(
             "vLLM used an instruction that this CPU does not have.",
-            "Set spec.precision.dtype to float32, or place the pods on newer CPUs with "
-            "spec.podTemplate.spec.nodeSelector.",
+            "Set spec.precision.dtype to float32; 16-bit types need spec.compilation.enforceEager false on some CPUs. "
+            "Or place the pods on nodes with AVX-512 with spec.podTemplate.spec.nodeSelector, or use an image that was "
+            "built for these CPUs in spec.runtime.image.",
         ),
         "CrashLoop": ReasonDoc(
             "The container ended again and again and left no word about why; it is started with growing pauses.",

@@ -1,0 +1,93 @@
+"""What a CPU lacks is said with the feature's name: by the preflight, before vLLM starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_runtime import cpu_features, preflight
+from llmservice_runtime.contract import Failure, FailureReason, Phase
+from llmservice_runtime.engine import read_flags
+from llmservice_runtime.options import ServeOptions
+
+OLD = frozenset({"sse4_2", "avx", "avx2", "fma"})
+AVX512 = OLD | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+AMX = OLD | {"amx_tile"}
+INT4 = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4}}}}
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "group_0": {"weights": {"type": "int", "num_bits": 8}, "input_activations": {"type": "int", "num_bits": 8}}
+    },
+}
+
+
+def messages(features: frozenset[str] | None, kv_cache: str, quantized: Any = None) -> list[str]:
+    method, bits = cpu_features.declared({"quantization_config": quantized})
+    return [failure.message for failure in cpu_features.check(features, kv_cache, method, bits)]
+
+
+@pytest.mark.parametrize(
+    ("features", "kv_cache", "quantized", "named"),
+    [
+        pytest.param(OLD, "fp8", None, ["AVX-512 or AMX"], id="fp8 cache on AVX2"),
+        pytest.param(OLD, "fp8_e5m2", None, ["AVX-512 or AMX"], id="another fp8 cache on AVX2"),
+        pytest.param(AVX512, "fp8", None, [], id="fp8 cache on AVX-512"),
+        pytest.param(AMX, "fp8", None, [], id="fp8 cache on AMX"),
+        pytest.param(OLD, "auto", None, [], id="plain on AVX2"),
+        pytest.param(OLD, "bfloat16", None, [], id="bfloat16 on AVX2"),
+        pytest.param(OLD, "auto", {"quant_method": "awq"}, ["AVX-512"], id="AWQ on AVX2"),
+        pytest.param(OLD, "auto", {"quant_method": "gptq", "bits": 4}, ["AVX-512"], id="GPTQ of four bits on AVX2"),
+        pytest.param(OLD, "auto", {"quant_method": "gptq", "bits": 8}, [], id="GPTQ of eight bits"),
+        pytest.param(OLD, "auto", {"quant_method": "gptq"}, [], id="GPTQ that does not say"),
+        pytest.param(OLD, "auto", INT4, ["AVX-512"], id="int4 on AVX2"),
+        pytest.param(OLD, "auto", INT8, [], id="int8 on AVX2"),
+        pytest.param(AVX512, "auto", INT4, [], id="int4 on AVX-512"),
+        pytest.param(OLD, "fp8", INT4, ["AVX-512 or AMX", "AVX-512"], id="both on AVX2"),
+        pytest.param(None, "fp8", INT4, [], id="a machine that does not say"),
+        pytest.param(OLD, "auto", {"quant_method": 5, "bits": "x", "config_groups": [1]}, [], id="nonsense"),
+    ],
+)
+def test_requirements(features: frozenset[str] | None, kv_cache: str, quantized: Any, named: list[str]) -> None:
+    said = messages(features, kv_cache, quantized)
+    assert len(said) == len(named)
+    for message, words in zip(said, named, strict=True):
+        assert f"needs a CPU with {words};" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "features"),
+    [
+        pytest.param(
+            "processor : 0\nflags\t\t: fpu avx2 avx512f\n\nprocessor : 1\n", {"fpu", "avx2", "avx512f"}, id="x86"
+        ),
+        pytest.param("processor : 0\nFeatures\t: fp asimd\n", None, id="arm"),
+        pytest.param("", None, id="empty"),
+    ],
+)
+def test_what_proc_says(tmp_path: Path, text: str, features: set[str] | None) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert cpu_features.look(tmp_path / "cpuinfo") == features
+
+
+def test_no_proc(tmp_path: Path) -> None:
+    assert cpu_features.look(tmp_path / "cpuinfo") is None
+
+
+@pytest.mark.parametrize(("accelerator", "refused"), [("cpu", True), ("nvidia", False)])
+def test_the_preflight_says_it_before_vllm_starts(
+    monkeypatch: pytest.MonkeyPatch, accelerator: str, refused: bool
+) -> None:
+    monkeypatch.setattr(preflight, "vllm_version", lambda: "0.32.0")
+    monkeypatch.setattr(cpu_features, "look", lambda: OLD)
+    monkeypatch.setattr("llmservice_runtime.accelerators.look", list)
+    options = ServeOptions(accelerator=accelerator)
+    found = list(preflight.check(options, read_flags(("--model", "m", "--kv-cache-dtype=fp8"))))
+    missing = [failure for failure in found if failure.reason is FailureReason.CPU_FEATURE_MISSING]
+    assert bool(missing) is refused
+    if refused:
+        assert missing[0].phase is Phase.PREFLIGHT
+        assert "spec.precision.kvCache: auto" in missing[0].remedy
+        assert "cpu-cpuid.AVX512F" in missing[0].remedy
+        assert Failure.from_json(missing[0].to_json()) == missing[0]

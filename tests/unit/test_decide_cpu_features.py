@@ -1,0 +1,119 @@
+"""What no node's CPU can do makes no pod; where no label tells, nothing is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llmservice_operator.planner.room import NodeRoom, Room
+
+from tests.unit.decide_world import World, an_llmservice, spec
+
+CPUID = "feature.node.kubernetes.io/cpu-cpuid."
+AVX2 = {"kubernetes.io/arch": "amd64", f"{CPUID}AVX": "true", f"{CPUID}AVX2": "true"}
+AVX512 = {**AVX2, f"{CPUID}AVX512F": "true"}
+AMX = {**AVX2, f"{CPUID}AMXTILE": "true"}
+PLAIN = {"kubernetes.io/arch": "amd64"}
+ARM = {"kubernetes.io/arch": "arm64"}
+TAINT = (("gpu", "", "NoSchedule"),)
+FP8: dict[str, Any] = {"precision": {"dtype": "bfloat16", "kvCache": "fp8"}}
+
+
+def node(name: str, labels: dict[str, str], taints: Any = ()) -> NodeRoom:
+    return NodeRoom(name, labels=labels, taints=taints)
+
+
+def a_world(*nodes: NodeRoom, config: Any = None, unknown: str | None = None, **sections: Any) -> World:
+    """On CPUs, with room enough in memory."""
+    limits, image = {"limits": {"memory": "64Gi"}}, "example.com/vllm-cpu:v0.32.0"
+    given: dict[str, Any] = {
+        "accelerator": {"type": "cpu"},
+        "runtime": {"image": image, "resources": limits},
+        **sections,
+    }
+    given.setdefault("batching", {"maxModelLen": 4096})
+    world = World(an_llmservice(spec(**given)), room=Room(nodes, unknown))
+    if config is not None:
+        world.lent = {"config": json.dumps({**json.loads(world.lent["config"]), **config})}
+    return world
+
+
+def settled(world: World) -> tuple[bool, str, str]:
+    """Whether a Deployment was made, and the reasons of Fits and Ready."""
+    world.settle()
+    conditions = world.conditions()
+    return ("Deployment", "x") in world.children, conditions["Fits"]["reason"], conditions["Ready"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([node("a", AVX2)], id="one without"),
+        pytest.param([node("a", AVX2), node("b", AVX2)], id="two without"),
+        pytest.param([node("a", ARM)], id="another architecture"),
+        pytest.param([node("a", AVX2), node("b", AVX512, TAINT)], id="the one that has it keeps pods away"),
+    ],
+)
+def test_an_fp8_cache_where_no_cpu_can_hold_it_makes_no_pod(nodes: list[NodeRoom]) -> None:
+    world = a_world(*nodes, **FP8)
+    assert settled(world) == (False, "DoesNotFit", "CPUFeatureMissing")
+    conditions = world.conditions()
+    assert conditions["Stalled"]["status"] == "True"
+    assert "spec.precision.kvCache fp8 needs a CPU with AVX-512 or AMX" in conditions["Fits"]["message"]
+    assert "Set spec.precision.kvCache: auto" in conditions["Ready"]["message"]
+    assert world.obj["status"]["plan"]["verdict"] == "DoesNotFit"
+    assert world.decide().requeue_after == 60, "a node that has it may come"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([node("a", AVX512)], id="AVX-512"),
+        pytest.param([node("a", AMX)], id="AMX"),
+        pytest.param([node("a", AVX2), node("b", AVX512)], id="one of two"),
+        pytest.param([node("a", PLAIN)], id="no label tells"),
+        pytest.param([node("a", {})], id="no labels"),
+        pytest.param([node("a", AVX2), node("b", PLAIN)], id="one of which nothing is known"),
+        pytest.param([], id="no nodes"),
+    ],
+)
+def test_what_may_run_is_made(nodes: list[NodeRoom]) -> None:
+    is_made, fits, _ = settled(a_world(*nodes, **FP8))
+    assert is_made
+    assert fits in ("Fits", "Tight")
+
+
+def test_without_the_right_to_list_nodes_nothing_is_refused() -> None:
+    assert settled(a_world(node("a", AVX2), unknown="the operator has no right to list nodes", **FP8))[0]
+
+
+def test_only_who_needs_a_feature_has_the_nodes_looked_at() -> None:
+    world = a_world(node("a", AVX2))
+    assert settled(world)[0]
+    assert world.room_reads == 0
+
+
+def test_weights_of_four_bits_by_what_the_checkpoint_says() -> None:
+    quantized = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+    assert settled(a_world(node("a", AVX2), config=quantized)) == (False, "DoesNotFit", "CPUFeatureMissing")
+    assert settled(a_world(node("a", AVX512), config=quantized))[0]
+
+
+def test_it_can_be_tried_all_the_same_with_the_policy_for_it() -> None:
+    world = a_world(node("a", AVX2), **FP8, fitPolicy="Warn")
+    is_made, fits, _ = settled(world)
+    assert is_made
+    assert fits == "DoesNotFit"
+    assert settled(a_world(node("a", AVX2), **FP8, fitPolicy="Ignore"))[0]
+
+
+def test_a_node_that_comes_lets_it_start_and_one_that_goes_stops_nothing() -> None:
+    world = a_world(node("a", AVX2), **FP8)
+    assert not settled(world)[0]
+    world.room = Room((node("a", AVX2), node("b", AVX512)))
+    assert settled(world)[0]
+    world.room = Room((node("a", AVX2),))
+    made = dict(world.children)
+    world.settle()
+    assert world.children == made

@@ -6,10 +6,11 @@ Standard library only, Python 3.10 and later: this file is copied into other peo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, parse
+from llmservice_runtime.measured import Measured as Measured
 from llmservice_runtime.str_enum import StrEnum as StrEnum
 from llmservice_runtime.transfer import Transfer as Transfer
 from llmservice_runtime.transfer import TransferStep as TransferStep
@@ -90,6 +91,14 @@ START_CEILING_SECONDS = 7200
 # Kubernetes keeps this many bytes of a termination message.
 TERMINATION_LIMIT = 4096
 VERSION = 1
+# Of what a pod says of itself.
+MAX_ADAPTERS = 64
+MAX_TEXT = 1024
+_MOST_LINES = 256
+
+
+class OtherVersion(Refused):
+    """A document of a version that this one does not read."""
 
 
 def grace_period_seconds(drain_seconds: int, propagation_seconds: int = PROPAGATION_SECONDS) -> int:
@@ -197,68 +206,26 @@ class Failure:
     def from_json(cls, text: str) -> Failure | None:
         """The failure in a termination message; None where the text is something else (a log's tail, say)."""
         try:
-            document = json.loads(text)
-        except ValueError:
+            return cls.from_document(_versioned(text))
+        except Refused:
             return None
-        if not isinstance(document, dict) or document.get("version") != VERSION:
-            return None
-        return cls.from_document(document)
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Failure | None:
-        """The failure in parsed JSON; None where a reason of a later version stands."""
+    def from_document(cls, document: object) -> Failure | None:
+        """The failure in parsed JSON; None where a reason of a later version stands, or anything else is wrong."""
         try:
-            reason = FailureReason(document["reason"])
-            phase = Phase(document["phase"]) if document.get("phase") else None
+            given = document if isinstance(document, Reader) else Reader(document)
             return cls(
-                reason=reason,
-                message=str(document["message"]),
-                remedy=str(document["remedy"]),
-                evidence=tuple(str(line) for line in document.get("evidence", ())),
-                phase=phase,
-                exit_code=document.get("exitCode"),
-                signal=document.get("signal"),
+                reason=given.one_of("reason", FailureReason),
+                message=given.text("message"),
+                remedy=given.text("remedy"),
+                evidence=given.texts("evidence", _MOST_LINES, TERMINATION_LIMIT),
+                phase=given.one_of("phase", Phase) if given.has("phase") else None,
+                exit_code=given.integer("exitCode", -(2**31), 2**32) if given.has("exitCode") else None,
+                signal=given.integer("signal", 0, 255) if given.has("signal") else None,
             )
-        except (KeyError, TypeError, ValueError):
+        except Refused:
             return None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What vLLM itself reported; None where it has not (yet)."""
-
-    vllm_version: str | None = None
-    kv_cache_tokens: int | None = None
-    max_concurrency: float | None = None
-    max_model_len: int | None = None
-    model_load_seconds: float | None = None
-    model_memory_gib: float | None = None
-    kv_cache_memory_gib: float | None = None
-    engine_init_seconds: float | None = None
-    start_seconds: float | None = None
-
-    def to_document(self) -> dict[str, Any]:
-        """The known values under their JSON names."""
-        document = {json_name: getattr(self, name) for name, json_name in _MEASURED_NAMES.items()}
-        return {key: value for key, value in document.items() if value is not None}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Measured:
-        """The reverse; names of a later version are ignored."""
-        return cls(**{name: document.get(json_name) for name, json_name in _MEASURED_NAMES.items()})
-
-
-_MEASURED_NAMES: Mapping[str, str] = {
-    "vllm_version": "vllmVersion",
-    "kv_cache_tokens": "kvCacheTokens",
-    "max_concurrency": "maxConcurrency",
-    "max_model_len": "maxModelLen",
-    "model_load_seconds": "modelLoadSeconds",
-    "model_memory_gib": "modelMemoryGiB",
-    "kv_cache_memory_gib": "kvCacheMemoryGiB",
-    "engine_init_seconds": "engineInitSeconds",
-    "start_seconds": "startSeconds",
-}
 
 
 @dataclass(frozen=True)
@@ -274,9 +241,10 @@ class AdapterState:
         return {"name": self.name, "loaded": self.loaded} | ({"message": self.message} if self.message else {})
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> AdapterState:
-        """The reverse."""
-        return cls(str(document["name"]), bool(document["loaded"]), str(document.get("message", "")))
+    def from_document(cls, document: object) -> AdapterState:
+        """The reverse. Refused where it is none."""
+        given = Reader(document, "adapters")
+        return cls(given.word("name"), given.flag("loaded"), given.text("message", default=""))
 
 
 @dataclass(frozen=True)
@@ -294,9 +262,8 @@ class DrainReport:
     def from_json(cls, text: str) -> DrainReport | None:
         """The report in a termination message; None where the text is something else."""
         try:
-            document = json.loads(text)
-            return cls(int(document["drain"]["cut"])) if document["version"] == VERSION else None
-        except (KeyError, TypeError, ValueError):
+            return cls(_versioned(text).within("drain").integer("cut"))
+        except Refused:
             return None
 
 
@@ -356,26 +323,36 @@ class State:
     def from_json(cls, text: str) -> State | None:
         """The state in a body of /state; None where it is of another version or broken."""
         try:
-            document = json.loads(text)
-            if document["version"] != VERSION:
-                return None
-            failure, transfer = document.get("failure"), document.get("transfer")
-            return cls(
-                phase=Phase(document["phase"]),
-                started=bool(document["started"]),
-                ready=bool(document["ready"]),
-                progress=str(document["progress"]),
-                phase_seconds=float(document["phaseSeconds"]),
-                start_budget_seconds=document.get("startBudgetSeconds"),
-                usual_start_seconds=document.get("usualStartSeconds"),
-                slow=bool(document.get("slow", False)),
-                hung=bool(document.get("hung", False)),
-                model_names=tuple(document["modelNames"]),
-                measured=Measured.from_document(document["measured"]),
-                transfer=Transfer.from_document(transfer) if transfer else None,
-                adapters=tuple(AdapterState.from_document(item) for item in document.get("adapters", ())),
-                adapters_hash=str(document.get("adaptersHash", "")),
-                failure=Failure.from_document(failure) if failure else None,
-            )
-        except (AttributeError, KeyError, TypeError, ValueError):
+            return cls.read(text)
+        except Refused:
             return None
+
+    @classmethod
+    def read(cls, text: str) -> State:
+        """The same; Refused says what is wrong with it."""
+        given = _versioned(text, MAX_BYTES)
+        return cls(
+            phase=given.one_of("phase", Phase),
+            started=given.flag("started"),
+            ready=given.flag("ready"),
+            progress=given.text("progress", MAX_TEXT),
+            phase_seconds=given.number("phaseSeconds"),
+            start_budget_seconds=given.number("startBudgetSeconds") if given.has("startBudgetSeconds") else None,
+            usual_start_seconds=given.number("usualStartSeconds") if given.has("usualStartSeconds") else None,
+            slow=given.flag("slow", default=False),
+            hung=given.flag("hung", default=False),
+            model_names=given.words("modelNames", 2 * MAX_ADAPTERS, MAX_TEXT),
+            measured=Measured.from_document(given.value("measured")),
+            transfer=Transfer.from_document(given.value("transfer")) if given.has("transfer") else None,
+            adapters=tuple(map(AdapterState.from_document, given.items("adapters", MAX_ADAPTERS))),
+            adapters_hash=given.word("adaptersHash", default=""),
+            failure=Failure.from_document(given.value("failure")) if given.has("failure") else None,
+        )
+
+
+def _versioned(text: str, max_bytes: int = 4 * TERMINATION_LIMIT) -> Reader:
+    """The object in a text; Refused where it is none, or of another version."""
+    given = Reader(parse(text, max_bytes))
+    if given.integer("version") != VERSION:
+        raise OtherVersion("its version is another")
+    return given

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.contract import Failure, FailureReason, Phase, Transfer
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child
@@ -32,13 +32,13 @@ def command(base: Sequence[str], options: ServeOptions, args: Sequence[str]) -> 
 def read_document(line: str) -> Transfer | Fetched | Failure | None:
     """One line of its standard output; None for what is none of its documents."""
     try:
-        document = json.loads(line)
-        if "transfer" in document:
-            return Transfer.from_document(document["transfer"])
-        if "artifact" in document:
-            return Fetched(document["artifact"], Path(document["path"]))
-        return Failure.from_document(document["failure"])
-    except (KeyError, TypeError, ValueError):
+        given = Reader(parse(line))
+        if given.has("transfer"):
+            return Transfer.from_document(given.value("transfer"))
+        if given.has("artifact"):
+            return Fetched(given.word("artifact"), Path(given.word("path", 4096)))
+        return Failure.from_document(given.value("failure"))
+    except Refused:
         return None
 
 

@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llmservice_runtime.bounded_json import Reader, Refused, bounded, parse
 from llmservice_runtime.contract import TERMINATION_LIMIT, VERSION, Failure, FailureReason
 from llmservice_runtime.inspect_config import shorter
 
 # A failure needs its text more than its ends; this much of the limit is the frame around it.
 _FRAME_BYTES = 64
+# Of what is read back.
+_LONGEST = 4 * TERMINATION_LIMIT
+_LONGEST_REVISION = 256
+_LONGEST_TEXT = 4096
+_DEEPEST = 12
+_MOST_PARTS = 8192
 
 
 @dataclass(frozen=True)
@@ -57,24 +64,33 @@ class Inspection:
     def from_json(cls, text: str) -> Inspection | None:
         """The reverse; None where the text is something else (a log's tail, or of a later version)."""
         try:
-            document = json.loads(text)
-        except (RecursionError, ValueError):
+            return cls.from_document(parse(text, _LONGEST, _DEEPEST))
+        except Refused:
             return None
-        return cls.from_document(document)
 
     @classmethod
     def from_document(cls, document: object) -> Inspection | None:
-        """The reverse of to_document."""
-        if not isinstance(document, dict) or document.get("version") != VERSION:
+        """The reverse of to_document; None where it is something else."""
+        try:
+            given = Reader(document)
+            if given.integer("version") != VERSION:
+                return None
+            revision = given.word("revision", _LONGEST_REVISION) if given.has("revision") else None
+            if given.has("failure"):
+                failure = Failure.from_document(given.value("failure"))
+                return None if failure is None else cls(revision, failure=failure)
+            tensors = given.value("tensors") if given.has("tensors") else None
+            return cls(revision, _facts(given.value("config")), None if tensors is None else _facts(tensors))
+        except Refused:
             return None
-        revision, config, tensors = document.get("revision"), document.get("config"), document.get("tensors")
-        revision = revision if isinstance(revision, str) else None
-        if "failure" in document:
-            failure = Failure.from_document(document["failure"]) if isinstance(document["failure"], dict) else None
-            return None if failure is None else cls(revision, failure=failure)
-        if not isinstance(config, dict) or not isinstance(tensors, (dict, type(None))):
-            return None
-        return cls(revision, config, tensors)
+
+
+def _facts(value: object) -> Mapping[str, Any]:
+    """An object whose numbers, texts, lists and depth are those of a config.json; Refused otherwise."""
+    if not isinstance(value, dict):
+        raise Refused("it is not an object")
+    facts: Mapping[str, Any] = bounded(value, _DEEPEST, _MOST_PARTS, _LONGEST_TEXT)
+    return facts
 
 
 def _too_large() -> Failure:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_runtime.bounded_json import Reader, parse
 from llmservice_runtime.str_enum import StrEnum
 
 
@@ -37,9 +37,9 @@ class Transfer:
     @property
     def eta_seconds(self) -> int | None:
         """At the present pace; None while there is none."""
-        if self.step is not TransferStep.DOWNLOADING or not self.bytes_total or not self.bytes_per_second:
+        if self.step is not TransferStep.DOWNLOADING or not self.bytes_total or (self.bytes_per_second or 0) < 1:
             return None
-        return round(max(0, self.bytes_total - self.bytes_done) / self.bytes_per_second)
+        return round(max(0, self.bytes_total - self.bytes_done) / (self.bytes_per_second or 1))
 
     def to_document(self) -> dict[str, Any]:
         """As JSON, with what follows from it."""
@@ -60,16 +60,17 @@ class Transfer:
 
     @classmethod
     def from_json(cls, text: str) -> Transfer:
-        """The reverse. ValueError, KeyError or TypeError where the text is something else."""
-        return cls.from_document(json.loads(text))
+        """The reverse. Refused, which is a ValueError, where the text is something else."""
+        return cls.from_document(parse(text))
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Transfer:
-        """The reverse."""
+    def from_document(cls, document: object) -> Transfer:
+        """The reverse. Refused where it is none."""
+        given = Reader(document, "transfer")
         return cls(
-            artifact=str(document["artifact"]),
-            step=TransferStep(document["step"]),
-            bytes_done=int(document.get("bytesDone", 0)),
-            bytes_total=document.get("bytesTotal"),
-            bytes_per_second=document.get("bytesPerSecond"),
+            artifact=given.word("artifact"),
+            step=given.one_of("step", TransferStep),
+            bytes_done=given.integer("bytesDone", default=0),
+            bytes_total=given.integer("bytesTotal") if given.has("bytesTotal") else None,
+            bytes_per_second=given.number("bytesPerSecond") if given.has("bytesPerSecond") else None,
         )

@@ -15,6 +15,7 @@ from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.decision import Decision, Update
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.pace import Bucket, event_bucket, write_bucket
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.ranks import of_itself
 from llmservice_operator.control.starts import Starts
@@ -66,6 +67,8 @@ class Memory:
     """`Decision.begun`, the last one that was decided."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
+    events: Bucket = field(default_factory=event_bucket)
+    writes: Bucket = field(default_factory=write_bucket)
     _tries: int = 0
     _try_again_at: float = 0.0
     _generation: object = None

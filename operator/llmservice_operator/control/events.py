@@ -10,6 +10,9 @@ from llmservice_operator.control.decision import Event
 
 Json = Mapping[str, Any]
 
+_SINGLE = 3
+"""Adapters with an Event each; those beyond share one."""
+
 
 def events(before: Json, after: Json) -> tuple[Event, ...]:
     """What to tell about the step from one status to the next."""
@@ -51,10 +54,14 @@ def _fits(old: Json, new: Json, conditions: dict[str, Json]) -> Iterator[Event]:
 
 def _adapters(before: Json, after: Json) -> Iterator[Event]:
     told = {item.get("name"): item.get("message") for item in before.get("adapters") or ()}
-    for item in after.get("adapters") or ():
-        message = item.get("message")
-        if message and message != told.get(item["name"]):
-            yield Event("Warning", Reason.ADAPTER_NOT_SERVED, f"Adapter {item['name']}: {message}")
+    news = [
+        item for item in after.get("adapters") or () if item.get("message") not in (None, "", told.get(item["name"]))
+    ]
+    for item in news[:_SINGLE]:
+        yield Event("Warning", Reason.ADAPTER_NOT_SERVED, f"Adapter {item['name']}: {item['message']}")
+    if more := [item["name"] for item in news[_SINGLE:]]:
+        text = f"{len(more)} more adapters are not served; status.adapters says why: {', '.join(more)}"
+        yield Event("Warning", Reason.ADAPTER_NOT_SERVED, text)
 
 
 def _by_type(status: Json) -> dict[str, Json]:

@@ -74,7 +74,15 @@ class Metrics:
             (*_SERVICE, "quantity"),
         )
         self.state_reads = self._counter(
-            "llmservice_state_reads", "Questions to pods about their state, by whether they were answered.", ("result",)
+            "llmservice_state_reads",
+            "Questions to pods about their state: answered, silent, or invalid (no answer of a server).",
+            ("result",),
+        )
+        self.rate_limited = self._counter(
+            "llmservice_rate_limited",
+            "What one service had too much of: Events that were dropped (event), status writes (status) and changes "
+            "that its pods reported (report) that were put off.",
+            ("what",),
         )
 
         self.failing = self._gauge(

@@ -20,7 +20,7 @@ from llmservice_operator.control.left_behind import with_inherited
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.queue import Rank
 from llmservice_operator.control.ranks import is_untold
-from llmservice_operator.control.report import report
+from llmservice_operator.control.report import paced, report
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
@@ -168,7 +168,7 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
     decision = with_inherited(await decided(parent, around, ctx), parent.obj, around, ctx.now())
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
-    return decision
+    return paced(decision, parent, ctx, memory)
 
 
 async def decided(parent: ParentFacts, around: Observed, ctx: Context) -> Decision:

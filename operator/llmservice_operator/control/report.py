@@ -1,8 +1,9 @@
-"""Tells the user: the status, and Events at its transitions."""
+"""Writes the status, and Events at its transitions, neither more often than `pace` allows one service."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmservice_operator.api.service import Key
@@ -10,6 +11,7 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, Event
 from llmservice_operator.control.kinds import PARENT, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
+from llmservice_operator.control.pace import EDIT_WRITES
 from llmservice_operator.kube.errors import ApiError
 from llmservice_operator.kube.resources import LLMSERVICE
 
@@ -17,9 +19,30 @@ STATUS_MANAGER = "llmservice-operator-status"
 COMPONENT = "llmservice-operator"
 
 
+def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
+    """The decision, without its status and Events where this service's status is written too often; again later then.
+
+    The first status about an edit is written whatever there was before.
+    """
+    if decision.status is None or _is_of_edit(decision.status, parent):
+        return decision
+    wait = memory.writes.wait(ctx.clock())
+    if wait <= 0:
+        return decision
+    ctx.metrics.rate_limited.labels("status").inc()
+    return replace(decision, status=None, events=(), requeue_after=wait)
+
+
+def _is_of_edit(status: Mapping[str, Any], parent: ParentFacts) -> bool:
+    written = (parent.obj.get("status") or {}).get("observedGeneration")
+    return bool(status.get("observedGeneration") != written)
+
+
 async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
     """Write the status where it changed, then the Events of that change."""
     if decision.status is not None:
+        if _is_of_edit(decision.status, parent):
+            memory.writes.give(EDIT_WRITES)
         await _write(decision.status, parent, ctx, memory)
     for event in decision.events:
         await tell(event, parent, ctx, log)
@@ -36,13 +59,17 @@ async def _write(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, m
     with ctx.cache.expecting(PARENT, parent.with_status(status)):
         answer = await ctx.kube.apply_status(manifest, manager=STATUS_MANAGER)
         ctx.take_up(ctx.cache.update(PARENT, answer))
+    memory.writes.take(ctx.clock())
     ctx.metrics.status_writes.inc()
     ctx.metrics.set_status(Key(parent.namespace, parent.name), status, parent.obj.get("status") or {})
     memory.parent_version = answer["metadata"]["resourceVersion"]
 
 
 async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
-    """An Event is a courtesy: without it the status says the same."""
+    """Write an Event, unless there were too many about this service: the status says the same without it."""
+    if not ctx.memory(Key(parent.namespace, parent.name), parent.uid).events.take(ctx.clock()):
+        ctx.metrics.rate_limited.labels("event").inc()
+        return
     log.info("%s: %s", event.reason, event.message)
     now = ctx.now()
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")

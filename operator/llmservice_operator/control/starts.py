@@ -1,7 +1,8 @@
 """Asks starting pods how far they are: a few at a time, each every few seconds, and only those that a decision names.
 
 What is heard reaches decisions in steps: at once where a phase or an adapter changed, else every 15 seconds a service,
-since each step may become a write. A service whose pods have all said what there is to say costs nothing.
+since each step may become a write. Of pods that change all the time the steps are held back, and reach decisions
+together every 15 seconds. A service whose pods have all said what there is to say costs nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from llmservice_runtime.contract import State
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.log import object_logger
 from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.pace import Bucket, step_bucket
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.kube.state_reader import Unreadable
 from llmservice_operator.observe.reports import Ask, Report
@@ -59,6 +61,9 @@ class _Service:
 
     asked: dict[str, _Asked] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    held: dict[str, Report] = field(default_factory=dict)
+    """What was heard since and is not passed on yet: the service's pods changed too often."""
+    steps: Bucket = field(default_factory=step_bucket)
     stepped_at: float = float("-inf")
 
 
@@ -101,6 +106,7 @@ class Starts:
                 # One that is ready has time: others are about to become so.
                 self._queue.add_after(_Pod(key, ask.pod), 0.0 if ask.is_starting else self._interval(asked))
         service.reports = {name: report for name, report in service.reports.items() if name in pods}
+        service.held = {name: report for name, report in service.held.items() if name in pods}
         for name in before.keys() - service.asked.keys():
             self._metrics.forget_pod(key, name)
         if not service.asked and not service.reports:
@@ -135,6 +141,8 @@ class Starts:
             return  # nobody wants to know any more
         if report is not None:
             self._take(pod, service, asked, report)
+        elif service.held and self._is_due(service):
+            self._pass_on(pod.key, service)
         self._queue.add_after(pod, self._interval(asked))
 
     async def _hear(self, pod: _Pod, asked: _Asked) -> Report | None:
@@ -143,7 +151,7 @@ class Starts:
         try:
             state = await self._read(ask.address)
         except Unreadable as silent:
-            self._metrics.state_reads.labels("silent").inc()
+            self._metrics.state_reads.labels("invalid" if silent.is_invalid else "silent").inc()
             asked.silent += 1
             if asked.silent == PATIENCE:
                 object_logger(logger, pod.key).info("pod %s does not tell its state: %s", pod.name, silent)
@@ -154,13 +162,28 @@ class Starts:
 
     def _take(self, pod: _Pod, service: _Service, asked: _Asked, report: Report) -> None:
         known = service.reports.get(pod.name)
-        asked.unchanged = asked.unchanged + 1 if report == known else 0
+        asked.unchanged = asked.unchanged + 1 if report == service.held.get(pod.name, known) else 0
         self._metrics.set_progress(pod.key, pod.name, report.state)
-        is_due = self._clock() - service.stepped_at >= QUIET
-        if report != known and (is_due or step(known) != step(report)):
-            service.reports[pod.name] = report
-            service.stepped_at = self._clock()
-            self._changed(pod.key)
+        service.held.pop(pod.name, None)
+        is_due, is_step = self._is_due(service), step(known) != step(report)
+        if is_step or (is_due and report != known):
+            service.held[pod.name] = report
+        if not service.held:
+            return
+        # One that is due takes a token as well, where there is one.
+        if (is_step and service.steps.take(self._clock())) or is_due:
+            self._pass_on(pod.key, service)
+        elif is_step:
+            self._metrics.rate_limited.labels("report").inc()
+
+    def _is_due(self, service: _Service) -> bool:
+        return self._clock() - service.stepped_at >= QUIET
+
+    def _pass_on(self, key: Key, service: _Service) -> None:
+        service.reports |= service.held
+        service.held.clear()
+        service.stepped_at = self._clock()
+        self._changed(key)
 
     def _asked(self, pod: _Pod) -> _Asked | None:
         service = self._services.get(pod.key)

@@ -1,0 +1,246 @@
+"""Reads JSON that somebody else wrote: bounded in size, depth and numbers, and never an error but `Refused`.
+
+Pods, Jobs and repositories may write anything. `parse` takes text and gives a value in which every number is finite
+and below 2**63, every string is valid Unicode, and nothing is nested deeper than asked for. `Reader` gives the fields
+of an object with the type and range that the caller names. Standard library only, like all of the runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+LARGEST = 2**53
+"""Of a number in a report: every JSON reader in the cluster keeps it exactly."""
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 16
+_WIDEST = 2**63
+_LONGEST_NUMBER = 400
+"""Characters; Python itself refuses integers of more than 4,300 digits."""
+_SHOWN = 40
+
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
+# C0 and C1 controls but newline and tab: they move the cursor of whoever reads a status in a terminal.
+_CONTROLS = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+T = TypeVar("T")
+
+
+class Refused(ValueError):
+    """The text or value is not what it should be. Its message says why, in words of ours with little of theirs."""
+
+
+def parse(text: str, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+    """The JSON value of a text; Refused where it is none, or larger, deeper or wider than these bounds."""
+    if len(text) > max_bytes or len(_encoded(text)) > max_bytes:
+        raise Refused(f"it is longer than {max_bytes} bytes")
+    if depth_of(text) > max_depth:
+        raise Refused(f"it is nested deeper than {max_depth}")
+    try:
+        value = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+    except Refused:
+        raise
+    except (RecursionError, ValueError):
+        raise Refused("it is not JSON") from None
+    if "\\u" in text:  # only an escape can bring half of a surrogate pair into valid text
+        _encoded(json.dumps(value, ensure_ascii=False))
+    return value
+
+
+def depth_of(text: str) -> int:
+    """How deep arrays and objects are nested, found without nesting: brackets in strings do not count."""
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(text):
+        first = text[found.start()]
+        if first in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first in "]}":
+            depth -= 1
+    return deepest
+
+
+def bounded(value: object, max_depth: int = MAX_DEPTH, max_items: int = 4096, max_text: int = 4096) -> Any:
+    """The same value where each part of it is bounded, for what arrives parsed; Refused otherwise."""
+    left = [max_items]
+    _check(value, max_depth, left, max_text)
+    return value
+
+
+def clean(text: str) -> str:
+    """Without control characters, newlines and tabs apart."""
+    return text.translate(_CONTROLS)
+
+
+class Reader:
+    """The fields of one JSON object. A getter without a default refuses what is absent; null counts as absent."""
+
+    def __init__(self, value: object, what: str = "it") -> None:
+        if not isinstance(value, Mapping):
+            raise Refused(f"{what} is not an object")
+        self._value, self._what = value, what
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._value.get(name) is not None
+
+    def value(self, name: str) -> Any:
+        """What stands there, for another reader."""
+        return self._value.get(name)
+
+    def word(self, name: str, limit: int = 1024, default: str | None = None) -> str:
+        """Text that means something as a whole: refused where it is longer than `limit`."""
+        return self._get(name, default, lambda value: _word(value, limit))
+
+    def text(self, name: str, limit: int = 4096, default: str | None = None) -> str:
+        """Prose: cut to `limit` characters, without control characters."""
+        return self._get(name, default, lambda value: clean(_string(value)[:limit]))
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """True or false, and nothing that counts as one of them."""
+        return self._get(name, default, _flag)
+
+    def integer(self, name: str, least: int = 0, most: int = LARGEST, default: int | None = None) -> int:
+        """A whole number from `least` to `most`."""
+        return self._get(name, default, lambda value: _whole(value, least, most))
+
+    def number(self, name: str, least: float = 0, most: float = LARGEST, default: float | None = None) -> float:
+        """A finite number from `least` to `most`, whole or not."""
+        return self._get(name, default, lambda value: _number(value, least, most))
+
+    def items(self, name: str, limit: int) -> Iterator[Any]:
+        """The items of a list of at most `limit`; none where it is absent."""
+        value = self._value.get(name)
+        if value is None:
+            return
+        if not isinstance(value, list | tuple) or len(value) > limit:
+            raise Refused(f"{self._path(name)} is not a list of at most {limit}")
+        yield from value
+
+    def texts(self, name: str, limit: int, longest: int) -> tuple[str, ...]:
+        """A list of prose."""
+        return tuple(clean(self._told(name, _string, item)[:longest]) for item in self.items(name, limit))
+
+    def words(self, name: str, limit: int, longest: int) -> tuple[str, ...]:
+        """A list of words."""
+        return tuple(self._told(name, lambda value: _word(value, longest), item) for item in self.items(name, limit))
+
+    def one_of(self, name: str, kind: Callable[[str], T]) -> T:
+        """A member of an enumeration."""
+        try:
+            return kind(self.word(name, 256))
+        except Refused:
+            raise
+        except ValueError:
+            raise Refused(f"{self._path(name)} is not one of the known words") from None
+
+    def within(self, name: str) -> Reader:
+        """An object in the object."""
+        return Reader(self._value.get(name), self._path(name))
+
+    def _get(self, name: str, default: T | None, read: Callable[[object], T]) -> T:
+        value = self._value.get(name)
+        if value is None:
+            if default is None:
+                raise Refused(f"{self._path(name)} is missing")
+            return default
+        return self._told(name, read, value)
+
+    def _told(self, name: str, read: Callable[[object], T], value: object) -> T:
+        try:
+            return read(value)
+        except Refused as why:
+            raise Refused(f"{self._path(name)} {why}") from None
+
+    def _path(self, name: str) -> str:
+        return name if self._what == "it" else f"{self._what}.{name}"
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Refused("it is not valid Unicode") from None
+
+
+def _integer(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER or abs(number := int(text)) >= _WIDEST:
+        raise Refused(f"a number in it is out of range: {text[:_SHOWN]}")
+    return number
+
+
+def _real(text: str) -> float:
+    if len(text) > _LONGEST_NUMBER or not math.isfinite(number := float(text)):
+        raise Refused(f"a number in it is out of range: {text[:_SHOWN]}")
+    return number
+
+
+def _constant(text: str) -> float:
+    raise Refused(f"a number in it is out of range: {text}")
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise Refused("is not text")
+    _encoded(value)
+    return value
+
+
+def _word(value: object, limit: int) -> str:
+    text = _string(value)
+    if len(text) > limit:
+        raise Refused(f"is longer than {limit} characters")
+    return clean(text)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Refused("is not true or false")
+    return value
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise Refused(f"is not an integer from {least} to {most}")
+    return value
+
+
+def _number(value: object, least: float, most: float) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # NaN compares false with everything, so it fails here as well.
+    if not is_number or not least <= value <= most:  # type: ignore[operator]
+        raise Refused(f"is not a number from {least:g} to {most:g}")
+    return value  # type: ignore[return-value]
+
+
+def _check(value: object, depth: int, left: list[int], max_text: int) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        raise Refused("it has too many parts")
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _check_text(value, max_text)
+    elif isinstance(value, int | float):
+        if abs(value) >= _WIDEST or not math.isfinite(value):
+            raise Refused("a number in it is out of range")
+    elif depth <= 0:
+        raise Refused("it is nested too deep")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_text(name, max_text)
+            _check(item, depth - 1, left, max_text)
+    elif isinstance(value, Sequence):
+        for item in value:
+            _check(item, depth - 1, left, max_text)
+    else:
+        raise Refused(f"it holds a {type(value).__name__}")
+
+
+def _check_text(value: object, longest: int) -> None:
+    if not isinstance(value, str) or len(value) > longest or clean(value) != value:
+        raise Refused(f"a text in it is longer than {longest} characters or has control characters")
+    _encoded(value)

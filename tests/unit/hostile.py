@@ -1,0 +1,136 @@
+"""What pods, Jobs and users may say: any JSON at all, and valid documents of which some parts are anything else."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+EXAMPLES = 2_000
+
+fuzz = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+NUMBERS = ["1e400", "-1e400", "1e308", "5e-324", "NaN", "Infinity", "-Infinity", "9" * 30, "9" * 400, "9" * 5000]
+NUMBERS += ["9007199254740993", "9223372036854775807", "9223372036854775808", "18446744073709551616", "-1", "-0.0", "0"]
+TEXTS = ['"\\ud800"', '"\\udc00a"', '"a\\ud83d"', '"\\u0000"', '"\\u001b[2J"', '"' + "x" * 5000 + '"', '""', '"1"']
+TEXTS += ['"many"', '"2026-01-01"', '"2026-01-01T00:00:00Z"', '"9999999999-01-01T00:00:00Z"', '"True"', '"{}"']
+DEEP = ["[" * 1500 + "]" * 1500, '{"a":' * 400 + "1" + "}" * 400, "[" * 4096, "[[" * 20 + "]]" * 20]
+OTHERS = [
+    "null",
+    "true",
+    "false",
+    "{}",
+    "[]",
+    "[null]",
+    '[{"a":1}]',
+    '{"a":{"b":[1,2]}}',
+    "[" + "1," * 500 + "1]",
+    "1.5",
+]
+LEAVES = (*NUMBERS, *TEXTS, *DEEP, *OTHERS)
+"""As text: some of it no JSON writer writes."""
+
+PLACE = "@@{}@@"
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+"""Any JSON, and what Python's reader makes of more than that."""
+
+anything = st.one_of(
+    st.sampled_from(LEAVES),
+    st.text(max_size=30),
+    values.map(lambda value: json.dumps(value)),
+)
+"""Texts of which hardly any is a document."""
+
+
+def texts(document: Any) -> st.SearchStrategy[str]:
+    """Texts near a valid document: parts of it replaced, taken away or doubled, and what is near nothing."""
+    return st.one_of(_mutated(document), _mutated(document), _mutated(document), anything)
+
+
+def objects(document: Any) -> st.SearchStrategy[Any]:
+    """Values near a valid one, for what arrives parsed: lone surrogates, infinities and depth are in them too."""
+    paths = tuple(_paths(document))
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> Any:
+        found = copy.deepcopy(document)
+        for _ in range(draw(st.integers(1, 3))):
+            _replace(found, draw(st.sampled_from(paths)), draw(st.sampled_from(PARSED)))
+        return found
+
+    return drawn()
+
+
+GONE = object()
+
+
+def _deep(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+PARSED: tuple[Any, ...] = (
+    *(GONE, None, True, False, 0, -1, 1, 1.5, 2**53 + 1, 2**63 - 1, 2**64, 10**400, float("inf"), float("-inf")),
+    *(float("nan"), 5e-324, "", "x", "1", "a\ud800", "\x00\x1b[2J", "x" * 50_000, "2026-01-01", "{", "[" * 4096),
+    *("2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1e9999999", "True", {}, [], [None], [[]], [{}], {"a": 1}),
+    *({"": None}, {"type": "Ready"}, _deep(40), _deep(400), ["x"] * 3000, {"name": "x"}, '{"a":1e400}', '{"a":NaN}'),
+)
+
+
+def _paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield at
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from _paths(item, (*at, key))
+
+
+def _replace(document: Any, path: tuple[Any, ...], value: Any) -> None:
+    """In place; a path that an earlier change took away is left alone."""
+    if not path:
+        return
+    for step in path[:-1]:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return
+    try:
+        if value is GONE:
+            del document[path[-1]]
+        else:
+            document[path[-1]] = copy.deepcopy(value) if isinstance(value, dict | list) and value else value
+    except (KeyError, IndexError, TypeError):
+        return
+
+
+def _mutated(document: Any) -> st.SearchStrategy[str]:
+    paths = tuple(_paths(document))
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> str:
+        found, leaves = copy.deepcopy(document), []
+        for number in range(draw(st.integers(1, 3))):
+            leaf = draw(st.sampled_from((None, *LEAVES)))
+            leaves.append(leaf or "")
+            _replace(found, draw(st.sampled_from(paths)), GONE if leaf is None else PLACE.format(number))
+        text = json.dumps(found, ensure_ascii=draw(st.booleans()))
+        for number, leaf in enumerate(leaves):
+            text = text.replace(json.dumps(PLACE.format(number)), leaf)
+        return text[: draw(st.integers(0, len(text)))] if draw(st.integers(0, 9)) == 0 else text
+
+    return drawn()

@@ -1,0 +1,185 @@
+"""What a pod or a Job says is read or refused; nothing that it can write raises anything else."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from llmservice_runtime.bounded_json import Refused, parse
+from llmservice_runtime.contract import (
+    TERMINATION_LIMIT,
+    AdapterState,
+    DrainReport,
+    Failure,
+    FailureReason,
+    Measured,
+    Phase,
+    State,
+    Transfer,
+    TransferStep,
+)
+from llmservice_runtime.fetch_phase import read_document
+from llmservice_runtime.inspected import Inspection
+
+from tests.unit.hostile import anything, fuzz, objects, texts
+
+FAILURE = Failure(
+    FailureReason.GPU_OUT_OF_MEMORY, "It is full.", "Take less.", ("line one", "line two"), Phase.LOADING, 1, 9
+)
+MEASURED = Measured("0.32.0", 1000, 2.5, 4096, 10.5, 14.2, 30.1, 20.0, 60.0)
+TRANSFER = Transfer("model", TransferStep.DOWNLOADING, 10, 100, 5.0)
+STATE = State(
+    Phase.FETCHING,
+    progress="fetching",
+    phase_seconds=3.0,
+    start_budget_seconds=600,
+    usual_start_seconds=60,
+    model_names=("x",),
+    measured=MEASURED,
+    transfer=TRANSFER,
+    adapters=(AdapterState("a", loaded=False, message="no"),),
+    adapters_hash="h",
+    failure=FAILURE,
+)
+INSPECTION = Inspection(
+    "0123456789abcdef",
+    {"model_type": "qwen2", "hidden_size": 3584, "layer_types": [["full_attention", 28]], "rope_theta": 1e6},
+    {"embedding": 1, "dtype": "bfloat16"},
+)
+BROKEN = Inspection("main", failure=FAILURE)
+
+
+def document(of: Any) -> Any:
+    return json.loads(of.to_json())
+
+
+def assert_bounded(value: Any) -> None:
+    """Everything in it can be written into a status, a log and a metric."""
+    if is_dataclass(value):
+        for each in fields(value):
+            assert_bounded(getattr(value, each.name))
+    elif isinstance(value, str):
+        value.encode()
+        assert len(value) <= TERMINATION_LIMIT
+        assert not set(value) & {"\x00", "\x1b"}
+    elif isinstance(value, int | float):
+        assert math.isfinite(value)
+        assert abs(value) <= 2**63
+    elif isinstance(value, dict):
+        assert_bounded(list(value.items()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            assert_bounded(item)
+    else:
+        assert value is None
+
+
+@pytest.mark.parametrize("whole", [STATE, INSPECTION, BROKEN, TRANSFER, FAILURE, DrainReport(3)], ids=repr)
+def test_what_is_written_is_read_as_it_was(whole: Any) -> None:
+    text = json.dumps(document(whole) | {"version": 1})
+    assert type(whole).from_json(text) == whole
+
+
+REFUSED = {
+    "bytes that no double holds": (STATE, {"transfer": "!1e400"}),
+    "text where seconds are expected": (STATE, {"usualStartSeconds": '!"soon"'}),
+    "half of a surrogate pair": (STATE, {"progress": '!"\\ud800"'}),
+    "an integer of 5,000 digits": (STATE, {"phaseSeconds": "!" + "9" * 5000}),
+    "an integer of 4,000 digits": (STATE, {"phaseSeconds": "!" + "9" * 4000}),
+    "infinite seconds": (STATE, {"startBudgetSeconds": "!1e400"}),
+    "a truth that is text": (STATE, {"ready": '!"false"'}),
+    "a transfer that is text": (STATE, {"transfer": '!"x"'}),
+    "names that are a text": (STATE, {"modelNames": '!"abc"'}),
+    "not a number": (INSPECTION, {"config": '!{"hidden_size":NaN}'}),
+    "a size beyond 64 bits": (INSPECTION, {"config": '!{"hidden_size":' + "9" * 30 + "}"}),
+    "a deep config": (INSPECTION, {"config": "!" + '{"a":' * 40 + "1" + "}" * 40}),
+    "a surrogate in a config": (INSPECTION, {"config": '!{"model_type":"\\udfff"}'}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_supervisor_says_is_refused(case: str) -> None:
+    whole, changes = REFUSED[case]
+    text = json.dumps(document(whole) | changes)
+    for change in changes.values():
+        text = text.replace(json.dumps(change), change[1:])
+    assert type(whole).from_json(text) is None
+
+
+@pytest.mark.parametrize("kind", [State, Failure, DrainReport, Inspection])
+@pytest.mark.parametrize("opening", ["[", '{"a":', '{"version":1,"drain":['], ids=["lists", "objects", "a drain"])
+def test_depth_costs_no_recursion(kind: Any, opening: str) -> None:
+    assert kind.from_json(opening * (TERMINATION_LIMIT // len(opening))) is None
+
+
+@fuzz
+@given(texts(document(STATE)))
+def test_any_state(text: str) -> None:
+    state = State.from_json(text)
+    assert_bounded(state)
+    if state is not None:
+        state.to_json().encode()
+        assert state.transfer is None or (state.transfer.eta_seconds or 0) < 2**63
+
+
+@fuzz
+@given(texts(document(FAILURE)))
+def test_any_failure(text: str) -> None:
+    assert_bounded(Failure.from_json(text))
+
+
+@fuzz
+@given(texts(document(DrainReport(3))))
+def test_any_drain_report(text: str) -> None:
+    assert_bounded(DrainReport.from_json(text))
+
+
+@fuzz
+@given(texts(document(INSPECTION)) | texts(document(BROKEN)))
+def test_any_inspection(text: str) -> None:
+    found = Inspection.from_json(text)
+    if found is not None:
+        assert_bounded(found)
+        found.to_json().encode()
+
+
+@fuzz
+@given(objects(INSPECTION.to_document()))
+def test_any_parsed_inspection(given_: Any) -> None:
+    assert_bounded(Inspection.from_document(given_))
+
+
+@fuzz
+@given(
+    texts({"transfer": document(TRANSFER)})
+    | texts({"failure": document(FAILURE)})
+    | texts({"artifact": "model", "path": "/x"})
+)
+def test_any_line_of_the_fetching_process(line: str) -> None:
+    read_document(line)
+
+
+@fuzz
+@given(texts(document(TRANSFER)))
+def test_any_transfer(text: str) -> None:
+    try:
+        found = Transfer.from_json(text)
+    except Refused:
+        return
+    assert_bounded(found)
+    found.to_json().encode()
+
+
+@fuzz
+@given(anything)
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    try:
+        value = parse(text)
+    except Refused as refused:
+        str(refused).encode()
+        return
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

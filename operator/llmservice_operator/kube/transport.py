@@ -95,9 +95,15 @@ class Transport:
         return raw.decode(errors="replace")
 
     async def lines(
-        self, resource: Resource, path: str, *, params: Mapping[str, str], silence: float
+        self,
+        resource: Resource,
+        path: str,
+        *,
+        params: Mapping[str, str],
+        silence: float,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
-        """An answer that goes on, line by line, until the server ends it.
+        """An answer that goes on, line by line, until the server ends it; `opened` is called when it begins.
 
         Unreachable where it breaks off, or says nothing for `silence` seconds.
         """
@@ -111,6 +117,7 @@ class Transport:
                     raise failure(
                         response.status, await response.read(), right=f"watch {resource.full_name}", retry_after=None
                     )
+                opened()
                 rest: list[bytes] = []
                 async for chunk in response.content.iter_any():
                     first, *others = chunk.split(b"\n")

@@ -96,7 +96,7 @@ def registry(credentials: Credentials) -> kopf.OperatorRegistry:
             server=credentials.server,
             ca_data=credentials.ca,
             insecure=credentials.insecure,
-            token=credentials.token(),
+            token=await credentials.token(),
             certificate_data=credentials.client_certificate,
             private_key_data=credentials.client_key,
             default_namespace=credentials.namespace,

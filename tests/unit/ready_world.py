@@ -180,9 +180,15 @@ class Running:
                 await asyncio.sleep(0.05)
 
 
+def with_a_token(url: str) -> Credentials:
+    return Credentials(server=url, namespace="system", token=TokenSource("t", None, lambda: 0.0))
+
+
 @contextlib.asynccontextmanager
-async def running(world: World, *namespaces: str, **more: Any) -> AsyncIterator[Running]:
-    """An operator, from its start to its end."""
+async def running(
+    world: World, *namespaces: str, login: Callable[[str], Credentials] | None = None, **more: Any
+) -> AsyncIterator[Running]:
+    """An operator, from its start to its end; `login` makes its credentials, from the server's address."""
     options = Options(
         namespaces=namespaces,
         health_port=free_port(),
@@ -195,7 +201,7 @@ async def running(world: World, *namespaces: str, **more: Any) -> AsyncIterator[
     app.router.add_route("*", "/{path:.*}", world.answer)
     async with TestServer(app) as server, contextlib.AsyncExitStack() as stack:
         url = str(server.make_url("")).rstrip("/")
-        credentials = Credentials(server=url, namespace="system", token=TokenSource("t", None, lambda: 0.0))
+        credentials = (login or with_a_token)(url)
         transport = await stack.enter_async_context(Transport(credentials))
         reader = await stack.enter_async_context(StateReader())
         session = await stack.enter_async_context(aiohttp.ClientSession())

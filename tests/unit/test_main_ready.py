@@ -5,13 +5,18 @@ Each test runs a whole operator and asks what the kubelet asks.
 
 import asyncio
 import gc
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kopf
 import pytest
+import yaml
 from llmservice_operator import handlers
 from llmservice_operator.kube import informer
+from llmservice_operator.kube.credentials import Credentials, load
 
 from tests.unit.ready_world import World, rival_lease, running
 
@@ -162,3 +167,42 @@ async def test_kinds_that_are_not_seen_in_one_namespace_are_seen_in_the_others(w
         await operator.becomes_ready()
         await operator.hides("green", "Job")
         await operator.hides("blue")
+
+
+# While credentials are fetched
+
+HANGS_WHEN_RENEWED = """\
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+first = not (folder / "ran").exists()
+(folder / "ran").touch()
+while not first and not (folder / "goes-on").exists():
+    time.sleep(0.02)
+expires = "2020-01-01T00:00:00Z" if first else None
+print(json.dumps({"status": {"token": "t", "expirationTimestamp": expires}}))
+"""
+
+
+async def test_probes_are_answered_while_the_login_program_hangs(world: World, tmp_path: Path) -> None:
+    program = {"command": sys.executable, "args": ["-c", HANGS_WHEN_RENEWED, str(tmp_path)]}
+
+    def login(url: str) -> Credentials:
+        config = {
+            "current-context": "one",
+            "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **program}}}],
+        }
+        (tmp_path / "config").write_text(yaml.safe_dump(config))
+        return load(clock=time.monotonic, kubeconfig=str(tmp_path / "config"))
+
+    try:
+        async with asyncio.timeout(30), running(world, login=login) as operator:
+            await operator.says("stage: started")
+            for _ in range(20):
+                assert await operator.ask("/healthz") == (200, "ok\n")
+            assert (await operator.readyz())[0] == 503
+            (tmp_path / "goes-on").touch()
+            await operator.becomes_ready()
+    finally:
+        (tmp_path / "goes-on").touch()

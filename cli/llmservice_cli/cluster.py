@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,8 +66,8 @@ class _ClusterAuth(httpx.Auth):
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        if token := self._credentials.token():
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        if token := await self._credentials.token():
             request.headers["Authorization"] = f"Bearer {token}"
         yield request
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import gc
 import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import uvloop
 from prometheus_client import disable_created_metrics
@@ -23,17 +22,19 @@ from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decide import decide, decide_invalid
 from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS, placed
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED, placed
+from llmservice_operator.control.life import Life, Stage
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.resync import Resync
 from llmservice_operator.control.starts import Starts
+from llmservice_operator.control.sync_state import WATCH, SyncState
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.worker import Workers
 from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
-from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError, NotFound
+from llmservice_operator.kube.errors import ConfigError, KubeError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
@@ -49,7 +50,6 @@ BURST = 0.2
 """Seconds in which what the children of a service do is taken together."""
 FINISH_IN_FLIGHT = 3.0
 STOP_WATCHING = 1.5
-CRD_RETRY = 5.0
 YOUNG = 25_000
 """Objects after which garbage is looked for among those that are new. After Python's 700 a seventh of the CPU until all
 are Ready went into looking at what lives as long as its service; this many are some 5 MiB at most."""
@@ -85,17 +85,17 @@ class Operator:
             is_ours=self._is_ours,
         )
         self._workers = Workers(self._ctx)
-        self._namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
+        namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
+        self._sync = SyncState(namespaces, WATCHED, on_warm=self._take_up_all, on_hidden=self._take_up_all)
+        self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
         self._intake = Intake(self._ctx.cache, self._changed, self._stirred)
-        self._resync = Resync(self._ctx.kube, self._ctx.cache, self._changed, self._namespaces)
-        self._ctx.is_current = self._resync.is_current
-        self._children = ChildrenWatch(transport, self._intake, self._namespaces)
-        self._ctx.hidden = self._children.hidden
+        self._resyncs = {name: Resync(kube, cache, self._changed, name, self._sync) for name in namespaces}
+        self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
+        self._children = ChildrenWatch(transport, self._intake, namespaces, self._sync)
+        self._ctx.hidden = self._sync.hidden
         self._stop = asyncio.Event()
         self._stop_watching = asyncio.Event()
         self._leading = asyncio.Event()
-        self._watching = asyncio.Event()
-        self._acting = False
 
     async def run(self) -> int:
         """Until it is stopped (0) or something ends that must not (1)."""
@@ -103,7 +103,7 @@ class Operator:
         self._take_signals(loop)
         server = HealthServer(
             alive=self._alive,
-            ready=self._ready,
+            ready=self._life.readiness,
             metrics=self._exposition,
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
@@ -111,12 +111,10 @@ class Operator:
         await server.start()
         tasks: list[asyncio.Task[object]] = []
         try:
-            if not await self._wait_for_crd():
-                return 0
             tasks += [asyncio.create_task(self._campaign(), name="lease")]
             acting = asyncio.create_task(self._act(), name="workers")
             tasks += [acting, asyncio.create_task(self._starts.run(), name="starts")]
-            tasks += [asyncio.create_task(self._resync.run(), name="resync")]
+            tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]
             tasks += [asyncio.create_task(self._children.run(), name="watches of children")]
             watches = asyncio.create_task(self._watch(loop), name="watches")
             tasks += [watches]
@@ -139,11 +137,12 @@ class Operator:
         failed = [task for task in done if task is not stopped and not _ended_well(task)]
         for task in failed:
             logger.error("%s ended: %s", task.get_name(), _why(task))
+        was_acting, self._life.stage = self._life.is_acting, Stage.STOPPING
         logger.info("stopping: %d services in work, %d waiting", self._ctx.queue.working, self._ctx.queue.depth)
         self._workers.stop()
         if self._shards is not None:
             self._shards.stop()
-        if self._acting:
+        if was_acting:
             await asyncio.wait({acting}, timeout=FINISH_IN_FLIGHT)
         if self._shards is not None:
             await self._shards.release()
@@ -155,19 +154,40 @@ class Operator:
     # The long tasks
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        memo = handlers.Memo(self._intake, relisted=self._resync.relisted, arrived=self._resync.arrived)
+        async with asyncio.TaskGroup() as group:
+            for namespace in self._resyncs:
+                group.create_task(self._watch_one(namespace, loop), name=f"watch of {LLMSERVICE.plural}")
 
-        def started() -> None:
-            # kopf takes the signals for itself when it starts; the order of our shutdown is ours.
-            self._take_signals(loop)
-            self._watching.set()
+    async def _watch_one(self, namespace: str | None, loop: asyncio.AbstractEventLoop) -> None:
+        resync = self._resyncs[namespace]
+        memo = handlers.Memo(self._intake, relisted=resync.relisted, arrived=resync.arrived)
+
+        async def probe() -> None:
+            path = LLMSERVICE.path(namespace)
+            await self._transport.request("list", LLMSERVICE, path, params={"limit": "1"})
+            self._sync.listable.set()
+
+        def told(error: KubeError | str | None) -> None:
+            if error is None:
+                self._sync.synced(namespace, WATCH)
+            else:
+                self._sync.failed(namespace, WATCH, error)
 
         watch = handlers.Watch(
-            self._transport.credentials, memo, self._options.namespaces, self._options.identity, started=started
+            self._transport.credentials,
+            memo,
+            namespace,
+            self._options.identity,
+            probe=probe,
+            told=told,
+            # kopf takes the signals for itself when it starts; the order of our shutdown is ours.
+            started=lambda: self._take_signals(loop),
         )
         await watch.run(self._stop_watching)
+        self._stop.set()  # where a signal reached kopf first, it is meant for all
 
     async def _campaign(self) -> None:
+        await self._sync.listable.wait()
         if self._shards is None:
             self._leading.set()
             await asyncio.Event().wait()
@@ -175,16 +195,16 @@ class Operator:
             await self._shards.run(self)
 
     async def _act(self) -> None:
-        await self._resync.warm.wait()
-        await self._children.complete()
+        await self._sync.settled.wait()
+        self._life.stage = Stage.SYNCED
         if self._shards is not None:
             self._shards.is_ready = True
         await self._leading.wait()
-        self._acting = True
+        self._life.stage = Stage.ACTING
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
-        self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._is_ours(key))
+        self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
 
     # What the leases tell (Duties)
@@ -192,10 +212,8 @@ class Operator:
     def gained(self, shard: int) -> None:
         """A follower's cache is warm: it begins at once."""
         self._leading.set()
-        if self._acting:
-            keys = [key for key in self._ctx.cache.all_keys() if self._shard(key) == shard]
-            self._ctx.updates.gain(keys)
-            self._ctx.take_up(keys)
+        if self._life.is_acting:
+            self._gain(key for key in self._ctx.cache.all_keys() if self._shard(key) == shard)
 
     def lost(self, shard: int) -> None:
         """What is in work is forgotten by its worker, when it ends."""
@@ -207,38 +225,35 @@ class Operator:
         """Whether a worker has one of its services."""
         return any(self._shard(key) == shard for key in self._ctx.queue.in_work)
 
-    async def _wait_for_crd(self) -> bool:
-        """Whether LLMServices can be listed; says what is missing and tries again until it is there."""
-        told = ""
-        while not self._stop.is_set():
-            try:
-                path = LLMSERVICE.path(self._namespaces[0])
-                await self._transport.request("list", LLMSERVICE, path, params={"limit": "1"})
-                return True
-            except NotFound:
-                missing = "the CRD llmservices.llmservice.dev is not installed; waiting for it"
-            except Forbidden as error:
-                missing = f"waiting for a right: {error}"
-            except KubeError as error:
-                missing = f"cannot reach the API server: {error}"
-            if missing != told:
-                logger.warning("%s", missing)
-                told = missing
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CRD_RETRY):
-                    await self._stop.wait()
-        return False
+    # What the watches tell
 
-    # Small answers
+    def _take_up_all(self, namespace: str | None) -> None:
+        """A namespace became warm, or another kind is seen of it or no longer."""
+        if self._life.is_acting:
+            keys = self._ctx.cache.all_keys()
+            self._gain(key for key in keys if namespace in (None, key.namespace) and self._is_ours(key))
+
+    def _gain(self, keys: Iterable[Key]) -> None:
+        warm = [key for key in keys if self._sync.is_warm(key.namespace)]
+        self._ctx.updates.gain(warm)
+        self._ctx.take_up(warm)
 
     def _changed(self, key: Key) -> None:
         """Caches are kept warm of everything; the work on what is another's is left to that one."""
-        if self._acting and self._is_ours(key):
+        if self._life.is_acting and self._may_act(key):
             self._ctx.take_up((key,))
 
     def _stirred(self, key: Key) -> None:
-        if self._acting and self._is_ours(key):
+        if self._life.is_acting and self._may_act(key):
             self._ctx.queue.add_soon(key, BURST, ranks.of_children(self._ctx.cache.get(PARENT, *key)))
+
+    # Small answers
+
+    def _may_act(self, key: Key) -> bool:
+        return self._is_ours(key) and self._sync.is_warm(key.namespace)
+
+    def _resync_of(self, namespace: str) -> Resync:
+        return self._resyncs[namespace if namespace in self._resyncs else None]
 
     def _is_ours(self, key: Key) -> bool:
         return self._shards is None or self._shards.owns(key.namespace)
@@ -251,14 +266,12 @@ class Operator:
             loop.add_signal_handler(number, self._stop.set)
 
     def _alive(self) -> str | None:
-        return self._ctx.queue.stalled() if self._acting else None
-
-    def _ready(self) -> str | None:
-        return None if self._watching.is_set() else "not watching yet"
+        return self._ctx.queue.stalled() if self._life.is_acting else None
 
     def _exposition(self) -> bytes:
         held = (0,) if self._shards is None else self._shards.held
         self._metrics.set_shards(held, self._options.shards)
+        self._metrics.set_life(self._life.stage, self._sync)
         return self._metrics.exposition()
 
     def _make_shards(self) -> Shards:

@@ -2,7 +2,7 @@
 
 Only `on.event` handlers are used: they add no finalizer and no annotation to anybody's object, and kopf never patches
 what it watches. kopf's own indices are not: while it lists, every object's handler waits for all others' (work that
-grows with the square of their number), and what they tell, that everything was listed, `Resync.warm` finds out itself.
+grows with the square of their number), and what they tell, that everything was listed, `control.resync` finds out.
 The children of the services send some fifteen events each: kube.informer watches them.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Self
 
 import kopf
@@ -19,6 +19,7 @@ import kopf
 from llmservice_operator.api.constants import GROUP
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.kube.credentials import Credentials
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 STOPS_WITHIN = 1.5
 LOOKS, LOOKS_AT_FIRST = 2, 12
 """How many looks at its tasks, one every five seconds, must find none: once it watched, and while it begins."""
+FIRST_LOOK = 0.1
+"""Seconds between the looks until the first one that finds them: the process is not ready before."""
+PROBE_AGAIN = 5.0
+"""Seconds after which a namespace whose LLMServices cannot be listed is asked for them again."""
 _LLMSERVICES = (LLMSERVICE.group, LLMSERVICE.version, LLMSERVICE.plural)
 
 
@@ -91,7 +96,7 @@ def registry(credentials: Credentials) -> kopf.OperatorRegistry:
             server=credentials.server,
             ca_data=credentials.ca,
             insecure=credentials.insecure,
-            token=credentials.token(),
+            token=await credentials.token(),
             certificate_data=credentials.client_certificate,
             private_key_data=credentials.client_key,
             default_namespace=credentials.namespace,
@@ -121,38 +126,61 @@ def settings() -> kopf.OperatorSettings:
 
 
 class Watch:
-    """kopf, started again whenever it ends before it is told to.
+    """kopf for one namespace, or (None) all together, started again whenever it ends before it is told to.
 
     An answer that it does not expect (410 to a watch, a token that is refused too often) ends kopf 1.45's watcher, and
     its other tasks may wait for each other for ever then: nothing would come in any more, from a process that leads.
+    One kopf for each namespace, since one that may not list a single one of them ends for all.
     """
 
     def __init__(
         self,
         credentials: Credentials,
         memo: Memo,
-        namespaces: Sequence[str],
+        namespace: str | None,
         identity: str,
         *,
+        probe: Callable[[], Awaitable[None]],
+        told: Callable[[KubeError | str | None], None],
         started: Callable[[], None],
         look_every: float = 5.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._credentials, self._memo, self._identity = credentials, memo, identity
-        self._namespaces, self._started = tuple(namespaces), started
+        self._namespace, self._probe, self._told, self._started = namespace, probe, told, started
         self._look_every, self._sleep = look_every, sleep
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`, or until a signal reached kopf first; `started` is called each time that kopf has begun."""
+        """Until `stop`, or until a signal reached kopf first.
+
+        kopf begins where `probe` raises nothing; `started` is called each time that it has begun, `told` with None when
+        it is seen to watch, else with why it does not.
+        """
         pause = FIRST_PAUSE
-        while True:
+        while not stop.is_set():
+            try:
+                await self._probe()
+            except KubeError as error:
+                self._told(error)
+                await self._wait(stop, PROBE_AGAIN)
+                continue
             began = time.monotonic()
             why = await self._once(stop)
             if why is None:
                 return
+            self._told(why)
             logger.error("the watch of LLMServices ended and is started again: %s", why)
             pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(LONGEST_PAUSE, pause * 2)
-            await self._sleep(pause)
+            await self._wait(stop, pause)
+
+    async def _wait(self, stop: asyncio.Event, seconds: float) -> None:
+        """So long, or until it is to end."""
+        tasks = {asyncio.ensure_future(self._sleep(seconds)), asyncio.ensure_future(stop.wait())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _once(self, stop: asyncio.Event) -> str | None:
         """Returns why it ended; None: it was told to."""
@@ -176,20 +204,19 @@ class Watch:
 
     async def _ended(self, watching: asyncio.Task[None], stopping: asyncio.Task[Any]) -> str | None:
         """A few looks in a row must find nothing: a task may be missing for a moment, and its first list takes time."""
-        missed, patience = 0, LOOKS_AT_FIRST
-        while missed < patience:
-            done, _ = await asyncio.wait(
-                {watching, stopping}, timeout=self._look_every, return_when=asyncio.FIRST_COMPLETED
-            )
+        missed_for, patience, look_after = 0.0, LOOKS_AT_FIRST * self._look_every, min(FIRST_LOOK, self._look_every)
+        while missed_for < patience:
+            done, _ = await asyncio.wait({watching, stopping}, timeout=look_after, return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
                 return None
             if watching in done:
                 error = watching.exception()
                 return None if error is None else f"{type(error).__name__}: {error}"
-            if is_watching(max(1, len(self._namespaces))):
-                missed, patience = 0, LOOKS
+            if is_watching(self._namespace):
+                self._told(None)
+                missed_for, patience, look_after = 0.0, LOOKS * self._look_every, self._look_every
             else:
-                missed += 1
+                missed_for += look_after
         return "its tasks are gone"
 
     def _kopf(self, ready: asyncio.Event, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
@@ -199,16 +226,16 @@ class Watch:
             identity=self._identity,  # type: ignore[arg-type]  # a NewType that kopf keeps private
             settings=settings(),
             standalone=True,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
+            clusterwide=self._namespace is None,
+            namespaces=() if self._namespace is None else (self._namespace,),
             memo=self._memo,
             stop_flag=stop,
             ready_flag=ready,
         )
 
 
-def is_watching(count: int) -> bool:
-    """Whether kopf's own tasks are there: the one that keeps its watchers, and a watcher a namespace."""
-    names = [task.get_name() for task in asyncio.all_tasks()]
-    watchers = sum(name.startswith(f"watcher for {LLMSERVICE.plural}.") for name in names)
-    return watchers >= count and "multidimensional multitasker" in names
+def is_watching(namespace: str | None) -> bool:
+    """Whether kopf's own tasks are there: the one that keeps its watchers, and the watcher of this namespace."""
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    watcher = f"watcher for {LLMSERVICE.plural}.{LLMSERVICE.version}.{LLMSERVICE.group}@{namespace}"
+    return watcher in names and "multidimensional multitasker" in names

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from llmservice_operator.control.life import Readiness
+
 Check = Callable[[], str | None]
 """What is wrong, or None."""
 
@@ -18,7 +20,13 @@ class HealthServer:
     """Answers from the same event loop that does the work: when that is blocked, so are the answers."""
 
     def __init__(
-        self, *, alive: Check, ready: Check, metrics: Callable[[], bytes], health_port: int, metrics_port: int
+        self,
+        *,
+        alive: Check,
+        ready: Callable[[], Readiness],
+        metrics: Callable[[], bytes],
+        health_port: int,
+        metrics_port: int,
     ) -> None:
         self._alive = alive
         self._ready = ready
@@ -61,7 +69,8 @@ class HealthServer:
         return _verdict(self._alive())
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _verdict(self._ready())
+        found = self._ready()
+        return web.Response(status=200 if found.is_ready else 503, text=found.text())
 
     async def _exposition(self, _: web.Request) -> web.Response:
         # aiohttp takes a charset only in a header of one's own.

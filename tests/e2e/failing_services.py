@@ -183,7 +183,7 @@ CASES: dict[str, Failing] = {
     ),
     "no-gpu": Failing(
         "InsufficientGPUs",
-        "asks for 8 e2e.example/gpu; free are 3 NVIDIA-L4; at most 3 on one node; held by e2e-failures/holder (1).",
+        "asks for 8 e2e.example/gpu; free are 3 NVIDIA-L4; at most 3 on one node; held by holder (1).",
         "spec.parallelism",
         unplaced,
         {"accelerator": GPUS, "parallelism": {"tensorParallelSize": 8}, "precision": None},

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED
 from llmservice_operator.control.resync import AFTER_RELIST, CURRENT, Resync, compare
+from llmservice_operator.control.sync_state import SyncState
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Gone, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, Resource
@@ -72,13 +73,25 @@ class Lists(KubeClient):
                 raise Gone("too old")
 
 
+class Told(SyncState):
+    """Says when the cache is complete."""
+
+    def __init__(self) -> None:
+        super().__init__((None,), WATCHED)
+        self.complete = asyncio.Event()
+
+    def synced(self, namespace: str | None, part: str) -> None:
+        assert part == LLMSERVICE.full_name
+        self.complete.set()
+
+
 async def no_sleep(_: float) -> None:
     return
 
 
 def resync(kube: Lists, cache: Cache) -> tuple[Resync, list[Key]]:
     keys: list[Key] = []
-    return Resync(kube, cache, keys.append, (None,), sleep=no_sleep), keys
+    return Resync(kube, cache, keys.append, None, SyncState((None,), WATCHED), sleep=no_sleep), keys
 
 
 def cache_of(*services: dict[str, Any]) -> Cache:
@@ -91,7 +104,7 @@ def cache_of(*services: dict[str, Any]) -> Cache:
 async def test_what_vanished_unseen_is_forgotten_and_looked_at() -> None:
     cache = cache_of(*(service(name, "5") for name in "abc"))
     checker, keys = resync(Lists(service("a", "5"), service("c", "5")), cache)
-    await checker.check(None)
+    await checker.check()
     assert keys == [Key("ns", "b")]
     assert sorted(cache.all_keys()) == [Key("ns", "a"), Key("ns", "c")]
 
@@ -100,7 +113,7 @@ async def test_nothing_is_asked_about_single_objects() -> None:
     services = [service(str(n), "5") for n in range(7)]
     kube = Lists(*services)
     checker, keys = resync(kube, cache_of(*services))
-    await checker.check(None)
+    await checker.check()
     assert kube.requests == [True] * 4
     assert keys == []
 
@@ -109,7 +122,7 @@ async def test_what_the_watch_does_not_show_in_time_is_read_in_full() -> None:
     cache = cache_of(service("a", "5"))
     kube = Lists(service("a", "9", generation=2))
     checker, keys = resync(kube, cache)
-    await checker.check(None)
+    await checker.check()
     assert kube.requests == [True, False]
     assert keys == [Key("ns", "a")]
     assert cache.get(PARENT, "ns", "a").content["generation"] == 2
@@ -119,7 +132,7 @@ async def test_a_list_that_grew_too_old_between_pages_starts_again() -> None:
     services = [service(str(n), "5") for n in range(3)]
     kube = Lists(*services, gone_once=True)
     checker, keys = resync(kube, cache_of(*services))
-    await checker.check(None)
+    await checker.check()
     assert len(kube.requests) == 3
     assert keys == []
 
@@ -132,14 +145,15 @@ async def test_it_compares_when_the_watch_listed_again_and_when_the_interval_is_
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    checker = Resync(kube, Cache(PROJECTIONS), lambda _: None, (None,), sleep=sleep, interval=0.05)
+    told = Told()
+    checker = Resync(kube, Cache(PROJECTIONS), lambda _: None, None, told, sleep=sleep, interval=0.05)
     kube.listed = compared.set
     running = asyncio.create_task(checker.run())
     async with asyncio.timeout(5):
-        await checker.warm.wait()
-        for told in (True, False):
+        await told.complete.wait()
+        for is_relisted in (True, False):
             compared.clear()
-            if told:
+            if is_relisted:
                 checker.relisted()
             await compared.wait()
     running.cancel()
@@ -166,21 +180,22 @@ async def test_the_start_waits_until_the_cache_has_what_a_list_has() -> None:
     async def sleep(_: float) -> None:
         asked.set()
 
-    checker = Resync(kube, cache, lambda _: None, (None,), sleep=sleep)
+    told = Told()
+    checker = Resync(kube, cache, lambda _: None, None, told, sleep=sleep)
     running = asyncio.create_task(checker.run())
     async with asyncio.timeout(5):
         await asked.wait()
-        assert not checker.warm.is_set()
+        assert not told.complete.is_set()
         cache.update(PARENT, service("a", "5"))
         checker.arrived()
-        await checker.warm.wait()
+        await told.complete.wait()
     running.cancel()
     assert kube.asked == 2
 
 
 def test_a_watch_that_brought_something_a_moment_ago_is_current() -> None:
     now = 100.0
-    checker = Resync(Lists(), Cache(PROJECTIONS), lambda _: None, (None,), clock=lambda: now)
+    checker = Resync(Lists(), Cache(PROJECTIONS), lambda _: None, None, Told(), clock=lambda: now)
     assert not checker.is_current(), "nothing was brought yet"
     checker.arrived()
     now += CURRENT - 0.1

@@ -15,6 +15,7 @@ from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.control.sync_state import WATCH, SyncState
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, TokenSource
 from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource
@@ -50,10 +51,8 @@ def without_kind(obj: dict[str, Any]) -> dict[str, Any]:
 class Watching:
     """What the watches brought so far."""
 
-    def __init__(
-        self, api: Api, children: ChildrenWatch, cache: Cache, keys: list[Key], changed: asyncio.Event
-    ) -> None:
-        self.api, self.children, self.cache, self.keys, self._changed = api, children, cache, keys, changed
+    def __init__(self, api: Api, sync: SyncState, cache: Cache, keys: list[Key], changed: asyncio.Event) -> None:
+        self.api, self.sync, self.cache, self.keys, self._changed = api, sync, cache, keys, changed
 
     async def send(self, kind: str, obj: Any, resource: Resource = POD) -> None:
         await self.api.streams[resource].put({"type": kind, "object": obj})
@@ -94,15 +93,17 @@ async def watching(api: Api, token: TokenSource | None = None, *, wait: bool = T
         changed.set()
 
     async with serving(api, token) as credentials, Transport(credentials) as transport:
-        children = ChildrenWatch(transport, Intake(cache, enqueue, enqueue), (None,))
+        sync = SyncState((None,), OF_CHILDREN)
+        sync.synced(None, WATCH)
+        children = ChildrenWatch(transport, Intake(cache, enqueue, enqueue), (None,), sync)
         running = asyncio.create_task(children.run())
         try:
             if wait:
                 async with asyncio.timeout(10):
-                    await children.complete()
+                    await sync.settled.wait()
                     for resource in OF_CHILDREN:
                         await api.watching[resource].wait()
-            yield Watching(api, children, cache, keys, changed)
+            yield Watching(api, sync, cache, keys, changed)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -267,7 +268,7 @@ async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
     monkeypatch.setattr(informer, "FIRST_PAUSE", 0.001)
     api.refused[resource] = [code] * 8
     async with watching(api, wait=False) as seen:
-        complete = asyncio.create_task(seen.children.complete())
+        complete = asyncio.create_task(seen.sync.settled.wait())
         async with asyncio.timeout(10):
             if is_warm:
                 await complete
@@ -275,7 +276,7 @@ async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
                 api.answered.clear()
                 await api.answered.wait()
         assert complete.done() is is_warm
-        assert seen.children.hidden == ({resource.kind} if is_warm else set())
+        assert seen.sync.hidden("ns") == ({resource.kind} if is_warm else set())
         complete.cancel()
     said = [record for record in caplog.records if f"without {resource.plural}" in record.message]
     assert len(said) == int(is_warm)

@@ -42,20 +42,20 @@ def test_inline_material(tmp_path: Path) -> None:
     assert (credentials.client_certificate, credentials.client_key, credentials.ca) == (b"cert", b"key", b"ca")
 
 
-def test_files_beside_the_kubeconfig(tmp_path: Path) -> None:
+async def test_files_beside_the_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(b"CA")
     (tmp_path / "token").write_text("from-file\n")
     credentials = found(write_config(tmp_path, {"tokenFile": "token"}, **{"certificate-authority": "ca.crt"}))
-    assert (credentials.ca, credentials.token()) == (b"CA", "from-file")
+    assert (credentials.ca, await credentials.token()) == (b"CA", "from-file")
 
 
 def test_another_context_and_its_default_namespace(tmp_path: Path) -> None:
     assert found(write_config(tmp_path, {"token": "t"}), context="two").namespace == "default"
 
 
-def test_the_environment_names_the_kubeconfig(tmp_path: Path) -> None:
+async def test_the_environment_names_the_kubeconfig(tmp_path: Path) -> None:
     path = write_config(tmp_path, {"token": "t"})
-    assert found(environ={"KUBECONFIG": f"{path}:/other"}).token() == "t"
+    assert await found(environ={"KUBECONFIG": f"{path}:/other"}).token() == "t"
 
 
 @pytest.mark.parametrize(
@@ -97,35 +97,37 @@ def service_account(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("host", "server"), [("10.96.0.1", "https://10.96.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
 )
-def test_in_a_pod(tmp_path: Path, host: str, server: str) -> None:
+async def test_in_a_pod(tmp_path: Path, host: str, server: str) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}
     credentials = found(service_account=service_account(tmp_path), environ=environ)
-    assert (credentials.server, credentials.namespace, credentials.token()) == (server, "system", "pod-token")
+    assert (credentials.server, credentials.namespace, await credentials.token()) == (server, "system", "pod-token")
 
 
-def test_a_named_kubeconfig_wins_over_the_service_account(tmp_path: Path) -> None:
+async def test_a_named_kubeconfig_wins_over_the_service_account(tmp_path: Path) -> None:
     path = write_config(tmp_path, {"token": "t"})
-    assert found(path, service_account=service_account(tmp_path)).token() == "t"
+    assert await found(path, service_account=service_account(tmp_path)).token() == "t"
 
 
-def test_the_token_is_read_again_every_minute(tmp_path: Path) -> None:
+async def test_the_token_is_read_again_every_minute_and_nobody_waits_for_it(tmp_path: Path) -> None:
     path = tmp_path / "token"
     now = [0.0]
     path.write_text("one")
     token = TokenSource(None, path, lambda: now[0])
-    assert token() == "one"
+    assert await token() == "one"
     path.write_text("two")
     now[0] = 59.0
-    assert token() == "one"
+    assert await token() == "one"
     now[0] = 60.0
-    assert token() == "two"
+    assert await token() == "one", "it is being read"
+    await token._flight.wait()
+    assert await token() == "two"
 
 
-def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
+async def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("one")
     token = TokenSource(None, path, lambda: 0.0)
-    token()
+    await token()
     path.write_text("two")
     token.forget()
-    assert token() == "two"
+    assert await token() == "two"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import sys
@@ -10,15 +11,20 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_operator.kube import exec_login, single_flight
 from llmservice_operator.kube.credentials import load
 from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.exec_login import ExecToken, Login, log_in
+from llmservice_operator.kube.exec_login import ExecToken, Login, Program
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 def plugin(script: str, **more: Any) -> dict[str, Any]:
     return {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": ["-c", script], **more}
+
+
+def log_in(user: dict[str, Any], kubeconfig: Path) -> Login:
+    return Program(user, kubeconfig).run()
 
 
 def answers(**status: str) -> str:
@@ -67,17 +73,18 @@ def test_what_goes_wrong_is_said_with_what_helps(broken: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(
-    ("passed", "forgotten", "runs"),
+    ("passed", "forgotten", "sent", "runs"),
     [
-        pytest.param(0, False, 0, id="still good"),
-        pytest.param(575, False, 1, id="about to end"),
-        pytest.param(0, True, 1, id="not accepted"),
+        pytest.param(0, False, "old", 0, id="still good"),
+        pytest.param(575, False, "old", 1, id="about to end, and still sent"),
+        pytest.param(596, False, "new", 1, id="too near its end"),
+        pytest.param(0, True, "new", 1, id="not accepted"),
     ],
 )
-def test_the_program_is_asked_again_when_it_must(passed: int, forgotten: bool, runs: int) -> None:
+async def test_the_program_is_asked_again_when_it_must(passed: int, forgotten: bool, sent: str, runs: int) -> None:
     asked: list[Login] = []
 
-    def run() -> Login:
+    async def run() -> Login:
         asked.append(Login("new"))
         return asked[-1]
 
@@ -85,11 +92,73 @@ def test_the_program_is_asked_again_when_it_must(passed: int, forgotten: bool, r
     token = ExecToken(run, lambda: NOW + datetime.timedelta(seconds=passed), first)
     if forgotten:
         token.forget()
-    assert token() == ("new" if runs else "old")
+    assert await token() == sent
+    await asyncio.sleep(0)
     assert len(asked) == runs
+    assert await token() == ("new" if runs else "old")
 
 
-def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:
+async def test_it_runs_once_for_all_who_wait_and_nothing_else_waits() -> None:
+    runs, release = 0, asyncio.Event()
+
+    async def run() -> Login:
+        nonlocal runs
+        runs += 1
+        await release.wait()
+        return Login("new")
+
+    token = ExecToken(run, lambda: NOW, Login("old", expires=NOW))
+    waiting = [asyncio.create_task(token()) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    release.set()
+    assert await asyncio.gather(*waiting) == ["new"] * 50
+    assert runs == 1
+
+
+async def test_one_that_fails_is_not_run_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = 0
+
+    async def run() -> Login:
+        nonlocal runs
+        runs += 1
+        raise ConfigError("please log in")
+
+    token = ExecToken(run, lambda: NOW, Login("old", expires=NOW))
+    for _ in range(10):
+        with pytest.raises(ConfigError, match="please log in"):
+            await token()
+    assert runs == 1
+    monkeypatch.setattr(single_flight, "AFTER_FAILURE", 0.0)
+    with pytest.raises(ConfigError):
+        await token()
+    assert runs == 2
+
+
+async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_login, "PLUGIN_SECONDS", 2.0)
+    pids = tmp_path / "pids"
+    script = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(600)"
+    )
+    with pytest.raises(ConfigError, match="no answer within 2 s"):
+        await Program(plugin(script), tmp_path / "config").run_beside()
+    for pid in map(int, pids.read_text().split()):
+        await asyncio.wait_for(has_ended(pid), 10)
+
+
+async def has_ended(pid: int) -> None:
+    stat = Path(f"/proc/{pid}/stat")
+    while True:
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        await asyncio.sleep(0.02)
+
+
+async def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:
     config = {
         "current-context": "one",
         "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
@@ -99,4 +168,4 @@ def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(config))
     credentials = load(clock=lambda: 0.0, kubeconfig=str(path), environ={}, service_account=Path("/nowhere"))
-    assert credentials.token() == "from the program"
+    assert await credentials.token() == "from the program"

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.life import Readiness
 from llmservice_operator.control.log import ConsoleFormatter, JsonFormatter, object_logger
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.health import HealthServer, PortTaken
@@ -26,13 +27,14 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one port", "two ports"])
 async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -> None:
-    wrong: dict[str, str | None] = {"alive": None, "ready": "not watching yet"}
+    wrong: dict[str, str | None] = {"alive": None}
+    readiness = Readiness(False, ("stage: started", "missing right: list pods"))
     metrics = Metrics()
     health_port = free_port()
     metrics_port = health_port if shared else free_port()
     server = HealthServer(
         alive=lambda: wrong["alive"],
-        ready=lambda: wrong["ready"],
+        ready=lambda: readiness,
         metrics=metrics.exposition,
         health_port=health_port,
         metrics_port=metrics_port,
@@ -45,10 +47,11 @@ async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -
                 return response.status, await response.text()
 
         assert await ask(health_port, "/healthz") == (200, "ok\n")
-        assert await ask(health_port, "/readyz") == (503, "not watching yet\n")
-        wrong |= {"alive": "a key has waited 90 s for a worker", "ready": None}
+        assert await ask(health_port, "/readyz") == (503, "not ready\nstage: started\nmissing right: list pods\n")
+        wrong["alive"] = "a key has waited 90 s for a worker"
+        readiness = Readiness(True, ("stage: acting",))
         assert await ask(health_port, "/healthz") == (503, "a key has waited 90 s for a worker\n")
-        assert await ask(health_port, "/readyz") == (200, "ok\n")
+        assert await ask(health_port, "/readyz") == (200, "ok\nstage: acting\n")
         metrics.status_writes.inc()
         status, text = await ask(metrics_port, "/metrics")
         assert status == 200

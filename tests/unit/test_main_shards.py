@@ -7,8 +7,10 @@ import copy
 import pytest
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.kinds import PARENT, WATCHED
+from llmservice_operator.control.life import Stage
 from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.sync_state import WATCH
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options
@@ -29,7 +31,9 @@ async def operator() -> Operator:
         obj = copy.deepcopy(parent())
         obj["metadata"] |= {"namespace": key.namespace, "name": key.name, "uid": str(key)}
         made._ctx.cache.update(PARENT, obj)
-    made._acting = True
+    made._life.stage = Stage.ACTING
+    for resource in (WATCH, *(resource.full_name for resource in WATCHED)):
+        made._sync.synced(None, resource)
     gain(made, 0)
     for key in FIRST:
         assert await made._ctx.queue.get() == key

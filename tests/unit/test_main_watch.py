@@ -17,6 +17,7 @@ from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from tests.unit.watched_api import Api
@@ -49,6 +50,7 @@ class Watching:
         self.relisted = 0
         self.changed = asyncio.Event()
         self.starts = asyncio.Semaphore(0)
+        self.told: list[KubeError | str | None] = []
 
     def list_again(self) -> None:
         self.relisted += 1
@@ -70,6 +72,10 @@ async def no_sleep(_: float) -> None:
     return
 
 
+async def nothing_in_the_way() -> None:
+    return
+
+
 @contextlib.asynccontextmanager
 async def watching(api: Api, token: TokenSource | None = None) -> AsyncIterator[Watching]:
     app = web.Application()
@@ -85,8 +91,9 @@ async def watching(api: Api, token: TokenSource | None = None) -> AsyncIterator[
         )
         stop = asyncio.Event()
         watch = handlers.Watch(
-            credentials, memo, (), "test", started=seen.starts.release, look_every=0.2, sleep=no_sleep
-        )
+            credentials, memo, None, "test", probe=nothing_in_the_way, told=seen.told.append,
+            started=seen.starts.release, look_every=0.2, sleep=no_sleep,
+        )  # fmt: skip
         running = asyncio.create_task(watch.run(stop))
         try:
             await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
@@ -170,6 +177,7 @@ async def test_an_answer_that_ends_kopf_does_not_end_the_watch(api: Api, caplog:
         await seen.starts.acquire()
         await seen.starts.acquire()
     assert "the watch of LLMServices ended and is started again" in caplog.text
+    assert any(isinstance(why, str) for why in seen.told), "meanwhile the process is not ready"
 
 
 async def test_one_that_hangs_is_started_again(
@@ -212,4 +220,5 @@ async def test_a_signal_that_kopf_took_ends_it(monkeypatch: pytest.MonkeyPatch) 
     credentials = Credentials(server="http://nobody", namespace="ns", token=TokenSource("t", None, lambda: 0.0))
     memo = handlers.Memo(Intake(Cache(PROJECTIONS), print, print), relisted=print, arrived=print)
     async with asyncio.timeout(5):
-        await handlers.Watch(credentials, memo, (), "test", started=print).run(asyncio.Event())
+        watch = handlers.Watch(credentials, memo, None, "test", probe=nothing_in_the_way, told=print, started=print)
+        await watch.run(asyncio.Event())

@@ -26,12 +26,13 @@ ROOMS = {
         Room(
             (
                 node("a", "NVIDIA-L4", 8, 6, Holder("team-a", "chat", 4), Holder("team-b", "train", 2)),
+                node("d", "NVIDIA-L4", 2, 2, Holder("team-c", "secret", 2)),
                 node("b", "NVIDIA-H100-80GB-HBM3", 8, 8, Holder("team-b", "train", 8)),
                 NodeRoom("c"),
             )
         ),
         "A pod asks for 4 nvidia.com/gpu; free are 0 NVIDIA-H100-80GB-HBM3, 2 NVIDIA-L4; at most 2 on one node; "
-        "held by team-b/train (10), team-a/chat (4).",
+        "held by chat (4), 3 pods of 2 other namespaces (12).",
     ),
     "free, but spread": (
         Room((node("a", None, 2, 0), node("b", None, 2, 0))),
@@ -49,13 +50,23 @@ ROOMS = {
 @pytest.mark.parametrize("case", ROOMS)
 def test_who_holds_the_gpus(case: str) -> None:
     room, text = ROOMS[case]
-    assert gpus_text(WANTED, room) == text
+    assert gpus_text(WANTED, room, "team-a") == text
 
 
 def test_a_long_list_of_holders_is_cut() -> None:
     held = [Holder("team", f"service-{number:02}", 1) for number in range(40)]
-    text = gpus_text(WANTED, Room((node("a", "NVIDIA-L4", 40, 40, *held),)))
-    assert "service-07 (1), 32 others" in text
+    text = gpus_text(WANTED, Room((node("a", "NVIDIA-L4", 40, 40, *held),)), "team")
+    assert "service-07 (1), 32 others of this namespace" in text
+
+
+def test_what_holds_gpus_in_other_namespaces_is_not_named_to_anybody() -> None:
+    """Neither their services and pods, nor the namespaces."""
+    strangers = [Holder(f"team-x{n}", f"train-{n}", 1) for n in range(3)]
+    room = Room((node("a", "NVIDIA-L4", 3, 3, *strangers),))
+    told = look("Insufficient nvidia.com/gpu", None, "2026-01-02T03:00:00Z", room)
+    assert told.reason == "InsufficientGPUs"
+    assert told.message.endswith("held by 3 pods of 3 other namespaces (3).")
+    assert not [name for holder in strangers for name in (holder.namespace, holder.name) if name in told.message]
 
 
 LABELS_AND_TAINTS = ("node(s) didn't match Pod's node affinity/selector", "node(s) had untolerated taint(s)")
@@ -85,7 +96,7 @@ def test_labels_or_taints_is_for_the_nodes_to_say(room: Room | None, reason: str
 def look(cause: str, before: Trouble | None, now: str, room: Room | None = None) -> Trouble:
     shown = pods.unplaced(f"0/2 nodes are available: 2 {cause}.")
     told = before.to_object() if before is not None else None
-    found = trouble_of(None, facts(shown), REVISION, told, now, Beside({}, None, WANTED, room))
+    found = trouble_of(None, facts(shown), REVISION, told, now, Beside({}, None, WANTED, room, namespace="team-a"))
     assert found is not None
     return found
 

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.planner.room import (
+    Held,
     Holder,
     NodeRoom,
     Room,
     amounts,
     fitting,
     free_gpus,
-    holders,
+    held,
     plus,
     requests_of,
     room_for,
@@ -188,7 +189,8 @@ def test_free_accelerators_by_product_and_who_has_the_others() -> None:
         a_node("e", None, has={GPU: "0"}),
     )
     assert free_gpus(Room(nodes), GPU) == {L4: 3, H100: 0, None: 1}
-    assert holders(nodes) == (Holder("team-a", "chat", 4), batch)
+    assert held(nodes, "team-a") == Held((("chat", 4),), elsewhere=1, pods=1, namespaces=1)
+    assert held(nodes, "team-c") == Held((), elsewhere=5, pods=3, namespaces=2)
 
 
 QUANTITIES = st.dictionaries(

@@ -26,7 +26,7 @@ async def test_create_then_nothing() -> None:
 
 async def test_what_the_watch_brought_a_moment_ago_is_not_read_again() -> None:
     world = World(parent())
-    world.ctx.is_current = lambda: True
+    world.ctx.is_current = lambda namespace: True
     assert await world.look() == Next()
     assert world.api.calls == ["apply Service", "status", "event Told"]
 

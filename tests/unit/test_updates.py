@@ -54,7 +54,8 @@ def test_a_failed_update_stops_all_others_and_names_itself() -> None:
     assert updates.turn(A, EMPTY).is_granted
     updates.tell(B, WAITS)
     assert updates.tell(A, FAILED) == (B,), "they are to say so"
-    assert updates.turn(B, EMPTY) == Turn(is_granted=False, limit=2, failed=("team-a/a",))
+    assert updates.turn(B, EMPTY) == Turn(is_granted=False, limit=2, failed=("a",))
+    assert updates.turn(Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
     assert updates.tell(A, None) == (B,)
     assert updates.turn(B, EMPTY).is_granted
 
@@ -101,9 +102,9 @@ def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     assert [event.reason for event in decision.events] == ["UpdateWaiting"]
     assert world.conditions()["Ready"]["status"] == "True"
     assert world.step().is_steady
-    world.turn = Turn(is_granted=False, failed=("team-b/other",))
+    world.turn = Turn(is_granted=False, failed=("other",), failed_elsewhere=2)
     world.step()
-    assert "team-b/other failed" in rollout(world)["updateWaiting"]
+    assert "The update of other and of 2 services of other namespaces failed" in rollout(world)["updateWaiting"]
     world.turn = Turn(is_granted=True)
     assert world.step().update is UNDER_WAY
     assert world.revision() != before
@@ -173,7 +174,7 @@ def test_after_a_start_it_is_known_who_has_a_turn() -> None:
     assert not Updates().turn(A, cached(world)).is_granted
     back(world)
     assert Updates().turn(A, cached(world)).is_granted
-    assert Updates().turn(A, cached(a_failed_update())).failed == ("team-a/x",)
+    assert Updates().turn(A, cached(a_failed_update())).failed == ("x",)
 
 
 def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() -> None:
@@ -186,7 +187,7 @@ def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() ->
     found = Key("team-a", "x")
     ours.add(found)
     updates.gain([found])
-    assert updates.turn(A, failed).failed == ("team-a/x",)
+    assert updates.turn(A, failed).failed == ("x",)
     updates.tell(found, None)
     assert updates.turn(A, failed).is_granted
 
@@ -247,5 +248,5 @@ def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:
 
 
 def test_a_long_list_of_failed_updates_is_cut_short() -> None:
-    text = why_waiting(Turn(is_granted=False, failed=tuple(f"team/{n}" for n in range(100))))
-    assert "team/7 and 92 more failed" in text
+    text = why_waiting(Turn(is_granted=False, failed=tuple(f"chat-{n}" for n in range(100))))
+    assert "chat-7 and 92 more failed" in text

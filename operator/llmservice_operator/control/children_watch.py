@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import OF_CHILDREN, selector
-from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.control.sync_state import SyncState
+from llmservice_operator.kube.errors import Forbidden, KubeError
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import ENDPOINT_SLICE, JOB, Resource
 from llmservice_operator.kube.transport import Transport
@@ -17,36 +18,45 @@ logger = logging.getLogger(__name__)
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
 """Without these services run all the same: their models are not looked at before, and a ready pod counts as reached."""
+TRIES = 3
+"""Refusals in a row after which such a kind is done without: an API server that starts may refuse for some seconds."""
 
 
 class ChildrenWatch:
-    """One informer for each kind and namespace."""
+    """One informer for each kind and namespace; each says by itself how it fares."""
 
-    def __init__(self, transport: Transport, intake: Intake, namespaces: Iterable[str | None]) -> None:
+    def __init__(self, transport: Transport, intake: Intake, namespaces: Iterable[str | None], sync: SyncState) -> None:
         self._informers = [
-            (resource, Informer(transport, resource, namespace, selector(resource), intake))
-            for resource in OF_CHILDREN
+            (resource, Informer(transport, resource, namespace, selector(resource), intake, told=report.told))
             for namespace in namespaces
+            for resource in OF_CHILDREN
+            for report in [_Report(sync, namespace, resource)]
         ]
-        self.hidden: set[str] = set()
-        """Kinds that the operator has no right to list, as far as it can do without: until it is started again, since
-        their watches ended too."""
 
     async def run(self) -> None:
         """For ever."""
         async with asyncio.TaskGroup() as group:
             for resource, informer in self._informers:
-                group.create_task(self._follow(resource, informer), name=f"watch of {resource.plural}")
+                group.create_task(informer.run(), name=f"watch of {resource.plural}")
 
-    async def complete(self) -> None:
-        """Until everything that there was at the start has been seen, of what may be."""
-        for _, informer in self._informers:
-            await informer.complete.wait()
 
-    async def _follow(self, resource: Resource, informer: Informer) -> None:
-        try:
-            await informer.run(is_dispensable=resource in DISPENSABLE)
-        except Forbidden as error:
-            self.hidden.add(resource.kind)
-            informer.complete.set()
-            logger.warning("going on without %s until the operator is started again: %s", resource.plural, error)
+class _Report:
+    """From what one informer tells to what it means."""
+
+    def __init__(self, sync: SyncState, namespace: str | None, resource: Resource) -> None:
+        self._sync, self._namespace, self._resource = sync, namespace, resource
+        self._refusals = 0
+
+    def told(self, error: KubeError | None) -> None:
+        """None: it is synced."""
+        if error is None:
+            self._refusals = 0
+            self._sync.show(self._namespace, self._resource)
+        elif self._resource not in DISPENSABLE or not isinstance(error, Forbidden):
+            self._sync.failed(self._namespace, self._resource.full_name, error)
+        else:
+            self._refusals += 1
+            if self._refusals == TRIES:
+                logger.warning("going on without %s until they may be listed: %s", self._resource.plural, error)
+            if self._refusals >= TRIES:
+                self._sync.hide(self._namespace, self._resource)

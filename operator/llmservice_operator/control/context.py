@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -134,10 +134,11 @@ class Context:
     updates: Updates = field(default_factory=Updates)
     is_ours: Callable[[Key], bool] = lambda key: True
     """Whether this process is to work on a service; others may have it."""
-    is_current: Callable[[], bool] = lambda: False
-    """Whether the LLMServices in the cache are as they were a moment ago; else they are read before a write."""
-    hidden: Collection[str] = ()
-    """Kinds that the operator has no right to list; whoever finds out may add to it."""
+    is_current: Callable[[str], bool] = lambda namespace: False
+    """Whether a namespace's LLMServices in the cache are as they were a moment ago; else they are read before a write.
+    """
+    hidden: Callable[[str], frozenset[str]] = lambda namespace: frozenset()
+    """Kinds that the operator has no right to list in a namespace, as far as it can do without."""
 
     def memory(self, key: Key, uid: str) -> Memory:
         """What is remembered of this very object; one of the same name made later starts afresh."""

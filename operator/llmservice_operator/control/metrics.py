@@ -13,7 +13,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.failure_metrics import Failures
+from llmservice_operator.control.life import Stage
 from llmservice_operator.control.plan_metrics import Plans
+from llmservice_operator.control.sync_state import SyncState
 
 _SERVICE = ("namespace", "service")
 _POD = (*_SERVICE, "pod")
@@ -54,6 +56,23 @@ class Metrics:
             "llmservice_shard_held",
             "1 where this process works on the services of a shard: over all processes, 1 for each shard.",
             ("shard",),
+        )
+        self.stage = self._gauge(
+            "llmservice_stage",
+            "1 for the stage that this process is in: started, synced, acting, stopping.",
+            ("stage",),
+        )
+        self.watch_warm = self._gauge(
+            "llmservice_watch_synced",
+            "1 where this process sees all that a namespace has (empty: all namespaces), and nothing keeps it from "
+            "watching on.",
+            ("namespace",),
+        )
+        self.watch_forbidden = self._gauge(
+            "llmservice_watch_forbidden",
+            "Kinds of objects that it has no right to watch in a namespace (empty: all namespaces), or where that "
+            "namespace is gone.",
+            ("namespace",),
         )
         self.services = self._gauge(
             "llmservice_services", "LLMServices by the reason of their Ready condition.", ("reason",)
@@ -133,6 +152,15 @@ class Metrics:
         self.leader.set(1 if held else 0)
         for shard in range(count):
             self.shard_held.labels(str(shard)).set(1 if shard in held else 0)
+
+    def set_life(self, stage: Stage, sync: SyncState) -> None:
+        """Where this process stands, and how far its watches are."""
+        for each in Stage:
+            self.stage.labels(each.value).set(1 if each is stage else 0)
+        working = sync.working()
+        for namespace, forbidden in sync.forbidden():
+            self.watch_warm.labels(namespace or "").set(1 if namespace in working else 0)
+            self.watch_forbidden.labels(namespace or "").set(forbidden)
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:
         """A pod was asked how far it is; None: it said nothing."""

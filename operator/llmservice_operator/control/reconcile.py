@@ -141,7 +141,7 @@ async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     """The LLMService as it is now: a watch may lag, but not behind our own last write."""
     key = key_of(parent)
     memory = ctx.memory(key, parent.uid)
-    if parent.resource_version == memory.parent_version or ctx.is_current():
+    if parent.resource_version == memory.parent_version or ctx.is_current(key.namespace):
         return parent
     live = await ctx.kube.get(LLMSERVICE, *key)
     if live is None:
@@ -162,7 +162,7 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
         view(memory.applied),
         view(memory.declined | memory.refused),
         ctx.starts.reports(key),
-        frozenset(ctx.hidden),
+        ctx.hidden(key.namespace),
     )
     around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()), begun=memory.begun)
     decision = with_inherited(await decided(parent, around, ctx), parent.obj, around, ctx.now())

@@ -2,7 +2,8 @@
 
 A watch that lost its place lists again, and objects that vanished meanwhile send no event (kopf 1.45 keeps no list to
 compare with). So after such a relist, and every ten minutes whatever happens, one list is compared with the cache.
-Nothing is asked about single objects. The same comparison tells at the start when the cache is complete.
+Nothing is asked about single objects. The same comparison tells at the start when the cache is complete. Each namespace
+has its own, so that one which cannot be listed holds up no other.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen, newer
 from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.sync_state import SyncState
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Gone, KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 INTERVAL = 600.0
 AFTER_RELIST = 3.0
 """A relist sends its objects one by one; compare when they have come in."""
+AFTER_FAILURE = 30.0
+"""Seconds after which a comparison that failed is made again."""
 GRACE = 5.0
 """How long a watch may lag behind a list before the list is believed."""
 
@@ -61,14 +65,15 @@ def compare(cached: Listed, listed: Listed, list_version: str) -> Difference:
 
 
 class Resync:
-    """Runs `check`, now and then and on demand."""
+    """Runs `check` for one namespace, or (None) all together: now and then, and on demand."""
 
     def __init__(
         self,
         kube: KubeClient,
         cache: Cache,
         enqueue: Callable[[Key], None],
-        namespaces: Iterable[str | None],
+        namespace: str | None,
+        sync: SyncState,
         *,
         interval: float = INTERVAL,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -77,14 +82,13 @@ class Resync:
         self._kube = kube
         self._cache = cache
         self._enqueue = enqueue
-        self._namespaces = tuple(namespaces)
+        self._namespace, self._sync = namespace, sync
         self._interval = interval
         self._sleep, self._clock = sleep, clock
         self._heard_at = float("-inf")
         self._wake = asyncio.Event()
         self._arrived = asyncio.Event()
-        self.warm = asyncio.Event()
-        """Set as soon as the cache holds every LLMService that there was at the start."""
+        self._is_complete = False
 
     def arrived(self) -> None:
         """The watch brought something."""
@@ -97,32 +101,35 @@ class Resync:
 
     def relisted(self) -> None:
         """The watch listed: at the start, or since because it lost its place."""
-        if self.warm.is_set():
+        if self._is_complete:
             self._wake.set()
 
     async def run(self) -> None:
         """Wait for the cache to be complete, then compare for ever."""
-        for namespace in self._namespaces:
-            await self._wait_for(namespace)
-        self.warm.set()
+        await self._wait_until_complete()
+        self._is_complete = True
+        self._sync.synced(self._namespace, LLMSERVICE.full_name)
+        wait = self._interval
         while True:
-            await self._due()
+            await self._due(wait)
             try:
-                for namespace in self._namespaces:
-                    await self.check(namespace)
+                await self.check()
+                self._sync.synced(self._namespace, LLMSERVICE.full_name)
+                wait = self._interval
             except KubeError as error:
-                logger.warning("cannot compare LLMServices with the cluster, trying again later: %s", error)
+                self._sync.failed(self._namespace, LLMSERVICE.full_name, error)
+                wait = min(self._interval, AFTER_FAILURE)
 
-    async def _wait_for(self, namespace: str | None) -> None:
+    async def _wait_until_complete(self) -> None:
         """Until everything that one list shows is in the cache; a new list when that takes long."""
         while True:
             try:
-                listed, version = await self._list(namespace)
+                listed, version = await self._list()
             except KubeError as error:
-                logger.warning("cannot list LLMServices: %s", error)
+                self._sync.failed(self._namespace, LLMSERVICE.full_name, error)
                 await self._sleep(GRACE)
                 continue
-            missing = list(compare(self._cache.seen(PARENT, namespace), listed, version).missed)
+            missing = list(compare(self._cache.seen(PARENT, self._namespace), listed, version).missed)
             with contextlib.suppress(TimeoutError):
                 # One after the other: comparing all at each arrival would grow with the square of their number.
                 while missing:
@@ -141,48 +148,48 @@ class Resync:
             known is not None and known.uid == listed.uid and not newer(listed.resource_version, known.resource_version)
         )
 
-    async def _due(self) -> None:
-        """When the interval is over, or the watch listed again and what it listed has come in."""
+    async def _due(self, wait: float) -> None:
+        """When so many seconds are over, or the watch listed again and what it listed has come in."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._interval):
+            async with asyncio.timeout(wait):
                 await self._wake.wait()
             await self._sleep(AFTER_RELIST)
             self._wake.clear()
 
-    async def check(self, namespace: str | None) -> None:
-        """One namespace (None: all of them)."""
-        listed, version = await self._list(namespace)
-        found = compare(self._cache.seen(PARENT, namespace), listed, version)
+    async def check(self) -> None:
+        """Compare once."""
+        listed, version = await self._list()
+        found = compare(self._cache.seen(PARENT, self._namespace), listed, version)
         for (where, name), seen in found.vanished.items():
             for key in self._cache.remove(PARENT, where, name, seen.uid):
                 logger.info("LLMService %s/%s vanished while nobody watched", where, name)
                 self._enqueue(key)
         if found.missed:
-            await self._catch_up(namespace, listed, version)
+            await self._catch_up(listed, version)
 
-    async def _catch_up(self, namespace: str | None, listed: Listed, version: str) -> None:
+    async def _catch_up(self, listed: Listed, version: str) -> None:
         """Give the watch its time; what it still has not shown then is taken from a full list."""
         await self._sleep(GRACE)
-        if not compare(self._cache.seen(PARENT, namespace), listed, version).missed:
+        if not compare(self._cache.seen(PARENT, self._namespace), listed, version).missed:
             return
         logger.warning("the watch of LLMServices lags behind the cluster: reading all of them")
-        async for page in self._kube.list_pages(LLMSERVICE, namespace):
+        async for page in self._kube.list_pages(LLMSERVICE, self._namespace):
             for item in page.get("items") or ():
                 # Items of a list carry neither.
                 item = {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, **item}
                 for key in self._cache.update(PARENT, item):
                     self._enqueue(key)
 
-    async def _list(self, namespace: str | None) -> tuple[Listed, str]:
+    async def _list(self) -> tuple[Listed, str]:
         try:
-            return await self._list_once(namespace)
+            return await self._list_once()
         except Gone:  # the continue token grew too old between two pages
-            return await self._list_once(namespace)
+            return await self._list_once()
 
-    async def _list_once(self, namespace: str | None) -> tuple[Listed, str]:
+    async def _list_once(self) -> tuple[Listed, str]:
         listed: Listed = {}
         version = ""
-        async for page in self._kube.list_pages(LLMSERVICE, namespace, metadata_only=True):
+        async for page in self._kube.list_pages(LLMSERVICE, self._namespace, metadata_only=True):
             version = version or page["metadata"]["resourceVersion"]
             for item in page.get("items") or ():
                 metadata = item["metadata"]

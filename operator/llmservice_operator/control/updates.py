@@ -43,14 +43,21 @@ def waits_on(
 
 def why_waiting(turn: Turn) -> str:
     """The same words while others take their turns: a text that named them would be written for each of those."""
-    if turn.failed:
-        more = len(turn.failed) - _NAMED
-        named = ", ".join(turn.failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    if turn.failed or turn.failed_elsewhere:
         return (
-            f"The update of {named} failed, and the same may happen here. Edit or roll back what failed, or take its "
-            "annotation llmservice.dev/update-requested away, and the next one begins."
+            f"The update of {_failed(turn)} failed, and the same may happen here. Edit or roll back what failed, or "
+            "take its annotation llmservice.dev/update-requested away, and the next one begins."
         )
     return f"Other services are being updated, {turn.limit} at a time; this one's turn comes."
+
+
+def _failed(turn: Turn) -> str:
+    """Those of the namespace by name, and how many there are elsewhere."""
+    more = len(turn.failed) - _NAMED
+    named = [", ".join(turn.failed[:_NAMED]) + (f" and {more} more" if more > 0 else "")] if turn.failed else []
+    if count := turn.failed_elsewhere:
+        named.append("one service of another namespace" if count == 1 else f"{count} services of other namespaces")
+    return " and of ".join(named)
 
 
 def update_of(
@@ -94,12 +101,13 @@ class Updates:
         """Whether this one may begin; it has its turn then, until something else is told of it."""
         if not self._is_known or self._gained:
             self._learn(cache)
-        failed = tuple(sorted(str(k) for k, update in self._under_way.items() if update is Update.FAILED and k != key))
+        failed = [k for k, update in self._under_way.items() if update is Update.FAILED and k != key]
         is_granted = key in self._under_way or (not failed and len(self._under_way) < self.limit)
         if is_granted:
             self._under_way.setdefault(key, Update.UNDER_WAY)
             self._waiting.pop(key, None)
-        return Turn(is_granted, self.limit, failed)
+        own = tuple(sorted(k.name for k in failed if k.namespace == key.namespace))
+        return Turn(is_granted, self.limit, own, len(failed) - len(own))
 
     def tell(self, key: Key, update: Update | None) -> tuple[Key, ...]:
         """What became of one; those that should ask again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import os
@@ -15,33 +16,43 @@ from typing import Any
 import yaml
 
 from .errors import ConfigError
-from .exec_login import ExecToken, Login, log_in
+from .exec_login import ExecToken, Program
+from .single_flight import SingleFlight
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_MAX_AGE = 60.0
 
 
 class TokenSource:
-    """A bearer token; one from a file is read again every minute, since the kubelet renews it."""
+    """A bearer token; one from a file is read again every minute, since the kubelet renews it.
+
+    The file is read by a thread, for a disk may be slow, and nobody waits for it while there is a token.
+    """
 
     def __init__(self, token: str | None, path: Path | None, clock: Callable[[], float]) -> None:
         self._token = token
         self._path = path
         self._clock = clock
         self._read_at: float | None = None
+        self._flight = SingleFlight(self._fetch)
 
-    def __call__(self) -> str | None:
+    async def __call__(self) -> str | None:
         """The token to send now."""
-        if self._path is None:
-            return self._token
+        if self._path is not None:
+            if self._read_at is None:
+                await self._flight.wait()
+            elif self._clock() - self._read_at >= TOKEN_MAX_AGE:
+                self._flight.start()
+        return self._token
+
+    async def _fetch(self) -> None:
         now = self._clock()
-        if self._read_at is None or now - self._read_at >= TOKEN_MAX_AGE:
+        if self._path is not None:
             try:
-                self._token = self._path.read_text().strip()
-            except OSError as error:
+                self._token = (await asyncio.to_thread(self._path.read_text)).strip()
+            except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"cannot read the token: {error}") from error
             self._read_at = now
-        return self._token
 
     def forget(self) -> None:
         """Have the file read again at the next use: the server did not accept what we sent."""
@@ -130,11 +141,12 @@ def from_kubeconfig(path: Path, *, context: str | None, clock: Callable[[], floa
             f"user {scope['user']!r} of {path} authenticates by {', '.join(sorted(unsupported))}, not supported here",
             remedy="use a kubeconfig with a token or a client certificate (kubectl create token)",
         )
-    login = log_in(user["exec"], path) if user.get("exec") else None
+    program = Program(user["exec"], path) if user.get("exec") else None
+    login = program.run() if program else None
     return Credentials(
         server=str(cluster["server"]).rstrip("/"),
         namespace=str(scope.get("namespace") or "default"),
-        token=_token(user, path, clock, login),
+        token=ExecToken(program.run_beside, _utc_now, login) if program and login else _token(user, path, clock),
         ca=_material(cluster, "certificate-authority", path),
         client_certificate=login.certificate if login else _material(user, "client-certificate", path),
         client_key=login.key if login else _material(user, "client-key", path),
@@ -142,11 +154,11 @@ def from_kubeconfig(path: Path, *, context: str | None, clock: Callable[[], floa
     )
 
 
-def _token(
-    user: Mapping[str, Any], path: Path, clock: Callable[[], float], login: Login | None
-) -> TokenSource | ExecToken:
-    if login is not None:
-        return ExecToken(lambda: log_in(user["exec"], path), lambda: datetime.datetime.now(datetime.UTC), login)
+def _utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _token(user: Mapping[str, Any], path: Path, clock: Callable[[], float]) -> TokenSource:
     token_file = user.get("tokenFile")
     return TokenSource(user.get("token"), path.parent / token_file if token_file else None, clock)
 

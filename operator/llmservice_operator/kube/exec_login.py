@@ -5,20 +5,26 @@ Shapes: https://kubernetes.io/docs/reference/config-api/client-authentication.v1
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import json
 import os
+import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
+from .single_flight import SingleFlight
 
 PLUGIN_SECONDS = 60.0
 EARLY = datetime.timedelta(seconds=30)
-"""A token is renewed so long before it ends: a request under way should not outlive it."""
+"""A token is renewed so long before it ends."""
+LAST = datetime.timedelta(seconds=5)
+"""So long before it ends it is sent no more: a request under way should not outlive it."""
 
 
 @dataclass(frozen=True)
@@ -31,55 +37,101 @@ class Login:
     expires: datetime.datetime | None = None
 
     def is_over(self, now: datetime.datetime) -> bool:
-        """Whether another one is needed."""
+        """Whether another one is to be fetched."""
         return self.expires is not None and now >= self.expires - EARLY
+
+    def has_ended(self, now: datetime.datetime) -> bool:
+        """Whether this one is of no use any more."""
+        return self.expires is not None and now >= self.expires - LAST
 
 
 class ExecToken:
-    """The program's token; it is run again when its token ends, or when the server did not accept it."""
+    """The program's token; it is run again when its token is about to end, or when the server did not accept it.
 
-    def __init__(self, run: Callable[[], Login], now: Callable[[], datetime.datetime], first: Login) -> None:
+    It runs as a process of its own while the event loop goes on, one at a time, and is not waited for while the token
+    that there is still holds.
+    """
+
+    def __init__(self, run: Callable[[], Awaitable[Login]], now: Callable[[], datetime.datetime], first: Login) -> None:
         self._run, self._now = run, now
         self._login: Login | None = first
+        self._flight = SingleFlight(self._fetch)
 
-    def __call__(self) -> str | None:
-        """The token to send now."""
-        if self._login is None or self._login.is_over(self._now()):
-            self._login = self._run()
-        return self._login.token
+    async def __call__(self) -> str | None:
+        """The token to send now; ConfigError where the program gives none."""
+        now, known = self._now(), self._login
+        if known is None or known.has_ended(now):
+            await self._flight.wait()
+        elif known.is_over(now):
+            self._flight.start()
+        return self._login.token if self._login is not None else None
 
     def forget(self) -> None:
         """Ask the program again at the next use."""
         self._login = None
 
+    async def _fetch(self) -> None:
+        self._login = await self._run()
 
-def log_in(plugin: Mapping[str, Any], kubeconfig: Path, environ: Mapping[str, str] = os.environ) -> Login:
-    """Run the program of a kubeconfig's `exec`; ConfigError says what it printed, or how to install it."""
-    command, version = str(plugin.get("command", "")), str(plugin.get("apiVersion", ""))
-    if os.sep in command:
-        command = str(kubeconfig.parent / command)
-    # Only what may be printed goes in: the program itself asks whoever it needs to.
-    info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    added = {str(item["name"]): str(item["value"]) for item in plugin.get("env") or ()}
-    environment = {**environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-    try:
-        done = subprocess.run(
-            [command, *map(str, plugin.get("args") or ())],
-            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLUGIN_SECONDS,
-            check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        hint = str(plugin.get("installHint") or "").strip()
-        raise ConfigError(
-            f"the login program {command!r} of {kubeconfig} cannot be run: {error}",
-            remedy=hint or "install it, or use a kubeconfig with a token or a client certificate",
-        ) from error
-    if done.returncode != 0:
-        raise ConfigError(
-            f"the login program {command!r} of {kubeconfig} ended with {done.returncode}: {done.stderr.strip()[-500:]}",
-            remedy="log in with it first, as `kubectl get namespaces` would need too",
+
+class Program:
+    """The program of a kubeconfig's `exec`; ConfigError says what it printed, or how to install it."""
+
+    def __init__(self, plugin: Mapping[str, Any], kubeconfig: Path, environ: Mapping[str, str] = os.environ) -> None:
+        command, version = str(plugin.get("command", "")), str(plugin.get("apiVersion", ""))
+        self._command = str(kubeconfig.parent / command) if os.sep in command else command
+        # Only what may be printed goes in: the program itself asks whoever it needs to.
+        info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+        added = {str(item["name"]): str(item["value"]) for item in plugin.get("env") or ()}
+        self._environment = {**environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        self._arguments = [self._command, *map(str, plugin.get("args") or ())]
+        self._hint, self._kubeconfig = str(plugin.get("installHint") or "").strip(), kubeconfig
+
+    def run(self) -> Login:
+        """Wait for it: at the start, when there is nothing else to do."""
+        try:
+            done = subprocess.run(
+                self._arguments, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=PLUGIN_SECONDS, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise self._not_run(error) from error
+        return self._login(done.returncode, done.stdout, done.stderr)
+
+    async def run_beside(self) -> Login:
+        """The same while everything else goes on; its process group is killed when nobody waits for it any more."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._arguments, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise self._not_run(error) from error
+        try:
+            async with asyncio.timeout(PLUGIN_SECONDS):
+                out, err = await process.communicate()
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, TimeoutError):
+                raise self._not_run(f"no answer within {PLUGIN_SECONDS:.0f} s") from error
+            raise
+        return self._login(process.returncode, out, err)
+
+    def _not_run(self, why: object) -> ConfigError:
+        return ConfigError(
+            f"the login program {self._command!r} of {self._kubeconfig} cannot be run: {why}",
+            remedy=self._hint or "install it, or use a kubeconfig with a token or a client certificate",
         )
-    return _login(done.stdout, command)
+
+    def _login(self, code: int | None, out: bytes, err: bytes) -> Login:
+        if code != 0:
+            said = err.decode(errors="replace").strip()[-500:]
+            raise ConfigError(
+                f"the login program {self._command!r} of {self._kubeconfig} ended with {code}: {said}",
+                remedy="log in with it first, as `kubectl get namespaces` would need too",
+            )
+        return _login(out.decode(errors="replace"), self._command)
 
 
 def _login(text: str, command: str) -> Login:

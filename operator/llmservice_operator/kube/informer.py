@@ -32,10 +32,10 @@ WATCH_SECONDS = 600
 SILENCE = 90.0
 """Seconds after which a watch that brings nothing is taken for dead: a bookmark comes every minute."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+LONGEST_PAUSE_WITHOUT_RIGHT = 30.0
+"""A right comes back when somebody grants it: soon enough to wait for, seldom enough not to fill an audit log."""
 BREATH = 32
 """Events in a row after which others have their turn."""
-TRIES = 3
-"""Refusals at the start after which a kind that can be done without is."""
 
 
 class Sink(Protocol):
@@ -64,41 +64,38 @@ class Informer:
         selector: str,
         sink: Sink,
         *,
+        told: Callable[[KubeError | None], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: Callable[[], float] = random.random,
     ) -> None:
         self._transport, self._resource, self._namespace = transport, resource, namespace
         self._params = {"labelSelector": selector} if selector else {}
+        self._told = told
+        """Called with None whenever everything that there was has been seen and a watch goes on from there, and with
+        the error of each try that failed."""
         self._sink, self._sleep, self._rng = sink, sleep, rng
         self._version: str | None = None
         self._pauses = 0
-        self.complete = asyncio.Event()
-        """Set as soon as everything that there was at the start has been seen."""
 
-    async def run(self, *, is_dispensable: bool = False) -> None:
-        """For ever; Forbidden where a kind that can be done without may not be listed at the start."""
-        refusals = 0
+    async def run(self) -> None:
+        """For ever; what fails is told and tried again."""
         while True:
             try:
                 if self._version is None:
                     self._version = await self._list()
-                    self.complete.set()
                 if not await self._watch(self._version):
-                    await self._pause()
+                    await self._pause(LONGEST_PAUSE)
             except Gone:
                 self._version = None
-                await self._pause()
+                await self._pause(LONGEST_PAUSE)
             except KubeError as error:
-                refusals += isinstance(error, Forbidden)
-                # An API server that starts may refuse for some seconds what it grants later.
-                if is_dispensable and refusals >= TRIES and not self.complete.is_set():
-                    raise
-                logger.warning("cannot watch %s: %s", self._resource.full_name, error)
-                await self._pause()
+                self._told(error)
+                is_forbidden = isinstance(error, Forbidden)
+                await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_forbidden else LONGEST_PAUSE)
 
-    async def _pause(self) -> None:
+    async def _pause(self, longest: float) -> None:
         """Longer each time, until a watch brings something."""
-        full = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._pauses, 10))
+        full = min(longest, FIRST_PAUSE * 2.0 ** min(self._pauses, 10))
         self._pauses += 1
         await self._sleep(full * (0.5 + self._rng() / 2))
 
@@ -130,7 +127,9 @@ class Informer:
             "timeoutSeconds": str(WATCH_SECONDS),
         }
         path, count = self._resource.path(self._namespace), 0
-        lines = self._transport.lines(self._resource, path, params=params, silence=SILENCE)
+        lines = self._transport.lines(
+            self._resource, path, params=params, silence=SILENCE, opened=lambda: self._told(None)
+        )
         async with contextlib.aclosing(lines):
             async for line in lines:
                 self._take(orjson.loads(line))

@@ -86,6 +86,9 @@ class Terms:
     def wanted(self) -> None:
         """It is ours, and another process asks for it."""
 
+    def tried(self, error: KubeError | None) -> None:
+        """The API server answered a try to take or to keep it (None), or this came instead."""
+
 
 class Lease:
     """One candidate, for one reign. `run` campaigns, then renews until it is stopped or has lost."""
@@ -203,8 +206,10 @@ class Lease:
             if live is not None and not self._is_free(live):
                 if self._terms.asks():
                     await self._request("update", _annotated(live, {WANTED_ANNOTATION: self.identity}))
+                self._terms.tried(None)
                 return False
             if not self._is_our_turn():
+                self._terms.tried(None)
                 return False
             split = self._split_to_say(live)
             if live is None:
@@ -214,11 +219,14 @@ class Lease:
                 spec = self._taken_over(live.get("spec") or {})
                 taken = await self._request("update", {**_annotated(live, marks), "spec": spec})
         except Conflict:
+            self._terms.tried(None)
             return False  # another candidate was faster
         except KubeError as error:
+            self._terms.tried(error)
             logger.warning("cannot campaign for the lease %s/%s: %s", self.namespace, self.name, error)
             self._was_answered = False
             return False
+        self._terms.tried(None)
         self._held, self._renewed_at = taken, started
         self._lost = self._released  # what never began was not lost: one that slept until now campaigns on
         self._in_force_at = self._clock() + self.timing.duration if split else None
@@ -277,8 +285,10 @@ class Lease:
         except Conflict:
             return False  # somebody touched it: the next try reads it and sees whether we still hold it
         except KubeError as error:
+            self._terms.tried(error)
             logger.warning("cannot renew the lease %s/%s: %s", self.namespace, self.name, error)
             return False
+        self._terms.tried(None)
         if self._left() > 0:
             self._renewed_at = started
             self._in_force_at = None if is_due else self._in_force_at

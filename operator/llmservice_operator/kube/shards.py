@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from .errors import ApiError, Forbidden, Invalid, KubeError, NotFound, Unauthorized
 from .lease import Lease, LeaseTiming, Outcome, Terms, split_of, wanted_by
 from .partition import Standing, shard_of, shard_to_ask_for
 from .transport import Transport
@@ -79,6 +80,8 @@ class Shards:
         self._stopping = False
         self._duties: Duties | None = None
         self._hand_overs: set[asyncio.Task[None]] = set()
+        self._errors: dict[int, KubeError | None] = {}
+        """What came of the last try, of those that were tried."""
 
     # What may be done
 
@@ -95,6 +98,18 @@ class Shards:
     def held(self) -> Collection[int]:
         """Shards whose services this process works on, now."""
         return [shard for shard in sorted(self._acting) if self._leases[shard].is_leader]
+
+    def problem(self) -> str | None:
+        """Why this process would never get a Lease; None: it has some, or waits for its turn."""
+        for shard, error in sorted(self._errors.items()):
+            if isinstance(error, Forbidden) and error.right:
+                where = f"{self._namespace}/{lease_name(self._name, shard)}"
+                return f"missing right: {error.right}, for the Lease {where}"
+            if isinstance(error, NotFound | Invalid | Unauthorized):
+                return f"the Lease cannot be asked for: {error.message}"
+        if len(self._errors) < self.count:
+            return "the Lease was not asked for yet"
+        return None
 
     # The campaign
 
@@ -179,6 +194,11 @@ class Shards:
             is_ours = self._split == str(self.count)
             self._in_force_until = asked_at + self.timing.renew_deadline if is_ours else float("-inf")
 
+    def tried(self, shard: int, error: KubeError | None) -> None:
+        """A Lease was asked for, or renewed. No answer says nothing new."""
+        if error is None or isinstance(error, ApiError):
+            self._errors[shard] = error
+
     def in_force_for(self) -> float:
         """Seconds for which no other split can be in force: whoever makes one pauses longer than that."""
         return self._in_force_until - self._clock()
@@ -230,6 +250,9 @@ class _OfShard(Terms):
 
     def wanted(self) -> None:
         self._shards.wanted(self._shard)
+
+    def tried(self, error: KubeError | None) -> None:
+        self._shards.tried(self._shard, error)
 
 
 def lease_name(name: str, shard: int) -> str:

@@ -95,22 +95,30 @@ class Transport:
         return raw.decode(errors="replace")
 
     async def lines(
-        self, resource: Resource, path: str, *, params: Mapping[str, str], silence: float
+        self,
+        resource: Resource,
+        path: str,
+        *,
+        params: Mapping[str, str],
+        silence: float,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes, None]:
-        """An answer that goes on, line by line, until the server ends it.
+        """An answer that goes on, line by line, until the server ends it; `opened` is called when it begins.
 
         Unreachable where it breaks off, or says nothing for `silence` seconds.
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        signed = await self._signed({}, REQUEST_TIMEOUT)
         try:
             async with self._open().request(
-                "GET", self.credentials.server + path, params=params, headers=self._signed({}), timeout=patience
+                "GET", self.credentials.server + path, params=params, headers=signed, timeout=patience
             ) as response:
                 if response.status >= 400:
                     self._refused(response.status)
                     raise failure(
                         response.status, await response.read(), right=f"watch {resource.full_name}", retry_after=None
                     )
+                opened()
                 rest: list[bytes] = []
                 async for chunk in response.content.iter_any():
                     first, *others = chunk.split(b"\n")
@@ -136,8 +144,14 @@ class Transport:
             raise RuntimeError("the transport is not open: use `async with`")
         return self._session
 
-    def _signed(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        token = self.credentials.token()
+    async def _signed(self, headers: Mapping[str, str], seconds: float) -> Mapping[str, str]:
+        try:
+            async with asyncio.timeout(seconds):
+                token = await self.credentials.token()
+        except TimeoutError as error:
+            raise Unreachable(
+                f"no credentials within {seconds:.1f} s", remedy="see why the login program or the token's file hangs"
+            ) from error
         return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
     async def _patiently(
@@ -178,7 +192,7 @@ class Transport:
         headers: Mapping[str, str],
         seconds: float,
     ) -> bytes:
-        sent = self._signed(headers)
+        sent = await self._signed(headers, seconds)
         started = self._clock()
         code = 0
         try:

@@ -61,6 +61,8 @@ class Beside:
     """Where they are; None: nobody looked."""
     pod_spec: Json | None = None
     """What the pods of the Deployment are made from."""
+    namespace: str = ""
+    """Of the service: what others' pods are called is not told to it."""
 
 
 NOTHING = Beside({})
@@ -179,7 +181,7 @@ def _unplaced(found: Trouble, before: Trouble | None, now: str, beside: Beside) 
     reason = scheduling.reason_of(told, scheduling.is_taint(beside.room, beside.pod_spec))
     if before is not None and before.reason is reason:
         since = before.since
-    message = scheduling.message_of(told, reason, beside.wanted, beside.room)
+    message = scheduling.message_of(told, reason, beside.wanted, beside.room, beside.namespace)
     return replace(found, reason=reason, message=message, remedy=REASONS[reason].remedy, evidence=told, since=since)
 
 

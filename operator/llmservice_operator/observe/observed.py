@@ -57,7 +57,9 @@ class Turn:
     is_granted: bool
     limit: int = 1
     failed: tuple[str, ...] = ()
-    """NAMESPACE/NAME of services whose update failed: until that is seen to, no other one begins."""
+    """Names of the namespace's own services whose update failed: until that is seen to, no other one begins."""
+    failed_elsewhere: int = 0
+    """How many of other namespaces did: their names are not this namespace's to know."""
 
 
 @dataclass(frozen=True, slots=True)

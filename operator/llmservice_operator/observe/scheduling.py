@@ -1,4 +1,7 @@
-"""Why the scheduler places no pod: the reason that its words call for, and who holds the GPUs that are missing."""
+"""Why the scheduler places no pod: the reason that its words call for, and who holds the GPUs that are missing.
+
+Whoever may read a service's status need not know what runs in other namespaces: that is told as counts only.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.planner.room import Holder, NodeRoom, Room, free_gpus, holders, nodes_for
+from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for
 
 _HOLDERS_TOLD = 8
 _PRODUCTS_TOLD = 8
@@ -67,16 +70,16 @@ def _kinds(causes: Iterable[str]) -> frozenset[Reason]:
     return frozenset(reason for reason, pattern in _KINDS if any(pattern.search(cause) for cause in causes))
 
 
-def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None) -> str:
+def message_of(causes: Iterable[str], reason: Reason, wanted: Wanted | None, room: Room | None, namespace: str) -> str:
     """What no node has, and for GPUs what there is of them, where somebody looked."""
     message = "No node has room for a pod of this service: " + "; ".join(causes) + "."
     if reason is not Reason.INSUFFICIENT_GPUS or wanted is None or room is None:
         return message
-    return f"{message} {gpus_text(wanted, room)}"
+    return f"{message} {gpus_text(wanted, room, namespace)}"
 
 
-def gpus_text(wanted: Wanted, room: Room) -> str:
-    """How many are free, of which product, and who holds the others."""
+def gpus_text(wanted: Wanted, room: Room, namespace: str) -> str:
+    """How many are free, of which product, and who holds the others, as somebody in `namespace` may know it."""
     asked = f"A pod asks for {wanted.count} {wanted.resource}"
     if room.unknown is not None:
         return f"{asked}; how many are free is not known, since {room.unknown}."
@@ -84,8 +87,7 @@ def gpus_text(wanted: Wanted, room: Room) -> str:
     if not having:
         return f"{asked}; no node that takes pods has any."
     parts = [asked, f"free are {_products(free_gpus(room, wanted.resource))}", _on_one_node(having, wanted)]
-    held = holders(having)
-    parts.append(f"held by {_names(held)}" if held else "nobody holds any")
+    parts.append(_holders(held(having, namespace)))
     return "; ".join(parts) + "."
 
 
@@ -100,9 +102,15 @@ def _on_one_node(having: Iterable[NodeRoom], wanted: Wanted) -> str:
     return f"at most {most} on one node"
 
 
-def _names(held: tuple[Holder, ...]) -> str:
-    told = [f"{holder.namespace}/{holder.name} ({holder.count})" for holder in held[:_HOLDERS_TOLD]]
-    return ", ".join([*told, *_others(len(held) - len(told), "others")])
+def _holders(found: Held) -> str:
+    told = [f"{name} ({count})" for name, count in found.own[:_HOLDERS_TOLD]]
+    told += _others(len(found.own) - len(told), "others of this namespace")
+    if found.pods:
+        pods = f"{found.pods} pod{'s' if found.pods > 1 else ''}"
+        told.append(
+            f"{pods} of {found.namespaces} other namespace{'s' if found.namespaces > 1 else ''} ({found.elsewhere})"
+        )
+    return f"held by {', '.join(told)}" if told else "nobody holds any"
 
 
 def _others(count: int, what: str) -> Iterator[str]:

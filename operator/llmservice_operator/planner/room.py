@@ -33,6 +33,19 @@ class Holder:
     name: str
     """The LLMService, else what the pods belong to, else the pod."""
     count: int
+    """What one pod has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Who has accelerators, as the namespace of a service may know it: what runs elsewhere is not named."""
+
+    own: tuple[tuple[str, int], ...]
+    """Of this namespace by name, those with the most first."""
+    elsewhere: int
+    """What pods of all other namespaces have together."""
+    pods: int
+    namespaces: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +118,20 @@ def free_gpus(room: Room, resource: str) -> dict[str | None, int]:
     return dict(found)
 
 
-def holders(nodes: Iterable[NodeRoom]) -> tuple[Holder, ...]:
-    """Who has how many on these nodes together, those with the most first."""
-    found: Counter[tuple[str, str]] = Counter()
+def held(nodes: Iterable[NodeRoom], namespace: str) -> Held:
+    """Who has how many on these nodes together, as this namespace may know it."""
+    own: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    pods = 0
     for node in nodes:
         for holder in node.holders:
-            found[holder.namespace, holder.name] += holder.count
-    most_first = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Holder(namespace, name, count) for (namespace, name), count in most_first)
+            if holder.namespace == namespace:
+                own[holder.name] += holder.count
+            else:
+                others[holder.namespace] += holder.count
+                pods += 1
+    most_first = sorted(own.items(), key=lambda item: (-item[1], item[0]))
+    return Held(tuple(most_first), others.total(), pods, len(others))
 
 
 def requests_of(pod_spec: Json) -> dict[str, Decimal]:

@@ -9,7 +9,8 @@ PLACE = Group(
     docs={
         "InsufficientGPUs": ReasonDoc(
             "No node has as many free GPUs as a pod of this service needs. The message says how many are free, of "
-            "which product, and who holds the others; it is brought up to date once a minute.",
+            "which product, and who holds the others: services of its namespace by name, pods of other namespaces as a "
+            "number; it is brought up to date once a minute.",
             "Free GPUs, add nodes with them, or ask for less: spec.parallelism, spec.scaling.replicas, or another "
             "spec.accelerator.product.",
             look="The message; `kubectl describe nodes` lists who asks for how much.",

@@ -1,0 +1,172 @@
+"""How far the watches are: for each namespace, and each part that has to be watched there, what is synced or missing.
+
+Each namespace becomes warm by itself, as soon as all its parts are synced; from then on its services may be worked on.
+A namespace that is gone or whose Role is gone holds up no other. What the API server answers to the watches is the only
+source: nothing is asked about rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from llmservice_operator.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooMany,
+)
+from llmservice_operator.kube.resources import LLMSERVICE, Resource
+
+logger = logging.getLogger(__name__)
+
+WATCH = "watch of LLMServices"
+"""The part that kopf is; the others are named like their resources."""
+NO_CRD = f"the CRD {LLMSERVICE.full_name} is not installed; waiting for it"
+_PASSING = (Conflict, Gone, ServerError, TooMany)
+_NAMED = 20
+
+
+def problem_of(error: KubeError) -> str:
+    """One line that names the right, or else says what is wrong."""
+    if isinstance(error, Forbidden) and error.right:
+        return f"missing right: {error.right}"
+    return " ".join(str(error).split())
+
+
+def is_lasting(error: KubeError) -> bool:
+    """Whether somebody has to do something, unlike with an API server that is busy or away."""
+    return isinstance(error, ApiError) and not isinstance(error, _PASSING)
+
+
+@dataclass(slots=True)
+class _Part:
+    is_synced: bool = False
+    problem: str = ""
+    cause: type | None = None
+    is_forbidden: bool = False
+    is_lasting: bool = False
+
+
+class SyncState:
+    """Told by the watches, asked by whoever acts and by /readyz.
+
+    `namespaces` are those that are watched, or (None,) for all together; `on_warm` is called once for each, `on_hidden`
+    whenever the kinds change that a namespace is worked on without.
+    """
+
+    def __init__(
+        self,
+        namespaces: Iterable[str | None],
+        resources: Iterable[Resource],
+        *,
+        on_warm: Callable[[str | None], None] = lambda _: None,
+        on_hidden: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        names = (WATCH, *(resource.full_name for resource in resources))
+        self._parts = {namespace: {name: _Part() for name in names} for namespace in namespaces}
+        self._hidden: dict[str | None, frozenset[str]] = dict.fromkeys(self._parts, frozenset())
+        self._warm: set[str | None] = set()
+        self._on_warm, self._on_hidden = on_warm, on_hidden
+        self.listable = asyncio.Event()
+        """Set as soon as the LLMServices of one namespace may be listed."""
+        self.settled = asyncio.Event()
+        """Set as soon as one namespace is warm, and each other one is too or cannot be for now."""
+
+    # What the watches tell
+
+    def synced(self, namespace: str | None, part: str) -> None:
+        """Everything that there was has been seen, and what changes is coming in."""
+        state = self._parts[namespace][part]
+        if state.problem:
+            logger.info("%s%s is watched again", _where(namespace), part)
+        self._parts[namespace][part] = _Part(is_synced=True)
+        self._weigh(namespace)
+
+    def failed(self, namespace: str | None, part: str, error: KubeError | str) -> None:
+        """It cannot be watched now. Logged when the kind of the problem changes, and not at each try."""
+        known = self._parts[namespace][part]
+        problem, lasts = (error, True) if isinstance(error, str) else (problem_of(error), is_lasting(error))
+        if isinstance(error, NotFound):
+            problem = NO_CRD
+        if not known.problem or known.cause is not type(error):
+            logger.warning("%scannot watch %s: %s", _where(namespace), part, problem if lasts else error)
+        self._parts[namespace][part] = _Part(
+            is_synced=known.is_synced,
+            problem=problem,
+            cause=type(error),
+            is_forbidden=isinstance(error, Forbidden),
+            is_lasting=lasts,
+        )
+        self._weigh(namespace)
+
+    def hide(self, namespace: str | None, resource: Resource) -> None:
+        """A kind that can be done without may not be listed; `show` takes it back."""
+        self._set_hidden(namespace, self._hidden[namespace] | {resource.kind})
+        self._parts[namespace][resource.full_name] = _Part(is_synced=True)
+        self._weigh(namespace)
+
+    def show(self, namespace: str | None, resource: Resource) -> None:
+        """It may be listed, and is synced."""
+        self.synced(namespace, resource.full_name)
+        self._set_hidden(namespace, self._hidden[namespace] - {resource.kind})
+
+    # What others ask
+
+    def is_warm(self, namespace: str) -> bool:
+        """Whether services of this namespace may be worked on."""
+        return self._scope(namespace) in self._warm
+
+    def hidden(self, namespace: str) -> frozenset[str]:
+        """Kinds that are not seen in this namespace, and that can be done without."""
+        return self._hidden.get(self._scope(namespace), frozenset())
+
+    def working(self) -> Collection[str | None]:
+        """Namespaces that are warm, with nothing in the way that lasts."""
+        return [namespace for namespace in self._warm if not any(p.is_lasting for p in self._of(namespace))]
+
+    def forbidden(self) -> Iterator[tuple[str | None, int]]:
+        """For each namespace the number of parts that the operator has no right to watch."""
+        for namespace, parts in self._parts.items():
+            yield namespace, sum(part.is_forbidden for part in parts.values())
+
+    def problems(self) -> list[str]:
+        """One line for each namespace and problem; of a namespace that only takes its time, what is still to come."""
+        lines = [line for namespace in self._parts for line in self._problems_of(namespace)]
+        more = len(lines) - _NAMED
+        return lines if more <= 0 else [*lines[:_NAMED], f"and {more} more"]
+
+    def _problems_of(self, namespace: str | None) -> Iterator[str]:
+        where = _where(namespace)
+        yield from dict.fromkeys(where + part.problem for part in self._of(namespace) if part.problem)
+        awaited = [name for name, p in self._parts[namespace].items() if not p.is_synced and not p.problem]
+        if awaited and namespace not in self._warm:
+            yield f"{where}not synced yet: {', '.join(awaited)}"
+
+    def _of(self, namespace: str | None) -> Collection[_Part]:
+        return self._parts[namespace].values()
+
+    def _scope(self, namespace: str) -> str | None:
+        return namespace if namespace in self._parts else None
+
+    def _set_hidden(self, namespace: str | None, kinds: frozenset[str]) -> None:
+        if kinds != self._hidden[namespace]:
+            self._hidden[namespace] = kinds
+            self._on_hidden(namespace)
+
+    def _weigh(self, namespace: str | None) -> None:
+        if namespace not in self._warm and all(part.is_synced for part in self._of(namespace)):
+            self._warm.add(namespace)
+            self._on_warm(namespace)
+        if self._warm and all(ns in self._warm or any(p.problem for p in self._of(ns)) for ns in self._parts):
+            self.settled.set()
+
+
+def _where(namespace: str | None) -> str:
+    return "" if namespace is None else f"namespace {namespace}: "

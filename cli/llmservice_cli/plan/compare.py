@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
@@ -22,6 +22,9 @@ from .markdown import table as markdown_table
 from .questions import Question
 from .refusals import precision, within_model
 from .screen import VERDICT_STYLES, Row
+
+if TYPE_CHECKING:
+    from llmservice_operator.api.engine import KVCache
 
 Json = dict[str, Any]
 
@@ -45,7 +48,7 @@ class Precision:
     """A column: what weights and KV cache are held in."""
 
     weights: str
-    kv_cache: str
+    kv_cache: KVCache
 
     @property
     def label(self) -> str:

@@ -20,6 +20,7 @@ from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.template import pod_template
 from llmservice_operator.control import updates
 from llmservice_operator.control.attention import again, lack_of
 from llmservice_operator.control.children import applies, in_the_way, looked, needless_budget, prunes
@@ -201,7 +202,8 @@ def _keep_back(
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=_endpoint(service) | (_served_names(previous) if observed.deployment is not None else {}),
-        effective=(observed.deployment and previous.get("effective")) or effective(service, settings),
+        effective=(observed.deployment and previous.get("effective"))
+        or effective(service, pod_template(service, settings)),
         fitness=outcome.fitness,
         plan=outcome.plan,
         model=outcome.model,
@@ -307,7 +309,7 @@ def _verdict(
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=_endpoint(service),
-        effective=effective(service, case.settings, choice.chosen),
+        effective=effective(service, choice.template, choice.chosen),
         fitness=outcome.fitness,
         plan=outcome.plan,
         model=outcome.model,

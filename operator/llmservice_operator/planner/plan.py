@@ -88,6 +88,7 @@ class Request:
     """None: the model's own longest."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    chunked_prefill: bool | None = None
     block_size: int | None = None
     enforce_eager: bool = False
     cuda_graphs: CudaGraphs | None = None

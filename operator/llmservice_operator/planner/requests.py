@@ -51,6 +51,7 @@ def request_of(
         max_model_len=batching.max_model_len,
         max_num_seqs=batching.max_num_seqs,
         max_num_batched_tokens=batching.max_num_batched_tokens,
+        chunked_prefill=batching.chunked_prefill,
         block_size=batching.block_size,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),

@@ -19,7 +19,7 @@ from tests.unit.decide_world import QWEN_7B, SETTINGS, World, an_llmservice, spe
 Json = dict[str, Any]
 
 V31 = "vllm/vllm-openai:v0.31.0"
-OWN_IMAGE = {"runtime": {"image": V31}}
+OWN_IMAGE: Json = {"runtime": {"image": V31}}
 FACTS = {"uri": "hf://a/b", "architecture": {"numAttentionHeads": 28, "numKeyValueHeads": 4}}
 
 
@@ -134,7 +134,7 @@ TABLES: dict[str, tuple[Tables, Json, Json, str]] = {
 }
 
 
-@pytest.fixture(params=TABLES.values(), ids=TABLES)
+@pytest.fixture(params=[pytest.param(row, id=name) for name, row in TABLES.items()])
 def outdated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[World, str]:
     """A service that serves, under an operator that would refuse it; and the field that it names."""
     change, sections, settings, field = request.param

@@ -41,7 +41,7 @@ def served(cluster: Cluster) -> Iterator[dict[str, str]]:
         cluster.apply(quick(name, **placed), namespace)
     cluster.apply(quick(EDITED), NAMESPACE)
     cluster.apply(idle(DEFAULTED, fitPolicy="Ignore"), NAMESPACE)
-    old = {"image": STAND_IN_IMAGE, "version": next_version.FORGOTTEN}
+    old = {"image": STAND_IN_IMAGE, "version": f"{next_version.FORGOTTEN}.0"}
     cluster.apply(idle(FORGOTTEN, fitPolicy="Ignore", runtime=old), NAMESPACE)
     for name in (DEFAULTED, FORGOTTEN):
         cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)

@@ -12,7 +12,7 @@ from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner import checks, compatibility, versions
+from llmservice_operator.planner import compatibility, versions
 
 from tests.unit.decide_world import QWEN_7B, SETTINGS, World, an_llmservice, spec
 
@@ -113,7 +113,7 @@ def another_flag_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def problems(*_: object) -> tuple[Problem, ...]:
         return (Problem("spec.runtime.extraArgs", "it knows no --x.", "Remove it.", Reason.UNKNOWN_FLAG),)
 
-    monkeypatch.setattr(checks.versions, "problems", problems)
+    monkeypatch.setattr(versions, "problems", problems)
 
 
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:

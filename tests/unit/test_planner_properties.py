@@ -15,6 +15,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.plan import GIB, Adapters, Device, Draft, Fit, Plan, Request
 from llmservice_operator.planner.remedies import MOST, with_remedies
+from llmservice_operator.planner.served import unserved
 from llmservice_operator.planner.weights import weigh
 
 WORST_FIRST = (Fit.DOES_NOT_FIT, Fit.TIGHT, Fit.FITS)
@@ -135,7 +136,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (None,)) -> Case:
-    """What a spec or the command line can ask."""
+    """What a spec or the command line can ask, and vLLM serves where there is memory."""
     config = draw(configs(*families))
     model = config_json.read(config)
     sequences = draw(st.one_of(st.none(), st.integers(1, 4096)))
@@ -158,7 +159,9 @@ def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (N
         "adapters": draw(st.sampled_from([None, None, Adapters(4, 64)])),
         "vllm_version": draw(st.sampled_from(versions)),
     }
-    return Case(config, asked)
+    case = Case(config, asked)
+    assume(unserved(case.request) is None)
+    return case
 
 
 def _ranks(model: Architecture) -> list[int]:

@@ -12,6 +12,7 @@ from llmservice_operator.planner import memory
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+from llmservice_operator.planner.served import unserved
 
 from llmservice_cli.errors import ExitCode
 
@@ -197,7 +198,7 @@ def refusal(request: Request) -> str | None:
     if request.device is None:
         return None
     found = verdicts(Combination(precision(request), request.device.name))
-    return found[0].message if found else None
+    return found[0].message if found else unserved(request)
 
 
 def _cell_document(cell: Cell) -> Json:

@@ -15,7 +15,7 @@ from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
 from tests.support.rolling import is_ready, restarts, rollout
-from tests.support.services import merge, stand_in
+from tests.support.services import STAND_IN_IMAGE, idle, merge, stand_in
 from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
 
 NAMESPACE, OTHER = "e2e-upgrade", "e2e-upgrade-other"
@@ -24,6 +24,9 @@ SPREAD = "one"
 NAMES = {SPREAD: NAMESPACE, "two": NAMESPACE, "three": OTHER}
 EDITED = "edited"
 SIMULATED = "e2e-upgrade-lost"
+DEFAULTED, FORGOTTEN = "defaulted", "forgotten"
+"""Services without pods: of the installation's own image, and of a vLLM that the next version does not know."""
+NEXT_IMAGE = "registry.local/vllm-cpu:v0.31.0"
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,11 @@ def served(cluster: Cluster) -> Iterator[dict[str, str]]:
         placed = {"podTemplate": everywhere} if name == SPREAD else {}
         cluster.apply(quick(name, **placed), namespace)
     cluster.apply(quick(EDITED), NAMESPACE)
+    cluster.apply(idle(DEFAULTED, fitPolicy="Ignore"), NAMESPACE)
+    old = {"image": STAND_IN_IMAGE, "version": f"{next_version.FORGOTTEN}.0"}
+    cluster.apply(idle(FORGOTTEN, fitPolicy="Ignore", runtime=old), NAMESPACE)
+    for name in (DEFAULTED, FORGOTTEN):
+        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
     for name, namespace in (*NAMES.items(), (EDITED, NAMESPACE)):
         cluster.wait_condition(namespace, name, "Ready", "True", timeout=60)
     yield {name: next(iter(pods(cluster, name))) for name in NAMES}
@@ -48,7 +56,8 @@ def served(cluster: Cluster) -> Iterator[dict[str, str]]:
 def next_one(cluster: Cluster, served: dict[str, str]) -> Iterator[ExitStack]:
     """The next version leads, with a limit of the administrator's own; the present one again once this is closed."""
     with ExitStack() as leads:
-        leads.enter_context(next_version.leading(cluster, "--set", "operator.maxConcurrentUpdates=2"))
+        values = ("operator.maxConcurrentUpdates=2", f"services.defaultCpuImage={NEXT_IMAGE}")
+        leads.enter_context(next_version.leading(cluster, *(word for value in values for word in ("--set", value))))
         yield leads
 
 
@@ -86,6 +95,44 @@ def test_an_upgrade_restarts_nothing_whatever_else_changes(
     cluster.patch("llmservices", NAMESPACE, "two", {"spec": {"drain": {"timeoutSeconds": 1}}})
     for name in NAMES:
         runs_on_as_it_was(cluster, name, served)
+
+
+def effective(cluster: Cluster, name: str) -> JSON:
+    told: JSON = cluster.must_get("llmservices", NAMESPACE, name)["status"]["effective"]
+    return told
+
+
+def test_the_status_names_what_runs_and_not_what_would_be_made_now(
+    cluster: Cluster, served: dict[str, str], next_one: ExitStack
+) -> None:
+    eventually("an update pending", partial(rolling.is_pending, cluster, NAMESPACE, DEFAULTED), 60)
+    (container,) = cluster.must_get("deployments", NAMESPACE, DEFAULTED)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] != NEXT_IMAGE
+    assert (
+        effective(cluster, DEFAULTED)["runtime"] | {"image": container["image"], "version": "0.32.0"}
+        == (effective(cluster, DEFAULTED)["runtime"])
+    )
+    assert effective(cluster, "two")["drain"] == {"timeoutSeconds": 0}, "the edit waits for the next rollout"
+
+
+def test_a_version_that_it_does_not_know_any_more_is_scaled(
+    cluster: Cluster, served: dict[str, str], next_one: ExitStack
+) -> None:
+    def blocked() -> str:
+        return str(rollout(cluster, NAMESPACE, FORGOTTEN).get("updateBlocked") or "")
+
+    assert "spec.runtime.version" in eventually("what blocks an update", blocked, 60)
+    for condition in ("Accepted", "Ready"):
+        cluster.wait_condition(NAMESPACE, FORGOTTEN, condition, "True", timeout=10)
+    try:
+        cluster.kubectl("scale", f"llms/{FORGOTTEN}", "--replicas=2", "-n", NAMESPACE)
+        eventually(
+            "two replicas",
+            lambda: cluster.must_get("deployments", NAMESPACE, FORGOTTEN)["spec"]["replicas"] == 2,
+            30,
+        )
+    finally:
+        cluster.kubectl("scale", f"llms/{FORGOTTEN}", "--replicas=0", "-n", NAMESPACE)
 
 
 def a_simulated_node(cluster: Cluster) -> AbstractContextManager[SimulatedNode]:

@@ -1,4 +1,4 @@
-"""The operator's next version: this working tree with one line of the pod template changed, as an image of its own."""
+"""The operator's next version: this working tree with another pod template and one vLLM less, as an image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,24 +22,28 @@ from tests.support.operator import OPERATOR_NAMESPACE
 REFERENCE = "registry.local/llmservice-operator:next"
 HOSTNAME = "next"
 """What pods that this version renders are called inside."""
+FORGOTTEN = "0.28"
+"""The oldest vLLM that the present version knows; this one does not."""
 _LINE = '"enableServiceLinks": False,'
-_CHANGED = f'{_LINE} "hostname": "{HOSTNAME}",'
-_TEMPLATE = Path("operator/llmservice_operator/build/template.py")
+_EDITS: Mapping[Path, tuple[str, str]] = {
+    Path("operator/llmservice_operator/build/template.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),
+    Path("runtime/llmservice_runtime/flag_table.py"): (f', "{FORGOTTEN}")', ")"),
+}
 
 
 def build(paths: ClusterPaths, progress: Progress) -> str:
     """Into the cluster's store, unless it is there; its reference. The present one's dependencies are its own too."""
-    store, inputs = Store(paths), inputs_hash(paths.root, OPERATOR, (base_key(OPERATOR.packages), _CHANGED))
+    store, inputs = Store(paths), inputs_hash(paths.root, OPERATOR, (base_key(OPERATOR.packages), repr(_EDITS)))
     if store.built_from(REFERENCE) == inputs:
         return REFERENCE
     with tempfile.TemporaryDirectory(prefix="llmservice-next-") as folder:
         context = Path(folder)
         for name in (OPERATOR.dockerfile, *OPERATOR.inputs):
             _copy(paths.root / name, context / name)
-        template = context / _TEMPLATE
-        text = template.read_text()
-        assert text.count(_LINE) == 1, "the template is written otherwise now"
-        template.write_text(text.replace(_LINE, _CHANGED))
+        for path, (line, changed) in _EDITS.items():
+            text = (context / path).read_text()
+            assert text.count(line) == 1, f"{path} is written otherwise now"
+            (context / path).write_text(text.replace(line, changed))
         base = base_layout(cache_root(os.environ, Path.home()), OPERATOR.packages, progress)
         recipe = Recipe(REFERENCE, context / OPERATOR.dockerfile, context, base=base)
         store.forget(REFERENCE)

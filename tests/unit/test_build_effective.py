@@ -9,6 +9,7 @@ from llmservice_operator.api.crd import schema
 from llmservice_operator.api.schema import at
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.effective import effective
+from llmservice_operator.build.template import pod_template
 
 from tests.unit.decide_world import an_llmservice, spec
 from tests.unit.test_build_template import SETTINGS
@@ -50,7 +51,8 @@ EVERYTHING: Json = {
 
 
 def told(**sections: object) -> Json:
-    return effective(LLMService.from_object(an_llmservice(spec(**sections))), SETTINGS)
+    llm = LLMService.from_object(an_llmservice(spec(**sections)))
+    return effective(llm, pod_template(llm, SETTINGS))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from llmservice_operator.api.engine import KVCache
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import Device, Draft, Request
@@ -86,7 +87,7 @@ def test_the_longest_request_fits_and_the_next_does_not(request: Request, availa
 
 @given(requests(), st.sampled_from(("fp8", "fp8_e5m2")), LENGTHS)
 @settings(deadline=None)
-def test_a_narrower_type_never_costs_more_a_token(request: Request, narrow: str, length: int) -> None:
+def test_a_narrower_type_never_costs_more_a_token(request: Request, narrow: KVCache, length: int) -> None:
     """What it saves, states may eat up: they stay as they are, and blocks grow to their size."""
     made, narrower = layout(request), layout(replace(request, kv_cache_dtype=narrow))
     assert narrower.bytes_per_token <= made.bytes_per_token

@@ -119,7 +119,7 @@ def test_experts_count_for_every_token_that_uses_them() -> None:
     [
         pytest.param({}, True, id="current engine"),
         pytest.param({"enforce_eager": True}, False, id="eager"),
-        pytest.param({"cuda_graphs": "NONE"}, False, id="switched off"),
+        pytest.param({"cuda_graphs": "none"}, False, id="switched off"),
         pytest.param({"version": "0.20.0"}, False, id="before 0.21 they came on top"),
     ],
 )

@@ -15,6 +15,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.plan import GIB, Adapters, Device, Draft, Fit, Plan, Request
 from llmservice_operator.planner.remedies import MOST, with_remedies
+from llmservice_operator.planner.served import unserved
 from llmservice_operator.planner.weights import weigh
 
 WORST_FIRST = (Fit.DOES_NOT_FIT, Fit.TIGHT, Fit.FITS)
@@ -113,9 +114,9 @@ _QUANTIZED: tuple[dict[str, Any], ...] = (
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """A GPU of the catalogue, or one that nobody ever heard of."""
+    """A GPU of the catalogue that vLLM runs on, or one that nobody ever heard of."""
     if draw(st.booleans()):
-        gpu = draw(st.sampled_from(list(CATALOGUE.values())))
+        gpu = draw(st.sampled_from([gpu for gpu in CATALOGUE.values() if (gpu.capability or (7, 5)) >= (7, 5)]))
         return Device(gpu.product, gpu.memory_gib, gpu.capability, is_amd=gpu.is_amd)
     return Device("something", draw(st.floats(0.0, 2000.0)), draw(st.sampled_from([None, (7, 5), (9, 0)])))
 
@@ -135,15 +136,16 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (None,)) -> Case:
-    """What a spec or the command line can ask."""
+    """What a spec or the command line can ask, and vLLM serves where there is memory."""
     config = draw(configs(*families))
     model = config_json.read(config)
+    plain = model.quantization is None
     sequences = draw(st.one_of(st.none(), st.integers(1, 4096)))
     tokens = draw(st.one_of(st.none(), st.integers(sequences or 1024, 131_072)))
     asked: dict[str, Any] = {
         "device": draw(devices()),
-        "dtype": draw(st.sampled_from(["auto", "bfloat16", "float16", "float32"])),
-        "weights": draw(st.sampled_from(["auto", "auto", "fp8"])) if model.quantization is None else "auto",
+        "dtype": draw(st.sampled_from(["auto", "bfloat16", "float16", *(["float32"] if plain else [])])),
+        "weights": draw(st.sampled_from(["auto", "auto", "fp8"])) if plain else "auto",
         "kv_cache_dtype": draw(st.sampled_from(["auto", "fp8", "bfloat16"])),
         "tensor_parallel_size": draw(st.sampled_from(_ranks(model))),
         "pipeline_parallel_size": draw(st.integers(1, min(4, len(model.layers)))),
@@ -158,7 +160,9 @@ def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (N
         "adapters": draw(st.sampled_from([None, None, Adapters(4, 64)])),
         "vllm_version": draw(st.sampled_from(versions)),
     }
-    return Case(config, asked)
+    case = Case(config, asked)
+    assert unserved(case.request) is None
+    return case
 
 
 def _ranks(model: Architecture) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_operator.api.techniques import SpeculativeMethod
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.plan import Adapters, Draft, Request
 from llmservice_operator.planner.weights import weigh
@@ -36,7 +37,7 @@ def test_a_draft_model_is_whole_and_beside() -> None:
         pytest.param("mtp", 218_103_808 + 2 * 4096**2, id="mtp: a layer and a joint"),
     ],
 )
-def test_what_guesses_is_weighed(method: str, values: int) -> None:
+def test_what_guesses_is_weighed(method: SpeculativeMethod, values: int) -> None:
     assert weigh(asked(draft=Draft(method, 3))).per_gpu - weigh(asked()).per_gpu == 2 * values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -78,8 +79,9 @@ def _with_remedies(question: Question, request: Request, plan: Plan, plan_for: C
 
 
 def _rank(plan: Plan) -> tuple[int, float]:
-    """The best first: by the verdict, and of those that do not fit by what is missing."""
-    short = -(plan.margin_gib or 0.0) if plan.verdict is Fit.DOES_NOT_FIT else 0.0
+    """The best first: by the verdict, and of those that do not fit by what is missing; last, where it is not memory."""
+    missing = math.inf if plan.margin_gib is None else -plan.margin_gib
+    short = missing if plan.verdict is Fit.DOES_NOT_FIT else 0.0
     return _BEST_FIRST.index(plan.verdict), short
 
 

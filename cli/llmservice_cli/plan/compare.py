@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+from llmservice_operator.planner.served import unserved
 
 from llmservice_cli.errors import ExitCode
 
@@ -22,6 +23,9 @@ from .markdown import table as markdown_table
 from .questions import Question
 from .refusals import precision, within_model
 from .screen import VERDICT_STYLES, Row
+
+if TYPE_CHECKING:
+    from llmservice_operator.api.engine import KVCache
 
 Json = dict[str, Any]
 
@@ -45,7 +49,7 @@ class Precision:
     """A column: what weights and KV cache are held in."""
 
     weights: str
-    kv_cache: str
+    kv_cache: KVCache
 
     @property
     def label(self) -> str:
@@ -194,7 +198,7 @@ def refusal(request: Request) -> str | None:
     if request.device is None:
         return None
     found = verdicts(Combination(precision(request), request.device.name))
-    return found[0].message if found else None
+    return found[0].message if found else unserved(request)
 
 
 def _cell_document(cell: Cell) -> Json:

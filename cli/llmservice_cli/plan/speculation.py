@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
@@ -12,8 +12,15 @@ from llmservice_operator.planner.plan import Draft
 
 from .values import MOST_GPUS, Refused, count, one_of, shown
 
-_METHODS = {
-    **{name: name for name in ("ngram", "eagle", "eagle3", "medusa", "mtp")},
+if TYPE_CHECKING:
+    from llmservice_operator.api.techniques import SpeculativeMethod
+
+_METHODS: Mapping[str, SpeculativeMethod] = {
+    "ngram": "ngram",
+    "eagle": "eagle",
+    "eagle3": "eagle3",
+    "medusa": "medusa",
+    "mtp": "mtp",
     "draft_model": "draftModel",
     "draftModel": "draftModel",
 }
@@ -37,7 +44,7 @@ def speculation(raw: object) -> Draft:
     )
 
 
-def _method(said: Mapping[str, Any]) -> str:
+def _method(said: Mapping[str, Any]) -> SpeculativeMethod:
     """By vLLM's name; the layers for multi-token prediction have one for each family of models there."""
     name = str(said.get("method") or "draft_model")
     found = "mtp" if name.endswith("_mtp") else _METHODS.get(name)

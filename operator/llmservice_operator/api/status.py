@@ -319,6 +319,11 @@ class RolloutStatus(StatusModel):
         "llmservice.dev/update-requested asks for it now."
     )
     update_waiting: Text | None = said("Why an update that was asked for has not begun.")
+    update_blocked: Text | None = said(
+        "Why this version of the operator would refuse to make the revision that runs, such as a vLLM that it does not "
+        "know. The revision runs on as recorded, and is scaled and repaired; the next change that needs a restart is "
+        "refused until this is mended."
+    )
 
 
 class FailureStatus(StatusModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llmservice_runtime.flags import compute_dtype, quantization_method
@@ -16,19 +17,28 @@ from llmservice_operator.api.techniques import Compilation
 from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import progress_deadline_seconds
-from llmservice_operator.build.engine import engine_options, image, max_model_len, vllm_version
+from llmservice_operator.build.engine import engine_options, max_model_len
+from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import accelerator_resource
-from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.gpus import find
+from llmservice_operator.build.server import Server, server
+from llmservice_operator.planner import gpus as catalogue
+from llmservice_operator.planner.batching import batching
+from llmservice_operator.planner.engines import engine
+from llmservice_operator.planner.plan import Device
+from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.requests import request_of
 
-DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
-_ON_CPU = (128, 2048)
+SHORTEST_CONTEXT = 512
+"""Tokens; no model that is served has a shorter one."""
 
 
 @of_service
-def effective(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> dict[str, Any]:
-    """What cannot be known before vLLM reads the model is left out."""
-    spec, options = llm.spec, engine_options(llm)
+def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> dict[str, Any]:
+    """Of the pods of one revision: what `template` says of them, and what its fields and choices come down to.
+
+    What cannot be known before vLLM reads the model is left out.
+    """
+    spec, options, runs = llm.spec, engine_options(llm), server(template)
     parallelism = spec.parallelism
     return {
         "model": _known(
@@ -46,38 +56,36 @@ def effective(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> 
             "dataParallelSize": parallelism.data_parallel_size,
             "enableExpertParallel": parallelism.enable_expert_parallel,
         },
-        "batching": _batching(llm, chosen),
+        "batching": _batching(llm, runs, chosen),
         "attention": {"backend": spec.attention.backend},
         "compilation": _compilation(spec.compilation),
         **_asked_for(spec),
         "generation": _generation(spec.generation),
-        "accelerator": _accelerator(llm),
+        "accelerator": _accelerator(llm, runs),
         "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
-        "drain": {"timeoutSeconds": spec.drain.timeout_seconds},
+        "drain": _known(timeoutSeconds=runs.drain_seconds),
         "endpoint": {"port": spec.endpoint.port},
-        "runtime": _known(
-            image=image(llm, settings), version=vllm_version(llm, settings), sleepMode=spec.runtime.sleep_mode
-        ),
+        "runtime": _known(image=runs.image, version=runs.vllm_version, sleepMode=spec.runtime.sleep_mode),
     }
 
 
-def _batching(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
-    batching, defaults = llm.spec.batching, _batch_defaults(llm, chosen)
-    seqs, tokens = defaults or (None, None)
+def _batching(llm: LLMService, runs: Server, chosen: Chosen) -> dict[str, Any]:
+    asked = llm.spec.batching
+    sequences, tokens = _limits(llm, runs, chosen)
     return _known(
-        maxNumSeqs=batching.max_num_seqs or seqs,
-        maxNumBatchedTokens=batching.max_num_batched_tokens or tokens,
+        maxNumSeqs=sequences,
+        maxNumBatchedTokens=tokens,
         maxModelLen=max_model_len(llm, chosen),
-        maxNumQueuedRequests=batching.max_num_queued_requests,
-        maxNumQueuedTokens=batching.max_num_queued_tokens,
-        chunkedPrefill=batching.chunked_prefill,
-        longPrefillTokenThreshold=batching.long_prefill_token_threshold or 0,
-        prefixCaching=batching.prefix_caching,
-        prefixCachingHashAlgo=batching.prefix_caching_hash_algo or "sha256",
-        schedulingPolicy=batching.scheduling_policy or "fcfs",
-        blockSize=batching.block_size,
-        kvOffloadingSize=batching.kv_offloading_size,
-        kvOffloadingBackend=batching.kv_offloading_size and (batching.kv_offloading_backend or "native"),
+        maxNumQueuedRequests=asked.max_num_queued_requests,
+        maxNumQueuedTokens=asked.max_num_queued_tokens,
+        chunkedPrefill=asked.chunked_prefill,
+        longPrefillTokenThreshold=asked.long_prefill_token_threshold or 0,
+        prefixCaching=asked.prefix_caching,
+        prefixCachingHashAlgo=asked.prefix_caching_hash_algo or "sha256",
+        schedulingPolicy=asked.scheduling_policy or "fcfs",
+        blockSize=asked.block_size,
+        kvOffloadingSize=asked.kv_offloading_size,
+        kvOffloadingBackend=asked.kv_offloading_size and (asked.kv_offloading_backend or "native"),
     )
 
 
@@ -125,23 +133,49 @@ def _dump(part: ApiModel) -> dict[str, Any]:
     return part.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _batch_defaults(llm: LLMService, chosen: Chosen) -> tuple[int, int] | None:
-    """vLLM's own, by the accelerator's memory; None while more than one answer is possible."""
-    if llm.spec.accelerator.type == "cpu":
-        return _ON_CPU
+def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:
+    """Sequences and tokens of a step, by the planner's rules; None while more than one answer is possible."""
+    asked = llm.spec.batching
+    request = request_of(
+        llm.spec,
+        architecture=None,
+        tensors=None,
+        device=None,
+        vllm_version=runs.vllm_version or "",
+        cpu_kv_cache_gib=runs.cpu_kv_cache_gib or 1,
+    )
+    length = _longest(llm, chosen)
+    request = replace(request, max_model_len=length)
+    devices = (request.device,) if request.device is not None else _devices(llm, chosen)
+    found = {batching(replace(request, device=device)) for device in devices}
+    if len(found) != 1:
+        return asked.max_num_seqs, asked.max_num_batched_tokens
+    limits = found.pop()
+    # Prompts in one piece, as some models have them that do not generate: a step holds the longest one.
+    is_whole = asked.chunked_prefill is False or (asked.chunked_prefill is None and llm.spec.model.runner == "pooling")
+    is_open = length is None and (is_whole or limits.sequences * SHORTEST_CONTEXT < limits.tokens)
+    return limits.sequences, asked.max_num_batched_tokens if is_open else limits.tokens
+
+
+def _longest(llm: LLMService, chosen: Chosen) -> int | None:
+    """The length that vLLM starts from, where spec or plan say it."""
+    asked = max_model_len(llm, chosen)
+    if isinstance(asked, int):
+        return asked
+    if asked is None and (planned := (chosen.plan or {}).get("requestedMaxModelLen")):
+        return int(planned)
+    return None if llm.spec.context_extension is not None else llm.spec.model.architecture.max_position_embeddings
+
+
+def _devices(llm: LLMService, chosen: Chosen) -> tuple[Device, ...]:
+    """What the pods may run on; empty where one of the products is not known."""
+    stated = None if llm.spec.accelerator.memory is None else gibibytes(llm.spec.accelerator.memory)
     products = llm.spec.accelerator.product or () if chosen.gpu is None else (chosen.gpu,)
-    gpus = [find(product) for product in products]
-    answers = {_by_memory(gpu.product, gpu.memory_gib) if gpu is not None else None for gpu in gpus}
-    return answers.pop() if len(answers) == 1 else None
+    found = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
+    return tuple(device for device in found if device is not None) if None not in found else ()
 
 
-def _by_memory(product: str, gib: float) -> tuple[int, int]:
-    if gib >= 160:
-        return 1024, 16384
-    return (1024, 8192) if gib >= 70 and "A100" not in product else (256, 2048)
-
-
-def _accelerator(llm: LLMService) -> dict[str, Any]:
+def _accelerator(llm: LLMService, runs: Server) -> dict[str, Any]:
     accelerator = llm.spec.accelerator
     if accelerator.type == "cpu":
         return {"type": "cpu", "count": 0}
@@ -150,7 +184,7 @@ def _accelerator(llm: LLMService) -> dict[str, Any]:
         "type": accelerator.type,
         "resourceName": accelerator_resource(llm),
         "count": llm.spec.parallelism.accelerators,
-        "gpuMemoryUtilization": DEFAULT_GPU_MEMORY_UTILIZATION if utilization is None else utilization,
+        "gpuMemoryUtilization": engine(runs.vllm_version).default_utilization if utilization is None else utilization,
     }
 
 

@@ -20,6 +20,7 @@ from llmservice_operator.build.engine import engine_options, image, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.template import pod_template
 from llmservice_operator.control import updates
 from llmservice_operator.control.attention import again, lack_of
 from llmservice_operator.control.children import applies, in_the_way, looked, needless_budget, prunes
@@ -58,10 +59,13 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
         return _refuse(_subject(service), (back,), observed, service.spec.scaling.replicas, now)
     spec_hash = digest_of(service) if service.spec.rollout.auto_rollback else None
     service = service if back is None else back.service
-    problems = _checked(service, settings)
-    if problems:
-        return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
     stand = standing(service, revisions, back.record if back is not None else None)
+    problems = _checked(service, settings)
+    if problems and stand.same_key is None:
+        return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, now)
+    refused = problems if stand.is_update else ()
+    if refused and stand.same_key is not None:  # what is recorded of the spec runs on
+        stand = stand.on(stand.same_key)
     running = waits_on(service, observed, stand, revisions) if back is None else None
     if running is not None and observed.turn is None:
         return Decision(lack=TurnOf())
@@ -74,7 +78,8 @@ def decide(service: LLMService, observed: Observed, settings: Settings, now: dat
     choice = choose(service, stand, outcome.chosen, settings)
     if outcome.hold is not None and back is None and not service.spec.paused and not _runs(observed, choice):
         return _keep_back(service, observed, settings, outcome, now)
-    return _carry_on(Case(service, observed, settings, now, revisions, back, waits_for, spec_hash), outcome, choice)
+    case = Case(service, observed, settings, now, revisions, back, waits_for, spec_hash, problems, bool(refused))
+    return _carry_on(case, outcome, choice)
 
 
 @of_service
@@ -102,6 +107,10 @@ class Case:
     """The turn that an update that was asked for has not got."""
     spec_hash: str | None
     """Of the spec as it is, for an automatic rollback."""
+    problems: tuple[Problem, ...] = ()
+    """For which this release would not start the service; of a recorded revision they stop nothing."""
+    is_update_refused: bool = False
+    """An update was asked for, and they keep it from being made."""
 
 
 def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
@@ -116,7 +125,7 @@ def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
     if problems:
         return _refuse(_subject(service), problems, observed, service.spec.scaling.replicas, case.now)
     apply = tuple(applies(service, observed, children))
-    obstacle = in_the_way(service, observed, children) or _rolled_back(case.back) or how.obstacle
+    obstacle = in_the_way(service, observed, children) or _rolled_back(case.back) or _refused(case) or how.obstacle
     verdict = _verdict(case, choice, outcome, how, obstacle, is_pending=bool(apply))
     if service.spec.paused:
         return _report(_subject(service), observed, verdict, case.now, notes=(REASONS[Reason.PAUSED].summary,))
@@ -143,6 +152,13 @@ def _way(case: Case, choice: Choice) -> Way:
 
 def _rolled_back(back: WayBack | None) -> Obstacle | None:
     return Obstacle(Reason.ROLLED_BACK, back.reason) if back is not None and back.failed is not None else None
+
+
+def _refused(case: Case) -> Obstacle | None:
+    if not case.is_update_refused:
+        return None
+    first, *_ = case.problems
+    return Obstacle(first.reason, f"{first.field}: {first.message}", remedy=first.remedy)
 
 
 def _with_rollout(decision: Decision, case: Case, choice: Choice, how: Way, obstacle: Obstacle | None) -> Decision:
@@ -201,7 +217,8 @@ def _keep_back(
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=_endpoint(service) | (_served_names(previous) if observed.deployment is not None else {}),
-        effective=(observed.deployment and previous.get("effective")) or effective(service, settings),
+        effective=(observed.deployment and previous.get("effective"))
+        or effective(service, pod_template(service, settings)),
         fitness=outcome.fitness,
         plan=outcome.plan,
         model=outcome.model,
@@ -307,7 +324,7 @@ def _verdict(
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=_endpoint(service),
-        effective=effective(service, case.settings, choice.chosen),
+        effective=effective(service, choice.template, choice.chosen),
         fitness=outcome.fitness,
         plan=outcome.plan,
         model=outcome.model,
@@ -326,6 +343,7 @@ def _rolling(case: Case, choice: Choice, how: Way) -> Rolling:
         spec=case.spec_hash,
         update_pending=turn is not None or (choice.update_pending and (back is None or back.is_whole)),
         update_waiting=updates.why_waiting(turn) if turn is not None else "",
+        update_blocked=" ".join(map(str, case.problems)),
     )
 
 

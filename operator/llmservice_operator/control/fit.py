@@ -72,7 +72,7 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
         return _waiting(service, observed, facts)
     if recorded is not None and stand.same_key is not None:
         told = plan_of(stand.same_key.label, service.status)
-        outcome = _recorded(service, observed, settings, facts, recorded, told or {})
+        outcome = _recorded(service, observed, settings, facts, stand, told or {})
     else:
         outcome = _on_cpus(service, observed, facts, _new(service, observed, settings, facts))
     if outcome.lack is not None:
@@ -101,15 +101,16 @@ def _other_model(service: LLMService) -> Json | None:
 
 
 def _recorded(
-    service: LLMService, observed: Observed, settings: Settings, facts: ModelFacts, recorded: Chosen, told: Json
+    service: LLMService, observed: Observed, settings: Settings, facts: ModelFacts, stand: Standing, told: Json
 ) -> Outcome:
     """What was planned when it was made; planned again, and once, where other facts became known since."""
+    recorded = stand.chosen or NOTHING
     plan, digest = recorded.plan, facts.digest(service)
     if digest is not None and digest != (plan or {}).get("facts"):
         if told.get("facts") == digest:
             plan = told
         else:
-            asked = planning.question(service, settings, facts.document, facts.tensors)
+            asked = planning.question(service, settings, facts.document, facts.tensors, stand.template)
             device = planning.frozen_device(service, recorded)
             if recorded.max_model_len is not None:
                 asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))

@@ -16,6 +16,7 @@ from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
 from llmservice_operator.build.resources import accelerator_resource, cpu_kv_cache_gib
+from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check
@@ -56,16 +57,21 @@ class Question:
 
 
 @of_service
-def question(service: LLMService, settings: Settings, document: str | None, tensors: str | None) -> Question:
-    """What a service's spec asks; the device is still open, but on CPUs."""
-    spec = service.spec
+def question(
+    service: LLMService, settings: Settings, document: str | None, tensors: str | None, template: Json | None = None
+) -> Question:
+    """What a service's spec asks; the device is still open, but on CPUs.
+
+    `template` is the recorded one where it is about a revision that was made already: with its vLLM, and its memory.
+    """
+    spec, runs = service.spec, Server() if template is None else server(template)
     request = request_of(
         spec,
         architecture=None,
         tensors=None,
         device=None,
-        vllm_version=vllm_version(service, settings),
-        cpu_kv_cache_gib=_kv_cache_gib(service, settings),
+        vllm_version=runs.vllm_version or vllm_version(service, settings),
+        cpu_kv_cache_gib=runs.cpu_kv_cache_gib or _kv_cache_gib(service, settings),
     )
     limit = (spec.runtime.resources.get("limits") or {}).get("memory") if spec.accelerator.type == "cpu" else None
     return Question(

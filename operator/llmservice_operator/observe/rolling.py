@@ -15,6 +15,9 @@ Json = Mapping[str, Any]
 _OF_OTHERS = frozenset({Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED})
 """A quota is short until an old pod is gone, and a registry that does not answer may answer soon."""
 
+_LIMIT = 4096
+"""What the CRD takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
@@ -32,6 +35,8 @@ class Rolling:
     update_pending: bool = False
     update_waiting: str = ""
     """Why an update that was asked for has not begun."""
+    update_blocked: str = ""
+    """Why this release would not make the revision that runs."""
 
 
 def rollout_of(
@@ -58,6 +63,8 @@ def rollout_of(
         told["updatePending"] = True
     if rolling.update_waiting:
         told["updateWaiting"] = rolling.update_waiting
+    if rolling.update_blocked:
+        told["updateBlocked"] = rolling.update_blocked[:_LIMIT]
     return told
 
 

@@ -43,7 +43,7 @@ def own_model(request: Request) -> Request | None:
 
 
 def _is_whole(draft: Draft) -> bool:
-    return draft.method in ("draftModel", "draft_model")
+    return draft.method == "draftModel"
 
 
 def head_linears(draft: Draft, target: Architecture) -> tuple[Linear, ...]:

@@ -37,7 +37,11 @@ def batching(request: Request) -> Batching:
     if request.max_num_batched_tokens is not None:
         return Batching(sequences, request.max_num_batched_tokens)
     length = longest_length(request)
-    return Batching(sequences, tokens if length is None else min(tokens, sequences * length))
+    if length is None:
+        return Batching(sequences, tokens)
+    if request.chunked_prefill is False:  # a step holds the longest prompt
+        tokens = max(tokens, length)
+    return Batching(sequences, min(tokens, sequences * length))
 
 
 def longest_length(request: Request) -> int | None:

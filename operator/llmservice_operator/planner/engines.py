@@ -51,6 +51,10 @@ class Engine:
     _dummy_sampler_run)."""
     second_graphs: bool = False
     """Whether that runner estimates graphs for the budget too."""
+    least_capability: tuple[int, int] = (7, 0)
+    """Of an NVIDIA GPU, for the project's own images (its installation guide; 7.5 since they are made with CUDA 13)."""
+    knows_methods: bool = False
+    """Whether the tables of quantization methods are of it; earlier ones had others."""
 
     def sampler_bytes(self, constants: Constants) -> Constant:
         """Bytes per sequence and token of the vocabulary while it samples."""
@@ -98,11 +102,17 @@ _V1_085 = replace(_V1_080, name="V1, 0.8.5 to 0.9.1", seqs_large_default=False)
 _V1_092 = replace(_V1_085, name="V1, 0.9.2", counts_growth=True)
 _V1_010 = replace(_V1_092, name="V1, 0.10 to 0.18", swa_groups=True)
 _V1_019 = replace(_V1_010, name="V1, 0.19 to 0.20", sampler="plain", expert_chunk=None, counts_growth=False)
-_V1_021 = replace(_V1_019, name="V1, 0.21 to 0.22", default_utilization=0.92, graphs_in_budget=True)
+_V1_021 = replace(
+    _V1_019,
+    name="V1, 0.21 to 0.22",
+    default_utilization=0.92,
+    graphs_in_budget=True,
+    least_capability=(7, 5),
+)
 # When the second runner took which models is known from release articles; from 0.24 to 0.31 the steps are approximate.
 _V1_023 = replace(_V1_021, name="V1, 0.23 to 0.26", second_runner="listed")
-_V1_027 = replace(_V1_021, name="V1, 0.27 to 0.31", second_runner="dense")
-_V1_032 = replace(_V1_021, name="V1, 0.32 on", second_runner="all", second_graphs=True)
+_V1_027 = replace(_V1_021, name="V1, 0.27 to 0.31", second_runner="dense", knows_methods=True)
+_V1_032 = replace(_V1_021, name="V1, 0.32 on", second_runner="all", second_graphs=True, knows_methods=True)
 
 _GENERATIONS: tuple[tuple[Version, Engine], ...] = (
     ((0, 0, 0), _V0),

@@ -17,6 +17,7 @@ from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
 from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
+from llmservice_operator.planner.served import unserved
 
 TYPICAL_REQUEST = 2048
 """Tokens that a request has on average, prompt and answer: few are near the longest that is allowed."""
@@ -61,6 +62,8 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     missing = _missing(request)
     if request.device is None:
         return _unknown(request, missing)
+    if (why := unserved(request)) is not None:
+        return _refused(request, request.device, why)
     if request.architecture is not None and not heads.share(request.architecture, request.tensor_parallel_size):
         return _indivisible(request, request.device, request.architecture)
     try:
@@ -101,10 +104,18 @@ def _indivisible(request: Request, device: Device, model: Architecture) -> Plan:
     """vLLM refuses to start (vllm/config/model.py, verify_with_parallel_config)."""
     count, kv = model.num_attention_heads, model.num_key_value_heads
     fitting = ", ".join(map(str, heads.sizes(count, kv)))
+    why = (
+        f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} key/value "
+        f"heads evenly: use one of {fitting}."
+    )
+    return _refused(request, device, why)
+
+
+def _refused(request: Request, device: Device, why: str) -> Plan:
+    """Whatever the memory."""
     return Plan(
         verdict=Fit.DOES_NOT_FIT,
-        reason=f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} "
-        f"key/value heads evenly: use one of {fitting}.",
+        reason=why,
         gpu=device.name,
         gpus=_gpus(request),
         memory_gib=None if device.is_cpu else device.memory_gib,

@@ -14,6 +14,7 @@ from itertools import chain
 from llmservice_operator.planner.batching import Batching
 from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
 from llmservice_operator.planner.engines import Engine
+from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import GIB, Device, Line, Request
 
@@ -66,9 +67,8 @@ class Overheads:
 
 def load(request: Request, model: Architecture, device: Device, engine: Engine, step: Batching) -> Load:
     """The sizes that count."""
-    is_in_32_bit = request.dtype in ("float32", "float") or (request.dtype == "auto" and request.weights == "float32")
     guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
-    has_graphs = not (request.enforce_eager or request.cuda_graphs == "NONE" or device.is_cpu)
+    has_graphs = not (request.enforce_eager or request.cuda_graphs == "none" or device.is_cpu)
     layers = [layer for layer, _ in model.distinct_layers]
     return Load(
         tokens=step.tokens,
@@ -76,7 +76,7 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
         layer_values=max((_layer_values(request, model, layer) for layer in layers), default=0.0),
         expert_values=max((_expert_values(request, model, layer, engine) for layer in layers), default=0.0),
         expert_tokens=min(step.tokens, engine.expert_chunk or step.tokens),
-        value_bytes=4 if is_in_32_bit else 2,
+        value_bytes=value_bytes(request),
         sequences=min(step.sequences, step.tokens),
         vocab_size=model.vocab_size,
         encoder_tokens=max(step.tokens, model.tokens_per_image) if model.vision_values else 0,

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
+
+if TYPE_CHECKING:  # the command line starts without the spec's models
+    from llmservice_operator.api.engine import DType, KVCache, Weights
+    from llmservice_operator.api.techniques import CudaGraphs, SpeculativeMethod
 
 GIB = 2**30
 
@@ -42,8 +46,8 @@ class Device:
 class Draft:
     """What speculation adds."""
 
-    method: str
-    """ngram, draftModel, eagle, eagle3, medusa, mtp, as in the spec."""
+    method: SpeculativeMethod
+    """As in the spec."""
     num_speculative_tokens: int = 0
     architecture: Architecture | None = None
     """Of a draft model or head, where it is known."""
@@ -67,12 +71,13 @@ class Request:
     device: Device | None
     """None: no GPU is known, and the verdict is Unknown."""
     tensors: Tensors | None = None
-    dtype: str = "auto"
+    dtype: DType = "auto"
+    """As said; `compute_dtype` is what vLLM gets."""
     quantization: str | None = None
     """vLLM's method, where it is given beside (or against) the checkpoint's own."""
-    weights: str = "auto"
-    """spec.precision.weights: auto, float32, bfloat16, float16, fp8, int8, int4."""
-    kv_cache_dtype: str = "auto"
+    weights: Weights = "auto"
+    """spec.precision.weights."""
+    kv_cache_dtype: KVCache = "auto"
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -83,10 +88,11 @@ class Request:
     """None: the model's own longest."""
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    chunked_prefill: bool | None = None
     block_size: int | None = None
     enforce_eager: bool = False
-    cuda_graphs: str | None = None
-    """spec.compilation.cudaGraphs."""
+    cuda_graphs: CudaGraphs | None = None
+    """As spec.compilation comes down to; None: vLLM's default, which records some."""
     draft: Draft | None = None
     adapters: Adapters | None = None
     parameters: int | None = None
@@ -95,6 +101,13 @@ class Request:
     """Of the whole model, stated by the user; wins over everything."""
     vllm_version: str | None = None
     """None: the version that this operator is made for."""
+
+    @property
+    def compute_dtype(self) -> DType:
+        """vLLM has one type for floats, of weights, arithmetic and KV cache: `dtype`, else what the weights ask for."""
+        if self.dtype == "auto" and self.weights in ("float32", "bfloat16", "float16"):
+            return self.weights
+        return self.dtype
 
 
 @dataclass(frozen=True, slots=True)

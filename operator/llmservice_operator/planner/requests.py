@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.api.techniques import ContextExtension
+from llmservice_operator.api.techniques import ContextExtension, CudaGraphs
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
 from llmservice_operator.planner.quantity import amount
 
 CPU = "cpu"
+_GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
+"""Where nothing else is said; from level 2 on vLLM records all."""
 _KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 
 
@@ -49,6 +51,7 @@ def request_of(
         max_model_len=batching.max_model_len,
         max_num_seqs=batching.max_num_seqs,
         max_num_batched_tokens=batching.max_num_batched_tokens,
+        chunked_prefill=batching.chunked_prefill,
         block_size=batching.block_size,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
@@ -73,12 +76,15 @@ def extended(architecture: Architecture | None, extension: ContextExtension | No
     return replace(architecture, max_position_embeddings=int(original * extension.factor), default_max_len=None)
 
 
-def _cuda_graphs(spec: LLMServiceSpec) -> str | None:
-    """Level 0 records none by itself."""
+def _cuda_graphs(spec: LLMServiceSpec) -> CudaGraphs | None:
+    """What level, mode and cudaGraphs come down to in vLLM (vllm/config/vllm.py, OPTIMIZATION_LEVEL_TO_CONFIG and
+    _normalize_piecewise_cudagraph_mode): pieces are cut by its own compilation only."""
     compilation = spec.compilation
-    if compilation.cuda_graphs is None and compilation.optimization_level == 0:
-        return "none"
-    return compilation.cuda_graphs
+    asked, level = compilation.cuda_graphs, compilation.optimization_level
+    mode = compilation.mode or ("none" if level == 0 else "vllmCompile")
+    graphs = asked or _GRAPHS_OF_LEVEL.get(level)
+    is_without = mode == "stockTorchCompile" or (mode != "vllmCompile" and graphs == "piecewise")
+    return "none" if is_without or graphs == "none" else asked
 
 
 def _draft(spec: LLMServiceSpec, architecture: Architecture | None) -> Draft | None:

@@ -96,7 +96,4 @@ def _means(stated: str | None, own: Quantization) -> bool:
 
 def _value_bytes(request: Request) -> int:
     """Of the compute type. vLLM's auto makes 16 bit of float32 as well (config/model.py, _resolve_auto_dtype)."""
-    for stated in (request.dtype, request.weights):
-        if stated in BYTES:
-            return BYTES[stated]
-    return 2
+    return BYTES.get(request.compute_dtype, 2)

@@ -162,7 +162,7 @@ def _draft_specs(setting: _Setting, draft: Draft, architecture: Architecture) ->
     if draft.method in ("eagle", "eagle3") and draft.architecture is None and last is not None:
         # A head is one layer of the model's own kind.
         return setting.specs(last.attention)
-    if draft.method not in ("draftModel", "draft_model", "eagle", "eagle3"):
+    if draft.method not in ("draftModel", "eagle", "eagle3"):
         return []
     if draft.architecture is None:
         raise Incomplete("the draft model's config.json")

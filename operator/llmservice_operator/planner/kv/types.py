@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmservice_operator.planner.plan import Request
+
+if TYPE_CHECKING:
+    from llmservice_operator.api.engine import KVCache
 
 _SCALES = 8
 """Two float32 scales beside the values of one head, with the per_token_head types."""
@@ -10,7 +15,7 @@ _TURBOQUANT = {"k8v4": (8, 4), "4bit_nc": (4, 4), "k3v4_nc": (3, 4), "3bit_nc": 
 _PACKED_LATENT = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 
 
-def stored_type(request: Request, *, sparse: bool) -> str:
+def stored_type(request: Request, *, sparse: bool) -> KVCache:
     """What is stored where the request says auto, and in which format: checkpoints and GPUs have a say in it."""
     asked, architecture = request.kv_cache_dtype, request.architecture
     device = request.device
@@ -27,7 +32,7 @@ def stored_type(request: Request, *, sparse: bool) -> str:
 
 def value_bytes(request: Request) -> int:
     """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit."""
-    return 4 if request.dtype in ("float32", "float") else 2
+    return 4 if request.compute_dtype == "float32" else 2
 
 
 def head_bytes(kv_dtype: str, key: int, value: int, plain: int) -> int:

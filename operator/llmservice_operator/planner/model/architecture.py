@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmservice_operator.api.engine import KVCache
 
 
 class Kind(StrEnum):
@@ -169,7 +173,7 @@ class Quantization:
     """lm_head is quantized as well."""
     parts: tuple[Part, ...] = ()
     """Only these are quantized; empty: all linears of decoder layers."""
-    kv_cache: str | None = None
+    kv_cache: KVCache | None = None
     """vLLM's type of the KV cache where nobody asks for one: the checkpoint has scales for it."""
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.planner.model.architecture import InvalidModel, Part, Quantization
 from llmservice_operator.planner.model.config_keys import Keys
+
+if TYPE_CHECKING:
+    from llmservice_operator.api.engine import KVCache
 
 MOST_MODULES = 2**20
 """Lists of kept modules name each expert of each layer in some files."""
@@ -101,13 +104,14 @@ _SCALED = ("modelopt", "compressed")
 """Methods whose checkpoints bring scales for the KV cache."""
 
 
-def _kv_cache(section: Keys, nested: Keys) -> str | None:
+def _kv_cache(section: Keys, nested: Keys) -> KVCache | None:
     """As vLLM reads it for `auto` (utils/torch_utils.py, and the layers themselves for compressed-tensors)."""
-    algorithms = {"FP8": "fp8", "NVFP4": "nvfp4"}
+    algorithms: Mapping[str, KVCache] = {"FP8": "fp8", "NVFP4": "nvfp4"}
+    by_bits: Mapping[int, KVCache] = {8: "fp8", 4: "nvfp4"}
     for where in (nested, section):
         scheme = where.section("kv_cache_scheme") if isinstance(where.raw("kv_cache_scheme"), Mapping) else None
         if scheme is not None:
-            return {8: "fp8", 4: "nvfp4"}.get(scheme.integer("num_bits") or 8)
+            return by_bits.get(scheme.integer("num_bits") or 8)
     for where in (nested, section):
         named = where.raw("kv_cache_quant_algo")
         if isinstance(named, str):

@@ -1,0 +1,212 @@
+"""After an upgrade of the operator: what runs is told and kept up as it was recorded, whatever today's tables say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.planner import compatibility, versions
+
+from tests.unit.decide_world import QWEN_7B, SETTINGS, World, an_llmservice, spec
+
+Json = dict[str, Any]
+
+V31 = "vllm/vllm-openai:v0.31.0"
+OWN_IMAGE: Json = {"runtime": {"image": V31}}
+FACTS = {"uri": "hf://a/b", "architecture": {"numAttentionHeads": 28, "numKeyValueHeads": 4}}
+
+
+def serving(settings: Settings = SETTINGS, **sections: Any) -> World:
+    """Rolled out by the operator as it was."""
+    world = World(obj=an_llmservice(spec(**sections)), settings=settings)
+    world.settle()
+    world.roll_out()
+    world.settle()
+    assert world.conditions()["Ready"]["status"] == "True"
+    return world
+
+
+def effective(world: World) -> Json:
+    told: Json = world.obj["status"]["effective"]
+    return told
+
+
+def rollout(world: World) -> Json:
+    told: Json = world.obj["status"]["rollout"]
+    return told
+
+
+def upgraded(world: World, **settings: Any) -> None:
+    """The next version acts: the same settings are another object at least."""
+    world.settings = replace(world.settings, operator_image="llmservice-operator:2", **settings)
+    before = world.deployment["spec"]["template"]
+    world.settle()
+    assert world.deployment["spec"]["template"] == before
+    assert rollout(world)["updatePending"] is True
+
+
+def test_the_status_names_the_version_that_runs() -> None:
+    world = serving(replace(SETTINGS, default_gpu_image=V31))
+    upgraded(world, default_gpu_image="vllm/vllm-openai:v0.32.0")
+    assert effective(world)["runtime"] | {"image": V31, "version": "0.31.0"} == effective(world)["runtime"]
+    world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
+    world.settle()
+    assert effective(world)["runtime"]["version"] == "0.32.0"
+
+
+def of_long_ago(**sections: Any) -> World:
+    """Made by a release that took vLLM 0.20, and that this one has no tables of."""
+    world = serving(replace(SETTINGS, default_gpu_image=V31), **sections)
+    for where, child in world.children.items():
+        world.children[where] = json.loads(json.dumps(child).replace("0.31.0", "0.20.0"))
+    world.settle()
+    return world
+
+
+def test_defaults_are_those_of_the_version_that_runs() -> None:
+    assert effective(of_long_ago())["accelerator"]["gpuMemoryUtilization"] == 0.9
+
+
+def test_a_drain_time_that_waits_is_not_in_force() -> None:
+    world = serving(drain={"timeoutSeconds": 30})
+    world.edit(drain={"timeoutSeconds": 60})
+    world.settle()
+    assert effective(world)["drain"] == {"timeoutSeconds": 30}
+    assert rollout(world)["updatePending"] is True
+
+
+def test_a_record_without_what_was_chosen_tells_as_much() -> None:
+    world = serving(replace(SETTINGS, default_gpu_image=V31))
+    (record,) = (child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
+    record["data"]["chosen"] = {}
+    upgraded(world, default_gpu_image="vllm/vllm-openai:v0.32.0")
+    assert effective(world)["runtime"]["version"] == "0.31.0"
+    assert record["data"]["chosen"] == {}
+
+
+def test_facts_that_are_read_later_are_planned_for_the_version_that_runs() -> None:
+    model = {"uri": "hf://a/b"}
+    world = of_long_ago(model=model, accelerator={"product": ["NVIDIA-L4"]})
+    world.edit(model=model | {"architecture": {"vocabSize": QWEN_7B["vocab_size"] // 2}})
+    world.settle()
+    plan = world.obj["status"]["plan"]["perGPU"]
+    assert plan["budgetGiB"] == pytest.approx(0.9 * plan["memoryGiB"], abs=0.01)
+
+
+def no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "known_versions", lambda: ("0.40", "0.39"))
+
+
+def another_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("spec.precision.kvCache", "no more.", "Choose another.", Reason.UNSUPPORTED_COMBINATION)
+    monkeypatch.setattr(compatibility, "problems", lambda _: (problem,))
+
+
+def another_flag_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def problems(*_: object) -> tuple[Problem, ...]:
+        return (Problem("spec.runtime.extraArgs", "it knows no --x.", "Remove it.", Reason.UNKNOWN_FLAG),)
+
+    monkeypatch.setattr(versions, "problems", problems)
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings say it."""
+
+
+Tables = Callable[[pytest.MonkeyPatch], None]
+TABLES: dict[str, tuple[Tables, Json, Json, str]] = {
+    "a version that is not known any more": (no_version, OWN_IMAGE, {}, "spec.runtime.version"),
+    "a combination that is refused now": (another_row, {}, {}, "spec.precision.kvCache"),
+    "a flag that is not known any more": (another_flag_table, {}, {}, "spec.runtime.extraArgs"),
+    "an accelerator without an image": (
+        nothing,
+        {"accelerator": {"type": "cpu"}, "fitPolicy": "Warn"},
+        {"default_cpu_image": None},
+        "spec.runtime.image",
+    ),
+}
+
+
+@pytest.fixture(params=[pytest.param(row, id=name) for name, row in TABLES.items()])
+def outdated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[World, str]:
+    """A service that serves, under an operator that would refuse it; and the field that it names."""
+    change, sections, settings, field = request.param
+    world = serving(replace(SETTINGS, default_cpu_image="vllm-cpu:v0.32.0"), **sections)
+    change(monkeypatch)
+    upgraded(world, **settings)
+    return world, field
+
+
+def test_it_stays_ready_and_says_what_keeps_an_update_back(outdated: tuple[World, str]) -> None:
+    world, field = outdated
+    conditions = world.conditions()
+    assert {name: conditions[name]["status"] for name in ("Accepted", "Ready")} == {"Accepted": "True", "Ready": "True"}
+    assert "Stalled" not in conditions
+    assert rollout(world)["updateBlocked"].startswith(field)
+
+
+def test_it_is_scaled(outdated: tuple[World, str]) -> None:
+    world, _ = outdated
+    template = world.deployment["spec"]["template"]
+    world.edit(scaling={"replicas": 3})
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 3
+    assert world.deployment["spec"]["template"] == template
+    world.roll_out()
+    world.settle()
+    assert world.conditions()["Ready"]["status"] == "True"
+
+
+def test_it_is_repaired(outdated: tuple[World, str]) -> None:
+    world, _ = outdated
+    del world.children["Service", "x"]
+    world.settle()
+    assert ("Service", "x") in world.children
+
+
+def test_an_update_that_is_asked_for_is_refused_and_what_runs_is_kept_up(outdated: tuple[World, str]) -> None:
+    world, field = outdated
+    template = world.deployment["spec"]["template"]
+    world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
+    world.edit(scaling={"replicas": 2})
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 2
+    assert world.deployment["spec"]["template"] == template
+    conditions = world.conditions()
+    assert conditions["Ready"]["status"] == "False"
+    assert conditions["Stalled"]["message"].startswith(field)
+
+
+def test_an_edit_that_needs_a_restart_is_refused(outdated: tuple[World, str]) -> None:
+    world, field = outdated
+    template = world.deployment["spec"]["template"]
+    world.edit(batching={"maxNumSeqs": 7})
+    world.settle()
+    assert world.deployment["spec"]["template"] == template
+    assert world.conditions()["Accepted"]["message"].startswith(field)
+
+
+def test_what_is_known_again_is_blocked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = serving(**OWN_IMAGE)
+    with monkeypatch.context() as patch:
+        no_version(patch)
+        upgraded(world)
+        assert "updateBlocked" in rollout(world)
+    upgraded(world, default_amd_image="any")
+    assert "updateBlocked" not in rollout(world)
+
+
+def test_a_wrong_fact_about_the_model_that_runs_restarts_and_stops_nothing() -> None:
+    world = serving(model=FACTS, parallelism={"tensorParallelSize": 4})
+    wrong = FACTS | {"architecture": {"numAttentionHeads": 30, "numKeyValueHeads": 30}}
+    world.edit(model=wrong, scaling={"replicas": 2})
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 2
+    assert rollout(world)["updateBlocked"].startswith("spec.parallelism.tensorParallelSize")

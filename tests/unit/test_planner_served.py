@@ -1,0 +1,132 @@
+"""What vLLM refuses on a GPU whatever its memory: by the GPU's age, and by how the checkpoint is quantized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_cli.plan.compare import compare
+from llmservice_cli.plan.questions import Question
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.control import planning
+from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.plan import Device, Fit, Request
+
+from tests.unit.decide_world import SETTINGS, an_llmservice
+from tests.unit.planner_models import CONFIGS
+
+Json = dict[str, Any]
+
+SMALL: Json = CONFIGS["qwen2.5-0.5b"]
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+INT4 = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"a": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 128}}},
+}
+CT_MXFP4 = {
+    "quant_method": "compressed-tensors",
+    "format": "mxfp4-pack-quantized",
+    "config_groups": {"a": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 32}}},
+}
+P100, V100, T4, L4 = "Tesla-P100-PCIE-16GB", "Tesla-V100-SXM2-32GB", "Tesla-T4", "NVIDIA-L4"
+A100, H100, MI300 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "AMD_Instinct_MI300X_OAM"
+
+
+def asked(product: str, quantization: Json | None, version: str | None = None, **more: Any) -> Request:
+    config = SMALL if quantization is None else SMALL | {"quantization_config": quantization}
+    return Request(config_json.read(config), device(product), max_model_len=2048, vllm_version=version, **more)
+
+
+def device(product: str) -> Device:
+    if product == "cpu":
+        return Device("cpu", 4, is_cpu=True)
+    found = gpus.device(product)
+    assert found is not None, product
+    return found
+
+
+REFUSED: dict[str, tuple[str, Json | None, str | None, str]] = {
+    "a P100": (P100, None, None, "compute capability 7.5"),
+    "a P100, of long ago": (P100, None, "0.18.0", "compute capability 7.0"),
+    "a V100": (V100, None, None, "compute capability 7.5"),
+    "a V100, AWQ": (V100, AWQ, None, "compute capability 7.5"),
+    "mxfp4 on a T4": (T4, MXFP4, None, "mxfp4 needs compute capability 8.0"),
+    "mxfp4 on a V100": (V100, MXFP4, None, "compute capability"),
+    "mxfp4 of another maker on a T4": (T4, CT_MXFP4, None, "needs compute capability 8.0"),
+    "fp8 on a V100": (V100, FP8, None, "compute capability"),
+    "NVFP4 on a CPU": ("cpu", NVFP4, None, "NVFP4"),
+}
+SERVED: dict[str, tuple[str, Json | None, str | None]] = {
+    "a V100, of long ago": (V100, None, "0.18.0"),
+    "AWQ on a T4": (T4, AWQ, None),
+    "GPTQ on a T4": (T4, GPTQ, None),
+    "fp8 on a T4, weights only": (T4, FP8, None),
+    "fp8 on an A100, weights only": (A100, FP8, None),
+    "mxfp4 on an A100": (A100, MXFP4, None),
+    "NVFP4 on a T4, by Marlin": (T4, NVFP4, None),
+    "int4 of compressed-tensors on a T4": (T4, INT4, None),
+    "fp8 on AMD": (MI300, FP8, None),
+    "a plain model on a CPU": ("cpu", None, None),
+}
+
+
+@pytest.mark.parametrize(("product", "quantization", "version", "why"), REFUSED.values(), ids=REFUSED)
+def test_it_does_not_fit(product: str, quantization: Json | None, version: str | None, why: str) -> None:
+    plan = memory.plan(asked(product, quantization, version))
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert why in plan.reason
+    assert plan.reason.startswith(product)
+    assert plan.margin_gib is None
+
+
+@pytest.mark.parametrize(("product", "quantization", "version"), SERVED.values(), ids=SERVED)
+def test_it_fits(product: str, quantization: Json | None, version: str | None) -> None:
+    plan = memory.plan(asked(product, quantization, version))
+    assert plan.verdict is Fit.FITS, plan.reason
+
+
+def test_it_is_said_of_a_model_that_nobody_knows() -> None:
+    plan = memory.plan(Request(None, device(P100)))
+    assert plan.verdict is Fit.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_compute_type_that_the_checkpoints_method_does_not_take(dtype: str) -> None:
+    plan = memory.plan(asked(A100, MXFP4, dtype=dtype))
+    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert "dtype" in plan.reason
+
+
+def picked(quantization: Json, *products: str) -> Any:
+    """As the operator chooses among a cluster's nodes."""
+    import json
+
+    llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "batching": {"maxModelLen": 2048}}))
+    document = json.dumps(SMALL | {"quantization_config": quantization})
+    nodes = ClusterGPUs(tuple(NodeGroup(product, 8) for product in products))
+    return planning.picked(llm, planning.question(llm, SETTINGS, document, None), nodes)
+
+
+def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:
+    assert picked(MXFP4, T4, L4).product == L4
+
+
+def test_the_operator_says_which_gpu_would_do() -> None:
+    choice = picked(MXFP4, T4)
+    assert choice.plan.verdict is Fit.DOES_NOT_FIT
+    assert "It would fit on NVIDIA-L4" in choice.plan.reason
+
+
+def test_the_grid_says_what_is_not_served() -> None:
+    question = Question(asked(H100, MXFP4), (device(T4), device(H100)))
+    grid = compare(question)
+    refused = {cell.device.name for cell in grid.cells if cell.refused is not None}
+    assert T4 in refused
+    assert H100 not in refused

@@ -1,0 +1,107 @@
+"""Which GPUs vLLM takes for a checkpoint by its own quantization: the planner's table against vLLM's own refusal."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.served import least_capability, method_of
+from llmservice_runtime.capabilities import MINIMUM_CAPABILITY
+
+from tests.unit import test_planner_served as checkpoints
+from tests.unit import vllm_models
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+CAPABILITIES = ((6, 0), (7, 0), (7, 5), (8, 0), (9, 0))
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "awq": checkpoints.AWQ,
+    "gptq": checkpoints.GPTQ | {"desc_act": False, "sym": True},
+    "fp8": checkpoints.FP8,
+    "mxfp4": checkpoints.MXFP4,
+    "modelopt NVFP4": checkpoints.NVFP4 | {"kv_cache_quant_algo": None, "group_size": 16, "ignore": []},
+    "modelopt FP8": {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": None, "ignore": []},
+}
+# The scheme is chosen layer by layer, and asked by itself.
+SCHEMES = {
+    "int4 in groups": (checkpoints.INT4, "compressed_tensors_wNa16.CompressedTensorsWNA16"),
+    "MXFP4": (checkpoints.CT_MXFP4, "compressed_tensors_w4a4_mxfp4.CompressedTensorsW4A4Mxfp4"),
+    "fp8 weights": (
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "float"}}}},
+        "compressed_tensors_w8a16_fp8.CompressedTensorsW8A16Fp8",
+    ),
+    "int8": (
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}}},
+        "compressed_tensors_w8a8_int8.CompressedTensorsW8A8Int8",
+    ),
+}
+_PACKAGE = "vllm.model_executor.layers.quantization.compressed_tensors.schemes"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _offline() -> Iterator[None]:
+    pytest.importorskip("vllm", reason="needs the vllm dependency group")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
+def own(quantization: dict[str, Any]) -> Any:
+    found = config_json.read(vllm_models.CONFIGS["llama"] | {"quantization_config": quantization}).quantization
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """vLLM's own view of a checkpoint."""
+    from vllm.config import ModelConfig
+
+    config = vllm_models.CONFIGS["llama"] | {"quantization_config": CHECKPOINTS[request.param]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return CHECKPOINTS[request.param], ModelConfig(model=str(tmp_path), skip_tokenizer_init=True, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("model", CHECKPOINTS, indirect=True)
+def test_vllm_refuses_the_same_gpus(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import LoadConfig, VllmConfig
+    from vllm.platforms import current_platform
+    from vllm.platforms.interface import DeviceCapability
+
+    quantization, config = model
+    for capability in CAPABILITIES:
+        seen = DeviceCapability(*capability)
+        monkeypatch.setattr(current_platform, "get_device_capability", lambda *_, seen=seen, **__: seen)
+        if capability < least_capability(own(quantization)):
+            with pytest.raises(ValueError, match="Minimum capability"):
+                VllmConfig._get_quantization_config(config, LoadConfig())
+        else:
+            VllmConfig._get_quantization_config(config, LoadConfig())
+
+
+@pytest.mark.parametrize(("quantization", "scheme"), SCHEMES.values(), ids=SCHEMES)
+def test_schemes_of_compressed_tensors(quantization: dict[str, Any], scheme: str) -> None:
+    module, name = scheme.split(".")
+    least = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name).get_min_capability()
+    assert divmod(least, 10) == least_capability(own(quantization))
+
+
+def test_the_table_is_vllms() -> None:
+    from llmservice_runtime.capabilities import KERNELS_DECIDE
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
+
+    asked = {name: least for name, least in MINIMUM_CAPABILITY.items() if name in QUANTIZATION_METHODS}
+    assert len(asked) > 20
+    for name, least in asked.items():
+        if name not in KERNELS_DECIDE:
+            assert get_quantization_config(name).get_min_capability() == least, name
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_every_method_of_a_checkpoint_is_in_the_table(name: str) -> None:
+    assert method_of(own(CHECKPOINTS[name])) in MINIMUM_CAPABILITY

@@ -1,4 +1,4 @@
-"""HTTP with the standard library: no redirect is followed with credentials, and every error is one of two kinds."""
+"""HTTP with the standard library: credentials stay with their origin, and every error is one of two kinds."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ CHUNK_BYTES = 1 << 20
 # The hub's word for the hash of a file that lies elsewhere.
 LINKED_TAG = "X-Linked-Etag"
 _REDIRECTS = 5
+_REDIRECTING = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+# What another origin may be told. Everything else may be a credential: Authorization, Cookie, a signature of AWS.
+_HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "range", "if-match"})
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -50,8 +54,8 @@ def ask(
 ) -> Iterator[http.client.HTTPResponse]:
     """The answer to a request, whatever its status. Raises Unreachable, also while the answer is read.
 
-    Redirects are followed, but for the HEAD of a file, which is asked for what the redirect itself tells. Another host
-    gets no Authorization: it is the hub's storage, and the address is signed.
+    Redirects are followed, but for the HEAD of a file, which is asked for what the redirect itself tells. Refused where
+    the address, or one on the way, is not http(s), or leads from https to http.
     """
     try:
         with _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS) as answer:
@@ -64,28 +68,61 @@ def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> h
     for _ in range(_REDIRECTS):
         answer = _once(url, headers, method, timeout)
         target = answer.headers.get("Location")
-        if answer.status not in (301, 302, 303, 307, 308) or not target:
+        if answer.status not in _REDIRECTING or not target or method not in ("GET", "HEAD"):
             return answer
         if method == "HEAD" and LINKED_TAG in answer.headers:
             return answer
         answer.close()
-        target = urllib.parse.urljoin(url, target)
-        if urllib.parse.urlsplit(target).netloc != urllib.parse.urlsplit(url).netloc:
-            headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
-        url = target
+        url, headers = redirected(url, target, headers, answer.status)
     raise OSError(f"more than {_REDIRECTS} redirects")
+
+
+def redirected(url: str, target: str, headers: dict[str, str], status: int) -> tuple[str, dict[str, str]]:
+    """Where a redirect leads, and what is sent there: to another origin (scheme, host, port) no credentials.
+
+    Refused where it leads away from HTTP, from https to http, or names a password.
+    """
+    target = urllib.parse.urljoin(url, target)
+    before, after = _origin(url), _origin(target)
+    if before is None or after is None or (before[0], after[0]) == ("https", "http"):
+        raise Refused(status, url, text=f"with a redirect that is not followed, to {plain(target)}")
+    if before != after:
+        headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
+    return target, headers
+
+
+def _origin(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port; None where it is no address of HTTP, or holds a user's name."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+    except (KeyError, ValueError):
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and "@" not in parts.netloc else None
 
 
 def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> http.client.HTTPResponse:
     request = urllib.request.Request(url, headers=dict(headers), method=method)
+    if request.type not in _PORTS:
+        raise Refused(0, url, text="is not asked: only http:// and https:// are")
     try:
-        secured = [urllib.request.HTTPSHandler(context=trust())] if request.type == "https" else []
-        opener = urllib.request.build_opener(_NoRedirects, *secured)
-        answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
+        answer: http.client.HTTPResponse = _opener(request.type).open(request, timeout=timeout)
     except urllib.error.HTTPError as refused:
         # An answer too: its body and headers say what is wrong.
         return refused  # type: ignore[return-value]
     return answer
+
+
+def _opener(scheme: str) -> urllib.request.OpenerDirector:
+    """HTTP and nothing else: urllib's own opener reads files, too."""
+    opener = urllib.request.OpenerDirector()
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(), urllib.request.HTTPHandler()]
+    handlers += [urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(), _NoRedirects()]
+    if scheme == "https":
+        handlers.append(urllib.request.HTTPSHandler(context=trust()))
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
 
 
 def trust() -> ssl.SSLContext:

@@ -1,0 +1,150 @@
+"""Redirects: credentials stay with the server that they were given to, and no redirect leaves HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from llmservice_runtime.fetch import http
+from llmservice_runtime.fetch.http import Refused, Unreachable, ask
+
+CREDENTIALS = {
+    "Authorization": "Bearer t",
+    "authorization": "Bearer t",
+    "Proxy-Authorization": "Basic t",
+    "Cookie": "session=t",
+    "x-amz-security-token": "t",
+    "X-Amz-Content-Sha256": "t",
+    "X-aws-ec2-metadata-token": "t",
+    "X-Auth-Token": "t",
+}
+PLAIN = {"Accept-Encoding": "identity", "User-Agent": "llmservice", "Range": "bytes=0-1", "If-Match": '"e"'}
+
+
+class Site:
+    """A server that redirects to `target` while it has one, and keeps the headers that it was sent."""
+
+    def __init__(self) -> None:
+        self.target, self.status = "", 302
+        self.seen: list[dict[str, str]] = []
+        self.url = ""
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    found = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found.seen.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(found.status if found.target else 200)
+            if found.target:
+                self.send_header("Location", found.target)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def do_PUT(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def get(url: str, *, method: str = "GET") -> int:
+    with ask(url, {**PLAIN, **CREDENTIALS}, method=method, timeout=5) as answer:
+        answer.read()
+        return answer.status
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_credentials_stay_with_their_own_server(status: int) -> None:
+    with site() as hub, site() as storage:
+        hub.target, hub.status = f"{storage.url}/file", status
+        assert get(f"{hub.url}/a") == 200
+    (sent,), (passed,) = hub.seen, storage.seen
+    assert {name.lower() for name in CREDENTIALS} <= sent.keys()
+    assert not {name.lower() for name in CREDENTIALS} & passed.keys(), "the same address, another port"
+    assert {name.lower(): value for name, value in PLAIN.items()}.items() <= passed.items()
+
+
+def test_a_server_may_redirect_to_itself() -> None:
+    with site() as hub:
+        hub.target = f"{hub.url}/again"
+        with pytest.raises(Unreachable, match="more than 5 redirects"):
+            get(f"{hub.url}/a")
+    assert len(hub.seen) == 5
+    assert all(sent["cookie"] == "session=t" for sent in hub.seen)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x", "https://", "http://user:word@127.0.0.1/x"],
+)
+def test_a_redirect_elsewhere_is_refused(target: str) -> None:
+    with site() as hub:
+        hub.target = target
+        with pytest.raises(Refused) as caught:
+            get(f"{hub.url}/a")
+    assert not caught.value.passes, "another try would not help"
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x"])
+def test_an_address_that_is_not_http_is_refused(url: str) -> None:
+    with pytest.raises(Refused):
+        get(url)
+
+
+def test_only_reading_requests_are_sent_again_elsewhere() -> None:
+    with site() as machine, site() as other:
+        machine.target = other.url
+        assert get(machine.url, method="PUT") == 302
+    assert other.seen == []
+
+
+ORIGINS = [
+    pytest.param("https://h/a", "https://h/b", True, id="another path"),
+    pytest.param("https://h/a", "/b", True, id="relative"),
+    pytest.param("https://h/a", "https://h:443/b", True, id="the port that it has anyway"),
+    pytest.param("https://H/a", "https://h/b", True, id="another spelling"),
+    pytest.param("http://h/a", "https://h/b", False, id="another scheme"),
+    pytest.param("https://h/a", "https://h:8443/b", False, id="another port"),
+    pytest.param("https://h/a", "https://h.evil/b", False, id="another host"),
+    pytest.param("https://h/a", "//evil/b", False, id="another host, relative"),
+]
+
+
+@pytest.mark.parametrize(("url", "target", "kept"), ORIGINS)
+def test_an_origin_is_scheme_host_and_port(url: str, target: str, kept: bool) -> None:
+    _, headers = http.redirected(url, target, {**PLAIN, **CREDENTIALS}, 302)
+    assert headers == ({**PLAIN, **CREDENTIALS} if kept else PLAIN)
+
+
+def test_nothing_that_came_by_https_goes_on_by_http() -> None:
+    with pytest.raises(Refused, match="http://h/b"):
+        http.redirected("https://h/a", "http://h/b", {}, 302)
+
+
+def test_a_file_of_the_pod_is_no_model(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("word")
+    with site() as hub:
+        hub.target = secret.as_uri()
+        with pytest.raises((Refused, Unreachable)), ask(f"{hub.url}/a", {}, timeout=5) as answer:
+            assert answer.read() != b"word"

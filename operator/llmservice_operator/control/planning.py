@@ -26,7 +26,7 @@ from llmservice_operator.planner.model.architecture import Architecture, Incompl
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import Pick, Wish, pick
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
-from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.quantity import count, gibibytes
 from llmservice_operator.planner.requests import extended, request_of
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _REMEMBERED = 1024
 _MOST_GPUS = 8
 """Of one node, where no node says: what machines with GPUs usually have."""
+_MOST_KV_CACHE_GIB = 2**20
+"""A PiB: no machine has it, and sums with it stay exact."""
 
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a model's facts that nobody thought of may raise in the planner: it must not keep the service from starting."""
@@ -76,8 +78,9 @@ def question(service: LLMService, settings: Settings, document: str | None, tens
 def _kv_cache_gib(service: LLMService, settings: Settings) -> int:
     """As vLLM will find it in its environment, where a user's own variable comes last."""
     for variable in service.spec.runtime.env:
-        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and str(variable.get("value", "")).isdecimal():
-            return int(variable["value"])
+        stated = count(str(variable.get("value", "")), _MOST_KV_CACHE_GIB)
+        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and stated is not None:
+            return stated
     return cpu_kv_cache_gib(service, settings)
 
 

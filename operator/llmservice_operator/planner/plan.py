@@ -13,6 +13,8 @@ from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 
 GIB = 2**30
+NOT_READ = "config.json"
+"""In `Plan.missing`: reading the model's configuration was stopped, and nothing of it is known."""
 
 
 class Fit(StrEnum):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -33,8 +32,8 @@ FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeEr
 LARGEST_ANSWER = 16 * 1024
 """Bytes of an answer. A thousand of them are kept."""
 _LARGEST_TEXT = 512 * 1024
-_HUGE = re.compile(r"[0-9]{24}")
-"""No number of an architecture has as many digits."""
+_MOST_DIGITS = 24
+"""Of a number of an architecture."""
 
 
 class Stopped(StrEnum):
@@ -172,8 +171,14 @@ def _unpacked(answer: bytes) -> Any:
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(answer, _LARGEST_TEXT).decode()
-        if len(answer) > LARGEST_ANSWER or not unpacker.eof or _HUGE.search(text):
+        if len(answer) > LARGEST_ANSWER or not unpacker.eof:
             raise ValueError("the answer is larger than answers are")
-        return json.loads(text)
+        return json.loads(text, parse_int=_number, parse_constant=_number)
     except (RecursionError, zlib.error) as error:
         raise ValueError("this is no answer of the reader") from error
+
+
+def _number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("a number is larger than an architecture's are")
+    return int(text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.remembered import of_service
-from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse_spec
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
@@ -137,7 +137,8 @@ def remedied(
     if not is_short or plan.remedies or asked.request.device is None:
         return plan
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
-    return _remedied(asked, plan, others, most_gpus, spec)
+    find = _remedied if len(spec) <= REMEMBERED_LENGTH else _remedied.__wrapped__
+    return find(asked, plan, others, most_gpus, spec)
 
 
 def wish(service: LLMService) -> Wish:

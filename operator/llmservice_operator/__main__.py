@@ -19,6 +19,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control import log, ranks
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.children_watch import ChildrenWatch
+from llmservice_operator.control.config_reader import ConfigReader
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decide import decide, decide_invalid
 from llmservice_operator.control.intake import Intake
@@ -65,6 +66,9 @@ class Operator:
         self._shards = self._make_shards() if opts.leader_elect else None
         gate: Gate = self._shards or AlwaysOpen()
         self._starts = Starts(reader.read, self._changed, metrics)
+        self._configs = ConfigReader(
+            wake=self._changed, observe=lambda result: metrics.config_reads.labels(result).inc()
+        )
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS)
         # Whoever watches some namespaces does not know the pods of other services.
         own = None if self._options.namespaces else lambda: placed(cache)
@@ -74,6 +78,7 @@ class Operator:
             queue=WorkQueue(),
             starts=self._starts,
             nodes=Nodes(kube, own=own),
+            configs=self._configs,
             updates=Updates(limit=self._options.max_concurrent_updates, is_ours=self._is_ours),
             pod_events=PodEventReader(kube),
             settings=opts.services,
@@ -124,6 +129,7 @@ class Operator:
         finally:
             for task in tasks:
                 task.cancel()
+            await self._configs.close()
             await server.stop()
 
     async def _shut_down(

@@ -121,6 +121,12 @@ def pods() -> Iterator[Bad]:
     yield Bad(
         "annotation-domain", {f"{meta}.annotations": {"llmservice.dev/x": "x"}}, f"spec.{meta}.annotations", ("of",)
     )
+    yield Bad(
+        "env-long",
+        {"runtime.env": [{"name": f"A{n}", "value": "x" * 1024} for n in range(33)]},
+        "spec.runtime.env",
+        ("32,768 characters", "ConfigMap"),
+    )
     yield Bad("label-key", {f"{meta}.labels": {"-a": "x"}}, f"spec.{meta}.labels", ("NAME or DOMAIN/NAME",))
     for words, toleration, at in (
         ("remove it", {"key": "a", "operator": "Exists", "value": "b"}, "value"),

@@ -150,6 +150,7 @@ GOOD: tuple[Good, ...] = (
     Good("image-plain", {"runtime.image": "vllm:v0.32.0"}),
     Good("image-local", {"runtime.image": "localhost:5000/vllm"}),
     Good("env-kv-space", {"runtime.env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "2"}]}),
+    Good("env-long", {"runtime.env": [{"name": f"A{n}", "value": "x" * 1024} for n in range(32)]}),
     Good("env-empty", {"runtime.env": [{"name": "A"}]}),
     Good("args-negative", {"runtime.extraArgs": ["--max-logprobs", "-1"]}),
     Good("args-json", {"runtime.extraArgs": ["--hf-overrides", '{"a": 1}', '--compilation-config={"custom_ops": []}']}),

@@ -14,7 +14,7 @@ from typing import Any
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, RoomFor, TurnOf
+from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, ReadingOf, RoomFor, TurnOf
 from llmservice_operator.observe.endpoints import EndpointFacts
 from llmservice_operator.observe.facts import (
     BudgetFacts,
@@ -31,6 +31,7 @@ from llmservice_operator.observe.observed import Observed, Refusal, Turn
 from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.model.reading import Reading, read
 from llmservice_operator.planner.room import Room
 
 Json = dict[str, Any]
@@ -170,6 +171,9 @@ class World:
                     observed = replace(
                         observed, pod_events=PodEvents.of({pod: self.events.get(pod, []) for pod in pods})
                     )
+                case ReadingOf(document):
+                    assert observed.reading is None
+                    observed = replace(observed, reading=Reading(document, read(document)))
                 case TurnOf():
                     assert observed.turn is None
                     observed = replace(observed, turn=self.turn)

@@ -21,6 +21,7 @@ from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.model import reading
 from llmservice_runtime.contract import Phase, State
 
 KEY = Key("ns", "chat")
@@ -176,6 +177,17 @@ def decide_invalid(
     return Decision(status=None if status == obj["status"] else status)
 
 
+class Configs:
+    """Reads configurations where it is asked to, at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def read(self, key: Key, document: str) -> bytes | None:
+        self.asked.append(document)
+        return reading.read(document)
+
+
 class World:
     def __init__(self, *objects: Any, cached: bool = True) -> None:
         self.api = Api(*objects)
@@ -191,6 +203,7 @@ class World:
             metrics=metrics,
             starts=Starts(self.read, self.changed.append, metrics, clock=lambda: self.now, rng=lambda: 0.5),
             nodes=Nodes(self.api, clock=lambda: self.now),
+            configs=Configs(),
             pod_events=PodEventReader(self.api, clock=lambda: self.now),
             decide=lambda *a: self.deciding(*a),
             decide_invalid=decide_invalid,

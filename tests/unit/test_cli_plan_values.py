@@ -219,3 +219,10 @@ def test_options_name_fields_that_the_spec_has() -> None:
                 (one for one in (field.annotation, *get_args(field.annotation)) if hasattr(one, "model_fields")), model
             )
     assert missing == []
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1." + "9" * 5000, "1e" + "9" * 5000])
+def test_numbers_of_thousands_of_digits_are_refused(text: str) -> None:
+    for read in (values.count(1, 10, "3"), values.length, values.parameters):
+        with pytest.raises(Refused):
+            read(text)

@@ -17,7 +17,7 @@ from tests.unit.fit_world import H100, T4, a_world, fits, kinds, plan
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Answers are remembered: neither those of other tests here, nor these there."""
-    caches = (planning.answer, planning.architecture, planning._remedied)
+    caches = (planning.answer, planning.stated, planning.architecture, planning._remedied)
     for cache in caches:
         cache.cache_clear()
     yield

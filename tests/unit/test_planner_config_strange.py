@@ -102,16 +102,6 @@ def test_every_family_of_few_keys(model_type: str) -> None:
             "weight_block_size",
             id="half a block",
         ),
-        pytest.param(
-            {"quantization_config": {"quant_method": "compressed-tensors", "ignore": ["re:(a+)+$"]}},
-            "too elaborate",
-            id="a pattern that takes for ever",
-        ),
-        pytest.param(
-            {"quantization_config": {"quant_method": "compressed-tensors", "ignore": ["re:("]}},
-            "wrong pattern",
-            id="a pattern that is none",
-        ),
         pytest.param({"num_attention_heads": 512}, "num_attention_heads", id="more heads than width"),
     ],
 )
@@ -153,21 +143,20 @@ def _quantized(ignore: list[Any], layers: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ignore", "layers"),
     [
-        pytest.param([f"re:.*.*.*.*!{n}" for n in range(100)], 8, id="patterns that go back and back"),
-        pytest.param([f"re:.*a.*b.*c{n}" for n in range(40)], 8, id="three places to stop"),
-        pytest.param([f"re:.*q.*{n}" for n in range(180)], 4096, id="for many layers"),
-        pytest.param([f"x{n}" for n in range(512)], 4096, id="names with digits, for many layers"),
+        pytest.param([f"re:.*q.*{n}" for n in range(180)], 1024, id="patterns with digits, for many layers"),
+        pytest.param([f"x{n}" for n in range(512)], 1024, id="names with digits, for many layers"),
+        pytest.param([f"re:b{n}" for n in range(100)], 256, id="many, for some layers"),
     ],
 )
-def test_patterns_that_would_keep_the_operator_busy_are_refused(ignore: list[Any], layers: int) -> None:
-    with pytest.raises(InvalidModel, match="too elaborate"):
+def test_more_patterns_than_can_be_tried_are_refused(ignore: list[Any], layers: int) -> None:
+    with pytest.raises(InvalidModel, match="more patterns"):
         config_json.read(_quantized(ignore, layers))
 
 
 @pytest.mark.parametrize(
     ("ignore", "layers"),
     [
-        pytest.param([["x0", 512]], 4096, id="one name, 512 times"),
+        pytest.param([["x0", 512]], 1024, id="one name, 512 times"),
         pytest.param(["re:.*lm_head", "re:.*mlp.gate$", "re:model.layers.*.self_attn.*"], 126, id="usual ones"),
         pytest.param([f"model.layers.{n}.self_attn.q_proj" for n in range(126)], 126, id="a name for each layer"),
     ],

@@ -39,8 +39,8 @@ _NOT_SAID = re.compile(
 )
 _GENERATIONS = {"0": "0.7 (V0)", "1": "0.10 (V1)"}
 """A version of each generation of the engine, for those who say no more."""
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)")
-_PARAMETERS = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([kKmMbBtT]?)")
+_NUMBER = re.compile(r"(\d{1,4000}(?:\.\d{1,4000})?)\s*([kKmMgGtT]?)")
+_PARAMETERS = re.compile(r"(\d{1,4000}(?:\.\d{1,4000})?(?:[eE]\d{1,9})?)\s*([kKmMbBtT]?)")
 _THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(\D|$))")
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -28,7 +28,7 @@ AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 _WIDTH: dict[str, Any] = {"ge": 1, "le": 1_048_576}
 _HEADS: dict[str, Any] = {"ge": 1, "le": 65_536}
-_LAYERS: dict[str, Any] = {"ge": 0, "le": 4096}
+_LAYERS: dict[str, Any] = {"ge": 0, "le": 1024}
 
 
 class Architecture(ApiModel):
@@ -57,7 +57,7 @@ class Architecture(ApiModel):
         description="Number of transformer layers (num_hidden_layers in config.json).",
         examples=[32],
         ge=1,
-        le=4096,
+        le=1024,
     )
     hidden_size: int | None = knob(
         description="Width of the hidden state (hidden_size in config.json).",

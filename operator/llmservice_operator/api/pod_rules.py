@@ -6,6 +6,7 @@ from types import MappingProxyType
 from llmservice_runtime import contract
 
 from llmservice_operator.api.rule import Rule, cel_list
+from llmservice_operator.api.runtime import ENV_LENGTH, ENV_TOO_LONG
 
 OWN_VOLUMES = (
     *("runtime", "run", "home", "tmp", "cache", "models", "source", "draft", "adapters", "chat-template", "dshm"),
@@ -56,6 +57,13 @@ ENV_ITEM = (
         "!has(self.value) || !has(self.valueFrom)",
         "give either value or valueFrom: remove one of the two",
         ".valueFrom",
+    ),
+)
+
+ENV = (
+    Rule(
+        f"self.map(item, has(item.value) ? item.value.size() : 0).sum() <= {ENV_LENGTH}",
+        ENV_TOO_LONG,
     ),
 )
 
@@ -170,6 +178,7 @@ _POD = "spec.podTemplate.spec"
 
 POD_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
     {
+        "spec.runtime.env": ENV,
         "spec.runtime.env[]": ENV_ITEM,
         "spec.runtime.resources": RESOURCES,
         "spec.runtime.resources.requests": RESOURCE_KEYS,

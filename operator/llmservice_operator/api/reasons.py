@@ -26,6 +26,7 @@ class Reason(StrEnum):
     DOES_NOT_FIT = "DoesNotFit"
     INSPECTING_MODEL = "InspectingModel"
     FACTS_MISSING = "FactsMissing"
+    CONFIG_TOO_COMPLEX = "ConfigTooComplex"
     POLICY_IGNORE = "PolicyIgnore"
     # the rollout
     ROLLED_OUT = "RolledOut"

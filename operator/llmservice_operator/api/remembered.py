@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import weakref
+import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -35,6 +37,29 @@ P = ParamSpec("P")
 S = TypeVar("S")
 L = TypeVar("L", bound=OfSpec)
 R = TypeVar("R")
+
+LONGEST = 32 * 1024
+"""Bytes of a text up to which what is made of it is kept; Python objects take up to thirty times as much."""
+
+
+def of_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[bytes], R]:
+    """For a pure function of a text, asked for by the text compressed with zlib. What is long is made each time."""
+    made: OrderedDict[bytes, R] = OrderedDict()
+
+    def remembering(packed: bytes) -> R:
+        if packed in made:
+            made.move_to_end(packed)
+            return made[packed]
+        text = zlib.decompress(packed)
+        found = function(text)
+        if len(text) <= LONGEST:
+            made[packed] = found
+            if len(made) > most:
+                made.popitem(last=False)
+        return found
+
+    return functools.update_wrapper(remembering, function)
+
 
 _made: dict[int, tuple[weakref.ref[Any], dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]]] = {}
 

@@ -2,16 +2,30 @@
 
 from typing import Annotated, Literal
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from llmservice_operator.api import shapes
-from llmservice_operator.api.base import ApiModel, Many, knob, leaf, section
+from llmservice_operator.api.base import ApiModel, Json, Many, knob, leaf, section
 from llmservice_operator.api.scalars import ImageRef, ObjectName
 
 ExtraArg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
 Version = Annotated[str, StringConstraints(min_length=5, max_length=32, pattern=r"^v?[0-9]+\.[0-9]+\.[0-9]+$")]
+
+
+ENV_LENGTH = 32_768
+"""Characters of all values in spec.runtime.env together."""
+ENV_TOO_LONG = (
+    f"all values together may have at most {ENV_LENGTH:,} characters: put long ones into a ConfigMap, and name it in "
+    "valueFrom or mount it with podTemplate.spec.volumes"
+)
+
+
+def _short(variables: list[Json]) -> list[Json]:
+    if sum(len(str(variable.get("value") or "")) for variable in variables) > ENV_LENGTH:
+        raise ValueError(ENV_TOO_LONG)
+    return variables
 
 
 class Runtime(ApiModel):
@@ -43,10 +57,10 @@ class Runtime(ApiModel):
         "be named here. Default: requests that a small model starts with.",
         examples=[{"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "32Gi"}}],
     )
-    env: shapes.EnvVars = leaf(
+    env: Annotated[shapes.EnvVars, AfterValidator(_short)] = leaf(
         list,
         description="Environment variables of the server container. Those that the operator sets itself may not be "
-        "named here.",
+        f"named here. The values may have {ENV_LENGTH:,} characters together.",
         examples=[[{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]],
     )
     sleep_mode: bool = knob(

@@ -12,6 +12,9 @@ from pydantic import ValidationError
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.spec import LLMServiceSpec
 
+_SHORTER = (
+    "Move what is long into ConfigMaps: spec.runtime.env takes valueFrom, spec.podTemplate.spec.volumes mounts files."
+)
 _REMEDY = "Correct it and apply the LLMService again; `kubectl explain llms.spec --recursive` lists the fields."
 
 # What pydantic adds to the location of a value that may be of several types.
@@ -70,16 +73,44 @@ class LLMService:
 
 REMEMBERED_SPECS = 512
 """Those that were read last: with what `api.remembered` keeps of them, some 50 KiB each."""
+REMEMBERED_LENGTH = 8 * 1024
+"""Bytes of a spec up to which it is remembered: as Python objects it takes some thirty times as much."""
+LONGEST_SPEC = 64 * 1024
+"""Bytes of a spec, as JSON, that the operator acts on. The API server stores objects of a MiB and a half."""
+
+
+def spec_text(raw: object) -> bytes:
+    """A spec as JSON, as it is kept: Python objects take ten times as much. Of one that is too long, its length."""
+    text = orjson.dumps({} if raw is None else raw)
+    return text if len(text) <= LONGEST_SPEC else b"%d" % len(text)
 
 
 def parse_spec(raw: object) -> LLMServiceSpec:
-    """The spec as a value, the same one for the same text; InvalidSpec names every field that is wrong."""
+    """The spec as a value, the same one for the same text; InvalidSpec names every field that is wrong.
+
+    `raw` is what the API server stores, or its `spec_text`.
+    """
+    if isinstance(raw, bytes):
+        return _of_text(raw)
     given = {} if raw is None else raw
     try:
-        text = orjson.dumps(given)
+        text = spec_text(given)
     except TypeError:  # nothing that the API server stores: YAML has more than JSON
         return _validated(given)
-    return _parsed(text) if orjson.loads(text) == given else _validated(given)
+    return _of_text(text) if text.isdigit() or orjson.loads(text) == given else _validated(given)
+
+
+def is_paused(raw: object) -> bool:
+    """Whether a spec, or its `spec_text`, says so, be the rest of it right or wrong."""
+    spec = orjson.loads(raw) if isinstance(raw, bytes) else raw
+    return isinstance(spec, Mapping) and bool(spec.get("paused"))
+
+
+def _of_text(text: bytes) -> LLMServiceSpec:
+    if text.isdigit():
+        length = f"is {int(text):,} bytes long as JSON, and the operator acts on at most {LONGEST_SPEC:,}."
+        raise InvalidSpec([Problem("spec", length, _SHORTER)])
+    return _parsed(text) if len(text) <= REMEMBERED_LENGTH else _validated(orjson.loads(text))
 
 
 @functools.lru_cache(maxsize=REMEMBERED_SPECS)

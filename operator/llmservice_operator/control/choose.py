@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import orjson
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.remembered import of_service
+from llmservice_operator.api.remembered import of_service, of_text
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest
@@ -17,7 +16,7 @@ from llmservice_operator.build.revision import labelled, recorded_spec, revision
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.start import start_plan
 from llmservice_operator.build.template import pod_template
-from llmservice_operator.observe.facts import RevisionFacts, recorded
+from llmservice_operator.observe.facts import RevisionFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,9 @@ def _with_record(key: str, newest: int, record: RevisionFacts) -> Standing:
     return Standing(key, newest, record, record.data()["template"], _chosen(record.body))
 
 
-@functools.lru_cache(maxsize=512)
-def _chosen(body: bytes) -> Chosen:
-    return Chosen.from_document(recorded(body).get("chosen") or {})
+@of_text
+def _chosen(text: bytes) -> Chosen:
+    return Chosen.from_document(orjson.loads(text)["data"].get("chosen") or {})
 
 
 def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Settings) -> Choice:

@@ -12,6 +12,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.config_reader import ConfigReader, Configs
 from llmservice_operator.control.decision import Decision, Update
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.metrics import Metrics
@@ -132,6 +133,7 @@ class Context:
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
+    configs: Configs = field(default_factory=ConfigReader)
     is_ours: Callable[[Key], bool] = lambda key: True
     """Whether this process is to work on a service; others may have it."""
     is_current: Callable[[str], bool] = lambda namespace: False

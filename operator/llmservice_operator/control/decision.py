@@ -104,7 +104,15 @@ class TurnOf:
     """To be found out: whether an update that was asked for may begin, as `Observed.turn`."""
 
 
-Lack = GpusOf | FactsOf | RoomFor | TurnOf | EventsOf
+@dataclass(frozen=True, slots=True)
+class ReadingOf:
+    """To be found out: what a model's configuration says, as `Observed.reading`."""
+
+    document: str
+    """The configuration, as JSON text."""
+
+
+Lack = GpusOf | FactsOf | ReadingOf | RoomFor | TurnOf | EventsOf
 """What no watch tells, and only a few decisions need."""
 
 

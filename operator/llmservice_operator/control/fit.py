@@ -17,7 +17,7 @@ from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control import cpu_fit, planning
 from llmservice_operator.control.choose import Standing
-from llmservice_operator.control.decision import GpusOf, Lack, RoomFor
+from llmservice_operator.control.decision import GpusOf, Lack, ReadingOf, RoomFor
 from llmservice_operator.control.model_facts import ModelFacts, facts_of
 from llmservice_operator.control.planning import Question
 from llmservice_operator.observe.observed import Observed
@@ -31,6 +31,7 @@ Json = Mapping[str, Any]
 
 LOOK_AGAIN = 60.0
 """Seconds between looks at the nodes while other nodes would help: nobody tells us when one comes."""
+_IS_READ = "The model's configuration is being read."
 _OF_AN_EARLIER_RELEASE = (
     "What runs was started without a plan; the next revision is planned. status.measured has vLLM's own figures."
 )
@@ -110,7 +111,12 @@ def _recorded(
         if told.get("facts") == digest:
             plan = told
         else:
-            asked = planning.question(service, settings, facts.document, facts.tensors, stand.template)
+            model = _model(observed, facts)
+            if isinstance(model, ReadingOf):
+                return Outcome(_unknown(_IS_READ), lack=model)
+            if model is None:  # this service is looked at again when it was read
+                return _said(recorded, told or plan)
+            asked = planning.question(service, settings, model, facts.tensors, stand.template)
             device = planning.frozen_device(service, recorded)
             if recorded.max_model_len is not None:
                 asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
@@ -118,13 +124,30 @@ def _recorded(
             if choice is None:
                 return _lacking_nodes(service)
             plan = document(choice.plan, digest)
-    said = _unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan)
-    return Outcome(said, recorded, plan)
+    return _said(recorded, plan)
+
+
+def _said(recorded: Chosen, plan: Json | None) -> Outcome:
+    return Outcome(_unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan), recorded, plan)
+
+
+def _model(observed: Observed, facts: ModelFacts) -> bytes | ReadingOf | None:
+    """What was read of the model; None: it is being read."""
+    assert facts.document is not None
+    if facts.is_stated:
+        return planning.stated(facts.document)
+    reading = observed.reading
+    return reading.answer if reading is not None and reading.document == facts.document else ReadingOf(facts.document)
 
 
 def _new(service: LLMService, observed: Observed, settings: Settings, facts: ModelFacts) -> Outcome:
     """What a revision would be made with now."""
-    asked = planning.question(service, settings, facts.document, facts.tensors)
+    model = _model(observed, facts) if facts.is_known else None
+    if isinstance(model, ReadingOf):
+        return Outcome(_unknown(_IS_READ), lack=model)
+    if facts.is_known and model is None:
+        return _waiting(service, observed, replace(facts, why_not=_IS_READ))
+    asked = planning.question(service, settings, model, facts.tensors)
     if facts.is_known:
         choice = _planned(service, observed, asked)
         if choice is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.service import Key
+from llmservice_operator.api.service import Key, spec_text
 from llmservice_operator.control.cache import Cache, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
@@ -33,6 +33,8 @@ JSON = Mapping[str, Any]
 
 _IDENTITY = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 """What is kept of an LLMService's metadata."""
+_LONGEST_REQUEST = 256
+"""Characters of the annotation that asks for an update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,11 @@ class ParentFacts:
         """Project one LLMService; nothing of what is known of it saves work."""
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
+        spec = spec_text(obj.get("spec"))
         kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
         requested = annotations.get(UPDATE_REQUESTED_ANNOTATION)
         if requested is not None:
+            requested = requested[:_LONGEST_REQUEST]
             kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}
         return cls(
             namespace=metadata["namespace"],
@@ -70,14 +74,14 @@ class ParentFacts:
             content={
                 "generation": metadata.get("generation"),
                 "requested": requested,
-                "spec": obj.get("spec"),
+                "spec": spec,
                 "status": obj.get("status"),
             },
             obj={
                 "apiVersion": resources.LLMSERVICE.api_version,
                 "kind": resources.LLMSERVICE.kind,
                 "metadata": kept,
-                "spec": obj.get("spec") or {},
+                "spec": spec,
                 "status": obj.get("status") or {},
             },
         )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from llmservice_operator.api.service import is_paused
 from llmservice_operator.control.decision import Decision, Inherit, soonest
 from llmservice_operator.observe.observed import Observed
 
@@ -26,7 +27,7 @@ def with_inherited(decision: Decision, parent: Json, observed: Observed, now: da
     """The decision about this LLMService, and what is to become its own first."""
     metadata = parent["metadata"]
     left = list(_left(metadata, observed))
-    if not left or parent["spec"].get("paused"):
+    if not left or is_paused(parent["spec"]):
         return decision
     age = (now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
     if age < PATIENCE:

@@ -34,6 +34,11 @@ class Metrics:
         self.reconcile_seconds = self._histogram(
             "llmservice_reconcile_duration_seconds", "Time one look at one LLMService took.", ("result",)
         )
+        self.config_reads = self._counter(
+            "llmservice_config_reads",
+            "Configurations of models by how reading them ended: read, or stopped (cpu, memory, time, died).",
+            ("result",),
+        )
         self.queue_depth = self._gauge("llmservice_queue_depth", "LLMServices that wait for a worker now.")
         self.queue_delayed = self._gauge(
             "llmservice_queue_delayed", "LLMServices that are looked at again later: retries and time limits."

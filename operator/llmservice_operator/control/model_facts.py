@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -49,6 +49,8 @@ class ModelFacts:
 
     document: str | None = None
     """JSON text that config_json reads; None: nothing is known."""
+    is_stated: bool = False
+    """The document is made of bounded fields of the spec only, and is read where it is needed."""
     tensors: str | None = None
     record: Json | None = None
     """The value of status.model."""
@@ -82,7 +84,7 @@ def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borr
     """
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
-        return ModelFacts(text)
+        return ModelFacts(text, is_stated=True)
     key, told = inspection_key(service.spec), service.status.get("model") or {}
     # A failure is told for one edit: the next one looks again, since what failed may have passed.
     is_current = told.get("inspection") == key
@@ -131,7 +133,7 @@ def _from_job(job: JobFacts, pod: InspectionFacts | None, key: str, stated: Json
     else:
         return _awaited(job, pod, now)
     # The Job may go once the status has what it found.
-    return ModelFacts(facts.document, facts.tensors, facts.record, facts.why_not, job=job.name, look_again_after=1.0)
+    return replace(facts, job=job.name, look_again_after=1.0)
 
 
 def _awaited(job: JobFacts, pod: InspectionFacts | None, now: datetime) -> ModelFacts:
@@ -206,10 +208,12 @@ def _from_record(record: Json, stated: Json) -> ModelFacts:
     """What was read, under what the spec says."""
     if not record.get("config"):
         return ModelFacts(record=record, why_not=str(record.get("failure") or _GIVE))
-    inspected: Json = json.loads(record["config"])
     tensors = record.get("tensors")
-    document = _text(spec_facts.merge(inspected, stated))
-    return ModelFacts(document, None if tensors is None else _text(tensors), record)
+    try:
+        document = _text(spec_facts.merge(json.loads(record["config"]), stated))
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return ModelFacts(record=record, why_not=f"What status.model keeps of the model cannot be read. {_GIVE}")
+    return ModelFacts(document, tensors=None if tensors is None else _text(tensors), record=record)
 
 
 def _is_told_of(service: LLMService) -> bool:

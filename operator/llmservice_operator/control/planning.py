@@ -11,7 +11,7 @@ from typing import Any
 
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.remembered import of_service
-from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse_spec
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
@@ -22,22 +22,35 @@ from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.compatibility import Combination, verdicts
-from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.reading import ReadingFailed, ReadingStopped, Stopped
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import Pick, Wish, pick
-from llmservice_operator.planner.plan import Device, Fit, Plan, Request
-from llmservice_operator.planner.quantity import gibibytes
+from llmservice_operator.planner.plan import NOT_READ, Device, Fit, Plan, Request
+from llmservice_operator.planner.quantity import count, gibibytes
 from llmservice_operator.planner.requests import extended, request_of
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1024
+_MODELS = 128
+"""Architectures of at most a quarter of a MiB."""
 _MOST_GPUS = 8
 """Of one node, where no node says: what machines with GPUs usually have."""
+_MOST_KV_CACHE_GIB = 2**20
+"""A PiB: no machine has it, and sums with it stay exact."""
 
-_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a model's facts that nobody thought of may raise in the planner: it must not keep the service from starting."""
+_NEVER_AGAIN = (
+    "Give the model's facts in spec.model.architecture (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "
+    "intermediateSize at least). It is not read again until it changes."
+)
+_STOPPED = {
+    Stopped.CPU: f"The model's config.json was not read: it takes more processor time than it may. {_NEVER_AGAIN}",
+    Stopped.MEMORY: f"The model's config.json was not read: it takes more memory than it may. {_NEVER_AGAIN}",
+    Stopped.TIME: f"The model's config.json was not read: it takes longer than it may. {_NEVER_AGAIN}",
+    Stopped.DIED: f"The model's config.json was not read: the process that read it ended. {_NEVER_AGAIN}",
+}
 
 Json = Mapping[str, Any]
 
@@ -48,8 +61,8 @@ class Question:
 
     request: Request
     """Without architecture and tensors."""
-    document: str | None
-    """The model's facts, as JSON text."""
+    model: bytes | None
+    """What was read of the model's facts, as `reading.read` answers."""
     tensors: str | None
     extension: ContextExtension | None
     memory_limit_gib: float | None = None
@@ -58,7 +71,7 @@ class Question:
 
 @of_service
 def question(
-    service: LLMService, settings: Settings, document: str | None, tensors: str | None, template: Json | None = None
+    service: LLMService, settings: Settings, model: bytes | None, tensors: str | None, template: Json | None = None
 ) -> Question:
     """What a service's spec asks; the device is still open, but on CPUs.
 
@@ -74,16 +87,15 @@ def question(
         cpu_kv_cache_gib=runs.cpu_kv_cache_gib or _kv_cache_gib(service, settings),
     )
     limit = (spec.runtime.resources.get("limits") or {}).get("memory") if spec.accelerator.type == "cpu" else None
-    return Question(
-        request, document, tensors, spec.context_extension, None if limit is None else gibibytes(str(limit))
-    )
+    return Question(request, model, tensors, spec.context_extension, None if limit is None else gibibytes(str(limit)))
 
 
 def _kv_cache_gib(service: LLMService, settings: Settings) -> int:
     """As vLLM will find it in its environment, where a user's own variable comes last."""
     for variable in service.spec.runtime.env:
-        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and str(variable.get("value", "")).isdecimal():
-            return int(variable["value"])
+        stated = count(str(variable.get("value", "")), _MOST_KV_CACHE_GIB)
+        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and stated is not None:
+            return stated
     return cpu_kv_cache_gib(service, settings)
 
 
@@ -131,7 +143,8 @@ def remedied(
     if not is_short or plan.remedies or asked.request.device is None:
         return plan
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
-    return _remedied(asked, plan, others, most_gpus, spec)
+    find = _remedied if len(spec) <= REMEMBERED_LENGTH else _remedied.__wrapped__
+    return find(asked, plan, others, most_gpus, spec)
 
 
 def wish(service: LLMService) -> Wish:
@@ -161,34 +174,29 @@ def frozen_device(service: LLMService, chosen: Chosen) -> Device | None:
 
 
 def is_enough(document: str) -> bool:
-    """Whether an architecture can be read from the facts."""
-    return isinstance(architecture(document), Architecture)
+    """Whether an architecture can be read from facts that the spec states."""
+    return isinstance(architecture(stated(document)), Architecture)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def architecture(document: str) -> Architecture | Incomplete | InvalidModel:
-    """What a model's facts say, or what is wrong with them."""
-    facts: Mapping[str, Any] = json.loads(document)
-    try:
-        return config_json.read(facts)
-    except (Incomplete, InvalidModel) as error:
-        return error
-    except _FAILURES as error:
-        return _Unreadable(_failed("reading the model's configuration", error))
+def stated(document: str) -> bytes:
+    """What facts say that the spec states: numbers within bounds, and no lists and patterns."""
+    return reading.read(document)
 
 
-class _Unreadable(InvalidModel):
-    """The planner is at fault, not the model; said in words of its own."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__("config.json", sentence)
-        self.sentence = sentence
+@lru_cache(maxsize=_MODELS)
+def architecture(model: bytes) -> Architecture | Incomplete | InvalidModel:
+    """What was read, or what is wrong with it."""
+    return reading.architecture(model)
 
 
 def _failed(doing: str, error: Exception) -> str:
     """Logged once a question, with its traceback, since answers are remembered."""
     logger.error("the planner failed: %s", doing, exc_info=error)
-    what = f"{type(error).__name__}: {error}"[:200]
+    return _fault(doing, f"{type(error).__name__}: {error}"[:200])
+
+
+def _fault(doing: str, what: str) -> str:
     return (
         f"The planner failed on this model, {doing} ({what}). Give spec.model.architecture, and please report this: "
         "the operator's log has the traceback."
@@ -200,19 +208,21 @@ def answer(asked: Question) -> Plan:
     """The plan, without remedies; Unknown where the planner itself fails."""
     try:
         return _answer(asked)
-    except _FAILURES as error:
+    except reading.FAILURES as error:
         device = asked.request.device
         reason = _failed("planning its memory", error)
         return Plan(Fit.UNKNOWN, reason, ("spec.model.architecture",), gpu=None if device is None else device.name)
 
 
 def _answer(asked: Question) -> Plan:
-    model = None if asked.document is None else architecture(asked.document)
+    model = None if asked.model is None else architecture(asked.model)
     plan = host.within(memory.plan(_request(asked)), asked.memory_limit_gib)
     if plan.verdict is not Fit.UNKNOWN:
         return plan
     if isinstance(model, Incomplete):
         return replace(plan, reason=f"{_sentence(model)} Give it in spec.model.architecture.", missing=model.missing)
+    if isinstance(model, ReadingStopped):
+        return replace(plan, reason=_STOPPED[model.why], missing=(NOT_READ,))
     if isinstance(model, InvalidModel):
         return replace(plan, reason=_sentence(model))
     return plan
@@ -223,7 +233,7 @@ def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus
     """Where looking for changes fails, the verdict stands without them."""
     try:
         return _with_remedies(asked, plan, others, most_gpus, spec)
-    except _FAILURES as error:
+    except reading.FAILURES as error:
         said = _failed("looking for changes with which it would fit", error)
         return replace(plan, reason=f"{plan.reason} {said}", margin_gib=None)
 
@@ -262,7 +272,7 @@ def _with(spec: Json, fields: Sequence[tuple[str, object]]) -> dict[str, Any]:
 
 
 def _request(asked: Question) -> Request:
-    model = None if asked.document is None else architecture(asked.document)
+    model = None if asked.model is None else architecture(asked.model)
     return replace(
         asked.request,
         architecture=extended(model, asked.extension) if isinstance(model, Architecture) else None,
@@ -271,7 +281,7 @@ def _request(asked: Question) -> Request:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, _Unreadable):
-        return error.sentence
+    if isinstance(error, ReadingFailed):
+        return _fault("reading the model's configuration", error.what)
     text = str(error)
     return f"{text[:1].upper()}{text[1:]}."

@@ -13,7 +13,17 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.carry_out import carry_out
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, TurnOf, soonest
+from llmservice_operator.control.decision import (
+    Decision,
+    EventsOf,
+    FactsOf,
+    GpusOf,
+    Lack,
+    ReadingOf,
+    RoomFor,
+    TurnOf,
+    soonest,
+)
 from llmservice_operator.control.drains import tell_drains
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.left_behind import with_inherited
@@ -25,6 +35,7 @@ from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMan
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.pod_events import PodEvents
+from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.room import Room
 
 logger = logging.getLogger(__name__)
@@ -192,6 +203,8 @@ async def supplied(lack: Lack, key: Key, around: Observed, ctx: Context) -> Obse
     """With what a decision lacked; each lack is asked for once."""
     if isinstance(lack, FactsOf) and around.lent is None:
         return replace(around, lent=lent(lack.inspection, key, ctx))
+    if isinstance(lack, ReadingOf) and (around.reading is None or around.reading.document != lack.document):
+        return replace(around, reading=Reading(lack.document, await ctx.configs.read(key, lack.document)))
     if isinstance(lack, GpusOf) and around.gpus is None:
         return replace(around, gpus=await ctx.nodes.gpus(lack.resource, dict(lack.node_selector)))
     if isinstance(lack, RoomFor) and around.room is None:

@@ -6,7 +6,6 @@ must keep the newer one even where the two are equal.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import zlib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Self
 import orjson
 
 from llmservice_operator.api.constants import KIND
+from llmservice_operator.api.remembered import of_text
 from llmservice_operator.observe import still
 from llmservice_operator.observe.foreign import foreign_paths, is_applied
 from llmservice_operator.observe.pods import PodFacts
@@ -162,10 +162,10 @@ class RevisionFacts(ChildFacts):
         return recorded(self.body)
 
 
-@functools.lru_cache(maxsize=512)
-def recorded(body: bytes) -> dict[str, Any]:
+@of_text
+def recorded(text: bytes) -> dict[str, Any]:
     """`RevisionFacts.data`, by the facts' body: records never change, and each look at a service reads its own."""
-    data: dict[str, Any] = orjson.loads(zlib.decompress(body))["data"]
+    data: dict[str, Any] = orjson.loads(text)["data"]
     return data
 
 

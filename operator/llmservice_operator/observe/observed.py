@@ -23,6 +23,7 @@ from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.room import Room
 
 ChildId = tuple[str, str]
@@ -89,6 +90,8 @@ class Observed:
     """Kinds that the operator has no right to list: none of them is made, since it would not be seen."""
     lent: Mapping[str, Any] | None = None
     """status.model of another service of the same model, empty where there is none; None: nobody looked."""
+    reading: Reading | None = None
+    """What the model's configuration says; None: nobody asked, since only a new plan needs it."""
     gpus: ClusterGPUs | None = None
     """What nodes have; None: nobody looked, since only a new revision needs it."""
     room: Room | None = None

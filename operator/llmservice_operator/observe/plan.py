@@ -9,7 +9,7 @@ from typing import Any
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.verdict import Fitness
-from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
+from llmservice_operator.planner.plan import NOT_READ, Fit, Line, Plan, Remedy
 
 Json = Mapping[str, Any]
 
@@ -62,6 +62,8 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
 def fitness(plan: Json) -> Fitness:
     """The Fits condition that a status.plan calls for."""
     status, reason = _VERDICTS[plan["verdict"]]
+    if reason is Reason.FACTS_MISSING and plan.get("missing") == [NOT_READ]:
+        reason = Reason.CONFIG_TOO_COMPLEX
     said = [plan["reason"]]
     if reason in (Reason.TIGHT, Reason.DOES_NOT_FIT) and plan.get("remedies"):
         said.append(_would_do(plan["remedies"]))

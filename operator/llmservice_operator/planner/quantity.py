@@ -1,11 +1,18 @@
-"""Kubernetes quantities: `500m`, `16Gi`, `1e3`. Different texts can mean the same amount."""
+"""Numbers that users, nodes and repositories write as text: Kubernetes quantities (`500m`, `16Gi`, `1e3`) and counts.
+
+This is the one place where such a text becomes a number. Reading it takes the same time whatever it says: texts have a
+longest length, and numbers are clamped before anything is computed with them. `int(Decimal("1e9999999"))` would take
+minutes, and the event loop with it.
+"""
 
 from __future__ import annotations
 
 import re
 from decimal import Decimal
 
-_FORM = re.compile(r"^([+-]?[0-9.]+)(?:([eE][+-]?[0-9]+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
+_FORM = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?", re.ASCII
+)
 _SUFFIXES = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -15,15 +22,38 @@ _SUFFIXES = {
 }
 
 GIB = 1024**3
+LONGEST = 64
+"""Characters of a quantity."""
+LARGEST = Decimal(2**63 - 1)
+"""Kubernetes clamps quantities to this, and so does `amount`."""
+LEAST = Decimal("1e-9")
+"""And rounds what is finer away from zero to this."""
 
 
 def amount(quantity: str | int | float) -> Decimal:
-    """The number that a quantity stands for; ValueError where it is none."""
-    form = _FORM.match(str(quantity))
-    if form is None or form[1].count(".") > 1:
-        raise ValueError(f"{quantity!r} is no quantity")
-    number = Decimal(form[1] + (form[2] or ""))
-    return number * _SUFFIXES[form[3]] if form[3] else number
+    """The number that a quantity stands for, between -LARGEST and LARGEST; ValueError where it is none."""
+    text = str(quantity)
+    form = _FORM.fullmatch(text) if len(text) <= LONGEST else None
+    if form is None:
+        raise ValueError(f"{text[:LONGEST]!r} is no quantity")
+    number = Decimal(form[1])
+    if not number:
+        return Decimal(0)
+    exponent = int(form[2] or 0)
+    magnitude = number.adjusted() + exponent
+    if magnitude > LARGEST.adjusted():
+        return LARGEST.copy_sign(number)
+    if magnitude < LEAST.adjusted():
+        return LEAST.copy_sign(number)
+    number = number.scaleb(exponent) * _SUFFIXES.get(form[3], 1)
+    return min(max(abs(number), LEAST), LARGEST).copy_sign(number)
+
+
+def count(text: str, most: int) -> int | None:
+    """A whole number from 0 on, clamped to `most`; None where the text is none."""
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return most if len(text) > LONGEST else min(int(text), most)
 
 
 def gibibytes(quantity: str | int) -> float:
@@ -35,7 +65,7 @@ def same_amount(one: object, other: object) -> bool:
     """Whether two quantities mean the same."""
     try:
         return amount(str(one)) == amount(str(other))
-    except (ValueError, ArithmeticError):
+    except ValueError:
         return False
 
 

@@ -119,7 +119,7 @@ def _bytes(text: str) -> int | None:
     unit = text[-1:]
     try:
         if unit in ("K", "M", "G", "T"):
-            return int(amount(f"{text}i"))
-        return int(amount(f"{text[:-1]}{unit.upper()}" if unit in ("m", "g", "t") else text))
+            return max(0, int(amount(f"{text}i")))
+        return max(0, int(amount(f"{text[:-1]}{unit.upper()}" if unit in ("m", "g", "t") else text)))
     except ValueError:
         return None

@@ -81,6 +81,13 @@ PLAN = Group(
             "make it unnecessary.",
             look="`kubectl get pods -l llmservice.dev/inspects=NAME`.",
         ),
+        "ConfigTooComplex": ReasonDoc(
+            "Reading the model's config.json took more processor time, memory or time than it may, and was stopped; "
+            "the message says which. Nothing was planned, and the model is started all the same.",
+            "Give the model's facts in spec.model.architecture: its config.json is not read then. Look at what the "
+            "repository holds before you run it: config.json of a usual model is read in milliseconds.",
+            look="The metric `llmservice_config_reads_total`, by result.",
+        ),
         "PolicyIgnore": ReasonDoc(
             "spec.fitPolicy is Ignore, so nothing was planned.",
             "Set spec.fitPolicy to Warn or Enforce to have the next revision planned.",

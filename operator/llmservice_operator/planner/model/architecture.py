@@ -265,3 +265,4 @@ class InvalidModel(ValueError):
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key} in the model's configuration {problem}")
         self.key = key
+        self.problem = problem

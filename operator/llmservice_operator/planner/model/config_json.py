@@ -6,7 +6,7 @@ published files leave them out. Checkpoints are judged by what their files say, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from llmservice_operator.planner.model.architecture import (
     Part,
     Split,
 )
-from llmservice_operator.planner.model.config_keys import MOST_LAYERS, Keys
+from llmservice_operator.planner.model.config_keys import MOST_LAYERS, MOST_PARAMETERS, Keys
 from llmservice_operator.planner.model.families import NESTED_DEFAULTS, Family, canonical, family_of
 from llmservice_operator.planner.model.mixers import Mixer, attention, sharing
 from llmservice_operator.planner.model.mlps import Mlp, dense, dense_width, expert_layers, experts
@@ -32,6 +32,11 @@ from llmservice_operator.planner.model.states import state
 
 NESTED = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config")
 """Where multimodal files keep the language model's part."""
+MOST_DISTINCT = 128
+"""Layers that differ from each other: each is computed with. Real models have up to a dozen kinds."""
+_NAME_LENGTH = 128
+_MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_MOST_MTP_LAYERS = 64
 _DTYPES: Mapping[str, str] = {
     "float32": "float32",
     "float": "float32",
@@ -50,7 +55,7 @@ def read(document: Mapping[str, Any]) -> Architecture:
     """
     if not isinstance(document, Mapping):
         raise InvalidModel("config.json", "must be an object")
-    return _Reader(document).architecture()
+    return bounded(_Reader(document).architecture())
 
 
 def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -63,6 +68,22 @@ def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
         outer = {key: value for key, value in text.items() if key not in NESTED and key in _SHARED}
         text = {**outer, **{key: value for key, value in inner.items() if value is not None}}
     return text
+
+
+def bounded(made: Architecture) -> Architecture:
+    """What is planned with: how long that takes, and how large its numbers get, does not depend on the repository."""
+    distinct = [layer for layer, _ in made.distinct_layers]
+    _few(distinct)
+    states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
+    beside = (made.rotary_values, made.tokens_per_image, made.vision_values, made.vision_shared_values)
+    if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *beside) > MOST_PARAMETERS:
+        raise InvalidModel("config.json", f"describes a model of more than {MOST_PARAMETERS:,} parameters or values")
+    return made
+
+
+def _few(layers: Sized) -> None:
+    if len(layers) > MOST_DISTINCT:
+        raise InvalidModel("config.json", f"describes more than {MOST_DISTINCT} different layers")
 
 
 _SHARED = frozenset(
@@ -117,7 +138,7 @@ class _Reader:
             default_max_len=found.default,
             dtype=self._dtype(),
             quantization=quantization,
-            total_parameters=keys.integer("total_parameters"),
+            total_parameters=keys.integer("total_parameters", most=MOST_PARAMETERS),
             vision_parameters=encoder.parameters,
             vision_shared=encoder.shared,
             extra=self._extra(),
@@ -125,18 +146,22 @@ class _Reader:
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
             rotary_values=found.rotary_values,
-            mtp_layers=keys.count("num_nextn_predict_layers") or keys.count("mtp_num_hidden_layers"),
+            mtp_layers=self._mtp_layers(),
             tokens_per_image=encoder.tokens,
             vision_values=encoder.values,
             vision_shared_values=encoder.shared_values,
         )
         return _fitted(made, self)
 
+    def _mtp_layers(self) -> int:
+        found = (self.keys.integer(name, least=0, most=_MOST_MTP_LAYERS) for name in _MTP_LAYERS)
+        return next(filter(None, found), 0)
+
     def _name(self) -> str:
         names = self.document.get("architectures")
         if isinstance(names, list | tuple) and names and isinstance(names[0], str):
-            return names[0]
-        return self.model_type or "model"
+            return names[0][:_NAME_LENGTH]
+        return (self.model_type or "model")[:_NAME_LENGTH]
 
     def _dtype(self) -> str | None:
         text = self.keys.text("dtype")
@@ -154,6 +179,7 @@ class _Reader:
             key = (kind, with_experts[index], widths[index], shared[index])
             if key not in made:
                 made[key] = self._layer(kind, with_experts[index], index, shared[index])
+                _few(made)
             result.append(made[key])
         return tuple(result)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel
 
-LARGEST = 2**48
-"""No count or length of a real model comes near it; a larger one is a mistake."""
-MOST_LAYERS = 4096
+LARGEST = 2**40
+"""No width, count or length of a real model comes near it; a larger one is a mistake."""
+MOST_PARAMETERS = 2**48
+"""Of a whole model, stated or counted: a hundred times the largest that was trained."""
+MOST_LAYERS = 1024
 """The most layers that spec.model.architecture takes; lists are as long at most."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -48,6 +51,7 @@ class Keys:
         self._document = document
         self._defaults = defaults or {}
         self._path = path
+        self._lists: dict[str, tuple[Any, ...]] = {}
 
     def raw(self, name: str) -> Any:
         """The value under a name or one of its aliases; else the family's default; else None."""
@@ -121,12 +125,16 @@ class Keys:
 
     def values(self, name: str, most: int = MOST_LAYERS) -> tuple[Any, ...] | None:
         """A list, written out where it is run-length encoded: [["full", 3], ["sliding", 1]]."""
+        if name in self._lists:
+            return self._lists[name]
         value = self.raw(name)
         if value is None:
             return None
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise InvalidModel(self._path + name, f"must be a list, not {shown(value)}")
-        return tuple(self._written_out(name, value, most))
+        # Layers ask for it one by one.
+        found = self._lists[name] = tuple(self._written_out(name, value, most))
+        return found
 
     def words(self, name: str, most: int = MOST_LAYERS) -> tuple[str, ...] | None:
         """A list of strings."""
@@ -165,7 +173,13 @@ def _run(element: Any) -> tuple[Any, int] | None:
     return None
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
+
+
 def shown(value: Any) -> str:
-    """A value for a message, cut short."""
-    text = repr(value)
+    """A value for a message, cut short before it is written out: it may be of any depth and length."""
+    if isinstance(value, int) and abs(value) > MOST_PARAMETERS:
+        return f"a number of {value.bit_length()} bits"
+    text = _SHORT.repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,21 +6,17 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from fnmatch import translate
 
+from llmservice_operator.planner.model import name_patterns
 from llmservice_operator.planner.model.architecture import InvalidModel, Layer, Linear
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)(?:\.(.*))?$")
+_KEY = "quantization_config.ignore"
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.([0-9]{1,6})(?:\.(.*))?$")
 """A name that is of one layer, as most in the long lists are: they are sorted by its number first."""
 _ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
 """Names that are of no decoder layer."""
-_QUANTIFIER = re.compile(r"[*+?{]")
-_NAME_LENGTH = 64
-"""Of a matrix; a quantifier that may stop anywhere multiplies the steps of a match by as much."""
-_MOST_STEPS = 65_536
-"""Of one matrix' name in all patterns and layers, in matches that walk the name once: a second of processor at worst. A
-repository is a stranger, and what reads its config is the operator of all services."""
-_QUANTIFIED_GROUP = re.compile(r"\)[*+?{]")
+_MOST_MATCHES = 2**14
+"""Patterns times layers that they are tried on: a second of processor at worst."""
 _FUSED = {
     "q_proj": "qkv_proj",
     "k_proj": "qkv_proj",
@@ -37,21 +33,20 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
     everywhere: list[Callable[[str], bool]] = []
     by_number = False
     of_layer: dict[int, set[str]] = defaultdict(set)
-    steps = 0
     for pattern in dict.fromkeys(kept):
+        if len(pattern) > name_patterns.LONGEST:
+            raise InvalidModel(_KEY, f"has a name of more than {name_patterns.LONGEST} characters")
         if not pattern.startswith("re:") and _ENCODER.search(pattern):
             continue
         found = None if pattern.startswith("re:") or "*" in pattern else _LAYER.search(pattern)
         if found is None:
             everywhere.append(_matcher(pattern))
-            steps += _steps(pattern)
             by_number = by_number or any(letter.isdigit() for letter in pattern) or "\\d" in pattern or "[" in pattern
+            places = len(layers) if by_number else len({id(layer) for layer in layers})
+            if len(everywhere) * places > _MOST_MATCHES:
+                raise InvalidModel(_KEY, f"has more patterns than are tried on {places} layers")
         elif int(found[1]) < len(layers):
             of_layer[int(found[1])].add(found[2] or "")
-    places = len(layers) if by_number else len({id(layer) for layer in layers})
-    if steps * places > _MOST_STEPS:
-        problem = f"has too many patterns, or too elaborate ones, for {places} layers"
-        raise InvalidModel("quantization_config.ignore", problem)
     if not everywhere and not of_layer:
         return layers
     made: dict[tuple[int, frozenset[str], tuple[bool, ...]], Layer] = {}
@@ -67,12 +62,6 @@ def marked(layers: tuple[Layer, ...], kept: Iterable[str]) -> tuple[Layer, ...]:
             made[key] = _layer(layer, key[1], key[2])
         result.append(made[key])
     return tuple(result)
-
-
-def _steps(pattern: str) -> int:
-    """Names that a match may walk, at worst. Globs do not go back."""
-    quantifiers = len(_QUANTIFIER.findall(pattern)) if pattern.startswith("re:") else 0
-    return int(_NAME_LENGTH ** min(max(0, quantifiers - 1), 8))
 
 
 def _layer(layer: Layer, names: frozenset[str], by_pattern: tuple[bool, ...]) -> Layer:
@@ -110,16 +99,11 @@ def _matches(matchers: list[Callable[[str], bool]], module: str, index: int) -> 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
     """`re:` is a regular expression (compressed-tensors), `*` a glob (ModelOpt); else a part of the name."""
-    if pattern.startswith("re:"):
-        # The expression is a stranger's: one that can backtrack for minutes is not tried.
-        if _steps(pattern) > _MOST_STEPS or _QUANTIFIED_GROUP.search(pattern):
-            raise InvalidModel("quantization_config.ignore", f"has a pattern that is too elaborate: {pattern[:60]!r}")
-        try:
-            expression = re.compile(pattern[3:])
-        except re.error as error:
-            raise InvalidModel("quantization_config.ignore", f"has a wrong pattern {pattern[:60]!r}: {error}") from None
-        return lambda name: expression.match(name) is not None
-    if "*" in pattern:
-        glob = re.compile(translate(pattern) if pattern.endswith("*") else translate(f"{pattern}*"))
-        return lambda name: glob.match(name) is not None
+    try:
+        if pattern.startswith("re:"):
+            return name_patterns.regular_expression(pattern[3:])
+        if "*" in pattern:
+            return name_patterns.glob(pattern)
+    except name_patterns.UnreadablePattern as error:
+        raise InvalidModel(_KEY, f"has a pattern that is not read, {pattern[:60]!a}: {error}") from None
     return lambda name: f".{pattern}." in f".{name}."

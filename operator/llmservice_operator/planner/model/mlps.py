@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from llmservice_operator.planner.model.architecture import FeedForward, Incomplete, Linear, Part, Split
 from llmservice_operator.planner.model.config_keys import Keys
 from llmservice_operator.planner.model.families import Family
 
 Mlp = tuple[FeedForward, tuple[Linear, ...], int]
 """The values, the matrices, and what every rank holds beside them."""
+
+_NUMBER = re.compile(r"(?<![^,\s])[0-9]{1,6}(?![^,\s])")
 
 
 def has_experts(keys: Keys) -> bool:
@@ -160,7 +164,7 @@ def expert_layers(keys: Keys, layers: int) -> tuple[bool, ...]:
 def _enumerated(keys: Keys) -> list[int] | None:
     """Step3 writes a list as text: "4,5,6"."""
     text = keys.text("moe_layers_enum")
-    return None if text is None else [int(one) for one in text.split(",") if one.strip().isdigit()]
+    return None if text is None else [int(one) for one in _NUMBER.findall(text)]
 
 
 def _has_experts(keys: Keys, index: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from llmservice_operator.planner.model.architecture import InvalidModel
 from llmservice_operator.planner.model.config_keys import Keys
@@ -166,6 +166,6 @@ def spread(ones: str, count: int, others: str, layers: int) -> tuple[str, ...]:
     return tuple(ones if index in wanted else others for index in range(layers))
 
 
-def _indices(keys: Keys, name: str) -> Sequence[int] | None:
+def _indices(keys: Keys, name: str) -> frozenset[int] | None:
     found = keys.values(name)
-    return None if found is None else [keys.checked(name, one, least=0) for one in found]
+    return None if found is None else frozenset(keys.checked(name, one, least=0) for one in found)

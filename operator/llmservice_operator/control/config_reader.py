@@ -1,0 +1,192 @@
+"""Configurations of models, read in a process of their own that is stopped where one takes too long.
+
+A config.json comes from any repository. Nobody can promise that reading one is quick, so the event loop never does. The
+process is started with the first configuration, kept, and started again after it was stopped. It reads one after the
+other, in turns over the namespaces: the configurations of one tenant do not keep those of another waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Protocol
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.planner.model import reader_process, reading
+from llmservice_operator.planner.model.reader_process import HEAD
+from llmservice_operator.planner.model.reading import Stopped
+
+logger = logging.getLogger(__name__)
+
+CPU_SECONDS = 0.5
+"""Processor time for one configuration; usual ones take less than a hundredth of a second."""
+MEMORY = 128 * 2**20
+"""Bytes of address space of the whole process; it starts with 22 MiB."""
+WALL_SECONDS = 30.0
+"""For one configuration, where the processor is short of time."""
+PATIENCE = 0.2
+"""Seconds that a look at a service waits; after that it is looked at again when the configuration was read."""
+REMEMBERED = 1024
+"""Answers of at most `reading.LARGEST_ANSWER` bytes."""
+
+
+class Configs(Protocol):
+    """What reconcile needs of a reader."""
+
+    async def read(self, key: Key, document: str) -> bytes | None:
+        """The answer; None where it takes longer, and the key is worked on again when it is there."""
+
+
+class ReaderUnavailable(RuntimeError):
+    """The process could not be started; that says nothing about the configuration."""
+
+
+class ConfigReader:
+    """One process, and the answers that it gave."""
+
+    def __init__(
+        self,
+        *,
+        wake: Callable[[Key], None] = lambda key: None,
+        observe: Callable[[str], None] = lambda result: None,
+        seconds: float = CPU_SECONDS,
+        wall: float = WALL_SECONDS,
+        patience: float = PATIENCE,
+        command: Sequence[str] = (sys.executable, "-B", "-m", reader_process.__name__),
+    ) -> None:
+        self.wake = wake
+        self._observe = observe
+        self._command = (*command, str(seconds), str(MEMORY))
+        self._wall = wall
+        self._patience = patience
+        self._process: asyncio.subprocess.Process | None = None
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Future[bytes]] = {}
+        self._waiting: OrderedDict[str, deque[tuple[bytes, str]]] = OrderedDict()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def read(self, key: Key, document: str) -> bytes | None:
+        """See Configs. ReaderUnavailable where the process cannot be started."""
+        digest = sha256(document.encode(errors="surrogatepass")).digest()
+        if digest in self._known:
+            self._known.move_to_end(digest)
+            return self._known[digest]
+        asked = self._asked.get(digest) or self._ask(key.namespace, digest, document)
+        done, _ = await asyncio.wait({asked}, timeout=self._patience)
+        if done:
+            return None if asked.cancelled() else asked.result()
+        asked.add_done_callback(lambda _: self.wake(key))
+        return None
+
+    async def close(self) -> None:
+        """End the process; what was not read stays unread."""
+        if self._pump is not None:
+            self._pump.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._pump
+        await self._end()
+
+    def _ask(self, namespace: str, digest: bytes, document: str) -> asyncio.Future[bytes]:
+        asked = self._asked[digest] = asyncio.get_running_loop().create_future()
+        asked.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody may be waiting any more
+        self._waiting.setdefault(namespace, deque()).append((digest, document))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._work(), name="configurations")
+        return asked
+
+    async def _work(self) -> None:
+        """Read what waits, one of each namespace in turn."""
+        while self._waiting:
+            namespace, mine = self._waiting.popitem(last=False)
+            digest, document = mine.popleft()
+            if mine:
+                self._waiting[namespace] = mine
+            asked = self._asked[digest]
+            try:
+                answer = await self._answer(document)
+            except (OSError, RuntimeError) as error:
+                asked.set_exception(ReaderUnavailable(f"the process that reads configurations did not start: {error}"))
+            else:
+                self._known[digest] = answer
+                if len(self._known) > REMEMBERED:
+                    self._known.popitem(last=False)
+                asked.set_result(answer)
+            finally:
+                del self._asked[digest]
+                asked.cancel()
+
+    async def _answer(self, document: str) -> bytes:
+        found = await self._try(document)
+        if found is Stopped.DIED:  # perhaps of something else: a process that idles is ended for its memory too
+            found = await self._try(document)
+        if isinstance(found, bytes):
+            self._observe("read")
+            return found
+        logger.warning("reading a model's configuration was stopped (%s); a new process reads the next one", found)
+        self._observe(found)
+        return reading.stopped(found)
+
+    async def _try(self, document: str) -> bytes | Stopped:
+        process = self._process or await self._start()
+        try:
+            async with asyncio.timeout(self._wall):
+                return await _exchange(process, document)
+        except TimeoutError:
+            why = Stopped.TIME
+        except (OSError, asyncio.IncompleteReadError, ValueError):
+            why = await _cause(process)
+        await self._end()
+        return why
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        environment = {name: os.environ[name] for name in ("PYTHONPATH", "LANG") if name in os.environ}
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment,
+            limit=reader_process.LARGEST_FRAME,
+        )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _exchange(process: asyncio.subprocess.Process, document: str) -> bytes:
+    """The answer, which `reading.architecture` takes; ValueError where it is none."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    frame = document.encode(errors="surrogatepass")
+    process.stdin.write(HEAD.pack(len(frame)) + frame)
+    await process.stdin.drain()
+    (length,) = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
+    if length > reading.LARGEST_ANSWER:
+        raise ValueError("the answer is larger than answers are")
+    answer = await process.stdout.readexactly(length)
+    reading.architecture(answer)
+    return answer
+
+
+async def _cause(process: asyncio.subprocess.Process) -> Stopped:
+    """Why it ended, or ended talking."""
+    try:
+        async with asyncio.timeout(1):
+            code = await process.wait()
+    except TimeoutError:
+        return Stopped.DIED
+    if code == reader_process.OUT_OF_MEMORY:
+        return Stopped.MEMORY
+    return Stopped.CPU if code == -signal.SIGPROF else Stopped.DIED

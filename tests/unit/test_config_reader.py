@@ -1,0 +1,220 @@
+"""Configurations are read in a process that is stopped where one takes too long; the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.config_reader import ConfigReader, ReaderUnavailable
+from llmservice_operator.planner.model import config_json, reading
+from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.reading import ReadingStopped, Stopped
+
+from tests.unit.decide_world import QWEN_7B
+
+KEY = Key("team-a", "x")
+USUAL = json.dumps(QWEN_7B)
+COSTLY = json.dumps(
+    QWEN_7B
+    | {
+        "num_hidden_layers": 1024,
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "ignore": [f"re:.*(a|b|.)*{n}!" for n in range(14)],
+        },
+    }
+)
+"""It takes some tenth of a second of processor time."""
+
+
+def instead(code: str) -> tuple[str, ...]:
+    """The process with another `read`."""
+    program = (
+        "import os, sys, time\n"
+        "from llmservice_operator.planner.model import reader_process, reading\n"
+        f"def read(document):\n    {code}\n"
+        "reader_process.read = read\n"
+        "sys.exit(reader_process.main())"
+    )
+    return (sys.executable, "-B", "-c", program)
+
+
+@asynccontextmanager
+async def a_reader(code: str | None = None, **limits: Any) -> AsyncIterator[tuple[ConfigReader, list[str]]]:
+    """A reader that waits as long as it takes, and how its readings ended."""
+    results: list[str] = []
+    command = {} if code is None else {"command": instead(code)}
+    reader = ConfigReader(observe=results.append, **{"patience": 60.0, **command, **limits})
+    try:
+        yield reader, results
+    finally:
+        await reader.close()
+
+
+def why_stopped(answer: bytes | None) -> Stopped:
+    assert answer is not None
+    found = reading.architecture(answer)
+    assert isinstance(found, ReadingStopped)
+    return found.why
+
+
+async def test_a_configuration_is_read_as_in_the_process_itself() -> None:
+    async with a_reader() as (reader, results):
+        answer = await reader.read(KEY, USUAL)
+    assert answer is not None
+    assert reading.architecture(answer) == config_json.read(QWEN_7B)
+    assert results == ["read"]
+
+
+async def test_what_takes_too_long_is_stopped_and_the_next_is_read() -> None:
+    async with a_reader(seconds=0.02) as (reader, results):
+        assert why_stopped(await reader.read(KEY, COSTLY)) is Stopped.CPU
+        answer = await reader.read(KEY, USUAL)
+        assert answer is not None
+        assert isinstance(reading.architecture(answer), Architecture)
+        assert why_stopped(await reader.read(KEY, COSTLY)) is Stopped.CPU
+    assert results == ["cpu", "read"], "it is not tried again"
+
+
+STOPPED = [
+    pytest.param("while True: pass", {"seconds": 0.05}, Stopped.CPU, id="it computes for ever"),
+    pytest.param("time.sleep(600)", {"wall": 1.5}, Stopped.TIME, id="it does nothing"),
+    pytest.param("return bytes(2**30)", {}, Stopped.MEMORY, id="it takes memory"),
+    pytest.param("os._exit(0)", {}, Stopped.DIED, id="it ends"),
+    pytest.param("os.kill(os.getpid(), 11)", {}, Stopped.DIED, id="it crashes"),
+    pytest.param("return b'no answer'", {}, Stopped.DIED, id="it answers something else"),
+    pytest.param("return b'x' * 2**20", {}, Stopped.DIED, id="it answers too much"),
+]
+
+
+@pytest.mark.parametrize(("code", "limits", "why"), STOPPED)
+async def test_whatever_it_does_the_answer_says_why(code: str, limits: dict[str, Any], why: Stopped) -> None:
+    async with a_reader(code, **limits) as (reader, results):
+        assert why_stopped(await reader.read(KEY, USUAL)) is why
+    assert results == [why]
+
+
+async def test_an_ended_process_is_no_fault_of_the_next_configuration(tmp_path: Path) -> None:
+    mark = tmp_path / "was here"
+    code = f"p = {str(mark)!r}; " + (
+        "return reading.read(document) if os.path.exists(p) else (os.mkdir(p), os._exit(0))"
+    )
+    async with a_reader(code) as (reader, results):
+        answer = await reader.read(KEY, USUAL)
+    assert answer is not None
+    assert isinstance(reading.architecture(answer), Architecture)
+    assert results == ["read"]
+
+
+async def test_the_event_loop_goes_on_meanwhile() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    async with a_reader("while True: pass", seconds=0.3) as (reader, _):
+        counting = asyncio.create_task(count())
+        await reader.read(KEY, USUAL)
+        counting.cancel()
+    assert turns > 20
+
+
+async def test_a_look_waits_a_moment_only_and_is_woken() -> None:
+    woken: asyncio.Queue[Key] = asyncio.Queue()
+    async with a_reader("time.sleep(0.5); return reading.read(document)") as (reader, _):
+        reader.wake = woken.put_nowait
+        reader._patience = 0.01
+        assert await reader.read(KEY, USUAL) is None
+        assert await woken.get() == KEY
+        assert await reader.read(KEY, USUAL) is not None
+
+
+async def test_the_same_is_read_once_for_all_who_ask() -> None:
+    async with a_reader() as (reader, results):
+        answers = await asyncio.gather(*(reader.read(Key("team-a", f"x{n}"), USUAL) for n in range(10)))
+    assert len(set(answers)) == 1
+    assert results == ["read"]
+
+
+async def test_namespaces_take_turns() -> None:
+    read: list[str] = []
+
+    def asking(namespace: str, number: int) -> Awaitable[None]:
+        async def ask(reader: ConfigReader = reader) -> None:
+            await reader.read(Key(namespace, f"x{number}"), json.dumps(QWEN_7B | {"vocab_size": number + 1}))
+            read.append(f"{namespace}{number}")
+
+        return ask()
+
+    async with a_reader() as (reader, _):
+        hostile = [asking("a", number) for number in range(10)]
+        await asyncio.gather(*hostile, asking("b", 100))
+    assert read.index("b100") <= 2
+
+
+async def test_a_process_that_does_not_start_says_nothing_about_the_configuration() -> None:
+    async with a_reader(command=("/there/is/no/such/program",)) as (reader, results):
+        for _ in range(2):
+            with pytest.raises(ReaderUnavailable, match="did not start"):
+                await reader.read(KEY, USUAL)
+    assert results == []
+
+
+def environment(process: int) -> set[str]:
+    return {entry.partition("=")[0] for entry in Path(f"/proc/{process}/environ").read_text().split("\0")}
+
+
+async def test_nothing_is_started_before_the_first_configuration_and_nothing_left_behind() -> None:
+    async with a_reader() as (reader, _):
+        assert reader._process is None
+        await reader.read(KEY, USUAL)
+        process = reader._process
+        assert process is not None
+        assert process.stdin is not None
+        assert environment(process.pid) <= {"", "PYTHONPATH", "LANG"}
+    assert process.returncode is not None
+
+
+async def test_it_ends_with_the_operator() -> None:
+    async with a_reader() as (reader, _):
+        await reader.read(KEY, USUAL)
+        process = reader._process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+
+
+FORGED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
+    ("a layer that is not there", lambda made: made["order"].append([99, 1])),
+    ("too many layers", lambda made: made["order"].append([0, 10**6])),
+    ("a number without end", lambda made: made.update(vocab_size=10**30)),
+    ("a text for a number", lambda made: made.update(vocab_size="__import__('os')")),
+    ("another field", lambda made: made.update(layers=[{"attention": {"kind": "quantum"}}])),
+    ("no layers", lambda made: made.update(order=None)),
+    ("more parameters than there are", lambda made: made.update(vocab_size=2**47)),
+]
+
+
+@pytest.mark.parametrize("forge", [row[1] for row in FORGED], ids=[row[0] for row in FORGED])
+def test_an_answer_is_checked_like_anything_that_others_say(forge: Callable[[dict[str, Any]], object]) -> None:
+    made = reading._written(config_json.read(QWEN_7B))
+    forge(made)
+    with pytest.raises(ValueError):
+        reading.architecture(reading._packed({"architecture": made}))
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    with pytest.raises(ValueError, match="larger"):
+        reading.architecture(reading._packed({"invalid": ["k", "x" * 2**21]}))

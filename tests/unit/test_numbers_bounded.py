@@ -1,0 +1,138 @@
+"""Text of a user or a repository that becomes a number: what it costs does not depend on what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as some
+from llmservice_operator.api.service import LLMService, parse_spec
+from llmservice_operator.build.resources import server_resources
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control import planning
+from llmservice_operator.kube.nodes import group_of, node_room, placed_of
+from llmservice_operator.planner.quantity import LARGEST, LEAST, add_memory, amount, count, gibibytes, same_amount
+from llmservice_operator.planner.requests import request_of
+
+SETTINGS = Settings(operator_image="llmservice-operator:1")
+HUGE = ("1e120000", "1e9999999", "1E+999999999999999999999", "9" * 60, "1e63", "9" * 19 + "k")
+TINY = ("1e-120000", "1e-9999999", "1e-99999999999999999999", "1e-63")
+
+
+def repr_short(value: object) -> str:
+    return ascii(value)[:20] if isinstance(value, str) else "a number of 5,001 digits"
+
+
+def service(**spec: Any) -> LLMService:
+    return LLMService("x", "ns", "u", 1, "1", False, parse_spec({"model": {"uri": "hf://a/b"}} | spec), {}, {})
+
+
+@pytest.mark.parametrize("text", HUGE)
+def test_a_quantity_is_capped_where_kubernetes_caps_it(text: str) -> None:
+    assert amount(text) == LARGEST
+    assert amount(f"-{text}") == -LARGEST
+
+
+@pytest.mark.parametrize("text", TINY)
+def test_a_quantity_is_no_finer_than_kubernetes_makes_it(text: str) -> None:
+    assert amount(text) == LEAST
+
+
+@pytest.mark.parametrize("text", [".", "-.", "e5", "1e", "1" * 65, "1Gi\n", "\u0661", 10**5000], ids=repr_short)
+def test_what_is_none_is_a_value_error(text: Any) -> None:
+    with pytest.raises(ValueError):
+        amount(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        *[("0", 0), ("40", 40), ("1048577", 1048576), ("9" * 5000, 1048576), ("0" * 5000, 1048576)],
+        *[(text, None) for text in ("-1", "1.5", "", "\u0661", "\u00b2", " 4")],
+    ],
+    ids=repr_short,
+)
+def test_a_count_is_clamped(text: str, found: int | None) -> None:
+    assert count(text, 1048576) == found
+
+
+def kv_cache_memory(text: str) -> int | None:
+    asked = service(runtime={"extraArgs": [f"--kv-cache-memory-bytes={text}"]}).spec
+    return request_of(
+        asked, architecture=None, tensors=None, device=None, vllm_version="0.32.0", cpu_kv_cache_gib=4
+    ).kv_cache_memory_bytes
+
+
+@pytest.mark.parametrize("text", HUGE)
+def test_a_flag(text: str) -> None:
+    assert kv_cache_memory(text) == LARGEST
+
+
+def cpu_service(limit: str, **runtime: Any) -> LLMService:
+    resources = {"limits": {"memory": limit}, "requests": {"memory": "1Gi"}}
+    return service(accelerator={"type": "cpu"}, runtime={"resources": resources, **runtime})
+
+
+@pytest.mark.parametrize("text", [*TINY, "1e99"])
+def test_resources_of_a_service(text: str) -> None:
+    found = cpu_service(text[:32])
+    assert planning.question(found, SETTINGS, None, None).memory_limit_gib is not None
+    assert server_resources(found, SETTINGS)["limits"]["memory"]
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1" * 400, "\u00b2"], ids=repr_short)
+def test_an_environment_variable(text: str) -> None:
+    found = cpu_service("8Gi", env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": text}])
+    assert planning.question(found, SETTINGS, None, None).request.device is not None
+
+
+@pytest.mark.parametrize("text", [*HUGE, *TINY, ".", "1e99999999999999999999"])
+def test_nodes_and_pods_of_others(text: str) -> None:
+    node = {
+        "metadata": {"name": "n", "labels": {"amd.com/gpu.vram": text}},
+        "status": {"allocatable": {"nvidia.com/gpu": text, "memory": text}},
+    }
+    group_of(node, "nvidia.com/gpu")
+    node_room(node)
+    pod = {
+        "metadata": {"name": "p", "namespace": "ns"},
+        "spec": {"nodeName": "n", "containers": [{"resources": {"requests": {"memory": text}}}]},
+    }
+    assert placed_of(pod) is not None
+
+
+READERS: list[Callable[[str], object]] = [
+    amount,
+    gibibytes,
+    lambda text: add_memory(text, 2),
+    lambda text: same_amount(text, "1Gi"),
+    lambda text: count(text, 1000),
+]
+
+
+NEARLY = r"\A[+-]?[0-9.]{1,9}([eE][+-]?[0-9]{1,20}|[a-zA-Z]{0,2})\Z"
+
+
+@settings(max_examples=2000, deadline=None)
+@given(
+    text=some.one_of(
+        some.text(max_size=80), some.from_regex(r"\A[+-]?[0-9.]{1,9}([eE][+-]?[0-9]{1,20}|[a-zA-Z]{0,2})\Z")
+    )
+)
+@example(text="1e9999999")
+@example(text="0e999999999999")
+@example(text="1e-0")
+def test_any_text_is_a_number_or_a_value_error(text: str) -> None:
+    for read in READERS:
+        try:
+            read(text)
+        except ValueError:
+            continue
+
+
+def test_every_quantity_is_within_bounds() -> None:
+    for mantissa in ("1", "9" * 18, "0.000000001", "123.456"):
+        for suffix in ("", "m", "n", "E", "Ei", "e0", "e18", "e-9"):
+            assert LEAST <= amount(mantissa + suffix) <= LARGEST

@@ -1,0 +1,211 @@
+"""What a repository or a spec says decides neither how long planning takes nor whether it ends."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as some
+from llmservice_operator.control.config_reader import CPU_SECONDS
+from llmservice_operator.planner import memory
+from llmservice_operator.planner.model import config_json, reading
+from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
+from llmservice_operator.planner.model.config_keys import ALIASES, LARGEST, MOST_LAYERS
+from llmservice_operator.planner.model.reading import LARGEST_ANSWER, ReadingFailed
+from llmservice_operator.planner.plan import Device, Draft, Request
+from llmservice_runtime.inspect_keys import INSPECTED_KEYS, SECTION_KEYS
+
+from tests.unit.inspected_configs import BY_NAME
+from tests.unit.planner_models import CONFIGS
+
+Json = dict[str, Any]
+
+REAL: list[Json] = [*CONFIGS.values(), *BY_NAME.values()]
+BASE: Json = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+}
+H100 = Device("NVIDIA-H100-80GB-HBM3", 79.6, (9, 0))
+HUGE: list[Any] = [2**31, 2**40, 2**48, 2**63, 10**60, -(2**63), 1e18, 1e300, -1.0, 0, float("inf"), float("nan")]
+WORDS = [
+    "",
+    "auto",
+    "re:(.|.)*!",
+    "re:(",
+    "*" * 40,
+    "layers." + "9" * 400,
+    "\u00b2",
+    "\ud800",
+    "bfloat16",
+    "awq",
+    "M*-E",
+]
+RUNS: list[Any] = [[["x", 10**9]], [[1, 10**6]], [["full_attention", 1024]], [[[], 2]], [[["a", 2], 3]], [[0, 0]]]
+
+
+def deep(levels: int) -> Any:
+    found: Any = 1
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+KEYS = sorted({*INSPECTED_KEYS, *SECTION_KEYS, *ALIASES, "vision_config", "audio_config"})
+INNER = ["quant_method", "bits", "group_size", "ignore", "config_groups", "weights", "factor", "rope_type", "num_bits"]
+LEAVES = some.one_of(
+    some.none(),
+    some.booleans(),
+    some.integers(),
+    some.floats(),
+    some.text(max_size=8),
+    some.sampled_from([*HUGE, *WORDS, *RUNS]),
+)
+VALUES = some.recursive(
+    LEAVES,
+    lambda inner: some.one_of(
+        some.lists(inner, max_size=4),
+        some.dictionaries(some.sampled_from([*KEYS, *INNER]) | some.text(max_size=4), inner, max_size=4),
+    ),
+    max_leaves=10,
+)
+
+
+@some.composite
+def mutated(draw: Callable[..., Any]) -> Json:
+    """A real config.json with some of its values, at any depth, replaced."""
+    config: Json = copy.deepcopy(draw(some.sampled_from(REAL)))
+    for _ in range(draw(some.integers(1, 4))):
+        place: Json = config
+        while inner := [name for name, value in place.items() if isinstance(value, dict)]:
+            if not draw(some.booleans()):
+                break
+            place = place[draw(some.sampled_from(inner))]
+        place[draw(some.sampled_from([*place, *KEYS]))] = draw(VALUES)
+    return config
+
+
+def check(text: str) -> None:
+    """It is read within its limits, or refused, and what was read can be planned with."""
+    before = time.process_time()
+    answer = reading.read(text)
+    assert time.process_time() - before < CPU_SECONDS
+    assert len(answer) <= LARGEST_ANSWER
+    found = reading.architecture(answer)
+    assert isinstance(found, Architecture | Incomplete | InvalidModel)
+    assert not isinstance(found, ReadingFailed), found.what
+    if isinstance(found, Architecture):
+        assert len(found.layers) <= MOST_LAYERS
+        assert len(found.distinct_layers) <= config_json.MOST_DISTINCT
+        memory.plan(Request(found, H100, max_model_len="auto"))
+
+
+FUZZ = settings(
+    max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@FUZZ
+@given(document=VALUES)
+def test_any_json(document: Any) -> None:
+    check(json.dumps(document))
+
+
+@FUZZ
+@given(more=some.dictionaries(some.sampled_from(KEYS), VALUES, max_size=6))
+def test_any_values_of_a_model(more: Json) -> None:
+    check(json.dumps(BASE | more))
+
+
+@FUZZ
+@given(document=mutated())
+def test_real_configurations_that_somebody_changed(document: Json) -> None:
+    check(json.dumps(document))
+
+
+@FUZZ
+@given(text=some.text(max_size=200))
+@example(text="[" * 4096)
+@example(text='{"a":' * 2000)
+@example(text="1" * 5000)
+@example(text='{"num_hidden_layers": ' + "9" * 4299 + "}")
+@example(text=json.dumps(BASE | {"rope_scaling": deep(400)}))
+@example(text='"\\ud800"')
+def test_any_text(text: str) -> None:
+    check(text)
+
+
+ONE_EACH: Json = {
+    "num_hidden_layers": MOST_LAYERS,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
+WIDTHS = [index % config_json.MOST_DISTINCT + 1 for index in range(MOST_LAYERS)]
+WORST: list[Any] = [
+    pytest.param({"num_hidden_layers": MOST_LAYERS}, {}, id="most layers"),
+    pytest.param({**ONE_EACH, "intermediate_size": WIDTHS}, {}, id="most kinds of layers"),
+    pytest.param(
+        {
+            **ONE_EACH,
+            "intermediate_size": [width // 2 + 1 for width in WIDTHS],
+            "layer_types": ["full_attention", "sliding_attention"] * (MOST_LAYERS // 2),
+            "sliding_window": 128,
+        },
+        {"pipeline_parallel_size": 64},
+        id="most kinds in most stages",
+    ),
+    pytest.param({"num_attention_heads": 2**16, "hidden_size": 2**16}, {"tensor_parallel_size": 7}, id="most heads"),
+    pytest.param({"max_position_embeddings": LARGEST}, {}, id="longest"),
+    pytest.param({"num_nextn_predict_layers": 64}, {"draft": Draft("mtp", 1024)}, id="most predicted tokens"),
+    pytest.param({"num_experts": 2**16, "moe_intermediate_size": 8}, {}, id="most experts"),
+    pytest.param({}, {"max_num_seqs": 65_536, "max_num_batched_tokens": 134_217_728}, id="largest batches"),
+    pytest.param({}, {"block_size": 1, "kv_cache_memory_bytes": 2**63 - 1}, id="smallest blocks"),
+]
+
+
+def seconds(document: Json, **asked: Any) -> float:
+    """Processor time of a plan, the least of three."""
+    model = reading.architecture(reading.read(json.dumps(document)))
+    assert isinstance(model, Architecture), model
+    found = []
+    for _ in range(3):
+        before = time.process_time()
+        memory.plan(Request(model, H100, **{"max_model_len": "auto"} | asked))
+        found.append(time.process_time() - before)
+    return min(found)
+
+
+@pytest.mark.parametrize(("more", "asked"), WORST)
+def test_the_worst_that_is_accepted_is_planned_like_anything_else(more: Json, asked: Json) -> None:
+    assert seconds(BASE | more, **asked) < 50 * seconds(BASE)
+
+
+TOO_MUCH: list[Any] = [
+    pytest.param({"num_hidden_layers": 10**9}, "num_hidden_layers", id="layers"),
+    pytest.param({"num_nextn_predict_layers": 10**12}, "num_nextn_predict_layers", id="layers of prediction"),
+    pytest.param({**ONE_EACH, "intermediate_size": list(range(1, MOST_LAYERS + 1))}, "different", id="kinds of layers"),
+    pytest.param({"hidden_size": LARGEST + 1}, "hidden_size", id="a width"),
+    pytest.param({"hidden_size": LARGEST, "num_attention_heads": 2**16}, "parameters", id="a model"),
+    pytest.param({"altup_num_inputs": 2**39}, "parameters", id="a cube"),
+    pytest.param({"vision_config": {"hidden_size": 2**39, "num_hidden_layers": 2}}, "parameters", id="an encoder"),
+    pytest.param({"total_parameters": 2**60}, "total_parameters", id="a total"),
+    pytest.param({"rope_scaling": {"type": "linear", "factor": 2.0**39}}, "parameters", id="a factor"),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), TOO_MUCH)
+def test_what_no_model_has_is_refused(more: Json, words: str) -> None:
+    found = reading.architecture(reading.read(json.dumps(BASE | more)))
+    assert isinstance(found, InvalidModel)
+    assert words in str(found)

@@ -1,0 +1,120 @@
+"""Regular expressions and globs of a repository: the same matches as Python's, in time that no pattern decides."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from fnmatch import translate
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import InvalidModel
+from llmservice_operator.planner.model.name_patterns import LONGEST, UnreadablePattern, glob, regular_expression
+
+NAMES = [
+    "model.layers.0.self_attn.q_proj",
+    "model.layers.12.mlp.experts.down_proj",
+    "model.layers.3.block_sparse_moe.gate",
+    "lm_head",
+]
+PATTERNS = [
+    r".*lm_head",
+    r".*mlp.gate$",
+    r"model.layers.*.self_attn.*",
+    r"^model\.layers\.([3-9]|1\d)\.mlp\..*",
+    r"model\.layers\.(?:0|12)\.",
+    r".*\.(q|k|v|o)_proj",
+    r"(?i)LM_HEAD",
+    r"\S+",
+    r"[a-z.]*\d{2}.*",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_usual_patterns_match_as_in_python(pattern: str) -> None:
+    matches = regular_expression(pattern)
+    assert [matches(name) for name in NAMES] == [re.match(pattern, name) is not None for name in NAMES]
+
+
+@settings(max_examples=2000, deadline=None)
+@given(pattern=some.text("ab.*?[]!-1", max_size=8), name=some.text("ab.1-", max_size=8))
+def test_globs_match_as_in_python(pattern: str, name: str) -> None:
+    try:
+        found = glob(pattern)(name)
+    except UnreadablePattern:
+        return
+    assert found == (re.match(translate(pattern + "*"), name) is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"model\.(?!layers)", "perl operator"),
+        (r"(?<=x)y", "perl operator"),
+        (r"(a)\1", "escape"),
+        ("(", "missing"),
+        ("a{1001}", "repetition"),
+        (r"(\pL{1,100}){10}", "too large"),
+        ("x" * (LONGEST + 1), "characters"),
+        ("\ud800", "characters"),
+    ],
+)
+def test_what_is_not_read_says_why(pattern: str, why: str) -> None:
+    with pytest.raises(UnreadablePattern, match=why):
+        regular_expression(pattern)
+
+
+def quantized(*ignore: str, layers: int = 64) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "quantization_config": {"quant_method": "compressed-tensors", "ignore": list(ignore)},
+    }
+
+
+def seconds_to_read(*ignore: str) -> float:
+    """The least of three: other work on the machine counts little."""
+    found = []
+    for _ in range(3):
+        before = time.process_time()
+        config_json.read(quantized(*ignore))
+        found.append(time.process_time() - before)
+    return min(found)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param("re:" + "(.|.)" * 200 + "!", id="alternatives"),
+        pytest.param("re:(a+)+$", id="nested quantifiers"),
+        pytest.param("re:" + ".*" * 300 + "!", id="quantifiers in a row"),
+        pytest.param("re:(" + "|".join(["model"] * 150) + ")*!", id="equal words"),
+        pytest.param("*a" * 300 + "!", id="stars"),
+    ],
+)
+def test_no_pattern_takes_much_longer_than_a_usual_one(pattern: str) -> None:
+    usual = seconds_to_read(r"re:.*layers\.(1|2)\.mlp\.gate_proj$")
+    assert seconds_to_read(pattern) < 50 * usual
+
+
+def test_a_pattern_that_is_not_read_is_named() -> None:
+    with pytest.raises(InvalidModel, match=r"not read, 're:model\\\\.\(\?!layers\)'.*perl operator"):
+        config_json.read(quantized(r"re:model\.(?!layers)"))
+
+
+def test_re2_is_loaded_for_patterns_only() -> None:
+    program = (
+        "import sys; from llmservice_operator.planner.model import config_json; import llmservice_cli.app; "
+        "print('re2' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"

@@ -1,0 +1,153 @@
+"""What the operator keeps of one LLMService is bounded, whatever its author writes into it."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.runtime import ENV_LENGTH
+from llmservice_operator.api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
+from llmservice_operator.control.decide import decide_invalid
+from llmservice_operator.control.kinds import PARENT, ParentFacts
+
+from tests.unit.reconcile_world import World, parent
+from tests.unit.test_reconcile_fit import a_world, condition, deployed, knowing
+
+KIB = 1024
+MOST_OF_ONE = 768 * KIB
+"""Bytes of Python objects for one of the largest LLMServices and its children."""
+SERVICES = 100
+Json = dict[str, Any]
+WORDS = random.Random(1)
+
+
+def word(length: int) -> str:
+    """Something that does not compress."""
+    return "".join(WORDS.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
+
+
+def long_values() -> Json:
+    """Few values, as long as they may be."""
+    env = [{"name": f"A{n}", "value": word(ENV_LENGTH // 32)} for n in range(32)]
+    return {"runtime": {"image": "a/vllm:v0.32.0", "env": env, "extraArgs": [f"--generation-config={word(900)}"]}}
+
+
+def many_values() -> Json:
+    """As many objects as fit."""
+    keys = [{"key": word(2), "path": word(2)} for _ in range(60)]
+    sources = [{"secret": {"name": word(3), "items": keys}} for _ in range(30)]
+    return {"podTemplate": {"spec": {"volumes": [{"name": word(8), "projected": {"sources": sources}}]}}}
+
+
+def annotated() -> Json:
+    """Nothing in the spec, everything in metadata."""
+    return {}
+
+
+async def settled(spec: Json) -> World:
+    world = a_world(**spec)
+    large = world.api.objects[PARENT, "chat"]
+    large["metadata"] |= {
+        "annotations": {
+            "kubectl.kubernetes.io/last-applied-configuration": word(200 * KIB),
+            "llmservice.dev/update-requested": word(50 * KIB),
+        },
+        "labels": {word(60): word(60) for _ in range(100)},
+        "managedFields": [{"manager": word(100), "fieldsV1": {f"f:{word(20)}": {} for _ in range(1000)}}],
+        "resourceVersion": "2",
+    }
+    world.ctx.cache.update(PARENT, large)
+    world.ctx.cache.update(PARENT, knowing("other"))
+    for _ in range(3):
+        await world.look()
+    assert deployed(world)
+    return world
+
+
+LARGEST = [
+    pytest.param(long_values, id="long values"),
+    pytest.param(many_values, id="many values"),
+    pytest.param(annotated, id="annotations"),
+]
+
+
+@pytest.mark.parametrize("make", LARGEST)
+async def test_the_largest_that_is_accepted_is_small(make: Callable[[], Json]) -> None:
+    await settled({})  # what is made once
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    worlds = []
+    for _ in range(3):
+        world = await settled(make())
+        world.api.objects.clear()  # the API server's
+        worlds.append(world)
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (after - before) / len(worlds) < MOST_OF_ONE
+
+
+def test_a_hundred_of_them_are_a_part_of_the_operators_memory() -> None:
+    values = yaml.safe_load(Path("charts/llmservice-operator/values.yaml").read_text())
+    limit = values["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    assert int(limit.removesuffix("Mi")) * KIB * KIB / 4 > SERVICES * MOST_OF_ONE
+
+
+TOO_LONG: Json = {
+    "model": {"uri": "hf://a/b"},
+    "podTemplate": {"metadata": {"annotations": {f"a{n}": "x" * 4096 for n in range(17)}}},
+}
+
+
+@pytest.mark.parametrize("form", [dict, spec_text], ids=["as it is", "as it is kept"])
+def test_a_spec_that_is_too_long_is_refused(form: Callable[[Json], object]) -> None:
+    length = f"{len(orjson.dumps(TOO_LONG)):,}"
+    with pytest.raises(InvalidSpec) as refused:
+        parse_spec(form(TOO_LONG))
+    (problem,) = refused.value.problems
+    assert problem.field == "spec"
+    assert length in problem.message
+    assert "ConfigMap" in problem.remedy
+
+
+def test_nothing_is_kept_of_it_but_its_length() -> None:
+    huge = parent()
+    huge["spec"] = TOO_LONG | {"filler": "x" * 10**6}
+    facts = ParentFacts.from_object(huge)
+    assert len(facts.obj["spec"]) < 10
+    assert facts != ParentFacts.from_object(parent())
+
+
+async def test_what_serves_goes_on_and_the_status_says_what_to_do() -> None:
+    world = await settled({})
+    world.ctx.decide_invalid = decide_invalid
+    edited = world.api.objects[PARENT, "chat"]
+    edited["spec"] = TOO_LONG
+    edited["metadata"] |= {"generation": 2, "resourceVersion": "999"}
+    world.ctx.cache.update(PARENT, edited)
+    await world.look()
+    accepted = condition(world, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "InvalidSpec")
+    assert f"{LONGEST_SPEC:,}" in accepted["message"]
+    assert deployed(world)
+
+
+def test_values_of_the_environment_are_bounded_together() -> None:
+    with pytest.raises(InvalidSpec, match="ConfigMap"):
+        parse_spec({"model": {"uri": "hf://a/b"}, "runtime": {"env": [{"name": "A", "value": "x" * (ENV_LENGTH + 1)}]}})
+
+
+def test_a_kept_text_is_the_spec() -> None:
+    raw = parent()
+    kept = LLMService.from_object(ParentFacts.from_object(raw).obj)
+    assert kept.spec is LLMService.from_object(raw).spec

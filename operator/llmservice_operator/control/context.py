@@ -66,6 +66,8 @@ class Memory:
     """`Decision.begun`, the last one that was decided."""
     parent_version: str = ""
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
+    made: set[ChildId] = field(default_factory=set)
+    """Children that existed and that this process did not delete."""
     _tries: int = 0
     _try_again_at: float = 0.0
     _generation: object = None
@@ -90,6 +92,7 @@ class Memory:
 
     def accepted(self, child: ChildId, record: AppliedRecord) -> None:
         """The API server took it."""
+        self.made.add(child)
         self.applied[child] = record
         self.refused.pop(child, None)
         self._tries = 0

@@ -54,6 +54,7 @@ class Next(NamedTuple):
 
 
 NOTHING = Next()
+AGAIN = Next(after=0.0)
 
 
 async def reconcile(key: Key, ctx: Context) -> Next:
@@ -70,7 +71,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         ctx.told(key, decision.update)
         ctx.starts.want(key, decision.asks, pods(key, ctx))
         return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
-    live = await fresh(parent, ctx)
+    live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
     if live is None:
         return NOTHING
     if live is not parent:
@@ -81,9 +82,11 @@ async def reconcile(key: Key, ctx: Context) -> Next:
 async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> Next:
     """Children first, then the status of what became of them: one status write at most."""
     memory = ctx.memory(key_of(parent), parent.uid)
-    for _ in range(MAX_ROUNDS):
+    for number in range(MAX_ROUNDS):
         if memory.refused or not decision.has_work:
             break
+        if number and remakes(decision, parent, ctx) and await read(parent, ctx) is not parent:
+            return AGAIN
         try:
             await carry_out(decision, parent, ctx, memory, log)
         except KubeError:
@@ -139,10 +142,32 @@ def known(key: Key, ctx: Context) -> ParentFacts | None:
 
 async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     """The LLMService as it is now: a watch may lag, but not behind our own last write."""
-    key = key_of(parent)
-    memory = ctx.memory(key, parent.uid)
+    memory = ctx.memory(key_of(parent), parent.uid)
     if parent.resource_version == memory.parent_version or ctx.is_current():
         return parent
+    return await read(parent, ctx)
+
+
+def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
+    """Whether a child would be made again that existed before.
+
+    The garbage collector deletes the children of a deleted LLMService, and their watch may show that first. So their
+    absence says that the LLMService may be gone, whatever was written or seen of it before. A process that has not
+    written anything about a service yet takes each missing child of one that has a status for such a child.
+    """
+    memory = ctx.memory(key_of(parent), parent.uid)
+    is_new_here = not memory.parent_version and not is_untold(parent)
+    return any(
+        ctx.cache.get(apply.kind, parent.namespace, apply.name) is None
+        and (is_new_here or (apply.kind, apply.name) in memory.made)
+        for apply in decision.apply
+        if not apply.is_unread
+    )
+
+
+async def read(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
+    """The LLMService from the API server: `parent` itself where it is unchanged, None where there is none."""
+    key = key_of(parent)
     live = await ctx.kube.get(LLMSERVICE, *key)
     if live is None:
         ctx.cache.remove(PARENT, *key, parent.uid)
@@ -164,6 +189,7 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
         ctx.starts.reports(key),
         frozenset(ctx.hidden),
     )
+    memory.made.update((c.kind, c.name) for c in around.children() if c.owner_uid == parent.uid and not c.deleting)
     around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()), begun=memory.begun)
     decision = with_inherited(await decided(parent, around, ctx), parent.obj, around, ctx.now())
     memory.note(decision.is_unsettled, ctx.clock())

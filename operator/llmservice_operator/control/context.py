@@ -13,6 +13,8 @@ from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.decision import Decision, Update
+from llmservice_operator.control.in_work import InWork
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
@@ -132,6 +134,8 @@ class Context:
     """A number that was not used before, for names of Events."""
     memories: dict[Key, Memory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
+    errors: InternalErrors = field(default_factory=InternalErrors)
+    in_work: InWork = field(default_factory=InWork)
     is_ours: Callable[[Key], bool] = lambda key: True
     """Whether this process is to work on a service; others may have it."""
     is_current: Callable[[], bool] = lambda: False
@@ -149,9 +153,9 @@ class Context:
     def forget(self, key: Key) -> None:
         """The service is gone, or no longer ours."""
         self.memories.pop(key, None)
-        self.starts.forget(key)
-        self.metrics.forget(key)
-        self.told(key, None)
+        for forget in (self.starts.forget, self.metrics.forget, self._forget_update, self.errors.forget):
+            with self.errors.contained(Part.BOOKKEEPING):
+                forget(key)
 
     def take_up(self, keys: Iterable[Key]) -> None:
         """Look at them because of what they are themselves, and not because of what their children do."""
@@ -162,3 +166,7 @@ class Context:
         """Where a service stands with an update; those whose turn that may make ask again."""
         for other in self.updates.tell(key, update):
             self.queue.add(other)
+
+    def _forget_update(self, key: Key) -> None:
+        self.told(key, None)
+        self.updates.forget(key)

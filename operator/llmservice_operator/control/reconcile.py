@@ -15,12 +15,14 @@ from llmservice_operator.control.carry_out import carry_out
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, Lack, RoomFor, TurnOf, soonest
 from llmservice_operator.control.drains import tell_drains
+from llmservice_operator.control.internal_errors import Part
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.left_behind import with_inherited
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.queue import Rank
 from llmservice_operator.control.ranks import is_untold
 from llmservice_operator.control.report import report
+from llmservice_operator.control.unhandled import with_degraded
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
@@ -64,12 +66,14 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         return NOTHING
     memory = ctx.memory(key, parent.uid)
     memory.forgive(parent.content["generation"], ctx.clock())
-    await tell_drains(parent, ctx, object_logger(logger, key))
+    with ctx.errors.contained(Part.DRAINS, key):
+        await tell_drains(parent, ctx, object_logger(logger, key))
     decision = await consider(parent, ctx)
     if is_quiet(decision, memory):
-        tell_steady(parent, ctx)
-        ctx.told(key, decision.update)
-        ctx.starts.want(key, decision.asks, pods(key, ctx))
+        with ctx.errors.contained(Part.BOOKKEEPING, key):
+            tell_steady(parent, ctx)
+            ctx.told(key, decision.update)
+            ctx.starts.want(key, decision.asks, pods(key, ctx))
         return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
     live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
     if live is None:
@@ -100,8 +104,9 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     may_wait = failure is None and may_be_told_later(decision, parent, ctx)
     if not may_wait:
         await report(decision, parent, ctx, memory, log)
-    ctx.told(key_of(parent), decision.update)
-    ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
+    with ctx.errors.contained(Part.BOOKKEEPING, key_of(parent)):
+        ctx.told(key_of(parent), decision.update)
+        ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
     told_after = FIRST_STATUS_AFTER if may_wait else None
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock()), told_after), failure)
 
@@ -192,6 +197,8 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
     memory.made.update((c.kind, c.name) for c in around.children() if c.owner_uid == parent.uid and not c.deleting)
     around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()), begun=memory.begun)
     decision = with_inherited(await decided(parent, around, ctx), parent.obj, around, ctx.now())
+    decision = with_degraded(decision, parent.obj, ctx.errors.degraded(key), ctx.now())
+    decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.look_again(key)))
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
     return decision
@@ -255,11 +262,9 @@ async def events(lack: EventsOf, key: Key, ctx: Context) -> Mapping[str, Sequenc
 
 def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
     """What another service of the namespace knows of the same model; empty where none does."""
-    for other in ctx.cache.all_keys():
-        parent = ctx.cache.get(PARENT, *other) if other.namespace == key.namespace and other != key else None
-        model = (parent.obj["status"].get("model") or {}) if parent is not None else {}
-        if model.get("inspection") == inspection and model.get("config"):
-            return dict(model)
+    for parent in ctx.cache.indexed(PARENT, (key.namespace, inspection)):
+        if parent.name != key.name:
+            return dict(parent.obj["status"]["model"])
     return {}
 
 

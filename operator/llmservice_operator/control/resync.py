@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen, newer
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Gone, KubeError
@@ -71,12 +72,14 @@ class Resync:
         namespaces: Iterable[str | None],
         *,
         interval: float = INTERVAL,
+        errors: InternalErrors | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._cache = cache
         self._enqueue = enqueue
+        self._errors = errors or InternalErrors()
         self._namespaces = tuple(namespaces)
         self._interval = interval
         self._sleep, self._clock = sleep, clock
@@ -107,11 +110,15 @@ class Resync:
         self.warm.set()
         while True:
             await self._due()
-            try:
-                for namespace in self._namespaces:
-                    await self.check(namespace)
-            except KubeError as error:
-                logger.warning("cannot compare LLMServices with the cluster, trying again later: %s", error)
+            for namespace in self._namespaces:
+                with self._errors.contained(Part.RESYNC):
+                    await self._try(namespace)
+
+    async def _try(self, namespace: str | None) -> None:
+        try:
+            await self.check(namespace)
+        except KubeError as error:
+            logger.warning("cannot compare LLMServices with the cluster, trying again later: %s", error)
 
     async def _wait_for(self, namespace: str | None) -> None:
         """Until everything that one list shows is in the cache; a new list when that takes long."""
@@ -170,8 +177,11 @@ class Resync:
             for item in page.get("items") or ():
                 # Items of a list carry neither.
                 item = {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, **item}
-                for key in self._cache.update(PARENT, item):
-                    self._enqueue(key)
+                metadata = item["metadata"]
+                about = Key(metadata["namespace"], metadata["name"])
+                with self._errors.contained(Part.PROJECTION, about, f"of {LLMSERVICE.kind} {about.name}"):
+                    for key in self._cache.update(PARENT, item):
+                        self._enqueue(key)
 
     async def _list(self, namespace: str | None) -> tuple[Listed, str]:
         try:

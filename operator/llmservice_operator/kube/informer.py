@@ -95,6 +95,10 @@ class Informer:
                     raise
                 logger.warning("cannot watch %s: %s", self._resource.full_name, error)
                 await self._pause()
+            except Exception:  # an answer that cannot be read must not end the watches of all other kinds
+                logger.exception("the watch of %s failed and lists again", self._resource.full_name)
+                self._version = None
+                await self._pause()
 
     async def _pause(self) -> None:
         """Longer each time, until a watch brings something."""

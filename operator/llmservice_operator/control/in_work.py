@@ -129,10 +129,11 @@ class InWork:
             self._save()
 
     def may_begin(self, activity: Activity, key: Key) -> bool:
-        """False for a suspect as long as anything else waits: ask again in a moment."""
-        if not self._suspects or Work(activity, *key) not in self._suspects:
+        """False for a suspect as long as anything else waits, less suspect ones among it: ask again in a moment."""
+        suspect = self._suspects.get(Work(activity, *key)) if self._suspects else None
+        if suspect is None or self._clock() >= self._last_until:
             return True
-        return not self.others_wait() or self._clock() >= self._last_until
+        return not self.others_wait() and all(suspect.alone <= other.alone for other in self._suspects.values())
 
     @asynccontextmanager
     async def during(self, activity: Activity, key: Key) -> AsyncIterator[None]:

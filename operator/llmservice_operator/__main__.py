@@ -22,8 +22,10 @@ from llmservice_operator.control.children_watch import ChildrenWatch
 from llmservice_operator.control.config_reader import ConfigReader
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decide import decide, decide_invalid
+from llmservice_operator.control.in_work import InWork
 from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED, placed
+from llmservice_operator.control.internal_errors import InternalErrors, Part
+from llmservice_operator.control.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
 from llmservice_operator.control.life import Life, Stage
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
@@ -43,7 +45,7 @@ from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
-from llmservice_operator.options import Options
+from llmservice_operator.options import Options, version
 
 logger = logging.getLogger("llmservice_operator")
 
@@ -65,11 +67,17 @@ class Operator:
         self._metrics = metrics
         self._shards = self._make_shards() if opts.leader_elect else None
         gate: Gate = self._shards or AlwaysOpen()
-        self._starts = Starts(reader.read, self._changed, metrics)
+        kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS, INDICES)
+        count = metrics.internal_errors
+        self._errors = InternalErrors(
+            count=lambda part: count.labels(part).inc(),
+            changed=self._changed,
+        )
+        self._in_work = InWork.of(opts.state_dir, version(), identity=lambda key: identity_of(cache, key))
+        self._starts = Starts(reader.read, self._changed, metrics, errors=self._errors, in_work=self._in_work)
         self._configs = ConfigReader(
             wake=self._changed, observe=lambda result: metrics.config_reads.labels(result).inc()
         )
-        kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS)
         # Whoever watches some namespaces does not know the pods of other services.
         own = None if self._options.namespaces else lambda: placed(cache)
         self._ctx = Context(
@@ -77,9 +85,11 @@ class Operator:
             cache=cache,
             queue=WorkQueue(),
             starts=self._starts,
-            nodes=Nodes(kube, own=own),
+            nodes=Nodes(kube, own=own, contained=lambda what: self._errors.contained(Part.NODES, subject=what)),
             configs=self._configs,
-            updates=Updates(limit=self._options.max_concurrent_updates, is_ours=self._is_ours),
+            updates=Updates(limit=opts.max_concurrent_updates, is_ours=self._is_ours, errors=self._errors),
+            errors=self._errors,
+            in_work=self._in_work,
             pod_events=PodEventReader(kube),
             settings=opts.services,
             metrics=metrics,
@@ -89,12 +99,15 @@ class Operator:
             identity=opts.identity,
             is_ours=self._is_ours,
         )
+        self._in_work.others_wait = lambda: self._ctx.queue.depth > 0
         self._workers = Workers(self._ctx)
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
         self._sync = SyncState(namespaces, WATCHED, on_warm=self._take_up_all, on_hidden=self._take_up_all)
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
-        self._intake = Intake(self._ctx.cache, self._changed, self._stirred)
-        self._resyncs = {name: Resync(kube, cache, self._changed, name, self._sync) for name in namespaces}
+        self._intake = Intake(self._ctx.cache, self._changed, self._stirred, self._errors)
+        self._resyncs = {
+            name: Resync(kube, cache, self._changed, name, self._sync, errors=self._errors) for name in namespaces
+        }
         self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
         self._children = ChildrenWatch(transport, self._intake, namespaces, self._sync)
         self._ctx.hidden = self._sync.hidden
@@ -120,6 +133,7 @@ class Operator:
             acting = asyncio.create_task(self._act(), name="workers")
             tasks += [acting, asyncio.create_task(self._starts.run(), name="starts")]
             tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]
+            tasks += [asyncio.create_task(self._beat(), name="heartbeat")]
             tasks += [asyncio.create_task(self._children.run(), name="watches of children")]
             watches = asyncio.create_task(self._watch(loop), name="watches")
             tasks += [watches]
@@ -127,6 +141,7 @@ class Operator:
             done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
             return await self._shut_down(done, stopped, acting, watches)
         finally:
+            self._in_work.close()
             for task in tasks:
                 task.cancel()
             await self._configs.close()
@@ -210,8 +225,14 @@ class Operator:
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
+        self._in_work.begin(frozenset(self._ctx.cache.all_keys()))
         self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
+
+    async def _beat(self) -> None:
+        while True:
+            self._in_work.beat()
+            await asyncio.sleep(1.0)
 
     # What the leases tell (Duties)
 
@@ -269,7 +290,11 @@ class Operator:
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._stop_by_signal)
+
+    def _stop_by_signal(self) -> None:
+        self._in_work.stopping()
+        self._stop.set()
 
     def _alive(self) -> str | None:
         return self._ctx.queue.stalled() if self._life.is_acting else None

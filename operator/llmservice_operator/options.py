@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ class Options:
     context: str | None = None
     max_concurrent_updates: int = 1
     shards: int = 1
+    state_dir: Path | None = None
     services: Settings = field(default_factory=Settings)
 
 
@@ -94,6 +96,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="split the namespaces into N shards, with a Lease each, that processes share out (default: 1)",
     )
+    made.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="record there what is in work, so that one LLMService that ends the process again and again is found and "
+        "quarantined; it has to outlive the process (default: nothing is recorded)",
+    )
     services = made.add_argument_group("values for all services (the settings file's `services` has more)")
     services.add_argument("--operator-image", metavar="REF", help="image that brings the supervisor into the pods")
     services.add_argument("--default-gpu-image", metavar="REF", help="vLLM for NVIDIA GPUs")
@@ -124,6 +133,14 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
         _fail(line, error)
 
 
+def version() -> str:
+    """Of this operator; empty where it runs from a source tree that is not installed."""
+    try:
+        return importlib.metadata.version("llmservice-operator")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def _fail(line: argparse.ArgumentParser, error: Exception) -> NoReturn:
     line.error(str(error))
 
@@ -152,7 +169,7 @@ def _value(action: argparse.Action, name: str, text: str) -> Any:
             return int(text)
         except ValueError:
             raise InvalidSettings(f"{name}: {text!r} is not a whole number") from None
-    return text
+    return Path(text) if action.type is Path else text
 
 
 def _bool(name: str, text: str) -> bool:

@@ -257,6 +257,11 @@ def test_the_operator_meets_the_restricted_standard() -> None:
     }
     assert {"cpu", "memory"} <= set(container["resources"]["requests"])
     assert all(set(volume) & {"configMap", "emptyDir"} for volume in pod["volumes"])
+    folder = container["args"][container["args"].index("--state-dir") + 1]
+    mounted = next(mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder)
+    assert "emptyDir" in next(volume for volume in pod["volumes"] if volume["name"] == mounted), (
+        "it outlives containers"
+    )
 
 
 def test_a_platform_may_assign_the_uid() -> None:

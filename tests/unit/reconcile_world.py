@@ -10,7 +10,8 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.decision import Apply, Decision, Event, Prune
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.internal_errors import InternalErrors
+from llmservice_operator.control.kinds import INDICES, PARENT, PROJECTIONS
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.queue import WorkQueue
 from llmservice_operator.control.reconcile import Next, reconcile
@@ -42,11 +43,12 @@ def parent(version: int = 1, *, uid: str = "u-1", generation: int = 1, uri: str 
     return {"metadata": metadata, "spec": {"model": {"uri": uri}}, "status": {}}
 
 
-def service(**spec: Any) -> dict[str, Any]:
+def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    labels, owner = {**LABELS, "llmservice.dev/service": name}, {**OWNER[0], "name": name}
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": "ns", "name": "chat", "labels": LABELS, "ownerReferences": OWNER},
+        "metadata": {"namespace": "ns", "name": name, "labels": labels, "ownerReferences": [owner]},
         "spec": {"port": 80, **spec},
     }
 
@@ -112,11 +114,12 @@ class Api(KubeClient):
     async def apply_status(self, manifest: Mapping[str, Any], *, manager: str) -> dict[str, Any]:
         self._called("status")
         assert manager == "llmservice-operator-status"
-        live = self.objects[PARENT, manifest["metadata"]["name"]]
+        name = manifest["metadata"]["name"]
+        live = self.objects[PARENT, name]
         self.version += 1
         live = {**live, "status": manifest["status"]}
         live["metadata"] = {**live["metadata"], "resourceVersion": str(self.version)}
-        self.objects[PARENT, "chat"] = live
+        self.objects[PARENT, name] = live
         return live
 
     async def delete(
@@ -157,9 +160,10 @@ class Deciding:
     def __call__(self, svc: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
         live = observed.service
         apply: tuple[Apply, ...] = ()
-        if self.never_content or live is None or live.live()["spec"] != self.wanted["spec"]:
+        wanted = self.wanted if svc.name == "chat" else service(svc.name)
+        if self.never_content or live is None or live.live()["spec"] != wanted["spec"]:
             known = live.uid if live is not None and live.owner_uid == svc.uid else None
-            apply = (Apply(self.wanted, "it is not as asked for", known_uid=known, expel=self.expel, input_hash="h"),)
+            apply = (Apply(wanted, "it is not as asked for", known_uid=known, expel=self.expel, input_hash="h"),)
         prune = (Prune("Service", "chat", live.uid, "not wanted"),) if self.prune and live is not None else ()
         refused = [refusal.message for refusal in observed.refused.values()]
         status = {"there": live is not None, "refused": refused, "observedGeneration": svc.generation} | self.more
@@ -195,13 +199,21 @@ class World:
         self.deciding = Deciding()
         self.changed: list[Key] = []
         metrics = Metrics()
+        errors = InternalErrors(
+            count=lambda part: metrics.internal_errors.labels(part).inc(),
+            changed=lambda key: self.ctx.queue.add(key),
+            clock=lambda: self.now,
+        )
         self.ctx = Context(
             kube=self.api,
-            cache=Cache(PROJECTIONS),
+            cache=Cache(PROJECTIONS, INDICES),
             queue=WorkQueue(clock=lambda: self.now, rng=lambda: 1.0),
             settings=Settings(),
             metrics=metrics,
-            starts=Starts(self.read, self.changed.append, metrics, clock=lambda: self.now, rng=lambda: 0.5),
+            starts=Starts(
+                self.read, self.changed.append, metrics, errors=errors, clock=lambda: self.now, rng=lambda: 0.5
+            ),
+            errors=errors,
             nodes=Nodes(self.api, clock=lambda: self.now),
             configs=Configs(),
             pod_events=PodEventReader(self.api, clock=lambda: self.now),

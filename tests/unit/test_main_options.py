@@ -30,6 +30,7 @@ def test_defaults() -> None:
     assert (options.health_port, options.metrics_port, options.log_format) == (8081, 8080, "json")
     assert options.lease_namespace == "system"
     assert options.identity.startswith("op-1_")
+    assert options.state_dir is None
 
 
 def test_a_restarted_container_is_not_taken_for_its_former_process() -> None:
@@ -146,3 +147,8 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_empty_value_counts_as_not_given() -> None:
     options: Any = load([], {"LLMSERVICE_NAMESPACE": "", "LLMSERVICE_HF_ENDPOINT": ""})
     assert (options.namespaces, options.services.hf_endpoint) == ((), None)
+
+
+def test_where_the_record_of_what_is_in_work_lies() -> None:
+    assert load(["--state-dir", "/var/lib/x"], {}).state_dir == Path("/var/lib/x")
+    assert load([], {"LLMSERVICE_STATE_DIR": "/var/lib/y"}).state_dir == Path("/var/lib/y")

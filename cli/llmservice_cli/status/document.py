@@ -15,7 +15,7 @@ from .snapshot import Json, Pod, Snapshot
 VERSION = 1
 UNKNOWN_REASON = "This version of llmservice does not know the reason: see docs/reference/reasons.md of the operator's."
 # Of these, False is the good state; of all others, True is.
-PASSING = frozenset({ConditionType.RECONCILING, ConditionType.STALLED})
+PASSING = frozenset({ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.DEGRADED})
 
 
 def document(services: Iterable[Json], snapshots: Iterable[Snapshot], now: datetime) -> dict[str, Any]:

@@ -7,7 +7,10 @@ from typing import Any
 
 
 class ConditionType(StrEnum):
-    """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both."""
+    """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both.
+
+    Degraded is present only while true, beside any of the others.
+    """
 
     ACCEPTED = "Accepted"
     FITS = "Fits"
@@ -15,6 +18,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
+    DEGRADED = "Degraded"
 
 
 class ConditionStatus(StrEnum):

@@ -46,6 +46,9 @@ class Reason(StrEnum):
     STREAMS_ENDED = "StreamsEnded"
     DELETING = "Deleting"
     ADAPTER_NOT_SERVED = "AdapterNotServed"
+    # the operator itself
+    INTERNAL_ERROR = "InternalError"
+    QUARANTINED = "Quarantined"
     # what the cluster stands in the way with
     INSUFFICIENT_GPUS = "InsufficientGPUs"
     INSUFFICIENT_RESOURCES = "InsufficientResources"

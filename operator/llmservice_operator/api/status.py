@@ -27,7 +27,7 @@ class ConditionStatus(StatusModel):
     """metav1.Condition."""
 
     type: Annotated[str, StringConstraints(max_length=316)] = Field(
-        description="Accepted, Fits, Available, Ready; Reconciling and Stalled while they are true."
+        description="Accepted, Fits, Available, Ready; Reconciling, Stalled and Degraded while they are true."
     )
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})] = Field(
         description="True, False or Unknown."
@@ -346,7 +346,7 @@ class LLMServiceStatus(StatusModel):
     conditions: Annotated[
         Many[ConditionStatus] | None,
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-    ] = said("Accepted, Fits, Available and Ready; Reconciling or Stalled while true.", max_length=16)
+    ] = said("Accepted, Fits, Available and Ready; Reconciling or Stalled, and Degraded, while true.", max_length=16)
     replicas: int | None = said("Pods of the service, of any revision.")
     updated_replicas: int | None = said("Pods of the current revision.")
     ready_replicas: int | None = said("Pods that answer.")

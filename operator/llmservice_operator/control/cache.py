@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from llmservice_operator.api.service import Key
@@ -31,6 +32,10 @@ Project = Callable[[JSON, Any], Facts]
 """Of an object, and of the facts that are known of it already, or None."""
 
 
+Index = Callable[[Any], Hashable | None]
+"""Of a projection: a value that objects are found by; None: this one is found by none."""
+
+
 class Seen(NamedTuple):
     """What the cache knows about one object without its content."""
 
@@ -46,8 +51,9 @@ class _Entry(NamedTuple):
 class Cache:
     """Projections by kind and by service. Single-threaded: everything here runs on the event loop."""
 
-    def __init__(self, kinds: Mapping[str, Project]) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: Mapping[str, Project], indices: Mapping[str, Index] = MappingProxyType({})) -> None:
+        self._kinds, self._indices = kinds, indices
+        self._by: dict[tuple[str, Hashable], dict[Key, Facts]] = {}
         self._entries: dict[str, dict[tuple[str, str], _Entry]] = {kind: {} for kind in kinds}
         self._around: dict[Key, dict[str, dict[str, Any]]] = {}
         self._expected: dict[tuple[str, str, str], Facts] = {}
@@ -86,6 +92,8 @@ class Cache:
         key = Key(facts.namespace, facts.service)
         # Whoever changes the label takes the object away from one service and gives it to another.
         left = self._drop(kind, *where) if old is not None and old.key != key else ()
+        if kind in self._indices:
+            self._index(kind, None if old is None else old.facts, facts)
         self._entries[kind][where] = _Entry(key, facts)
         self._around.setdefault(key, {}).setdefault(kind, {})[facts.name] = facts
         if old is None or left or facts not in (old.facts, self._expected.get((kind, *where))):
@@ -116,6 +124,20 @@ class Cache:
         """Projections of all objects of a kind."""
         return (entry.facts for entry in self._entries[kind].values())
 
+    def indexed(self, kind: str, value: Hashable) -> Iterator[Any]:
+        """Projections of the objects whose index has this value."""
+        return iter(tuple(self._by.get((kind, value), {}).values()))
+
+    def _index(self, kind: str, old: Facts | None, new: Facts | None) -> None:
+        index = self._indices[kind]
+        if old is not None and (value := index(old)) is not None:
+            found = self._by.get((kind, value), {})
+            found.pop(Key(old.namespace, old.name), None)
+            if not found:
+                self._by.pop((kind, value), None)
+        if new is not None and (value := index(new)) is not None:
+            self._by.setdefault((kind, value), {})[Key(new.namespace, new.name)] = new
+
     def seen(self, kind: str, namespace: str | None = None) -> dict[tuple[str, str], Seen]:
         """Identities of all objects of a kind, for comparison with a list."""
         return {
@@ -128,6 +150,8 @@ class Cache:
         entry = self._entries[kind].pop((namespace, name), None)
         if entry is None:
             return ()
+        if kind in self._indices:
+            self._index(kind, entry.facts, None)
         around = self._around[entry.key]
         del around[kind][name]
         if not around[kind]:

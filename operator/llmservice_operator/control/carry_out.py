@@ -203,6 +203,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
     ctx.metrics.writes.labels(prune.kind, "delete").inc()
     log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
     memory.applied.pop((prune.kind, prune.name), None)
+    memory.made.discard((prune.kind, prune.name))
     if prune.uid is None:
         return
     if remains is None:

@@ -14,6 +14,8 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.config_reader import ConfigReader, Configs
 from llmservice_operator.control.decision import Decision, Update
+from llmservice_operator.control.in_work import InWork
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.pace import Bucket, event_bucket, write_bucket
@@ -70,6 +72,8 @@ class Memory:
     """resourceVersion of the LLMService after our last status write, or as we last read it live."""
     events: Bucket = field(default_factory=event_bucket)
     writes: Bucket = field(default_factory=write_bucket)
+    made: set[ChildId] = field(default_factory=set)
+    """Children that existed and that this process did not delete."""
     _tries: int = 0
     _try_again_at: float = 0.0
     _generation: object = None
@@ -94,6 +98,7 @@ class Memory:
 
     def accepted(self, child: ChildId, record: AppliedRecord) -> None:
         """The API server took it."""
+        self.made.add(child)
         self.applied[child] = record
         self.refused.pop(child, None)
         self._tries = 0
@@ -134,6 +139,8 @@ class Context:
     memories: dict[Key, Memory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
     configs: Configs = field(default_factory=ConfigReader)
+    errors: InternalErrors = field(default_factory=InternalErrors)
+    in_work: InWork = field(default_factory=InWork)
     is_ours: Callable[[Key], bool] = lambda key: True
     """Whether this process is to work on a service; others may have it."""
     is_current: Callable[[str], bool] = lambda namespace: False
@@ -152,9 +159,9 @@ class Context:
     def forget(self, key: Key) -> None:
         """The service is gone, or no longer ours."""
         self.memories.pop(key, None)
-        self.starts.forget(key)
-        self.metrics.forget(key)
-        self.told(key, None)
+        for forget in (self.starts.forget, self.metrics.forget, self._forget_update, self.errors.forget):
+            with self.errors.contained(Part.BOOKKEEPING):
+                forget(key)
 
     def take_up(self, keys: Iterable[Key]) -> None:
         """Look at them because of what they are themselves, and not because of what their children do."""
@@ -165,3 +172,7 @@ class Context:
         """Where a service stands with an update; those whose turn that may make ask again."""
         for other in self.updates.tell(key, update):
             self.queue.add(other)
+
+    def _forget_update(self, key: Key) -> None:
+        self.told(key, None)
+        self.updates.forget(key)

@@ -21,7 +21,7 @@ async def tell_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> N
     news = [pod for pod in pods if pod.uid not in memory.drained]
     memory.drained = frozenset(pod.uid for pod in pods)
     for pod in news:
-        ctx.metrics.streams_ended.labels(*key).inc(pod.cut)
+        ctx.metrics.add_streams_ended(key, pod.cut)
         await tell(Event("Warning", Reason.STREAMS_ENDED, _message(pod)), parent, ctx, log)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import Key, spec_text
-from llmservice_operator.control.cache import Cache, Project
+from llmservice_operator.control.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe.endpoints import EndpointFacts, SliceFacts
@@ -117,6 +117,22 @@ def selector(resource: Resource) -> str:
     if resource is resources.POD:
         return MANAGED_BY
     return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
+
+
+def _inspected(parent: Any) -> Hashable | None:
+    """The model that a service's status has the facts of: who has them may lend them to others of its namespace."""
+    model = parent.obj["status"].get("model") or {}
+    found = model.get("inspection")
+    return (parent.namespace, found) if found and model.get("config") else None
+
+
+INDICES: Mapping[str, Index] = {PARENT: _inspected}
+
+
+def identity_of(cache: Cache, key: Key) -> tuple[str, int]:
+    """uid and generation of an LLMService; an empty uid where there is none."""
+    parent: ParentFacts | None = cache.get(PARENT, *key)
+    return ("", 0) if parent is None else (parent.uid, int(parent.content["generation"] or 0))
 
 
 def placed(cache: Cache) -> Iterator[Placed]:

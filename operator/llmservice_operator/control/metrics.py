@@ -31,6 +31,7 @@ class Metrics:
         self._all: list[MetricWrapperBase] = []
         self._reasons: dict[Key, str] = {}
         self._told: dict[Key, set[str]] = {}
+        self._ended: set[Key] = set()
         self.reconcile_seconds = self._histogram(
             "llmservice_reconcile_duration_seconds", "Time one look at one LLMService took.", ("result",)
         )
@@ -118,6 +119,11 @@ class Metrics:
         self.streams_ended = self._counter(
             "llmservice_streams_ended", "Streams that were ended because they outlived the drain timeout.", _SERVICE
         )
+        self.internal_errors = self._counter(
+            "llmservice_internal_errors",
+            "Unexpected exceptions about single services, pods or objects, by the part that failed; the log has each.",
+            ("part",),
+        )
         self._failures = Failures(self.failing, self.failures)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
@@ -151,6 +157,14 @@ class Metrics:
             self.services.labels(old).dec()
         self._failures.forget(key)
         self._plans.told(key, {})
+        if key in self._ended:
+            self._ended.discard(key)
+            self.streams_ended.remove(*key)
+
+    def add_streams_ended(self, key: Key, count: int) -> None:
+        """A pod's end cut so many streams short."""
+        self._ended.add(key)
+        self.streams_ended.labels(*key).inc(count)
 
     def set_shards(self, held: Collection[int], count: int) -> None:
         """Which of how many shards this process works on now."""

@@ -25,12 +25,14 @@ from llmservice_operator.control.decision import (
     soonest,
 )
 from llmservice_operator.control.drains import tell_drains
+from llmservice_operator.control.internal_errors import Part
 from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
 from llmservice_operator.control.left_behind import with_inherited
 from llmservice_operator.control.log import ObjectLogger, object_logger
 from llmservice_operator.control.queue import Rank
 from llmservice_operator.control.ranks import is_untold
 from llmservice_operator.control.report import paced, report
+from llmservice_operator.control.unhandled import with_degraded
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.observed import Observed
@@ -65,6 +67,7 @@ class Next(NamedTuple):
 
 
 NOTHING = Next()
+AGAIN = Next(after=0.0)
 
 
 async def reconcile(key: Key, ctx: Context) -> Next:
@@ -74,14 +77,16 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         return NOTHING
     memory = ctx.memory(key, parent.uid)
     memory.forgive(parent.content["generation"], ctx.clock())
-    await tell_drains(parent, ctx, object_logger(logger, key))
+    with ctx.errors.contained(Part.DRAINS, key):
+        await tell_drains(parent, ctx, object_logger(logger, key))
     decision = await consider(parent, ctx)
     if is_quiet(decision, memory):
-        tell_steady(parent, ctx)
-        ctx.told(key, decision.update)
-        ctx.starts.want(key, decision.asks, pods(key, ctx))
+        with ctx.errors.contained(Part.BOOKKEEPING, key):
+            tell_steady(parent, ctx)
+            ctx.told(key, decision.update)
+            ctx.starts.want(key, decision.asks, pods(key, ctx))
         return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
-    live = await fresh(parent, ctx)
+    live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
     if live is None:
         return NOTHING
     if live is not parent:
@@ -92,9 +97,11 @@ async def reconcile(key: Key, ctx: Context) -> Next:
 async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> Next:
     """Children first, then the status of what became of them: one status write at most."""
     memory = ctx.memory(key_of(parent), parent.uid)
-    for _ in range(MAX_ROUNDS):
+    for number in range(MAX_ROUNDS):
         if memory.refused or not decision.has_work:
             break
+        if number and remakes(decision, parent, ctx) and await read(parent, ctx) is not parent:
+            return AGAIN
         try:
             await carry_out(decision, parent, ctx, memory, log)
         except KubeError:
@@ -108,8 +115,9 @@ async def act(decision: Decision, parent: ParentFacts, ctx: Context, log: Object
     may_wait = failure is None and may_be_told_later(decision, parent, ctx)
     if not may_wait:
         await report(decision, parent, ctx, memory, log)
-    ctx.told(key_of(parent), decision.update)
-    ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
+    with ctx.errors.contained(Part.BOOKKEEPING, key_of(parent)):
+        ctx.told(key_of(parent), decision.update)
+        ctx.starts.want(key_of(parent), decision.asks, pods(key_of(parent), ctx))
     told_after = FIRST_STATUS_AFTER if may_wait else None
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock()), told_after), failure)
 
@@ -150,10 +158,32 @@ def known(key: Key, ctx: Context) -> ParentFacts | None:
 
 async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     """The LLMService as it is now: a watch may lag, but not behind our own last write."""
-    key = key_of(parent)
-    memory = ctx.memory(key, parent.uid)
-    if parent.resource_version == memory.parent_version or ctx.is_current(key.namespace):
+    memory = ctx.memory(key_of(parent), parent.uid)
+    if parent.resource_version == memory.parent_version or ctx.is_current(parent.namespace):
         return parent
+    return await read(parent, ctx)
+
+
+def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
+    """Whether a child would be made again that existed before.
+
+    The garbage collector deletes the children of a deleted LLMService, and their watch may show that first. So their
+    absence says that the LLMService may be gone, whatever was written or seen of it before. A process that has not
+    written anything about a service yet takes each missing child of one that has a status for such a child.
+    """
+    memory = ctx.memory(key_of(parent), parent.uid)
+    is_new_here = not memory.parent_version and not is_untold(parent)
+    return any(
+        ctx.cache.get(apply.kind, parent.namespace, apply.name) is None
+        and (is_new_here or (apply.kind, apply.name) in memory.made)
+        for apply in decision.apply
+        if not apply.is_unread
+    )
+
+
+async def read(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
+    """The LLMService from the API server: `parent` itself where it is unchanged, None where there is none."""
+    key = key_of(parent)
     live = await ctx.kube.get(LLMSERVICE, *key)
     if live is None:
         ctx.cache.remove(PARENT, *key, parent.uid)
@@ -175,8 +205,11 @@ async def consider(parent: ParentFacts, ctx: Context) -> Decision:
         ctx.starts.reports(key),
         ctx.hidden(key.namespace),
     )
+    memory.made.update((c.kind, c.name) for c in around.children() if c.owner_uid == parent.uid and not c.deleting)
     around = replace(around, unsettled_for=memory.unsettled_for(ctx.clock()), begun=memory.begun)
     decision = with_inherited(await decided(parent, around, ctx), parent.obj, around, ctx.now())
+    decision = with_degraded(decision, parent.obj, ctx.errors.degraded(key), ctx.now())
+    decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.look_again(key)))
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
     return paced(decision, parent, ctx, memory)
@@ -242,11 +275,9 @@ async def events(lack: EventsOf, key: Key, ctx: Context) -> Mapping[str, Sequenc
 
 def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
     """What another service of the namespace knows of the same model; empty where none does."""
-    for other in ctx.cache.all_keys():
-        parent = ctx.cache.get(PARENT, *other) if other.namespace == key.namespace and other != key else None
-        model = (parent.obj["status"].get("model") or {}) if parent is not None else {}
-        if model.get("inspection") == inspection and model.get("config"):
-            return dict(model)
+    for parent in ctx.cache.indexed(PARENT, (key.namespace, inspection)):
+        if parent.name != key.name:
+            return dict(parent.obj["status"]["model"])
     return {}
 
 

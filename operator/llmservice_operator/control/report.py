@@ -9,6 +9,7 @@ from typing import Any
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.decision import Decision, Event
+from llmservice_operator.control.internal_errors import Part
 from llmservice_operator.control.kinds import PARENT, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.pace import EDIT_WRITES
@@ -43,12 +44,13 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
     if decision.status is not None:
         if _is_of_edit(decision.status, parent):
             memory.writes.give(EDIT_WRITES)
-        await _write(decision.status, parent, ctx, memory)
+        await write_status(decision.status, parent, ctx, memory)
     for event in decision.events:
-        await tell(event, parent, ctx, log)
+        with ctx.errors.contained(Part.EVENT, Key(parent.namespace, parent.name)):
+            await tell(event, parent, ctx, log)
 
 
-async def _write(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
     """What came of it is no news; an edit that its answer shows is, and is looked at once more."""
     manifest = {
         "apiVersion": LLMSERVICE.api_version,
@@ -60,9 +62,12 @@ async def _write(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, m
         answer = await ctx.kube.apply_status(manifest, manager=STATUS_MANAGER)
         ctx.take_up(ctx.cache.update(PARENT, answer))
     memory.writes.take(ctx.clock())
-    ctx.metrics.status_writes.inc()
-    ctx.metrics.set_status(Key(parent.namespace, parent.name), status, parent.obj.get("status") or {})
     memory.parent_version = answer["metadata"]["resourceVersion"]
+    ctx.metrics.status_writes.inc()
+    # An exception after the write must not become another write.
+    key = Key(parent.namespace, parent.name)
+    with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+        ctx.metrics.set_status(key, status, parent.obj.get("status") or {})
 
 
 async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:

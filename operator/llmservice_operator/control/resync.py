@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen, newer
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.sync_state import SyncState
 from llmservice_operator.kube.client import KubeClient
@@ -76,12 +77,14 @@ class Resync:
         sync: SyncState,
         *,
         interval: float = INTERVAL,
+        errors: InternalErrors | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._cache = cache
         self._enqueue = enqueue
+        self._errors = errors or InternalErrors()
         self._namespace, self._sync = namespace, sync
         self._interval = interval
         self._sleep, self._clock = sleep, clock
@@ -112,13 +115,18 @@ class Resync:
         wait = self._interval
         while True:
             await self._due(wait)
-            try:
-                await self.check()
-                self._sync.synced(self._namespace, LLMSERVICE.full_name)
-                wait = self._interval
-            except KubeError as error:
-                self._sync.failed(self._namespace, LLMSERVICE.full_name, error)
-                wait = min(self._interval, AFTER_FAILURE)
+            with self._errors.contained(Part.RESYNC):
+                wait = await self._try()
+
+    async def _try(self) -> float:
+        """Seconds until the next comparison."""
+        try:
+            await self.check()
+        except KubeError as error:
+            self._sync.failed(self._namespace, LLMSERVICE.full_name, error)
+            return min(self._interval, AFTER_FAILURE)
+        self._sync.synced(self._namespace, LLMSERVICE.full_name)
+        return self._interval
 
     async def _wait_until_complete(self) -> None:
         """Until everything that one list shows is in the cache; a new list when that takes long."""
@@ -177,8 +185,11 @@ class Resync:
             for item in page.get("items") or ():
                 # Items of a list carry neither.
                 item = {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, **item}
-                for key in self._cache.update(PARENT, item):
-                    self._enqueue(key)
+                metadata = item["metadata"]
+                about = Key(metadata["namespace"], metadata["name"])
+                with self._errors.contained(Part.PROJECTION, about, f"of {LLMSERVICE.kind} {about.name}"):
+                    for key in self._cache.update(PARENT, item):
+                        self._enqueue(key)
 
     async def _list(self) -> tuple[Listed, str]:
         try:

@@ -18,6 +18,9 @@ from typing import NamedTuple
 from llmservice_runtime.contract import State
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.in_work import InWork
+from llmservice_operator.control.in_work_file import Activity
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.log import object_logger
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.pace import Bucket, step_bucket
@@ -76,10 +79,13 @@ class Starts:
         changed: Callable[[Key], None],
         metrics: Metrics,
         *,
+        errors: InternalErrors | None = None,
+        in_work: InWork | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: Callable[[], float] = random.random,
     ) -> None:
         self._read, self._changed, self._metrics = read, changed, metrics
+        self._errors, self._in_work = errors or InternalErrors(), in_work or InWork()
         self._clock, self._rng = clock, rng
         self._queue: WorkQueue[_Pod] = WorkQueue(clock=clock, rng=rng)
         self._services: dict[Key, _Service] = {}
@@ -109,6 +115,7 @@ class Starts:
         service.held = {name: report for name, report in service.held.items() if name in pods}
         for name in before.keys() - service.asked.keys():
             self._metrics.forget_pod(key, name)
+            self._errors.ended(Part.STATE, key, f"of pod {name}")
         if not service.asked and not service.reports:
             del self._services[key]
 
@@ -127,23 +134,33 @@ class Starts:
         while True:
             pod = await self._queue.get()
             try:
-                await self._ask(pod)
+                if self._in_work.may_begin(Activity.STATE, pod.key):
+                    async with self._in_work.during(Activity.STATE, pod.key):
+                        await self._ask(pod)
+                else:
+                    self._queue.add_after(pod, INTERVAL)
             finally:
                 self._queue.done(pod)
 
     async def _ask(self, pod: _Pod) -> None:
+        """An answer that raises an exception counts as none: it ends neither this task nor the others'."""
         asked = self._asked(pod)
         if asked is None:
             return
-        report = await self._hear(pod, asked)
-        service = self._services.get(pod.key)
-        if service is None or self._asked(pod) is not asked:
-            return  # nobody wants to know any more
-        if report is not None:
-            self._take(pod, service, asked, report)
-        elif service.held and self._is_due(service):
-            self._pass_on(pod.key, service)
-        self._queue.add_after(pod, self._interval(asked))
+        with self._errors.contained(Part.STATE, pod.key, f"of pod {pod.name}") as contained:
+            report = await self._hear(pod, asked)
+            service = self._services.get(pod.key)
+            if service is None or self._asked(pod) is not asked:
+                return  # nobody wants to know any more
+            if report is not None:
+                self._take(pod, service, asked, report)
+            elif service.held and self._is_due(service):
+                self._pass_on(pod.key, service)
+        if contained.failed:
+            self._metrics.state_reads.labels("failed").inc()
+            asked.silent += 1
+        if self._asked(pod) is asked:
+            self._queue.add_after(pod, self._interval(asked))
 
     async def _hear(self, pod: _Pod, asked: _Asked) -> Report | None:
         """None where it said nothing, which may pass."""

@@ -15,6 +15,7 @@ from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.choose import Choice, Standing
 from llmservice_operator.control.decision import Update
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, DEPLOYMENT
 from llmservice_operator.observe.facts import RevisionFacts
@@ -93,6 +94,7 @@ class Updates:
     _told: set[Key] = field(default_factory=set)
     _is_known: bool = False
     _gained: set[Key] = field(default_factory=set)
+    errors: InternalErrors = field(default_factory=InternalErrors)
     is_ours: Callable[[Key], bool] = lambda key: True
     """What others work on is told to nobody here, so it counts nowhere here: with several shards the limit is each
     process's own."""
@@ -130,6 +132,11 @@ class Updates:
         free = max(0, self.limit - len(self._under_way))
         return tuple(other for other in self._waiting if other != key)[:free]
 
+    def forget(self, key: Key) -> None:
+        """It is gone, or no longer ours."""
+        self._told.discard(key)
+        self._gained.discard(key)
+
     def gain(self, keys: Iterable[Key]) -> None:
         """These are ours from now on; what is under way of them is to be found out like after a start."""
         self._gained.update(keys)
@@ -138,8 +145,10 @@ class Updates:
         """After a start: what is under way by what the watches told, where nobody has decided anything yet."""
         unknown = self._gained if self._is_known else cache.all_keys()
         for key in unknown:
-            if self.is_ours(key) and key not in self._told and (update := _seen(key, cache)) is not None:
-                self._under_way[key] = update
+            # Whoever asks for a turn reads all others' revisions here: an error about one of those is not his.
+            with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
+                if self.is_ours(key) and key not in self._told and (update := _seen(key, cache)) is not None:
+                    self._under_way[key] = update
         self._is_known = True
         self._gained.clear()
         self._told.clear()

@@ -92,6 +92,10 @@ class Informer:
                 self._told(error)
                 is_forbidden = isinstance(error, Forbidden)
                 await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_forbidden else LONGEST_PAUSE)
+            except Exception:  # an answer that cannot be read must not end the watches of all other kinds
+                logger.exception("the watch of %s failed and lists again", self._resource.full_name)
+                self._version = None
+                await self._pause(LONGEST_PAUSE)
 
     async def _pause(self, longest: float) -> None:
         """Longer each time, until a watch brings something."""

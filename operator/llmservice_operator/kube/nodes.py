@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,8 @@ class Nodes:
     """The nodes' GPUs, as of the last few seconds.
 
     `own` are the pods of all LLMServices, for whoever watches all of them: the list of pods is then of the others, so
-    that an edit does not wait for thousands of pods to be sent that are known already.
+    that an edit does not wait for thousands of pods to be sent that are known already. `contained` keeps an exception
+    about one object from those who ask: it is left out.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class Nodes:
         *,
         own: Callable[[], Iterable[Placed]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        contained: Callable[[str], AbstractContextManager[object]] = lambda what: nullcontext(),
     ) -> None:
         self._kube = kube
         self._own = own
+        self._contained = contained
         self._clock = clock
         self._kept: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
         self._rooms: dict[str | None, tuple[float, Room]] = {}
@@ -84,16 +88,18 @@ class Nodes:
         try:
             async for page in self._kube.list_pages(NODE, None):
                 for node in page.get("items") or ():
-                    if not (node.get("spec") or {}).get("unschedulable"):
-                        nodes[node["metadata"]["name"]] = node_room(node)
+                    with self._contained("node"):
+                        if not (node.get("spec") or {}).get("unschedulable"):
+                            nodes[node["metadata"]["name"]] = node_room(node)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT}")
         others = "" if self._own is None else f"!{_SERVICE_LABEL}"
         try:
             async for page in self._kube.list_pages(POD, None, label_selector=others):
                 for pod in page.get("items") or ():
-                    if (placed := placed_of(pod)) is not None:
-                        _take(placed, nodes, resource)
+                    with self._contained("pod"):
+                        if (placed := placed_of(pod)) is not None:
+                            _take(placed, nodes, resource)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT_TO_PODS}")
         for placed in () if self._own is None else self._own():
@@ -104,7 +110,9 @@ class Nodes:
         counts: Counter[NodeGroup] = Counter()
         try:
             async for page in self._kube.list_pages(NODE, None, label_selector=labels):
-                counts.update(group for node in page.get("items") or () if (group := group_of(node, resource)))
+                for node in page.get("items") or ():
+                    with self._contained("node"):
+                        counts.update(filter(None, [group_of(node, resource)]))
         except Forbidden:
             return ClusterGPUs(missing_right=RIGHT)
         except Invalid:

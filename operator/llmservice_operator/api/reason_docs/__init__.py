@@ -1,6 +1,6 @@
 """What each reason says, in the order of the reference page; api.reasons has the words themselves."""
 
-from llmservice_operator.api.reason_docs import cluster, rollout, server, spec
+from llmservice_operator.api.reason_docs import cluster, internal, rollout, server, spec
 from llmservice_operator.api.reason_docs.doc import Group, ReasonDoc
 
 GROUPS: tuple[Group, ...] = (
@@ -13,6 +13,7 @@ GROUPS: tuple[Group, ...] = (
     rollout.ROLLOUT,
     spec.SPEC,
     spec.PLAN,
+    internal.INTERNAL,
     rollout.FINE,
 )
 

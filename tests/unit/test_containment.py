@@ -1,0 +1,331 @@
+"""An exception about one service, pod or object is that service's condition, a metric and a log line, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from llmservice_operator.api.conditions import ConditionType
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.decision import Decision, Update
+from llmservice_operator.control.intake import Intake
+from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors, Part
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS
+from llmservice_operator.control.starts import INTERVAL, PATIENCE, Starts
+from llmservice_operator.control.updates import Updates
+from llmservice_operator.control.worker import Workers
+from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.reports import Ask
+from llmservice_runtime.contract import Phase, State
+
+from tests.unit.reconcile_world import KEY, World, parent, service
+
+BAD, GOOD = KEY, [Key("ns", f"good-{number}") for number in range(5)]
+
+
+def named(name: str, **more: Any) -> dict[str, Any]:
+    return {**parent(**more), "metadata": {**parent(**more)["metadata"], "name": name}}
+
+
+def conditions(world: World, key: Key = BAD) -> dict[str, Mapping[str, Any]]:
+    return {c["type"]: c for c in world.api.objects[PARENT, key.name]["status"].get("conditions", ())}
+
+
+def errors_of(world: World, part: Part) -> float:
+    return world.ctx.metrics.registry.get_sample_value("llmservice_internal_errors_total", {"part": part}) or 0.0
+
+
+class Defect:
+    """What a decision computes for one service raises."""
+
+    def __init__(self, world: World, error: Exception) -> None:
+        self.deciding, self.error, self.is_there = world.deciding, error, True
+        world.ctx.decide = self
+
+    def __call__(self, service: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
+        if service.name == BAD.name and self.is_there:
+            raise self.error
+        return self.deciding(service, observed, settings, now)
+
+
+async def work_until_idle(world: World, *keys: Key, later: float = 0.0) -> None:
+    """The real workers on the real queue; keys that wait for their time are taken up after `later` seconds."""
+    workers = Workers(world.ctx, count=2)
+    task = asyncio.create_task(workers.run())
+    for key in keys:
+        world.ctx.queue.add(key)
+    for _ in range(2):
+        for _ in range(200):
+            await asyncio.sleep(0)
+        world.now += later
+        world.ctx.queue._ring()
+    workers.stop()
+    await asyncio.wait_for(task, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OverflowError("inf"), RecursionError(), MemoryError(), KeyError("a")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_decision_that_raises_is_shown_on_its_service_and_touches_no_other(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = {"type": "Available", "status": "True", "reason": "ReplicasReady", "message": "m"}
+    ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": "m", "lastTransitionTime": "x"}
+    bad = parent() | {"status": {"conditions": [stored, ready], "endpoint": {"url": "u"}, "observedGeneration": 1}}
+    world = World(bad, *(named(key.name) for key in GOOD))
+    Defect(world, error)
+    with caplog.at_level(logging.ERROR):
+        await work_until_idle(world, BAD, *GOOD)
+    assert all(("Service", key.name) in world.api.objects for key in GOOD)
+    found = conditions(world)
+    assert found["Available"] == stored, "what serves keeps serving, and the status says so as before"
+    assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("Unknown", "InternalError")
+    assert (found["Stalled"]["status"], found["Stalled"]["reason"]) == ("True", "InternalError")
+    assert found["Ready"]["observedGeneration"] == 1
+    assert f"{type(error).__name__} at llmservice_operator/" in found["Ready"]["message"]
+    assert REASONS[Reason.INTERNAL_ERROR].remedy in found["Ready"]["message"]
+    assert world.api.objects[PARENT, BAD.name]["status"]["endpoint"] == {"url": "u"}
+    assert errors_of(world, Part.RECONCILE) == 1
+    assert [record.llmservice for record in caplog.records if hasattr(record, "llmservice")] == [BAD]
+    assert world.api.calls.count("event InternalError") == 1
+
+
+async def test_it_is_tried_again_without_a_write_and_the_status_recovers_with_it() -> None:
+    world = World(parent())
+    defect = Defect(world, ValueError("x"))
+    await work_until_idle(world, BAD)
+    assert conditions(world).keys() == {"Ready", "Stalled"}
+    world.api.calls.clear()
+    for _ in range(3):
+        await work_until_idle(world, later=120.0)
+    assert world.api.calls == []
+    assert errors_of(world, Part.RECONCILE) >= 4
+    defect.error = TypeError("another one")
+    await work_until_idle(world, later=120.0)
+    assert world.api.calls == [], "two errors in turn would write each other's message for ever"
+    defect.is_there = False
+    await work_until_idle(world, later=120.0)
+    assert conditions(world) == {}
+    assert ("Service", "chat") in world.api.objects
+
+
+async def test_an_edit_that_raises_is_shown_for_its_own_generation() -> None:
+    world = World(parent(generation=3))
+    Defect(world, ValueError("x"))
+    await work_until_idle(world, BAD)
+    status = world.api.objects[PARENT, BAD.name]["status"]
+    assert (status["observedGeneration"], conditions(world)["Stalled"]["observedGeneration"]) == (3, 3)
+
+
+async def test_nobody_waits_for_the_update_of_a_service_that_fails() -> None:
+    world = World(parent(), named(GOOD[0].name))
+    Defect(world, ValueError("x"))
+    assert world.ctx.updates.turn(BAD, world.ctx.cache).is_granted
+    assert not world.ctx.updates.turn(GOOD[0], world.ctx.cache).is_granted
+    await work_until_idle(world, BAD)
+    assert world.ctx.updates.turn(GOOD[0], world.ctx.cache).is_granted
+
+
+@pytest.mark.parametrize("what", ["metrics", "event", "questions"])
+async def test_what_fails_beside_the_reconcile_does_not_stop_it_and_is_not_written_again_and_again(what: str) -> None:
+    world = World(parent())
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    async def broken_event(_: Any) -> None:
+        raise RuntimeError("a defect")
+
+    if what == "metrics":
+        world.ctx.metrics.set_status = broken  # type: ignore[method-assign]
+    elif what == "event":
+        world.api.create_event = broken_event  # type: ignore[assignment, method-assign]
+    else:
+        world.ctx.starts.want = broken  # type: ignore[method-assign]
+    await work_until_idle(world, BAD)
+    assert ("Service", "chat") in world.api.objects
+    found = conditions(world)
+    assert found.keys() == {"Degraded"}
+    assert (found["Degraded"]["status"], found["Degraded"]["reason"]) == ("True", "InternalError")
+    assert found["Degraded"]["type"] == ConditionType.DEGRADED
+    await work_until_idle(world, BAD, later=5.0)
+    world.api.calls.clear()
+    for _ in range(5):
+        await work_until_idle(world, BAD, later=5.0)
+    assert "status" not in world.api.calls
+
+
+def starts_of(world: World, read: Any) -> Starts:
+    metrics, errors = world.ctx.metrics, world.ctx.errors
+    return Starts(read, world.changed.append, metrics, errors=errors, clock=lambda: world.now, rng=lambda: 0.5)
+
+
+@pytest.mark.parametrize(
+    "error", [OverflowError("1e400"), RecursionError(), UnicodeEncodeError("utf-8", "", 0, 1, "x")]
+)
+async def test_an_answer_of_a_pod_that_raises_ends_neither_the_process_nor_the_other_questions(
+    error: Exception,
+) -> None:
+    world = World(parent())
+    asked: list[str] = []
+    is_broken = True
+
+    async def read(address: str) -> State:
+        asked.append(address)
+        if address == "bad" and is_broken:
+            raise error
+        return State(Phase.LOADING, progress="p")
+
+    starts = world.ctx.starts = starts_of(world, read)
+    task = asyncio.create_task(starts.run())
+    for name in ("bad", "good"):
+        starts.want(Key("ns", "chat" if name == "bad" else "other"), [Ask(name, "u", 0, name, True)], [name])
+    for _ in range(PATIENCE + 1):
+        for _ in range(50):
+            await asyncio.sleep(0)
+        world.now += 20 * INTERVAL
+        starts._queue._ring()
+    assert not task.done()
+    assert asked.count("good") > PATIENCE
+    assert asked.count("bad") > PATIENCE, "it is asked again"
+    assert errors_of(world, Part.STATE) > PATIENCE
+    await world.look()
+    assert "state of pod bad" in conditions(world)["Degraded"]["message"]
+    world.api.calls.clear()
+    is_broken = False
+    for _ in range(50):
+        await asyncio.sleep(0)
+    world.now += 100 * INTERVAL
+    starts._queue._ring()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await world.look()
+    assert conditions(world) == {}
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_a_pod_that_is_gone_leaves_no_error() -> None:
+    world = World(parent())
+
+    async def read(_: str) -> State:
+        raise ZeroDivisionError
+
+    starts = starts_of(world, read)
+    task = asyncio.create_task(starts.run())
+    starts.want(KEY, [Ask("x", "u", 0, "x", True)], ["x"])
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert world.ctx.errors.degraded(KEY)
+    starts.want(KEY, [], [])
+    assert world.ctx.errors.degraded(KEY) == ""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("resource", "obj"),
+    [
+        pytest.param(SERVICE, service(), id="a child"),
+        pytest.param(LLMSERVICE, parent(), id="an LLMService"),
+        pytest.param(DEPLOYMENT, {"metadata": {"namespace": "ns", "name": "x", "labels": None}}, id="without labels"),
+        pytest.param(SERVICE, {}, id="no object at all"),
+    ],
+)
+def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read(resource: Any, obj: Any) -> None:
+    seen: list[Key] = []
+
+    def broken(raw: Any, known: Any) -> Any:
+        raise KeyError("a defect")
+
+    kinds = {**PROJECTIONS, resource.kind: broken}
+    errors = InternalErrors(changed=seen.append)
+    cache = Cache(kinds)
+    intake = Intake(cache, seen.append, seen.append, errors)
+    intake.seen(resource, obj)
+    intake.gone(resource, obj)
+    if resource is not SERVICE:
+        child = service()
+        child["metadata"] |= {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+        intake.seen(SERVICE, child)
+        assert cache.get(SERVICE.kind, "ns", "chat") is not None
+
+
+async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_can() -> None:
+    world = World(parent())
+    await world.look()
+    intake = Intake(world.ctx.cache, lambda _: None, lambda _: None, world.ctx.errors)
+    stored = world.api.objects["Service", "chat"]
+    strange = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "900", "ownerReferences": 7}}
+    intake.seen(SERVICE, strange)
+    await world.look()
+    assert "projection of Service chat" in conditions(world)["Degraded"]["message"]
+    intake.seen(SERVICE, {**stored, "metadata": {**stored["metadata"], "resourceVersion": "901"}})
+    await world.look()
+    assert "Degraded" in conditions(world), "one that fails now and then would be written each time"
+    await work_until_idle(world, later=SHOWN_FOR)
+    assert conditions(world) == {}
+
+
+def test_a_service_whose_revisions_cannot_be_read_takes_no_turn_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmservice_operator.control import updates
+
+    def seen(key: Key, cache: Cache) -> Update | None:
+        if key == BAD:
+            raise ValueError("a defect")
+        return None
+
+    monkeypatch.setattr(updates, "_seen", seen)
+    world = World(parent(), named(GOOD[0].name))
+    found = Updates()
+    assert found.turn(GOOD[0], world.ctx.cache).is_granted
+
+
+def test_a_service_that_cannot_be_forgotten_whole_is_forgotten_as_far_as_it_can() -> None:
+    world = World(parent())
+
+    def broken(_: Key) -> None:
+        raise KeyError("a defect")
+
+    world.ctx.metrics.forget = broken  # type: ignore[assignment, method-assign]
+    world.ctx.memory(KEY, "u")
+    world.ctx.updates._told.add(KEY)
+    world.ctx.forget(KEY)
+    assert world.ctx.memories == {}
+    assert world.ctx.updates._told == set()
+
+
+def test_many_errors_of_one_service_are_bounded() -> None:
+    errors = InternalErrors()
+    for number in range(1000):
+        errors.record(Part.PROJECTION, KEY, ValueError(), f"of pod {number}")
+    assert len(errors._open[KEY]) == 64
+
+
+def test_errors_are_told_by_type_and_place_and_never_by_their_text() -> None:
+    errors = InternalErrors()
+    with errors.contained(Part.STATE, KEY, "of pod x"):
+        Cache(PROJECTIONS).update(PARENT, {"metadata": {"secret": "word"}})
+    said = errors.degraded(KEY)
+    assert said.startswith("state of pod x: KeyError at llmservice_operator/control/cache.py:")
+    assert "word" not in said
+
+
+def test_a_task_that_is_cancelled_is_no_error() -> None:
+    errors = InternalErrors()
+    with pytest.raises(asyncio.CancelledError), errors.contained(Part.STATE, KEY):
+        raise asyncio.CancelledError
+    assert errors.degraded(KEY) == ""

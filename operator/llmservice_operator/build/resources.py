@@ -84,6 +84,14 @@ def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
     return settings.cpu_kv_cache_gib if memory is None else max(1, int(amount(memory) / GIB))
 
 
+def effective_cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
+    """The size that vLLM reads from its environment, where a user's own variable comes last."""
+    for variable in llm.spec.runtime.env:
+        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and str(variable.get("value", "")).isdecimal():
+            return int(variable["value"])
+    return cpu_kv_cache_gib(llm, settings)
+
+
 def with_requests(container: dict[str, Any]) -> dict[str, Any]:
     """A user's own container with requests for CPU and memory, as quotas want of every container."""
     resources = container.get("resources") or {}

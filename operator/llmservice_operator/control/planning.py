@@ -15,7 +15,7 @@ from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
-from llmservice_operator.build.resources import accelerator_resource, cpu_kv_cache_gib
+from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.planner import gpus, host, memory, remedies
 from llmservice_operator.planner.checks import check
@@ -65,20 +65,12 @@ def question(service: LLMService, settings: Settings, document: str | None, tens
         tensors=None,
         device=None,
         vllm_version=vllm_version(service, settings),
-        cpu_kv_cache_gib=_kv_cache_gib(service, settings),
+        cpu_kv_cache_gib=effective_cpu_kv_cache_gib(service, settings),
     )
     limit = (spec.runtime.resources.get("limits") or {}).get("memory") if spec.accelerator.type == "cpu" else None
     return Question(
         request, document, tensors, spec.context_extension, None if limit is None else gibibytes(str(limit))
     )
-
-
-def _kv_cache_gib(service: LLMService, settings: Settings) -> int:
-    """As vLLM will find it in its environment, where a user's own variable comes last."""
-    for variable in service.spec.runtime.env:
-        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and str(variable.get("value", "")).isdecimal():
-            return int(variable["value"])
-    return cpu_kv_cache_gib(service, settings)
 
 
 def on(asked: Question, device: Device | None) -> Question:

@@ -70,7 +70,7 @@ L4 = product("NVIDIA-L4")
         ({"accelerator": {"memory": "40Gi"}, "batching": {"maxModelLen": 8192}}, 0, "Fits"),
         ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}}, 1, "DoesNotFit"),
         ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}, "runtime": FOUR_GIB}, 0, "Fits"),
-        ({}, 0, "Unknown"),
+        ({}, 3, "Unknown"),
     ],
     ids=str,
 )
@@ -295,7 +295,7 @@ def test_a_model_that_is_not_read_leaves_the_plan_unknown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, found, told = plan(capsys, "-f", write(tmp_path, manifest), *words)
-    assert (code, found["verdict"]) == (ExitCode.DONE, "Unknown")
+    assert (code, found["verdict"]) == (ExitCode.UNKNOWN, "Unknown")
     assert found["reason"].startswith(said)
     assert "num_hidden_layers" in found["missing"]
     assert told[0].startswith("warning: chat: Unknown: ")
@@ -325,7 +325,7 @@ def test_a_hub_that_does_not_answer_is_the_reason_of_an_unknown(
 
     monkeypatch.setattr(models, "from_uri", hub)
     path = write(tmp_path, HUB)
-    assert run(["plan", "-f", path, "-o", "json"]) == ExitCode.DONE
+    assert run(["plan", "-f", path, "-o", "json"]) == ExitCode.UNKNOWN
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"] == "Unknown"
     assert said["reason"].startswith("hf://org/llama cannot be read: The hub does not answer. Try again.")

@@ -19,7 +19,7 @@ exit codes:
   3    plan: not known; wait: not met within --timeout; bench, probe: some requests were not answered
   130  interrupted; bench and probe print partial results
 """
-COMMANDS = ("plan", "status", "history", "rollback", "update", "bench", "probe")
+COMMANDS = ("plan", "status", "wait", "history", "rollback", "update", "bench", "probe")
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from llmservice_cli.wait.standing import AWAITED, Outcome, standing
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import REASONS, Reason
 
-from .status_states import CASES
+from .status_states import CASES, UNTOLD
 
 Json = dict[str, Any]
 SERVICES = "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices"
@@ -202,6 +202,13 @@ def test_every_state_of_a_service_is_read_as_the_operator_means_it(name: str) ->
     elif "Stalled" in case.true or case.reason in ("Paused", "Deleting"):
         expected = Outcome.IMPOSSIBLE
     assert found.outcome is expected, (name, found)
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_conditions_of_another_generation_say_nothing(name: str) -> None:
+    make, *_ = UNTOLD[name]
+    expected = Outcome.IMPOSSIBLE if name == "being deleted" else Outcome.OPEN
+    assert standing(make().obj, ConditionType.READY, was_there=True).outcome is expected
 
 
 def test_what_can_be_waited_for_is_a_condition() -> None:

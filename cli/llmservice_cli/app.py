@@ -12,10 +12,14 @@ from pathlib import Path
 from .errors import CliError, ExitCode
 
 EPILOG = """\
-exit codes: 0 done, 1 failed (the message says what to do) or plan: it does not fit, 2 wrong arguments or input,
-            3 bench, probe: some requests were not answered, 130 bench, probe: interrupted, with partial results
+exit codes:
+  0    done; plan: it fits; wait: the condition is met
+  1    failed, and the message says what to do; plan: it does not fit; wait: it cannot be met
+  2    wrong arguments or input
+  3    plan: not known; wait: not met within --timeout; bench, probe: some requests were not answered
+  130  interrupted; bench and probe print partial results
 """
-COMMANDS = ("plan", "status", "history", "rollback", "update", "bench", "probe")
+COMMANDS = ("plan", "status", "wait", "history", "rollback", "update", "bench", "probe")
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -1,8 +1,28 @@
 """What the structural schema refuses: types, enums, bounds, unknown fields."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import ceil, floor
+from typing import Any
+
+from llmservice_operator.api.crd import schema
 
 from tests.contract.manifests import Bad
+
+
+def fractions() -> Iterator[Bad]:
+    """A whole number beyond each bound with a fraction, which the API server itself cuts off."""
+    for path, part in _numbers(schema()["properties"]["spec"], ""):
+        for bound, beyond, words in (("minimum", floor, "at least"), ("maximum", ceil, "at most")):
+            value = part.get(bound)
+            if value is not None and not float(value).is_integer():
+                yield Bad(f"{path}-{bound}", {path: beyond(value)}, f"spec.{path}", (f"must be {words} {value}",))
+
+
+def _numbers(part: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if part.get("type") == "number":
+        yield path, part
+    for name, child in part.get("properties", {}).items():
+        yield from _numbers(child, f"{path}.{name}".lstrip("."))
 
 
 def structural() -> Iterator[Bad]:

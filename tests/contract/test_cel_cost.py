@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_operator.api.crd import crd_yaml
+from llmservice_operator.api.crd import crd_yaml, schema
 from llmservice_operator.api.rules import RULES
+from llmservice_operator.api.schema import fraction_rules
 
 pytestmark = pytest.mark.cluster
 
@@ -23,7 +24,8 @@ def estimates(celcost: Path) -> list[dict[str, Any]]:
 
 def test_every_rule_compiles_and_is_counted(estimates: list[dict[str, Any]]) -> None:
     assert [line for line in estimates if "error" in line] == []
-    assert len(estimates) == sum(len(rules) for rules in RULES.values())
+    rules = [*RULES.values(), *fraction_rules(schema()).values()]
+    assert len(estimates) == sum(map(len, rules))
 
 
 def test_no_rule_costs_a_tenth_of_the_limit(

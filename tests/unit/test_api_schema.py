@@ -60,6 +60,24 @@ def test_every_number_of_the_spec_has_both_bounds() -> None:
     assert [p for p, s in numbers.items() if "enum" not in s and not {"minimum", "maximum"} <= set(s)] == []
 
 
+def test_a_bound_with_a_fraction_is_a_rule_too() -> None:
+    """The API server compares whole numbers with the bound's whole part: 0 is not below 0.05."""
+    bounds = {
+        (path, bound): f"self {sign} {part[bound]}"
+        for path, part in PARTS.items()
+        for bound, sign in (("minimum", ">="), ("maximum", "<="))
+        if part.get("type") == "number" and not float(part.get(bound, 0)).is_integer()
+    }
+    assert len(bounds) >= 3
+    ruled = {path: [rule["rule"] for rule in part.get("x-kubernetes-validations", ())] for path, part in PARTS.items()}
+    assert [place for place, rule in bounds.items() if rule not in ruled[place[0]]] == []
+
+
+def test_no_bound_with_a_fraction_is_inside_a_list_or_a_map() -> None:
+    """The contract tests try each of them by its path."""
+    assert [path for path, part in OURS.items() if part.get("type") == "number" and re.search(r"[\[{]", path)] == []
+
+
 def test_every_field_says_what_it_does() -> None:
     fields = [path for path in OURS if not path.endswith(("[]", "{}"))]
     assert [path for path in fields if len(OURS[path].get("description", "")) < 8] == []

@@ -37,8 +37,7 @@ sys.exit(code)
         (["--gpu", "T4", "--quantization", "awq", "--max-model-len", "4k", "--enforce-eager"], 0, "Fits"),
         (["--gpu-memory-gib", "22.03", "--max-model-len", "8K", "--dtype", "half"], 0, "Fits"),
         (["--gpu", "T4", "--gpu", "L4", "--max-model-len", "8K"], 0, "Fits"),
-        ([], 0, "Unknown"),
-        (["--strict"], 1, "Unknown"),
+        ([], 3, "Unknown"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -243,12 +242,12 @@ def test_nothing_to_plan(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["--parameters", "70B", "--gpu", "L4"], 1), (["--weights-gib", "4", "--gpu", "L4"], 0)],
+    [(["--parameters", "70B", "--gpu", "L4"], 1), (["--weights-gib", "4", "--gpu", "L4"], 3)],
 )
 def test_weights_alone_can_only_be_too_large(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", *words, "-o", "yaml"]) == code
     found = yaml.safe_load(capsys.readouterr().out)
-    assert found["verdict"] == ("DoesNotFit" if code else "Unknown")
+    assert found["verdict"] == ("DoesNotFit" if code == 1 else "Unknown")
     assert found["kvCacheTokens"] is None
 
 

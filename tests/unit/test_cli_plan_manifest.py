@@ -27,6 +27,7 @@ FACTS = {
     "intermediateSize": 14336,
     "maxPositionEmbeddings": 131072,
 }
+FOUR_GIB = {"env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}]}
 CONFIG = "the path of a config.json"
 OTHER_KIND = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}}
 
@@ -67,8 +68,9 @@ L4 = product("NVIDIA-L4")
         ({"accelerator": L4, "batching": {"maxModelLen": "auto"}}, 0, "Fits"),
         ({"accelerator": L4}, 1, "DoesNotFit"),
         ({"accelerator": {"memory": "40Gi"}, "batching": {"maxModelLen": 8192}}, 0, "Fits"),
-        ({"accelerator": {"type": "cpu", "memory": "4Gi"}, "batching": {"maxModelLen": 8192}}, 0, "Fits"),
-        ({}, 0, "Unknown"),
+        ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}}, 1, "DoesNotFit"),
+        ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}, "runtime": FOUR_GIB}, 0, "Fits"),
+        ({}, 3, "Unknown"),
     ],
     ids=str,
 )
@@ -183,8 +185,8 @@ def test_one_bad_service_does_not_hide_the_others(tmp_path: Path, capsys: pytest
     assert code == ExitCode.BAD_INPUT
     assert [(one["service"], one["verdict"]) for one in found] == [("good", "Fits")]
     assert len(told) == 2
-    assert told[0].startswith(f"error: {path}, document 1: bad: spec.precision.dtype: Input should be 'auto'")
-    assert told[1].startswith(f"error: {path}, document 1: bad: spec.batching.maxNumSeqs: Input should be greater")
+    assert told[0].startswith(f"error: {path}, document 1: bad: spec.batching.maxNumSeqs: must be greater than or")
+    assert told[1].startswith(f"error: {path}, document 1: bad: spec.precision.dtype: 'banana' is not supported.")
 
 
 @pytest.mark.parametrize(
@@ -206,9 +208,9 @@ def test_one_bad_service_does_not_hide_the_others(tmp_path: Path, capsys: pytest
             "chat: spec.parallelism.pipelineParallelSize: 33 stages cannot share 32 layers.",
         ),
         (service(model={"uri": "http://x"}), (), "spec.model.uri"),
-        ({**service(), "metadata": {}}, (), "metadata.name: it is missing."),
+        ({**service(), "metadata": {}}, (), "metadata.name: is required."),
         ({**service(), "apiVersion": "llmservice.dev/v9"}, (), "apiVersion: llmservice.dev/v9 is none"),
-        ({**service(), "spec": "all"}, ("-tp", "2"), "spec: Input should be"),
+        ({**service(), "spec": "all"}, ("-tp", "2"), "spec: must be of type object"),
         (OTHER_KIND, (), "it holds no LLMService."),
     ],
 )
@@ -293,7 +295,7 @@ def test_a_model_that_is_not_read_leaves_the_plan_unknown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, found, told = plan(capsys, "-f", write(tmp_path, manifest), *words)
-    assert (code, found["verdict"]) == (ExitCode.DONE, "Unknown")
+    assert (code, found["verdict"]) == (ExitCode.UNKNOWN, "Unknown")
     assert found["reason"].startswith(said)
     assert "num_hidden_layers" in found["missing"]
     assert told[0].startswith("warning: chat: Unknown: ")
@@ -323,7 +325,7 @@ def test_a_hub_that_does_not_answer_is_the_reason_of_an_unknown(
 
     monkeypatch.setattr(models, "from_uri", hub)
     path = write(tmp_path, HUB)
-    assert run(["plan", "-f", path, "-o", "json"]) == ExitCode.DONE
+    assert run(["plan", "-f", path, "-o", "json"]) == ExitCode.UNKNOWN
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"] == "Unknown"
     assert said["reason"].startswith("hf://org/llama cannot be read: The hub does not answer. Try again.")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llmservice_operator.planner import gpus, host, memory
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
-
-from llmservice_cli.errors import ExitCode
 
 from .questions import Question
 from .refusals import both, length_as_remedy, of_the_models_length, within_model
@@ -33,11 +31,6 @@ class Answer:
     plan: Plan
     passed_over: tuple[Plan, ...] = ()
     """Of acceptable GPUs that the manifest prefers, and that do not fit."""
-
-    def exit_code(self, *, strict: bool) -> ExitCode:
-        """What a build ends with."""
-        bad = (Fit.DOES_NOT_FIT, Fit.TIGHT, Fit.UNKNOWN) if strict else (Fit.DOES_NOT_FIT,)
-        return ExitCode.DOES_NOT_FIT if self.plan.verdict in bad else ExitCode.DONE
 
 
 def answer(question: Question) -> Answer:
@@ -83,11 +76,6 @@ def _rank(plan: Plan) -> tuple[int, float]:
     missing = math.inf if plan.margin_gib is None else -plan.margin_gib
     short = missing if plan.verdict is Fit.DOES_NOT_FIT else 0.0
     return _BEST_FIRST.index(plan.verdict), short
-
-
-def worst(codes: Iterable[ExitCode]) -> ExitCode:
-    """Of several plans."""
-    return max(codes, default=ExitCode.DONE)
 
 
 @lru_cache(maxsize=1)

@@ -12,11 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO
 
+from llmservice_operator.planner.plan import Fit
+
 from llmservice_cli.errors import BadInput, ExitCode, Wrong
 
 from . import models, values
 from .answers import answer
 from .document import document
+from .ending import Ending, worst
 from .models import Model, NotReached
 from .options import BY_ALIAS, OPTIONS, Reading, share_out
 from .questions import Question, counted, device, from_values, long_note
@@ -25,6 +28,7 @@ from .values import Refused, shown
 
 Json = dict[str, Any]
 
+PLAIN = Ending()
 _OTHERS = ("id", "gpu", "config", "model", "num_gpus")
 _ALIASES = {**BY_ALIAS, "gpu_name": "gpu", "gpu_type": "gpu", "gpu_product": "gpu", "gpu_count": "num_gpus"}
 _KNOWN = (*OPTIONS, *_ALIASES, *_OTHERS)
@@ -32,18 +36,20 @@ _UNCLEAR = dict.fromkeys(("gpu_mem", "gpu_memory", "gpu_util"), "gpu_memory_gib 
 """Names that may mean one thing or the other."""
 
 
-def batch(place: str, out: TextIO, *, explain: bool = False, is_offline: bool = False) -> ExitCode:
-    """Plan every line of a file (`-`: stdin). A bad line has its error in the line out, and the exit code is 2."""
-    code = ExitCode.DONE
+def batch(
+    place: str, out: TextIO, *, explain: bool = False, is_offline: bool = False, ending: Ending = PLAIN
+) -> ExitCode:
+    """Plan every line of a file (`-`: stdin). A bad line has its error in the line out; the worst line counts."""
+    codes = set()
     with _lines(place) as lines:
         for number, line in enumerate(lines, 1):
             line = line.removeprefix("\ufeff") if number == 1 else line
             if not line.strip():
                 continue
-            found, is_good = _line(number, line, explain=explain, is_offline=is_offline)
-            code = code if is_good else ExitCode.BAD_INPUT
+            found = _line(number, line, explain=explain, is_offline=is_offline)
+            codes.add(ExitCode.BAD_INPUT if "error" in found else ending.code(Fit(found["verdict"])))
             print(json.dumps(found, ensure_ascii=False), file=out, flush=True)
-    return code
+    return worst(codes)
 
 
 def planned(case: Mapping[str, Any], *, explain: bool = False, is_offline: bool = False) -> Json:
@@ -75,24 +81,24 @@ def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
     return noted(replace(asked, notes=told, allows_long=True), lambda name: written.get(name, name))
 
 
-def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> tuple[Json, bool]:
-    """What one line comes to, and whether it was a good one."""
+def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> Json:
+    """What one line comes to; `error` is in it where it was a bad one."""
     try:
         case = json.loads(line)
     except (ValueError, RecursionError) as error:
         wrong = Wrong(f"line {number}", f"it is no JSON: {error}.", "Write one object a line.")
-        return _error(None, [wrong]), False
+        return _error(None, [wrong])
     if not isinstance(case, dict):
         wrong = Wrong(f"line {number}", f"{shown(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.')
-        return _error(None, [wrong]), False
+        return _error(None, [wrong])
     try:
-        return {"id": case.get("id")} | planned(case, explain=explain, is_offline=is_offline), True
+        return {"id": case.get("id")} | planned(case, explain=explain, is_offline=is_offline)
     except BadInput as bad:
-        return _error(case.get("id"), bad.wrongs), False
+        return _error(case.get("id"), bad.wrongs)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as bug:
         # A mistake of ours: the lines after this one are worth their plans all the same.
         why = f"the planner failed: {type(bug).__name__}: {bug}."
-        return _error(case.get("id"), [Wrong(f"line {number}", why, "Report it with this line.")]), False
+        return _error(case.get("id"), [Wrong(f"line {number}", why, "Report it with this line.")])
 
 
 def _error(identity: object, wrongs: list[Wrong] | tuple[Wrong, ...]) -> Json:

@@ -31,10 +31,11 @@ config.json and the headers of the safetensors are read, never the weights (HF_T
 A line of a batch holds options under their names with underscores, config (config.json's content), gpu and an id.
 
 exit codes:
-  0  it fits; also for Tight (inside the planner's error) and Unknown (something is missing), with a warning
-  1  it does not fit; with --strict also for Tight and Unknown; --compare: nothing does
-  2  bad input: a line on standard error for everything that is wrong. Of several LLMServices the worst code counts,
-     and a batch ends with 0 or 2: its verdicts are in its lines
+  0  it fits; also for Tight (inside the planner's error), with a warning; --compare: one cell does
+  1  it does not fit; with --strict also for Tight; --compare: no cell does
+  2  bad input: a line on standard error for everything that is wrong
+  3  not known: something is missing, and named; 0 with --allow-unknown
+Of several LLMServices, and of the lines of a batch, the worst counts: 2, then 1, then 3.
 """
 NOTHING = "Give a manifest with -f, or the model with --config, --model, --parameters or --weights-gib."
 OUTPUTS = ("table", "json", "yaml", "markdown")
@@ -66,7 +67,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     shown = parser.add_argument_group("the answer")
     shown.add_argument("-o", "--output", choices=OUTPUTS, default="table", help="default: table")
     shown.add_argument("--explain", action="store_true", help="the arithmetic line by line")
-    shown.add_argument("--strict", action="store_true", help="end with 1 for Tight and Unknown too")
+    shown.add_argument("--strict", action="store_true", help="end with 1 for Tight too")
+    shown.add_argument("--allow-unknown", action="store_true", help="end with 0, not 3, where something is not known")
     inputs.add_to(parser)
     parser.set_defaults(run=run)
 
@@ -75,6 +77,7 @@ def run(options: argparse.Namespace) -> ExitCode:
     """Print the plans; the exit code says whether they fit."""
     if options.batch is not None:
         return _batch(options)
+    from .ending import worst
     from .given import given
     from .models import Model, named
     from .present import compared, present
@@ -103,7 +106,7 @@ def run(options: argparse.Namespace) -> ExitCode:
     code = show(questions, options, is_list=is_list) if questions else ExitCode.DONE
     for wrong in wrongs:
         print(f"error: {wrong}", file=sys.stderr)
-    return max(code, ExitCode.BAD_INPUT) if wrongs else code
+    return worst((code, ExitCode.BAD_INPUT)) if wrongs else code
 
 
 def _batch(options: argparse.Namespace) -> ExitCode:
@@ -115,5 +118,7 @@ def _batch(options: argparse.Namespace) -> ExitCode:
     if options.output not in ("table", "json"):
         raise BadInput([Wrong("-o", f"a batch is answered in JSON lines, not {options.output}.", "Leave it out.")])
     from .batch import batch
+    from .ending import Ending
 
-    return batch(options.batch, sys.stdout, explain=options.explain, is_offline=options.offline)
+    ending = Ending.by(options)
+    return batch(options.batch, sys.stdout, explain=options.explain, is_offline=options.offline, ending=ending)

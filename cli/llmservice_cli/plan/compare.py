@@ -18,6 +18,7 @@ from llmservice_cli.errors import ExitCode
 
 from .answers import usual_devices
 from .document import figures
+from .ending import Ending
 from .markdown import escaped
 from .markdown import table as markdown_table
 from .questions import Question
@@ -76,11 +77,9 @@ class Grid:
     precisions: tuple[Precision, ...]
     cells: tuple[Cell, ...]
 
-    @property
-    def exit_code(self) -> ExitCode:
-        """Done where anything can be run at all."""
-        verdicts = {cell.plan.verdict for cell in self.cells if cell.plan is not None}
-        return ExitCode.DOES_NOT_FIT if verdicts <= {Fit.DOES_NOT_FIT} else ExitCode.DONE
+    def exit_code(self, ending: Ending) -> ExitCode:
+        """That of the best cell: one that can be run is enough."""
+        return ending.best(cell.plan.verdict for cell in self.cells if cell.plan is not None)
 
     def row(self, device: Device) -> tuple[Cell, ...]:
         """The cells of one GPU."""

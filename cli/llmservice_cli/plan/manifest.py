@@ -13,7 +13,7 @@ from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import engine_options, vllm_version
-from llmservice_operator.build.resources import cpu_kv_cache_gib
+from llmservice_operator.build.resources import effective_cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.changes import Fields
@@ -24,6 +24,7 @@ from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import request_of
 from llmservice_runtime.flags import render
 
+from llmservice_cli.admission.check import problems as refused
 from llmservice_cli.errors import BadInput, Wrong
 
 from .given import Given
@@ -75,6 +76,7 @@ def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Aske
 
 
 def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
+    _admit(manifest)
     service = LLMService.from_object(_complete(overridden(manifest, given.values), given))
     spec = service.spec
     limit = (spec.runtime.resources.get("limits") or {}).get("memory")
@@ -82,13 +84,16 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
     devices = () if is_cpu else _devices(service, given)
     _judge(service, devices if given.devices else ())
     model, draft = sources.model_of(service, named), spec.draft_model
+    kv_cache_gib = effective_cpu_kv_cache_gib(service, _SETTINGS)
+    if is_cpu and given.devices:
+        kv_cache_gib = max(1, int(given.devices[0].memory_gib))
     request = request_of(
         spec,
         architecture=model.architecture,
         tensors=model.tensors,
         device=None,
         vllm_version=vllm_version(service, _SETTINGS),
-        cpu_kv_cache_gib=cpu_kv_cache_gib(service, _SETTINGS),
+        cpu_kv_cache_gib=kv_cache_gib,
         draft=None if draft is None else sources.architecture_of(draft.uri),
     )
     wrongs = list(wrong_split(request, _field))
@@ -109,15 +114,25 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
     )
 
 
+def _admit(manifest: Mapping[str, Any]) -> None:
+    """As it is written: options beside it mend nothing that an API server would refuse."""
+    problems = refused(manifest)
+    if problems:
+        raise InvalidSpec(problems)
+
+
 def _field(name: str) -> str:
     return f"spec.{OPTIONS[name].spec}"
 
 
 def _is_valid(manifest: Mapping[str, Any], given: Given, fields: Fields) -> bool:
-    """Whether the operator would take the manifest with these fields in it."""
+    """Whether the API server and the operator would take the manifest with these fields in it."""
     changed = overridden(manifest, given.values)
+    before = refused(changed)
     for path, value in fields:
         write(changed, path, list(value) if isinstance(value, tuple) else value)
+    if set(refused(changed)) - set(before):
+        return False
     try:
         _judge(LLMService.from_object(_complete(changed, given)), ())
     except InvalidSpec:
@@ -127,15 +142,12 @@ def _is_valid(manifest: Mapping[str, Any], given: Given, fields: Fields) -> bool
 
 def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
     """With what an API server adds before the operator reads it; a GPU that is named stands for the manifest's own."""
-    metadata = manifest.get("metadata")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-        raise InvalidSpec([Problem("metadata.name", "it is missing.", "Give the LLMService a name.")])
     if manifest.get("apiVersion") != API_VERSION:
         found = manifest.get("apiVersion")
         raise InvalidSpec([Problem("apiVersion", f"{found} is none that this version knows.", f"Write {API_VERSION}.")])
     if given.devices:
         _take(given.devices[0], manifest)
-    return {**manifest, "metadata": {"namespace": "default", **metadata}}
+    return {**manifest, "metadata": {"namespace": "default", **manifest["metadata"]}}
 
 
 def _take(device: Device, manifest: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ from llmservice_operator.planner.plan import Fit
 
 from llmservice_cli.errors import ExitCode
 
-from .answers import Answer, answer, worst
+from .answers import Answer, answer
 from .document import document
+from .ending import Ending, worst
 from .questions import Question
 
 
@@ -32,9 +33,10 @@ def present(questions: Sequence[Question], options: argparse.Namespace, *, is_li
 
         for index, one in enumerate(answers):
             terminal.show([*([()] if index else []), *screen(one, terminal.width(), explain=options.explain)])
+    ending = Ending.by(options)
     for one in answers:
-        _warn(one)
-    return worst(one.exit_code(strict=options.strict) for one in answers)
+        _warn(one, ending)
+    return worst(ending.code(one.plan.verdict) for one in answers)
 
 
 def compared(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
@@ -49,7 +51,7 @@ def compared(questions: Sequence[Question], options: argparse.Namespace, *, is_l
     else:
         for grid in grids:
             terminal.show(compare.screen(grid, terminal.width()))
-    return worst(grid.exit_code for grid in grids)
+    return worst(grid.exit_code(Ending.by(options)) for grid in grids)
 
 
 def _documents(found: Sequence[dict[str, Any]], output: str, *, is_list: bool) -> None:
@@ -66,9 +68,11 @@ def _blocks(found: Iterable[Iterable[str]]) -> None:
     print("\n\n".join("\n".join(lines) for lines in found))
 
 
-def _warn(one: Answer) -> None:
+def _warn(one: Answer, ending: Ending) -> None:
     name = f"{one.question.name}: " if one.question.name else ""
     if one.plan.verdict is Fit.TIGHT:
-        print(f"warning: {name}Tight: it may start or not; --strict makes that an error", file=sys.stderr)
+        hint = "" if ending.is_strict else "; --strict makes that an error"
+        print(f"warning: {name}Tight: it may start or not{hint}", file=sys.stderr)
     elif one.plan.verdict is Fit.UNKNOWN:
-        print(f"warning: {name}Unknown: {one.plan.reason}", file=sys.stderr)
+        hint = "" if ending.allows_unknown else " --allow-unknown makes that a success."
+        print(f"warning: {name}Unknown: {one.plan.reason}{hint}", file=sys.stderr)

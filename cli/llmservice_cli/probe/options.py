@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 
 from llmservice_cli.cluster import scope_arguments
 from llmservice_cli.errors import WrongUsage
-from llmservice_cli.numbers import above_zero, count, count_or_none, counts
+from llmservice_cli.numbers import above_zero, count, count_or_none, counts, seconds
 
 from .load import LoadOptions
 from .row import Mode
@@ -52,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     pace = load.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=above_zero, help="requests a second, sent on time whatever happens (default: 4)")
     pace.add_argument("--concurrency", type=count, help="as many clients instead, each sends when it has its answer")
-    load.add_argument("--duration", type=_duration, default=60.0, help="such as 90, 90s, 5m, 2h (default: 60s)")
+    load.add_argument("--duration", type=seconds, default=60.0, help="such as 90, 90s, 5m, 2h (default: 60s)")
     load.add_argument(
         "--mode", action="append", choices=[str(mode) for mode in Mode],
         help="streamed or whole answers, pooled keep-alive connections as the OpenAI client has them or a fresh one"
@@ -71,13 +70,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     out.add_argument("--rows", action="store_true", help="a line of JSON for each request as it ends, and no report")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
     return parser
-
-
-def _duration(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not found or not float(found[1]):
-        raise argparse.ArgumentTypeError("is no length of time such as 90, 90s, 5m or 2h")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def check(options: argparse.Namespace) -> None:

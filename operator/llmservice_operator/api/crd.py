@@ -12,7 +12,7 @@ from llmservice_operator.api import constants
 from llmservice_operator.api.docs import compatibility_page, fields_page, reasons_page
 from llmservice_operator.api.kubernetes import Schema
 from llmservice_operator.api.rules import RULES
-from llmservice_operator.api.schema import attach, structural
+from llmservice_operator.api.schema import attach, fraction_rules, structural
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.status import LLMServiceStatus
 
@@ -80,6 +80,7 @@ def schema() -> Schema:
             "status": status,
         },
     }
+    attach(root, fraction_rules(root))
     attach(root, RULES)
     return root
 

@@ -1,7 +1,7 @@
 """From a pydantic model to a structural schema, as a CRD wants it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -69,6 +69,30 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
         (kind,) = (part for part in schema["anyOf"] if part != {"type": "null"})
         return _resolved(kind, definitions) | own
     return own
+
+
+def fraction_rules(root: Schema) -> Mapping[str, tuple[Rule, ...]]:
+    """A rule for each bound with a fraction, by the field's path.
+
+    Of a bound the API server compares only the whole part with a whole number, so that 0 would pass `minimum: 0.05`.
+    """
+    return {path: tuple(found) for path, part in _below(root, "") if (found := list(_fraction_rules(part)))}
+
+
+def _fraction_rules(part: Schema) -> Iterator[Rule]:
+    for bound, sign, words in (("minimum", ">=", "at least"), ("maximum", "<=", "at most")):
+        value = part.get(bound)
+        if part.get("type") == "number" and value is not None and not float(value).is_integer():
+            yield Rule(f"self {sign} {value}", f"must be {words} {value}: correct the number")
+
+
+def _below(part: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    """Every field, and every item of a list, with its path as `at` takes it."""
+    yield path, part
+    for name, child in part.get("properties", {}).items():
+        yield from _below(child, f"{path}.{name}".lstrip("."))
+    if "items" in part:
+        yield from _below(part["items"], f"{path}[]")
 
 
 def attach(root: Schema, rules: Mapping[str, tuple[Rule, ...]]) -> None:

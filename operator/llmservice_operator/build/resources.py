@@ -7,7 +7,7 @@ from typing import Any
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.planner.quantity import GIB, add_memory, amount, gibibytes, same_amount
+from llmservice_operator.planner.quantity import GIB, add_memory, amount, count, gibibytes, same_amount
 
 Resources = dict[str, dict[str, str]]
 
@@ -15,6 +15,7 @@ INIT_RESOURCES: Resources = {
     "requests": {"cpu": "50m", "memory": "64Mi"},
     "limits": {"cpu": "1", "memory": "128Mi"},
 }
+_MOST_KV_CACHE_GIB = 2**20
 _RESOURCE_NAMES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 
 
@@ -82,6 +83,15 @@ def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
     """On CPUs the KV cache is a fixed number of whole GiB: accelerator.memory, where it is given."""
     memory = llm.spec.accelerator.memory
     return settings.cpu_kv_cache_gib if memory is None else max(1, int(amount(memory) / GIB))
+
+
+def effective_cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
+    """The size that vLLM reads from its environment, where a user's own variable comes last."""
+    for variable in llm.spec.runtime.env:
+        stated = count(str(variable.get("value", "")), _MOST_KV_CACHE_GIB)
+        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and stated is not None:
+            return stated
+    return cpu_kv_cache_gib(llm, settings)
 
 
 def with_requests(container: dict[str, Any]) -> dict[str, Any]:

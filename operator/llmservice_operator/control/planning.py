@@ -15,7 +15,7 @@ from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
-from llmservice_operator.build.resources import accelerator_resource, cpu_kv_cache_gib
+from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
 from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
 from llmservice_operator.planner import gpus, host, memory, remedies
@@ -28,7 +28,7 @@ from llmservice_operator.planner.model.reading import ReadingFailed, ReadingStop
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.pick import Pick, Wish, pick
 from llmservice_operator.planner.plan import NOT_READ, Device, Fit, Plan, Request
-from llmservice_operator.planner.quantity import count, gibibytes
+from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import extended, request_of
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ _MODELS = 128
 """Architectures of at most a quarter of a MiB."""
 _MOST_GPUS = 8
 """Of one node, where no node says: what machines with GPUs usually have."""
-_MOST_KV_CACHE_GIB = 2**20
 """A PiB: no machine has it, and sums with it stay exact."""
 
 _NEVER_AGAIN = (
@@ -84,19 +83,10 @@ def question(
         tensors=None,
         device=None,
         vllm_version=runs.vllm_version or vllm_version(service, settings),
-        cpu_kv_cache_gib=runs.cpu_kv_cache_gib or _kv_cache_gib(service, settings),
+        cpu_kv_cache_gib=runs.cpu_kv_cache_gib or effective_cpu_kv_cache_gib(service, settings),
     )
     limit = (spec.runtime.resources.get("limits") or {}).get("memory") if spec.accelerator.type == "cpu" else None
     return Question(request, model, tensors, spec.context_extension, None if limit is None else gibibytes(str(limit)))
-
-
-def _kv_cache_gib(service: LLMService, settings: Settings) -> int:
-    """As vLLM will find it in its environment, where a user's own variable comes last."""
-    for variable in service.spec.runtime.env:
-        stated = count(str(variable.get("value", "")), _MOST_KV_CACHE_GIB)
-        if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and stated is not None:
-            return stated
-    return cpu_kv_cache_gib(service, settings)
 
 
 def on(asked: Question, device: Device | None) -> Question:

@@ -1,0 +1,1 @@
+"""What the API server would say of a manifest, said without one: the CRD's own schema and rules, evaluated here."""

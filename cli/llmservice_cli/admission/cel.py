@@ -1,0 +1,193 @@
+"""CEL expressions evaluated on JSON values, with the API server's meaning: RE2 for patterns, quantities, macros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from operator import add, ge, gt, le, lt, mod, mul, sub
+from types import MappingProxyType
+from typing import Any
+
+import re2
+from llmservice_operator.planner.quantity import amount
+
+from .syntax import Node, parse
+
+Variables = Mapping[str, Any]
+
+_TYPES = MappingProxyType({"bool": bool, "int": int, "double": float, "string": str})
+
+
+class Failed(Exception):
+    """An expression without a value here: a field that is not there, types that do not go together."""
+
+
+def evaluate(text: str, variables: Variables) -> Any:
+    """The value of an expression; Failed where it has none."""
+    return _value(parse(text), variables)
+
+
+def _value(node: Node, names: Variables) -> Any:
+    return _KINDS[node[0]](node, names)
+
+
+def _name(node: Node, names: Variables) -> Any:
+    name = node[1]
+    if name in names:
+        return names[name]
+    if name in _TYPES:
+        return _TYPES[name]
+    raise Failed(f"{name} is not known")
+
+
+def _field(node: Node, names: Variables) -> Any:
+    place = _value(node[1], names)
+    if not isinstance(place, Mapping) or node[2] not in place:
+        raise Failed(f"{node[2]} is not there")
+    return place[node[2]]
+
+
+def _has(node: Node, names: Variables) -> bool:
+    place = _value(node[1], names)
+    if not isinstance(place, Mapping):
+        raise Failed(f"{node[2]} is asked of no object")
+    return node[2] in place
+
+
+def _index(node: Node, names: Variables) -> Any:
+    place, key = _value(node[1], names), _value(node[2], names)
+    try:
+        return place[key]
+    except (LookupError, TypeError):
+        raise Failed(f"{key!r} is not there") from None
+
+
+def _and(node: Node, names: Variables) -> bool:
+    return not _or_of(node, names, is_decided_by=False)
+
+
+def _or(node: Node, names: Variables) -> bool:
+    return _or_of(node, names, is_decided_by=True)
+
+
+def _or_of(node: Node, names: Variables, *, is_decided_by: bool) -> bool:
+    """Whether one side decides. As in CEL it may, whatever becomes of the other side."""
+    try:
+        if _value(node[1], names) is is_decided_by:
+            return True
+    except Failed:
+        if _value(node[2], names) is is_decided_by:
+            return True
+        raise
+    return _value(node[2], names) is is_decided_by
+
+
+def _if(node: Node, names: Variables) -> Any:
+    return _value(node[2] if _value(node[1], names) else node[3], names)
+
+
+def _all(node: Node, names: Variables) -> bool:
+    return all(_each(node, names))
+
+
+def _exists(node: Node, names: Variables) -> bool:
+    return any(_each(node, names))
+
+
+def _each(node: Node, names: Variables) -> Sequence[bool]:
+    """Keys of a map, items of a list."""
+    return [bool(_value(node[3], {**names, node[2]: one})) for one in _value(node[1], names)]
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+def _binary(node: Node, names: Variables) -> Any:
+    one, other = _value(node[2], names), _value(node[3], names)
+    try:
+        return _OPERATORS[node[1]](one, other)
+    except (TypeError, ArithmeticError) as error:
+        raise Failed(str(error)) from None
+
+
+def _call(node: Node, names: Variables) -> Any:
+    _, name, target, arguments = node
+    values = [_value(one, names) for one in arguments]
+    if target is not None:
+        values.insert(0, _value(target, names))
+    try:
+        return _FUNCTIONS[name](*values)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise Failed(f"{name}: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def pattern(text: str) -> Any:
+    """A compiled pattern of RE2, which Go's regexp is as well."""
+    return re2.compile(text)
+
+
+def is_match(text: str, expression: str) -> bool:
+    """Whether the pattern matches anywhere."""
+    return pattern(expression).search(text) is not None
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _compare(one: Any, other: Any) -> int:
+    return int(one > other) - int(one < other)
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        "==": _is_equal,
+        "!=": lambda one, other: not _is_equal(one, other),
+        "<": lt,
+        "<=": le,
+        ">": gt,
+        ">=": ge,
+        "in": lambda one, other: one in other,
+        "+": add,
+        "-": sub,
+        "*": mul,
+        "%": mod,
+    }
+)
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "size": len,
+        "type": type,
+        "int": int,
+        "string": _text,
+        "quantity": amount,
+        "compareTo": _compare,
+        "matches": is_match,
+        "contains": lambda text, part: part in text,
+        "startsWith": str.startswith,
+        "split": str.split,
+        "replace": str.replace,
+        "substring": lambda text, begin, end=None: text[begin:end],
+    }
+)
+_KINDS: Mapping[str, Callable[[Node, Variables], Any]] = MappingProxyType(
+    {
+        "value": lambda node, _: node[1],
+        "name": _name,
+        "list": lambda node, names: [_value(one, names) for one in node[1]],
+        "field": _field,
+        "has": _has,
+        "index": _index,
+        "and": _and,
+        "or": _or,
+        "if": _if,
+        "all": _all,
+        "exists": _exists,
+        "not": lambda node, names: not _value(node[1], names),
+        "minus": lambda node, names: -_value(node[1], names),
+        "binary": _binary,
+        "call": _call,
+    }
+)

@@ -1,0 +1,80 @@
+"""What Kubernetes asks of every object's metadata: names, labels, annotations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmservice_operator.api.errors import Problem
+
+_FIELDS = frozenset(
+    (
+        *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
+        *("generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences"),
+        *("resourceVersion", "selfLink", "uid"),
+    )
+)
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_DNS_LABEL = re.compile(_LABEL)
+_WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_WORD}")
+_LABEL_VALUE = re.compile(rf"({_WORD})?")
+_MOST_NAME = 253
+_MOST_NAMESPACE = 63
+_MOST_ANNOTATIONS = 256 * 1024
+
+
+def problems(metadata: Any) -> Iterator[Problem]:
+    """Everything that is wrong with an object's metadata."""
+    if not isinstance(metadata, Mapping):
+        yield Problem("metadata.name", "is required.", "Give the LLMService a name.")
+        return
+    for name in metadata:
+        if name not in _FIELDS:
+            yield Problem(f"metadata.{name}", "is an unknown field.", "Correct its name, or remove it.")
+    yield from _name(metadata.get("name"))
+    namespace = metadata.get("namespace")
+    if namespace is not None and not _is(_DNS_LABEL, namespace, _MOST_NAMESPACE):
+        yield Problem("metadata.namespace", f"{namespace!r} is not a namespace's name.", _letters("-"))
+    yield from _labels(metadata.get("labels"))
+    yield from _annotations(metadata.get("annotations"))
+
+
+def _name(name: Any) -> Iterator[Problem]:
+    if name is None:
+        yield Problem("metadata.name", "is required.", "Give the LLMService a name.")
+    elif not _is(_SUBDOMAIN, name, _MOST_NAME):
+        yield Problem("metadata.name", f"{name!r} is not a name.", _letters("-"))
+
+
+def _labels(labels: Any) -> Iterator[Problem]:
+    for key, value in _pairs(labels):
+        if not _is(_LABEL_KEY, key, _MOST_NAME + 64) or not _is(_LABEL_VALUE, value, 63):
+            yield Problem(
+                "metadata.labels",
+                f"{key}: {value!r} is not a label.",
+                "Write NAME or DOMAIN/NAME and a text of at most 63 letters, digits, - _ and .",
+            )
+
+
+def _annotations(annotations: Any) -> Iterator[Problem]:
+    found = list(_pairs(annotations))
+    for key, value in found:
+        if not _is(_LABEL_KEY, key.lower(), _MOST_NAME + 64) or not isinstance(value, str):
+            yield Problem("metadata.annotations", f"{key}: {value!r} is not an annotation.", "Write text, in quotes.")
+    if sum(len(str(part).encode()) for pair in found for part in pair) > _MOST_ANNOTATIONS:
+        yield Problem("metadata.annotations", "are more than 256 KiB.", "Shorten them.")
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from value.items() if isinstance(value, Mapping) else ()
+
+
+def _is(form: re.Pattern[str], value: Any, most: int) -> bool:
+    return isinstance(value, str) and len(value) <= most and form.fullmatch(value) is not None
+
+
+def _letters(beside: str) -> str:
+    return f"Write lowercase letters, digits and {beside}, with a letter or digit at both ends."

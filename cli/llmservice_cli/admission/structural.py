@@ -1,0 +1,168 @@
+"""A value held against a structural schema: types, enums, bounds, patterns, unknown fields, lists without duplicates.
+
+As the API server does with strict field validation: nulls are dropped, defaults are filled in, and every problem is
+named by its path.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
+
+from llmservice_operator.api.errors import Problem
+
+from .cel import is_match
+
+Schema = Mapping[str, Any]
+
+MOST_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, and whether rules across fields are not evaluated beside it."""
+
+    problem: Problem
+    is_blocking: bool = False
+
+
+def as_stored(value: Any, schema: Schema) -> Any:
+    """The value without nulls where fields may have none, and with the schema's defaults."""
+    if isinstance(value, Mapping):
+        known: Schema = schema.get("properties") or {}
+        beside = schema.get("additionalProperties")
+        found = {key: as_stored(one, known.get(key) or beside or {}) for key, one in value.items() if one is not None}
+        for key, part in known.items():
+            if key not in found and "default" in part:
+                found[key] = as_stored(copy.deepcopy(part["default"]), part)
+        return found
+    if isinstance(value, list):
+        return [as_stored(one, schema.get("items") or {}) for one in value]
+    return value
+
+
+def findings(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
+    """Everything that the schema does not allow; of a value of the wrong type nothing else is said."""
+    if "x-kubernetes-int-or-string" in schema:
+        kind = "integer" if _is_integer(value) else "string"
+        is_right, expected = _is_integer(value) or isinstance(value, str), "integer or string"
+    else:
+        kind = expected = schema.get("type", "")
+        is_right = kind not in _TYPES or _TYPES[kind](value)
+    if not is_right:
+        yield Finding(
+            Problem(path, f"must be of type {expected}, not {_shown(value)}.", "Correct the value."), is_blocking=True
+        )
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        allowed = ", ".join(str(one) for one in schema["enum"])
+        yield Finding(Problem(path, f"{_shown(value)} is not supported.", f"Write one of {allowed}."), is_blocking=True)
+        return
+    yield from _INSIDE[kind](value, schema, path) if kind in _INSIDE else ()
+
+
+def _number(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if abs(value) > MOST_INT64 if isinstance(value, int) else not isfinite(value):
+        yield Finding(Problem(path, f"{_shown(value)} is not a 64-bit number.", "Correct the value."))
+    elif least is not None and value < least:
+        yield Finding(Problem(path, f"must be greater than or equal to {least}, not {value}.", "Raise it."))
+    elif most is not None and value > most:
+        yield Finding(Problem(path, f"must be less than or equal to {most}, not {value}.", "Lower it."))
+
+
+def _string(value: str, schema: Schema, path: str) -> Iterator[Finding]:
+    least, most, form = schema.get("minLength", 0), schema.get("maxLength"), schema.get("pattern")
+    if len(value) < least:
+        yield Finding(Problem(path, f"must have at least {least} characters.", "Give a value."))
+    elif most is not None and len(value) > most:
+        yield Finding(
+            Problem(path, f"may not have more than {most} characters; it has {len(value)}.", "Shorten it."),
+            is_blocking=True,
+        )
+    elif form is not None and not is_match(value, form):
+        yield Finding(Problem(path, f"{_shown(value)} does not match {form}.", "Correct the value."))
+
+
+def _array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Finding]:
+    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    if len(value) < least:
+        yield Finding(Problem(path, f"must have at least {least} items.", "Add one, or remove the field."))
+    if most is not None and len(value) > most:
+        yield Finding(
+            Problem(path, f"may not have more than {most} items; it has {len(value)}.", "Shorten the list."),
+            is_blocking=True,
+        )
+        return
+    for index, one in enumerate(value):
+        yield from findings(one, schema.get("items") or {}, f"{path}[{index}]")
+    yield from _duplicates(value, schema, path)
+
+
+def _duplicates(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Finding]:
+    """Of a list that is a set, or a map by some keys of its items."""
+    keys = schema.get("x-kubernetes-list-map-keys", ())
+    match schema.get("x-kubernetes-list-type"):
+        case "set":
+            identities: list[Any] = list(value)
+        case "map":
+            identities = [[one.get(key) for key in keys] if isinstance(one, Mapping) else None for one in value]
+        case _:
+            return
+    for index, one in enumerate(identities):
+        if one is not None and one in identities[:index]:
+            same = ", ".join(keys) or "value"
+            yield Finding(
+                Problem(f"{path}[{index}]", f"is a duplicate: an earlier item has the same {same}.", "Remove one.")
+            )
+
+
+def _object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Finding]:
+    known, beside = schema.get("properties"), schema.get("additionalProperties")
+    most = schema.get("maxProperties")
+    if most is not None and len(value) > most:
+        yield Finding(
+            Problem(path, f"may not have more than {most} keys; it has {len(value)}.", "Remove some."), is_blocking=True
+        )
+        return
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Finding(Problem(_below(path, name), "is required.", "Add it."), is_blocking=True)
+    for name, one in value.items():
+        part = (known or {}).get(name, beside)
+        if part is not None:
+            yield from findings(one, part, _below(path, name))
+        elif known is not None:
+            yield Finding(Problem(_below(path, name), "is an unknown field.", "Correct its name, or remove it."))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+_TYPES: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
+    {
+        "boolean": lambda value: isinstance(value, bool),
+        "integer": _is_integer,
+        "number": lambda value: _is_integer(value) or isinstance(value, float),
+        "string": lambda value: isinstance(value, str),
+        "array": lambda value: isinstance(value, list),
+        "object": lambda value: isinstance(value, Mapping),
+    }
+)
+_INSIDE: Mapping[str, Callable[[Any, Schema, str], Iterator[Finding]]] = MappingProxyType(
+    {"integer": _number, "number": _number, "string": _string, "array": _array, "object": _object}
+)

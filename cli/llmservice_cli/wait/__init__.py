@@ -1,0 +1,1 @@
+"""`llmservice wait`: until a service is Ready, or cannot become it."""

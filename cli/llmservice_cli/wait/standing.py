@@ -1,0 +1,82 @@
+"""Whether a condition is met, cannot be met, or may yet be: one LLMService as the API server has it, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_operator.api.reasons import REASONS, Reason
+
+from llmservice_cli.status.document import conditions_of, is_outdated
+
+Json = Mapping[str, Any]
+
+AWAITED = (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.ACCEPTED)
+
+
+class Outcome(Enum):
+    """What is known of the condition."""
+
+    MET = "met"
+    IMPOSSIBLE = "impossible"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One look at the object."""
+
+    outcome: Outcome
+    reason: str
+    message: str = ""
+    remedy: str = ""
+    phase: str = ""
+    """Of a pod that starts; empty where none does."""
+
+    def __str__(self) -> str:
+        where = f"{self.reason} ({self.phase})" if self.phase else self.reason
+        return f"{where}: {self.message}" if self.message else where
+
+
+def standing(service: Json | None, wanted: ConditionType, *, was_there: bool) -> Standing:
+    """Only what the operator says of the current generation counts; `service` is None where there is none."""
+    if service is None:
+        if was_there:
+            return Standing(Outcome.IMPOSSIBLE, "Deleted", "It was deleted.", "Apply it again.")
+        return Standing(Outcome.OPEN, "NotFound", "There is no such LLMService yet.")
+    if service["metadata"].get("deletionTimestamp") is not None:
+        return Standing(Outcome.IMPOSSIBLE, "Deleting", "It is being deleted.", "Apply it again when it is gone.")
+    if is_outdated(service):
+        return Standing(Outcome.OPEN, "NotObserved", "The operator has not looked at the latest change yet.")
+    found = {condition.type: condition for condition in conditions_of(service)}
+    condition = found.get(wanted)
+    if condition is not None and condition.status == ConditionStatus.TRUE:
+        return Standing(Outcome.MET, condition.reason, condition.message)
+    return _unmet(service, found, condition)
+
+
+def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition | None) -> Standing:
+    stalled, ready = found.get(ConditionType.STALLED), found.get(ConditionType.READY)
+    if stalled is not None and stalled.status == ConditionStatus.TRUE:
+        return _impossible(service, stalled)
+    if ready is not None and ready.reason == Reason.PAUSED:
+        return _impossible(service, ready)
+    if condition is not None and condition.reason == Reason.SCALED_TO_ZERO:
+        return _impossible(service, condition)
+    told = found.get(ConditionType.RECONCILING) or ready or condition
+    if told is None:
+        return Standing(Outcome.OPEN, "NotObserved", "The operator has not written its conditions yet.")
+    phase = str(((service.get("status") or {}).get("progress") or {}).get("phase") or "")
+    return Standing(Outcome.OPEN, told.reason, told.message, phase=phase)
+
+
+def _impossible(service: Json, why: Condition) -> Standing:
+    """With the remedy of the failure itself, where one is recorded; else that of the reason."""
+    failure = (service.get("status") or {}).get("failure") or {}
+    remedy = str(failure.get("remedy") or "") if failure.get("reason") == why.reason else ""
+    if not remedy and why.reason in set(Reason):
+        remedy = REASONS[Reason(why.reason)].remedy
+    return Standing(Outcome.IMPOSSIBLE, why.reason, why.message, "" if remedy in why.message else remedy)

@@ -19,7 +19,7 @@ from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
 
-from tests.unit.test_main_health import free_port
+from tests.support.ports import free_port
 from tests.unit.watched_api import Api
 
 KINDS = {resource.path(None): resource for resource in (*WATCHED, LEASE)}

@@ -11,7 +11,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.control import planning
 from llmservice_operator.planner import gpus, memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.plan import Device, Fit, Request
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
@@ -111,7 +111,7 @@ def picked(quantization: Json, *products: str) -> Any:
     llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "batching": {"maxModelLen": 2048}}))
     document = json.dumps(SMALL | {"quantization_config": quantization})
     nodes = ClusterGPUs(tuple(NodeGroup(product, 8) for product in products))
-    return planning.picked(llm, planning.question(llm, SETTINGS, document, None), nodes)
+    return planning.picked(llm, planning.question(llm, SETTINGS, reading.read(document), None), nodes)
 
 
 def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:

@@ -19,7 +19,7 @@ def delete(world: World) -> None:
 @pytest.mark.parametrize("is_current", [False, True], ids=["the watch is silent", "the watch brought something else"])
 async def test_after_our_own_last_write_a_vanished_child_is_made_again_only_after_a_live_read(is_current: bool) -> None:
     world = World(parent())
-    world.ctx.is_current = lambda: is_current
+    world.ctx.is_current = lambda _: is_current
     await world.look()
     delete(world)
     assert await world.look() == Next()
@@ -30,7 +30,7 @@ async def test_after_our_own_last_write_a_vanished_child_is_made_again_only_afte
 async def test_after_a_restart_a_missing_child_of_a_service_with_a_status_is_made_only_after_a_live_read() -> None:
     stored = {**parent(), "status": {"observedGeneration": 1}}
     world = World(stored)
-    world.ctx.is_current = lambda: True
+    world.ctx.is_current = lambda _: True
     delete(world)
     await world.look()
     assert world.api.calls == ["get LLMService"]
@@ -42,7 +42,7 @@ async def test_a_child_that_was_found_and_vanishes_is_made_again_only_after_a_li
     child = service()
     child["metadata"] |= {"uid": "u-Service", "resourceVersion": "2", "creationTimestamp": "2026-01-01T00:00:00Z"}
     world = World(stored, child)
-    world.ctx.is_current = lambda: True
+    world.ctx.is_current = lambda _: True
     await world.look()
     assert world.api.calls == []
     delete(world)
@@ -99,7 +99,7 @@ async def test_a_child_that_vanished_is_made_again_after_the_read() -> None:
 async def test_a_child_that_was_never_there_needs_no_read() -> None:
     """The normal flow: the first children of a service, and what an edit adds to them."""
     world = World(parent())
-    world.ctx.is_current = lambda: True
+    world.ctx.is_current = lambda _: True
     await world.look()
     assert world.api.calls == ["apply Service", "status", "event Told"]
 

@@ -16,6 +16,7 @@ INIT_RESOURCES: Resources = {
     "limits": {"cpu": "1", "memory": "128Mi"},
 }
 _MOST_KV_CACHE_GIB = 2**20
+"""A PiB: no machine has it, and sums with it stay exact."""
 _RESOURCE_NAMES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 
 

@@ -38,7 +38,6 @@ _MODELS = 128
 """Architectures of at most a quarter of a MiB."""
 _MOST_GPUS = 8
 """Of one node, where no node says: what machines with GPUs usually have."""
-"""A PiB: no machine has it, and sums with it stay exact."""
 
 _NEVER_AGAIN = (
     "Give the model's facts in spec.model.architecture (numHiddenLayers, hiddenSize, numAttentionHeads, vocabSize and "

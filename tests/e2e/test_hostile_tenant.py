@@ -15,7 +15,7 @@ from tests.e2e.conftest import make_namespace
 from tests.support.cluster import JSON, Cluster, CommandFailed, eventually
 from tests.support.hostile import tenant
 from tests.support.measured import Record
-from tests.support.operator import operator_metrics, operator_pods
+from tests.support.operator import operator_metrics, operator_pods, resident_bytes
 from tests.support.services import idle
 from tests.support.watching import Watcher, watching
 
@@ -62,11 +62,6 @@ def edited(cluster: Cluster, watcher: Watcher, base: int) -> list[float]:
 def has_port(port: int, service: JSON) -> bool:
     found: int = service["spec"]["ports"][0]["port"]
     return found == port
-
-
-def figure(cluster: Cluster, name: str) -> float:
-    families = text_string_to_metric_families(operator_metrics(cluster))
-    return next(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 def restarts(cluster: Cluster) -> list[tuple[str, int]]:
@@ -118,7 +113,7 @@ def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
         while time.monotonic() - began < MEASURED_FOR:
             among += edited(cluster, neighbours, 4000 + len(among))
         lasted = time.monotonic() - began
-        resident = figure(cluster, "process_resident_memory_bytes")
+        resident = resident_bytes(operator_pods(cluster)[0])
         events = cluster.list("events", HOSTILE)
         about = [event for event in events if event["involvedObject"]["kind"] == "LLMService"]
         counted = sum(event.get("count") or 1 for event in about)

@@ -87,6 +87,20 @@ def host_process(cluster: Cluster, pod: JSON) -> int:
     raise AssertionError(f"no process of pod {json.dumps(pod['metadata']['name'])} on this machine")
 
 
+def resident_bytes(pod: JSON) -> int:
+    """Resident memory of all processes of a pod on the local node, the readers of models' configs among them."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if pod["metadata"]["uid"] not in (folder / "cgroup").read_text():
+                continue
+            status = (folder / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a process that ended while we looked
+        total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+    return total
+
+
 def _is_ready(pod: JSON) -> bool:
     conditions = pod.get("status", {}).get("conditions", [])
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

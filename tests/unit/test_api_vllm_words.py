@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from llmservice_operator.api.adapters import LoRA
-from llmservice_operator.api.engine import KVCache, Quantization
+from llmservice_operator.api.dtypes import KVCache, Quantization
 from llmservice_operator.api.matrix.methods import AMD_METHODS
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_operator.planner.parsers import REASONING_PARSERS, TOOL_CALL_PARSERS

@@ -12,7 +12,7 @@ from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
 from llmservice_cli.plan.values import NotSaid, Refused
-from llmservice_operator.api.engine import KVCache, Quantization
+from llmservice_operator.api.dtypes import KVCache, Quantization
 
 from .cli_plan_world import LLAMA_8B
 

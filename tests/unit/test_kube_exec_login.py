@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,12 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
 
 
 async def has_ended(pid: int) -> None:
+    await asyncio.to_thread(wait_for_end, pid)
+
+
+def wait_for_end(pid: int) -> None:
     while is_running(pid):
-        await asyncio.sleep(0.02)
+        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from llmservice_operator.api.engine import KVCache
+from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import Device, Draft, Request

@@ -26,7 +26,7 @@ from .refusals import precision, within_model
 from .screen import VERDICT_STYLES, Row
 
 if TYPE_CHECKING:
-    from llmservice_operator.api.engine import KVCache
+    from llmservice_operator.api.dtypes import KVCache
 
 Json = dict[str, Any]
 

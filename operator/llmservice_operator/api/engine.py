@@ -5,60 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, WithJsonSchema
 
 from llmservice_operator.api.base import ApiModel, Many, knob
+from llmservice_operator.api.dtypes import DType, KVCache, Quantization, Weights
 from llmservice_operator.api.scalars import QUALIFIED_NAME, Quantity
 
-Weights = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]
-DType = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal[
-    "awq",
-    "auto_awq",
-    "awq_marlin",
-    "gptq",
-    "auto_gptq",
-    "gptq_marlin",
-    "fp8",
-    "modelopt",
-    "modelopt_fp4",
-    "modelopt_mxfp8",
-    "modelopt_mixed",
-    "humming",
-    "compressed-tensors",
-    "experts_int8",
-    "quark",
-    "moe_wna16",
-    "torchao",
-    "inc",
-    "mxfp4",
-    "gpt_oss_mxfp4",
-    "deepseek_v4_fp8",
-    "online",
-    "fp8_per_tensor",
-    "fp8_per_block",
-    "fp8_per_channel",
-    "int8_per_channel_weight_only",
-    "nvfp4_per_token",
-    "mxfp8",
-]
-KVCache = Literal[
-    "auto",
-    "float16",
-    "bfloat16",
-    "fp8",
-    "fp8_e4m3",
-    "fp8_e5m2",
-    "fp8_ds_mla",
-    "fp8_per_token_head",
-    "int8_per_token_head",
-    "int4_per_token_head",
-    "nvfp4",
-    "nvfp4_4over6",
-    "nvfp4_ds_mla",
-    "turboquant_k8v4",
-    "turboquant_4bit_nc",
-    "turboquant_k3v4_nc",
-    "turboquant_3bit_nc",
-    "ultraquant_4bit",
-]
 MAX_TOKENS = 134_217_728
 """More than any model's context; small enough that sums stay far from an overflow."""
 

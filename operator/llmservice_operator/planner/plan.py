@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from llmservice_operator.api.dtypes import DType, KVCache, Weights
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 
 if TYPE_CHECKING:  # the command line starts without the spec's models
-    from llmservice_operator.api.engine import DType, KVCache, Weights
     from llmservice_operator.api.techniques import CudaGraphs, SpeculativeMethod
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import get_args
 
-from llmservice_operator.api.engine import DType, KVCache, Quantization, Weights
+from llmservice_operator.api.dtypes import DType, KVCache, Quantization, Weights
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner.plan import Request
-
-if TYPE_CHECKING:
-    from llmservice_operator.api.engine import KVCache
 
 _SCALES = 8
 """Two float32 scales beside the values of one head, with the per_token_head types."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from llmservice_operator.api.engine import KVCache
+from llmservice_operator.api.dtypes import KVCache
 
 
 class Kind(StrEnum):

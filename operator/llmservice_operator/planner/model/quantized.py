@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner.model.architecture import InvalidModel, Part, Quantization
 from llmservice_operator.planner.model.config_keys import Keys
-
-if TYPE_CHECKING:
-    from llmservice_operator.api.engine import KVCache
 
 MOST_MODULES = 2**20
 """Lists of kept modules name each expert of each layer in some files."""

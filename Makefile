@@ -6,6 +6,9 @@ PYTHON := .venv/bin/python
 SYNCED := .venv/.synced
 WITH_VLLM := .venv/.synced-vllm
 KUBECONTEXT ?=
+# Processes that share the files of the unit tests out; each may import vLLM, which takes up to 2 GB. 0: in this one.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 
 .PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale calibration lint format crds operator engine clean
 
@@ -22,8 +25,9 @@ test: $(WITH_VLLM) ## lint, types, layers, unit, contract and end-to-end tests, 
 test-full: $(WITH_VLLM) ## test, and every serving technique on real engines
 	@scripts/test --full
 
-test-gpu: $(SYNCED) ## what only a GPU shows, on the cluster of KUBECONTEXT; says why where it skips
+test-gpu: $(SYNCED) ## what only a GPU shows: on this machine (PAGE=file: its figures), and on the cluster of KUBECONTEXT; says why where it skips
 	@KUBECONTEXT="$(KUBECONTEXT)" .venv/bin/pytest tests/gpu
+	@$(if $(PAGE),$(PYTHON) -m benchmarks.gpu --page "$(PAGE)")
 
 cluster: $(SYNCED) ## a real local Kubernetes with the operator installed
 	@$(PYTHON) -m localcluster up --images
@@ -40,7 +44,7 @@ operator: $(SYNCED) ## rebuild the operator's image and put it into the running 
 	@$(PYTHON) -m localcluster install
 
 unit: $(WITH_VLLM) ## unit tests (no cluster)
-	@.venv/bin/pytest tests/unit
+	@.venv/bin/pytest $(PARALLEL) tests/unit
 
 contract: $(SYNCED) ## manifests against the running cluster's API server
 	@.venv/bin/pytest tests/contract

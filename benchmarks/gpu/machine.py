@@ -1,0 +1,45 @@
+"""What the runtime's own preflight sees of this machine's GPUs, and whether it judges them as torch does."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterator
+
+from llmservice_runtime import accelerators
+from llmservice_runtime.accelerators import Device
+from llmservice_runtime.contract import FailureReason
+from llmservice_runtime.engine import Flags, read_flags
+
+from benchmarks.gpu.findings import GIB, Figure, Findings
+
+
+def described(devices: list[Device]) -> Findings:
+    """Without figures yet: the product, the software, the day."""
+    import torch
+
+    kinds = sorted({device.name for device in devices})
+    name = f"{len(devices)} x {', '.join(kinds)}" if devices else f"CPU ({platform.machine()})"
+    cuda = f", CUDA {torch.version.cuda}" if devices else ""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return Findings(name, f"torch {torch.__version__}{cuda}", today)
+
+
+def count() -> int:
+    """GPUs of this machine; this process gets no CUDA context by it."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def preflight(devices: list[Device]) -> Iterator[Figure]:
+    """Free and whole memory of each GPU."""
+    for index, device in enumerate(devices):
+        yield Figure(f"GPU {index}: memory", device.total / GIB, "GiB")
+        yield Figure(f"GPU {index}: free", device.free / GIB, "GiB")
+
+
+def refusals(devices: list[Device], *arguments: str) -> list[FailureReason]:
+    """Why the preflight would not start vLLM with these arguments on this machine; empty: it would."""
+    flags: Flags = read_flags(("--model", "m", *arguments))
+    return [failure.reason for failure in accelerators.check(devices, flags, flags.quantization)]

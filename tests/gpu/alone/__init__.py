@@ -1,0 +1,1 @@
+"""What needs a machine with a GPU and torch, and neither a cluster nor vLLM."""

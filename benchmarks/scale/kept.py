@@ -27,11 +27,8 @@ class Kept:
     def is_plain(self) -> bool:
         """Whether it stands in the first table: services that are there before one operator, and nothing else."""
         found = self.figures
-        return (
-            self.name == str(found.services)
-            and not (found.faults or found.rate or found.inspected)
-            and found.shards == 1
-        )
+        is_special = found.faults or found.rate or found.inspected or found.shards > 1
+        return self.name == str(found.services) and not is_special
 
     @property
     def title(self) -> str:

@@ -97,15 +97,8 @@ def test_chaos(cluster: Cluster, seed: int, seconds: float, engine: Engine, reco
             raise
     told = figures(blows, probes)
     held = {"beforeTheSoak": asdict(before), "afterIt": asdict(after)}
-    record(
-        engine=engine,
-        seed=seed,
-        steps=len(steps),
-        passed=way.passed,
-        missedByTheGarbageCollector=missed,
-        **told,
-        **held,
-    )
+    told = {**told, **held, "missedByTheGarbageCollector": missed}
+    record(engine=engine, seed=seed, steps=len(steps), passed=way.passed, **told)
 
 
 def rates(steps: Sequence[Step]) -> Mapping[str, float]:

@@ -193,8 +193,8 @@ class Metrics:
                 "<!-- Generated: python -m llmservice_operator.control.metrics > docs/reference/metrics.md -->",
                 "",
                 "The operator serves them at `/metrics` on its metrics port. What vLLM measures of requests and tokens "
-                "is served by vLLM itself, on the `http` port of each pod. The usual `process_` metrics (memory, CPU, open "
-                "file descriptors) are there too.",
+                "is served by vLLM itself, on the `http` port of each pod. The usual `process_` metrics (memory, CPU, "
+                "open file descriptors) are there too.",
                 "",
                 *_TABLE_HEAD,
                 *rows,

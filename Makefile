@@ -60,9 +60,9 @@ bench: $(SYNCED) ## CPU time of plans and of each stage of a look; apply to firs
 	@$(PYTHON) -m benchmarks.stages
 	@$(PYTHON) -m benchmarks.first_answer
 
-bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, SHARDS=n, JSON=file (make cluster)
+bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, SHARDS=n, INSPECT=1, JSON=file (make cluster)
 	@$(PYTHON) -m benchmarks.scale --services "$(or $(N),100)" $(if $(RATE),--rate "$(RATE)") $(if $(FAULTS),--faults) \
-	  $(if $(SHARDS),--shards "$(SHARDS)") $(if $(JSON),--json "$(JSON)")
+	  $(if $(SHARDS),--shards "$(SHARDS)") $(if $(INSPECT),--inspect) $(if $(JSON),--json "$(JSON)")
 
 calibration: $(SYNCED) ## fit the planner's constants to the measured start-ups; writes them and their page
 	@$(PYTHON) -m benchmarks.calibration --write

@@ -43,6 +43,7 @@ examples (after `make cluster`; `make bench-scale N=1000` does both):
   python -m benchmarks.scale --services 1000
   python -m benchmarks.scale --services 1000 --faults
   python -m benchmarks.scale --services 1000 --shards 2
+  python -m benchmarks.scale --services 1000 --inspect
   python -m benchmarks.scale --services 500 --rate 10 --json arriving.json
   python -m benchmarks.scale --services 100 --profile where-time-goes.svg
 """
@@ -59,6 +60,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--services", type=int, default=100, metavar="N", help="how many LLMServices (default: 100)")
     made.add_argument("--rate", type=float, metavar="R", help="R arrive each second while the operator runs")
     made.add_argument("--faults", action="store_true", help="1%% of its requests are answered 429 or 5xx, or dropped")
+    made.add_argument(
+        "--inspect",
+        action="store_true",
+        help="the services leave out model.architecture: each asks its neighbours for the facts, and makes a Job",
+    )
     made.add_argument("--shards", type=int, default=1, metavar="N", help="so many processes share the work (1)")
     made.add_argument("--idle-seconds", type=float, default=60.0, metavar="S", help="how long it is left alone (60)")
     made.add_argument("--edits", type=int, default=100, metavar="N", help="how many edits are timed (100)")
@@ -127,7 +133,7 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     operator = Operator(config) if plan.shards == 1 else Several(config, plan.shards)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LARGEST_EVENT) as session:
-        observer, writer = Observer(session, server), Writer(session, server)
+        observer, writer = Observer(session, server), Writer(session, server, inspected=plan.inspected)
         audit = AuditTail(cluster.paths.audit_log, OPERATOR_USER, is_ours)
         following = asyncio.create_task(audit.follow(), name="audit log")
         try:
@@ -166,6 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         services=arguments.services,
         rate=arguments.rate,
         faults=arguments.faults,
+        inspected=arguments.inspect,
         shards=arguments.shards,
         idle_seconds=arguments.idle_seconds,
         edits=arguments.edits,

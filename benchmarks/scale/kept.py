@@ -27,7 +27,8 @@ class Kept:
     def is_plain(self) -> bool:
         """Whether it stands in the first table: services that are there before one operator, and nothing else."""
         found = self.figures
-        return self.name == str(found.services) and not found.faults and not found.rate and found.shards == 1
+        is_special = found.faults or found.rate or found.inspected or found.shards > 1
+        return self.name == str(found.services) and not is_special
 
     @property
     def title(self) -> str:
@@ -36,6 +37,8 @@ class Kept:
         words = [f"{found.services:,}"]
         if found.faults:
             words.append("1% faults")
+        if found.inspected:
+            words.append("models inspected")
         if found.rate:
             words.append(f"{found.rate:g} a second")
         if found.shards > 1:
@@ -49,6 +52,8 @@ class Kept:
         words = [f"python -m benchmarks.scale --services {found.services}"]
         if found.faults:
             words.append("--faults")
+        if found.inspected:
+            words.append("--inspect")
         if found.rate:
             words.append(f"--rate {found.rate:g}")
         if found.shards > 1:

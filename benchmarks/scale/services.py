@@ -59,11 +59,18 @@ def nodes_for(count: int) -> Nodes:
     return Nodes(-(-count * 5 // (4 * gpus)) + 1, gpus)
 
 
-def manifest(number: int) -> JSON:
+def manifest(number: int, *, inspected: bool = False) -> JSON:
     """One LLMService, like no other: what is remembered of one must not help the next.
 
-    Its pod goes to a node that simulates all pods.
+    Its pod goes to a node that simulates all pods. With `inspected` it does not say what its model looks like.
     """
+    made = _manifest(number)
+    if inspected:
+        del made["spec"]["model"]["architecture"]
+    return made
+
+
+def _manifest(number: int) -> JSON:
     return {
         "apiVersion": "llmservice.dev/v1alpha1",
         "kind": "LLMService",
@@ -101,8 +108,8 @@ def edited(max_num_seqs: int) -> JSON:
 class Writer:
     """Somebody with kubectl: creates, edits and deletes LLMServices."""
 
-    def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
-        self._session, self._server = session, server
+    def __init__(self, session: aiohttp.ClientSession, server: str, *, inspected: bool = False) -> None:
+        self._session, self._server, self._inspected = session, server, inspected
 
     async def create(self, numbers: Sequence[int]) -> None:
         """All of them, a few at a time."""
@@ -117,7 +124,7 @@ class Writer:
     async def create_one(self, number: int) -> None:
         """One service."""
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices"
-        await self._send("POST", path, manifest(number), "application/json")
+        await self._send("POST", path, manifest(number, inspected=self._inspected), "application/json")
 
     async def edit(self, number: int, max_num_seqs: int) -> int:
         """One field of one spec; the generation that it has then."""

@@ -1,6 +1,7 @@
 """Everything at once: edits, deletes, kills, restarts, a clock that is wrong and a network that lies.
 
-Afterwards the cluster is what the specs ask for, nothing is left over, and no request was lost that need not be.
+Afterwards the cluster is what the specs ask for, nothing is left over, and no request was lost that need not be. Then
+services come and go, and the operator holds no more memory, tasks, series and file descriptors than it did.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 
 from localcluster.network import GATEWAY
-from tests.chaos import aftermath
+from tests.chaos import aftermath, usage
 from tests.chaos.actions import Engine, Step, Storm
 from tests.chaos.belongings import Found, orphans, stuck, taken_over
 from tests.chaos.blows import Blows
@@ -88,11 +90,15 @@ def test_chaos(cluster: Cluster, seed: int, seconds: float, engine: Engine, reco
             settle(cluster, steps, SETTLES_WITHIN[engine])
             missed = check_aftermath(cluster, blows, probes, steps)
             assert aftermath.not_struck(steps, way.struck, blows.fallen) == []
+            before, after = usage.soak(cluster, NAMESPACE)
+            assert usage.grown(before, after) == []
         except BaseException:
             tell(cluster, blows, seed)
             raise
     told = figures(blows, probes)
-    record(engine=engine, seed=seed, steps=len(steps), passed=way.passed, missedByTheGarbageCollector=missed, **told)
+    held = {"beforeTheSoak": asdict(before), "afterIt": asdict(after)}
+    told = {**told, **held, "missedByTheGarbageCollector": missed}
+    record(engine=engine, seed=seed, steps=len(steps), passed=way.passed, **told)
 
 
 def rates(steps: Sequence[Step]) -> Mapping[str, float]:

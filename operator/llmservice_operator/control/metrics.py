@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
 from llmservice_runtime.metrics import METRICS as SERVER_METRICS
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
@@ -124,6 +125,9 @@ class Metrics:
             "Unexpected exceptions about single services, pods or objects, by the part that failed; the log has each.",
             ("part",),
         )
+        self.tasks = self._gauge("llmservice_tasks", "Tasks of the operator's event loop.")
+        self.tasks.set_function(_tasks)
+        ProcessCollector(registry=self.registry)
         self._failures = Failures(self.failing, self.failures)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
@@ -230,7 +234,8 @@ class Metrics:
                 "<!-- Generated: python -m llmservice_operator.control.metrics > docs/reference/metrics.md -->",
                 "",
                 "The operator serves them at `/metrics` on its metrics port. What vLLM measures of requests and tokens "
-                "is served by vLLM itself, on the `http` port of each pod.",
+                "is served by vLLM itself, on the `http` port of each pod. The usual `process_` metrics (memory, CPU, "
+                "open file descriptors) are there too.",
                 "",
                 *_TABLE_HEAD,
                 *rows,
@@ -260,6 +265,14 @@ class Metrics:
         metric = Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS)
         self._all.append(metric)
         return metric
+
+
+def _tasks() -> float:
+    """Of the loop that serves /metrics; elsewhere there is none."""
+    try:
+        return float(len(asyncio.all_tasks()))
+    except RuntimeError:
+        return 0.0
 
 
 def _exposed_name(metric: MetricWrapperBase) -> str:

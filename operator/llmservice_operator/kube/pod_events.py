@@ -34,6 +34,7 @@ class PodEventReader:
         if self._refused_until.get(namespace, 0.0) > now:
             return None
         self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
+        self._refused_until = {where: until for where, until in self._refused_until.items() if until > now}
         try:
             return {pod: await self._of(namespace, pod, now) for pod in pods}
         except Forbidden:

@@ -1,0 +1,78 @@
+"""What another service of the namespace knows of the same model is found without reading all services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.kinds import INDICES, PARENT, PROJECTIONS
+from llmservice_operator.control.reconcile import lent
+
+from tests.unit.reconcile_world import KEY, World, parent
+
+
+def known(
+    name: str, *, namespace: str = "ns", inspection: str = "i", config: str | None = "{}", version: int = 1
+) -> dict[str, Any]:
+    made: dict[str, Any] = parent(version)
+    made["metadata"] |= {"name": name, "namespace": namespace, "uid": f"u-{name}"}
+    made["status"] = {"model": {"inspection": inspection, **({"config": config} if config else {})}}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        pytest.param([], None, id="nobody"),
+        pytest.param([known("other")], "{}", id="a neighbour"),
+        pytest.param([known("chat")], None, id="the service itself"),
+        pytest.param([known("other", namespace="elsewhere")], None, id="in another namespace"),
+        pytest.param([known("other", inspection="j")], None, id="of another model"),
+        pytest.param([known("other", config=None)], None, id="one that found nothing"),
+        pytest.param([known("other"), known("other", inspection="j", version=2)], None, id="it has another model now"),
+        pytest.param([known("other", inspection="j"), known("other", version=2)], "{}", id="it has it now"),
+    ],
+)
+def test_who_lends(others: list[dict[str, Any]], found: str | None) -> None:
+    world = World(parent())
+    for other in others:
+        world.ctx.cache.update(PARENT, other)
+    assert lent("i", KEY, world.ctx).get("config") == found
+
+
+def test_one_that_is_gone_lends_nothing() -> None:
+    world = World(parent())
+    world.ctx.cache.update(PARENT, known("other"))
+    world.ctx.cache.remove(PARENT, "ns", "other", "u-other")
+    assert lent("i", KEY, world.ctx) == {}
+
+
+class Counting(Cache):
+    """Counts the projections that are looked at."""
+
+    reads = 0
+
+    def get(self, kind: str, namespace: str, name: str) -> Any:
+        self.reads += 1
+        return super().get(kind, namespace, name)
+
+    def indexed(self, kind: str, value: Any) -> Any:
+        for facts in super().indexed(kind, value):
+            self.reads += 1
+            yield facts
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_a_mass_start_reads_as_much_for_each_service_however_many_there_are(count: int) -> None:
+    """Each of them asks; before, each read all others, a million reads for a thousand."""
+    world = World(parent())
+    cache = world.ctx.cache = Counting(PROJECTIONS, INDICES)
+    keys = [Key("ns", f"service-{number}") for number in range(count)]
+    for key in keys:
+        cache.update(PARENT, known(key.name, inspection="i" if key.name == "service-0" else "none", config="{}"))
+    cache.reads = 0
+    for key in keys:
+        assert bool(lent("i", key, world.ctx)) is (key.name != "service-0")
+    assert cache.reads <= 2 * count

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPU, GPUS, SLICES, Capability
 from llmservice_operator.planner.plan import Device
 
-__all__ = ["CATALOGUE", "GPU", "Capability", "device", "find", "from_label_mib", "label", "labels"]
+__all__ = ["CATALOGUE", "GPU", "Capability", "device", "find", "from_label_mib", "label", "labels", "sizes"]
 
 CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in reversed(GPUS)})
 """By label; where one label stands for cards of two sizes, the smaller one."""
@@ -61,11 +61,24 @@ def labels(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{gpu.product}{rest}" for gpu in whole_words))
 
 
-def label(name: str) -> str | None:
-    """The label value that a name is taken for; None where there is none, and where it may be several."""
-    said = _take_apart(_unsliced(name)[0])
-    gpu = None if _is_unclear(name) else _choose(said, _named(said), None)
-    return None if gpu is None else next((one for one in labels(name) if one.startswith(gpu.product)), None)
+def label(name: str, memory_gib: float | None = None) -> str | None:
+    """The label value that a name is taken for; None where there is none, and where it may be several.
+
+    memory_gib, what the driver reports, tells cards apart; a card with another size has a label that is not known.
+    """
+    whole, profile = _unsliced(name)
+    said = _take_apart(whole)
+    if memory_gib is None and _is_unclear(name):
+        return None
+    gpu = _choose(said, _named(said), None if profile is not None else memory_gib)
+    if gpu is None or (profile is None and memory_gib is not None and not _is_near(gpu.memory_gib, memory_gib)):
+        return None
+    return next((one for one in labels(name) if one.startswith(gpu.product)), None)
+
+
+def sizes(product: str) -> tuple[float, ...]:
+    """GiB of all cards that have this label."""
+    return tuple(gpu.memory_gib for gpu in GPUS if gpu.product == product)
 
 
 def from_label_mib(product: str, mib: float) -> Device:
@@ -163,8 +176,12 @@ def _is_unclear(name: str) -> bool:
     said = _take_apart(whole)
     if find(name) is not None or profile is not None or _alone(said):
         return False
-    sizes = [gpu.memory_gib for gpu in _best(said, _named(said))]
-    return bool(sizes) and max(sizes) > _SAME_SIZE * min(sizes)
+    known = [gpu.memory_gib for gpu in _best(said, _named(said))]
+    return bool(known) and not _is_near(max(known), min(known))
+
+
+def _is_near(one: float, other: float) -> bool:
+    return max(one, other) <= _SAME_SIZE * min(one, other)
 
 
 _SAME_SIZE = 1.02

@@ -14,10 +14,8 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("llmservice"):
             raise
-        print(
-            f"error: {missing.name} is not installed\n  what to do: pip install 'llmservice-operator[cli]'",
-            file=sys.stderr,
-        )
+        remedy = "pip install '.[cli]' in a checkout of llmservice-operator"
+        print(f"error: {missing.name} is not installed\n  what to do: {remedy}", file=sys.stderr)
         return 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,37 @@ def _blocks(text: str, language: str) -> Iterator[str]:
     for block in _FENCE.finditer(text):
         if block["language"] == language:
             yield re.sub(f"^{block['indent']}", "", block["text"], flags=re.MULTILINE)
+
+
+_SHELLS = ("sh", "console", "yaml", "")
+_PROMPT = re.compile(r"^\s*(?:\$ |- run: )?")
+_PROGRAM = re.compile(r"^(?:llmservice|kubectl|make|helm|docker|pip|python3?|\.venv/bin/\w+) ")
+
+
+def commands_of(path: Path) -> Iterator[list[str]]:
+    """Each command line of a page's blocks as words, without prompt, comment, pipe and redirection."""
+    text = path.read_text(encoding="utf-8")
+    for language in _SHELLS:
+        for block in _blocks(text, language):
+            for line in block.replace("\\\n", " ").splitlines():
+                bare = _PROMPT.sub("", line)
+                if _PROGRAM.match(bare):
+                    yield from _simple_commands(bare)
+
+
+def _simple_commands(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    is_file = False
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            if words:
+                yield words
+            words, is_file = [], False
+        elif set(word) <= set("<>"):
+            is_file = True
+        elif not is_file:
+            words.append(word)
+    if words:
+        yield words

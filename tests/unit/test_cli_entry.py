@@ -63,4 +63,7 @@ def test_what_goes_wrong_is_one_message(words: tuple[str, ...], code: int, said:
 def test_without_the_extra_the_message_names_it() -> None:
     done = cli("bench", code=WITHOUT_HTTPX)
     assert done.returncode == 1
-    assert done.stderr == "error: httpx is not installed\n  what to do: pip install 'llmservice-operator[cli]'\n"
+    assert (
+        done.stderr
+        == "error: httpx is not installed\n  what to do: pip install '.[cli]' in a checkout of llmservice-operator\n"
+    )

@@ -141,10 +141,10 @@ def test_offline_asks_nobody_for_the_model(monkeypatch: pytest.MonkeyPatch, caps
 @pytest.mark.parametrize(
     ("words", "gpus", "noted"),
     [
-        (["--gpu", "2 x NVIDIA L4"], 2, []),
-        (["--gpu", "2x L4", "-tp", "1"], 1, []),
-        (["--gpu", "unknown", "--gpu", "1x L4"], 1, ["--gpu 'unknown' is taken as not given"]),
-        (["--gpu", "L4", "--vllm-version", "unknown"], 1, ["--vllm-version 'unknown' is taken as not given"]),
+        (["--gpu", "2 x NVIDIA-L4"], 2, []),
+        (["--gpu", "2x L4", "-tp", "1"], 1, ["--gpu 'L4' is taken as NVIDIA-L4"]),
+        (["--gpu", "unknown", "--gpu", "1x NVIDIA-L4"], 1, ["--gpu 'unknown' is taken as not given"]),
+        (["--gpu", "NVIDIA-L4", "--vllm-version", "unknown"], 1, ["--vllm-version 'unknown' is taken as not given"]),
     ],
     ids=str,
 )
@@ -195,7 +195,40 @@ def test_a_gpu_that_does_not_serve_it_is_left_out(tmp_path: Path, capsys: pytest
     words = ["--gpu", "T4", "--gpu", "L4", "--kv-cache-dtype", "fp8", "--max-model-len", "8k", "-o", "json"]
     assert run(["plan", "--config", config(tmp_path), *words]) == ExitCode.DONE
     found = json.loads(capsys.readouterr().out)
-    assert (found["gpu"], found["notes"][0].partition(":")[0]) == ("L4", "T4 is left out")
+    assert (found["gpu"], found["notes"][-1].partition(":")[0]) == ("NVIDIA-L4", "Tesla-T4 is left out")
+
+
+NICKNAMES = {
+    "H100": ("NVIDIA-H100-80GB-HBM3", ["--gpu 'H100' is taken as NVIDIA-H100-80GB-HBM3"]),
+    "a100-80": ("NVIDIA-A100-SXM4-80GB", ["--gpu 'a100-80' is taken as NVIDIA-A100-SXM4-80GB"]),
+    "NVIDIA-L4": ("NVIDIA-L4", []),
+    "RTX 4060 Ti 16GB": (
+        "NVIDIA-GeForce-RTX-4060-Ti",
+        [
+            "--gpu 'RTX 4060 Ti 16GB' is taken as NVIDIA-GeForce-RTX-4060-Ti",
+            "NVIDIA-GeForce-RTX-4060-Ti is planned with 15.57 GiB; cards with 7.6 GiB have the same label "
+            "(--gpu-memory-gib)",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "meant"), NICKNAMES.items(), ids=NICKNAMES)
+def test_a_gpu_as_people_call_it_is_its_label(
+    name: str, meant: tuple[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", "--config", config(tmp_path), "--gpu", name, "--max-model-len", "512", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["gpu"], found["notes"]) == meant
+
+
+def test_a_name_of_several_gpus_is_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--config", config(tmp_path), "--gpu", "A100"]
+    assert run(words) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "'A100' may be one of several: NVIDIA-A100-SXM4-40GB (39.39 GiB), NVIDIA-A100-SXM4-80GB (79.15" in said
+    assert run([*words, "--gpu-memory-gib", "79.2", "--max-model-len", "512", "-o", "json"]) == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["gpu"] == "NVIDIA-A100-SXM4-80GB"
 
 
 @pytest.mark.parametrize("compare", [[], ["--compare"]], ids=str)

@@ -63,7 +63,7 @@ def test_one_gpu_is_compared_with_the_usual_ones(tmp_path: Path, capsys: pytest.
     assert gpus == ["NVIDIA-RTX-A6000", *usual]
     _, found = cells(capsys, "--config", config(tmp_path), "--gpu", "L4")
     gpus = list(dict.fromkeys(gpu for gpu, _, _ in found))
-    assert gpus == ["L4", *(name for name in usual if name != "NVIDIA-L4")]
+    assert gpus == ["NVIDIA-L4", *(name for name in usual if name != "NVIDIA-L4")]
 
 
 def test_the_usual_gpus_are_labels_of_the_catalogue() -> None:
@@ -115,7 +115,7 @@ def test_a_model_without_its_config_is_unknown_everywhere(capsys: pytest.Capture
     code, found = cells(capsys, "--parameters", "8B", "--gpu", "L4", "--gpu", "H100")
     assert code == ExitCode.UNKNOWN
     assert {cell["verdict"] for cell in found.values()} == {"Unknown"}
-    sizes = [found["L4", weights, "auto"]["weightsGiB"] for weights in ("as it is", "fp8", "int4")]
+    sizes = [found["NVIDIA-L4", weights, "auto"]["weightsGiB"] for weights in ("as it is", "fp8", "int4")]
     assert sizes[0] > 1.8 * sizes[1] > 1.8 * 1.5 * sizes[2]
 
 

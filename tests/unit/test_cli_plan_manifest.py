@@ -14,6 +14,7 @@ from llmservice_cli.app import run
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.plan import models
 from llmservice_cli.plan.models import Model, NotReached
+from llmservice_operator.planner import gpus
 from llmservice_runtime.contract import Failure, FailureReason
 
 from .cli_plan_world import LLAMA_8B, config
@@ -108,9 +109,9 @@ def test_options_stand_for_the_manifests_values(tmp_path: Path, capsys: pytest.C
     _, plain, _ = plan(capsys, "-f", path, "--max-model-len", "8k")
     assert (plain["verdict"], plain["requestedMaxModelLen"], plain["gpu"]) == ("Fits", 8000, "NVIDIA-L4")
     _, other, _ = plan(
-        capsys, "-f", path, "--max-model-len", "8k", "--kv-cache-dtype", "fp8", "-tp", "2", "--gpu", "H100"
+        capsys, "-f", path, "--max-model-len", "8k", "--kv-cache-dtype", "fp8", "-tp", "2", "--gpu", "NVIDIA-H200"
     )
-    assert (other["gpus"], other["gpu"]) == (2, "H100")
+    assert (other["gpus"], other["gpu"]) == (2, "NVIDIA-H200")
     assert other["kvBytesPerToken"] * 4 == plain["kvBytesPerToken"]
     assert other["notes"] == ["--kv-cache-dtype instead of spec.precision.kvCache: auto"]
 
@@ -125,7 +126,36 @@ def test_a_gpu_beside_the_manifest_may_be_of_another_kind(
     path = write(tmp_path, service(accelerator=accelerator, batching={"maxModelLen": 8192}))
     memory = ("--gpu-memory-gib", "4") if gpu == "cpu" else ()
     code, found, _ = plan(capsys, "-f", path, "--gpu", gpu, *memory)
-    assert (code, found["gpu"], found["verdict"]) == (ExitCode.DONE, gpu, "Fits")
+    assert (code, found["gpu"], found["verdict"]) == (ExitCode.DONE, gpus.label(gpu) or gpu, "Fits")
+
+
+def test_a_product_that_is_no_label_is_refused_with_the_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator refuses it too, unless a node has it, which a file does not know."""
+    path = write(tmp_path, service(accelerator=product("H100", "A100-80"), batching={"maxModelLen": 8192}))
+    code, found, told = plan(capsys, "-f", path)
+    assert (code, found) == (ExitCode.BAD_INPUT, None)
+    assert "chat: spec.accelerator.product[0]: H100 is no value of the node label" in told[0]
+    assert "Write NVIDIA-H100-80GB-HBM3, NVIDIA-H100-PCIe" in told[0]
+    assert "spec.accelerator.product[1]: A100-80 is no value of the node label" in told[1]
+    assert plan(capsys, "-f", path, "--gpu", "NVIDIA-L4")[0] == ExitCode.DONE
+
+
+def test_a_product_that_is_no_label_is_left_out_beside_one_that_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, service(accelerator=product("H100", "NVIDIA-L4"), batching={"maxModelLen": 8192}))
+    code, found, _ = plan(capsys, "-f", path)
+    assert (code, found["gpu"]) == (ExitCode.DONE, "NVIDIA-L4")
+    assert found["notes"][0].startswith("spec.accelerator.product[0] is left out: H100 is no value")
+
+
+def test_a_remedy_names_labels_whatever_was_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, service(batching={"maxModelLen": 65536}))
+    _, found, _ = plan(capsys, "-f", path, "--gpu", "T4", "--gpu", "L4")
+    named = [remedy["patch"].get("spec", {}).get("accelerator", {}).get("product") for remedy in found["remedies"]]
+    assert [one for products in named for one in products or () if gpus.labels(one)] == []
 
 
 def test_options_without_a_field_count_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

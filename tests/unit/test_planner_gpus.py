@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
 from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPUS, SLICES
-from llmservice_operator.planner.gpus import CATALOGUE, device, find, from_label_mib
+from llmservice_operator.planner.gpus import CATALOGUE, device, find, from_label_mib, label, labels
 
 NAMES = {
     # what start-ups that people measured and published were run on
@@ -38,7 +38,6 @@ NAMES = {
     "NVIDIA-GH200-480GB": ((9, 0), 94.5),
     "AMD_Instinct_MI300X_OAM": (None, 191.45),
     # short and otherwise
-    "A100": ((8, 0), 39.39),
     "a100-80": ((8, 0), 79.15),
     "A100-80GB": ((8, 0), 79.15),
     "A100 80G PCIe": ((8, 0), 79.15),
@@ -49,13 +48,10 @@ NAMES = {
     "H100 96GB": ((9, 0), 95.0),
     "H20 141GB": ((9, 0), 139.72),
     "H20": ((9, 0), 95.0),
-    "GH200": ((9, 0), 94.5),
     "B200": ((10, 0), 178.35),
     "B200 192GB": ((10, 0), 178.35),
     "NVIDIA B300": ((10, 3), 267.69),
-    "V100": ((7, 0), 15.77),
     "V100-32GB": ((7, 0), 31.73),
-    "P100": ((6, 0), 11.91),
     "T4": ((7, 5), 14.56),
     "Tesla T4 16 GB": ((7, 5), 14.56),
     "T4 (15GB)": ((7, 5), 14.56),
@@ -84,6 +80,36 @@ NAMES = {
     "MI210": (None, 63.98),
 }
 """What is meant: compute capability, and GiB that the driver reports."""
+
+UNCLEAR = {
+    "A100": ("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-A100-80GB-PCIe"),
+    "NVIDIA-A100": (
+        *("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-A100-80GB-PCIe"),
+    ),
+    "a100 pcie": ("NVIDIA-A100-PCIE-40GB", "NVIDIA-A100-80GB-PCIe"),
+    "V100 SXM2": ("Tesla-V100-SXM2-16GB", "Tesla-V100-SXM2-32GB"),
+    "P100 PCIe": ("Tesla-P100-PCIE-16GB", "Tesla-P100-PCIE-12GB"),
+    "GH200": ("NVIDIA-GH200-480GB", "NVIDIA-GH200-144G-HBM3e"),
+    "A800": ("NVIDIA-A800-SXM4-80GB", "NVIDIA-A800-80GB-PCIe", "NVIDIA-A800-40GB-Active"),
+}
+"""Names of cards with different memory, and the labels that each may stand for."""
+
+TAKEN = {
+    "H100": "NVIDIA-H100-80GB-HBM3",
+    "h100 pcie": "NVIDIA-H100-PCIe",
+    "H100 NVL": "NVIDIA-H100-NVL",
+    "A100-80": "NVIDIA-A100-SXM4-80GB",
+    "A100-SXM4-40GB": "NVIDIA-A100-SXM4-40GB",
+    "nvidia-l4": "NVIDIA-L4",
+    "T4": "Tesla-T4",
+    "H20": "NVIDIA-H20",
+    "H200": "NVIDIA-H200",
+    "RTX 4090": "NVIDIA-GeForce-RTX-4090",
+    "RTX 4060 Ti 16GB": "NVIDIA-GeForce-RTX-4060-Ti",
+    "A100 40GB MIG 1g.5gb": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+    "MI300X": "AMD_Instinct_MI300X_OAM",
+}
+"""Names that are no label, and the label that is meant."""
 
 STRANGERS = (
     *(
@@ -115,12 +141,39 @@ def test_no_other_gpu_is_taken_for_it(name: str) -> None:
     assert device(name) is None
 
 
+@pytest.mark.parametrize(("name", "meant"), UNCLEAR.items(), ids=UNCLEAR)
+def test_a_name_of_cards_with_different_memory_is_no_gpu(name: str, meant: tuple[str, ...]) -> None:
+    assert device(name) is None
+    assert label(name) is None
+    assert labels(name) == meant
+    sized = device(name, 79.15)
+    assert sized is not None
+
+
+@pytest.mark.parametrize(("name", "meant"), TAKEN.items(), ids=TAKEN)
+def test_a_name_has_its_label(name: str, meant: str) -> None:
+    assert label(name) == meant
+    assert meant in labels(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *CATALOGUE,
+        *("NVIDIA-A100-SXM4-80GB-SHARED", "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", "NVIDIA-B200-MIG-1g.23gb"),
+        *("NVIDIA-H100-80GB-HBM3e", "NVIDIA-A100-SXM-64GB", "NVIDIA-X1000", "NVIDIA-RTX-6000-Next-Generation"),
+    ],
+)
+def test_labels_and_what_may_be_the_label_of_a_new_card_are_no_nickname(name: str) -> None:
+    assert labels(name) == ()
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         pytest.param("RTX 4000", "RTX 4090", id="4000 and 4090"),
         pytest.param("RTX 3080", "RTX 3080 Ti", id="3080 and its Ti"),
-        pytest.param("A10", "A100", id="A10 and A100"),
+        pytest.param("A10", "A100-40", id="A10 and A100"),
         pytest.param("A10", "A10G", id="A10 and A10G"),
         pytest.param("L4", "L40", id="L4 and L40"),
         pytest.param("H20", "H200", id="H20 and H200"),

@@ -48,6 +48,8 @@ def picked(
 
 H, A, L, T = (group.product or "" for group in (H100, A100, L4, T4))
 
+FITS_H100 = ("Fits", "H100", "H100")
+
 ROWS = [
     # name, what there is and what is wished, verdict, GPU that was planned, product that is required
     ("the smallest that fits", picked(H100, A100, T4, L4), "Fits", L, L),
@@ -79,6 +81,12 @@ ROWS = [
     ("no right, but the spec says it", picked(right="list nodes", products=(H,)), "Fits", H, None),
     ("a taint that is not tolerated", picked(T4, TAINTED), "DoesNotFit", T, None),
     ("a taint that is", picked(T4, TAINTED, tolerations=({"key": "team", "value": "b"},)), "Fits", H, H),
+    ("a nickname is no label", picked(H100, products=("H100",)), "DoesNotFit", "H100", None),
+    ("a nickname that nodes have", picked(NodeGroup("H100", 8, memory_mib=81559), products=("H100",)), *FITS_H100),
+    ("a nickname beside a label", picked(H100, products=("H100", H)), "Fits", H, H),
+    ("a nickname, scaled to zero", picked(products=("A100-80",)), "DoesNotFit", "A100-80", None),
+    ("a nickname, and memory is given", picked(H100, products=("A100",), memory=80), "DoesNotFit", "A100", None),
+    ("a nickname, no right", picked(right="list nodes", products=("H100",)), "Fits", "H100", None),
     ("its own taint", picked(NO_EXECUTE, tolerations=({"key": GPU, "operator": "Exists"},)), "Fits", H, H),
 ]  # fmt: skip
 
@@ -104,6 +112,12 @@ SAID = [
     ("only tainted nodes", picked(TAINTED), "nodes with nvidia.com/gpu have taints that the pods do not tolerate"),
     ("a product that nobody knows", picked(products=("X1",)), "The memory of X1 is not known"),
     ("too few now", picked(L4, products=(L,), gpus=4), f"No node has 4 of {L} now."),
+    ("a nickname", picked(H100, products=("H100",)), "H100 is no value of the node label: write NVIDIA-H100-80GB-HBM3"),
+    ("a nickname of several", picked(products=("A100",)), "NVIDIA-A100-SXM4-40GB, NVIDIA-A100-SXM4-80GB"),
+    ("a nickname that this cluster has", picked(A100, products=("A100",)), "which this cluster has"),
+    ("a nickname beside a label", picked(H100, products=("H100", H)), "H100 is left out: it is no value of the node"),
+    ("a nickname, no right", picked(right="list nodes", products=("H100",)), "no pod starts unless a node has H100"),
+    ("a label that is new", picked(products=("NVIDIA-H100-80GB-HBM3e",)), "is not in the catalogue"),
     ("not there now", picked(products=(H,)), f"No node has {H} now."),
 ]
 
@@ -111,6 +125,15 @@ SAID = [
 @pytest.mark.parametrize(("found", "words"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
 def test_what_is_said_about_it(found: Pick, words: str) -> None:
     assert words in found.plan.reason
+
+
+def test_a_nickname_comes_with_the_labels_as_patches() -> None:
+    found = picked(H100, products=("H100",)).plan
+    assert found.remedies[0].patch == (("accelerator.product", ("NVIDIA-H100-80GB-HBM3",)),)
+    assert [remedy.gpu for remedy in picked(products=("a100 pcie",)).plan.remedies] == [
+        "NVIDIA-A100-PCIE-40GB",
+        "NVIDIA-A100-80GB-PCIe",
+    ]
 
 
 def test_what_is_unknown_names_the_right_or_the_field() -> None:

@@ -27,7 +27,7 @@ def check(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise CliError(f"{path} is no kind of picture that is known here", f"end its name with {', '.join(SUFFIXES)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise CliError("a picture needs matplotlib", "pip install 'llmservice-operator[bench]', or leave out --picture")
+        raise CliError("a picture needs matplotlib", "pip install '.[bench]' in a checkout, or leave out --picture")
 
 
 def draw(result: Result, path: Path) -> None:

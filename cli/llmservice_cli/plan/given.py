@@ -12,7 +12,7 @@ from llmservice_cli.errors import BadInput, Wrong
 
 from .models import REMOTE
 from .options import Reading, Values, read_options, share_out
-from .questions import counted, device
+from .questions import counted, device, taken_as
 from .values import NotSaid, Refused, shown
 
 
@@ -54,7 +54,9 @@ def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tu
         try:
             number, name = counted(raw)
             numbers.add(number)
-            found.append(device(name, memory))
+            one = device(name, memory)
+            reading.notes += () if one is None else taken_as(name, one)
+            found.append(one)
         except Refused as refused:
             reading.wrongs.append(Wrong("--gpu", refused.message, refused.remedy))
         except NotSaid:

@@ -12,6 +12,7 @@ import yaml
 from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import engine_options, vllm_version
 from llmservice_operator.build.resources import effective_cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
@@ -79,6 +80,7 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
     _admit(manifest)
     service = LLMService.from_object(_complete(overridden(manifest, given.values), given))
     spec = service.spec
+    left_out = () if given.devices else tuple(_nicknames(spec))
     limit = (spec.runtime.resources.get("limits") or {}).get("memory")
     is_cpu = spec.accelerator.type == "cpu"
     devices = () if is_cpu else _devices(service, given)
@@ -106,7 +108,7 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         namespace=manifest["metadata"].get("namespace"),
         missing=model.missing,
         why_missing=model.why_missing,
-        notes=(*given.notes, *_overrides(manifest, given), *model.notes, *notes(request)),
+        notes=(*given.notes, *left_out, *_overrides(manifest, given), *model.notes, *notes(request)),
         allows_long=(ALLOW_LONG, "1") in ((one.get("name"), one.get("value")) for one in spec.runtime.env or ()),
         memory_limit_gib=gibibytes(str(limit)) if is_cpu and limit is not None else None,
         is_manifest=True,
@@ -119,6 +121,21 @@ def _admit(manifest: Mapping[str, Any]) -> None:
     problems = refused(manifest)
     if problems:
         raise InvalidSpec(problems)
+
+
+def _nicknames(spec: LLMServiceSpec) -> Iterator[str]:
+    """Notes on products that are no value of a node label, as the operator leaves them out; none may be left over."""
+    products = spec.accelerator.product or ()
+    problems = []
+    for index, product in enumerate(products):
+        if labels := gpus.labels(product):
+            message = f"{product} is no value of the node label that names GPUs."
+            remedy = f"Write {', '.join(labels)}; for a label of your own plan with --gpu."
+            problems.append(Problem(f"spec.accelerator.product[{index}]", message, remedy))
+    if problems and len(problems) == len(products):
+        raise InvalidSpec(problems)
+    for problem in problems:
+        yield f"{problem.field} is left out: {problem.message} {problem.remedy}"
 
 
 def _field(name: str) -> str:
@@ -187,7 +204,7 @@ def _devices(service: LLMService, given: Given) -> tuple[Device, ...]:
     stated = given.values.get("gpu_memory_gib") or (gibibytes(accelerator.memory) if accelerator.memory else None)
     found = []
     for product in accelerator.product or ():
-        device = gpus.device(product, stated)
+        device = None if gpus.labels(product) else gpus.device(product, stated)
         if device is not None:
             found.append(replace(device, name=product, is_amd=accelerator.type == "amd"))
     if not found and stated is not None:

@@ -163,13 +163,36 @@ def device(name: str | None, memory_gib: float | None) -> Device | None:
             raise Refused("cpu needs the GiB of its KV cache (VLLM_CPU_KVCACHE_SPACE).", "Add --gpu-memory-gib 4.")
         return Device(CPU, memory_gib, is_cpu=True)
     found = gpus.device(name, memory_gib)
+    if found is None and (meant := gpus.labels(name)):
+        raise Refused(
+            f"{shown(name)} may be one of several: {', '.join(map(_with_memory, meant))}.",
+            "Write one of them, or add the memory that its driver reports (--gpu-memory-gib).",
+        )
     if found is None:
         raise Refused(
             f"{shown(name)} is no GPU of the catalogue.",
             f"Write a node's nvidia.com/gpu.product{_near(name)}, or add the memory that its driver reports "
             "(--gpu-memory-gib).",
         )
-    return found
+    return replace(found, name=gpus.label(name, memory_gib) or name)
+
+
+def taken_as(name: str, device: Device) -> Iterator[str]:
+    """A note where a name is taken for a label, and where a label is that of several cards."""
+    if device.name not in (name, CPU) and device.name in gpus.CATALOGUE:
+        yield f"--gpu {shown(name)} is taken as {device.name}"
+    sizes = gpus.sizes(device.name)
+    if len(sizes) > 1 and device.memory_gib in sizes:
+        others = ", ".join(f"{size:g}" for size in sizes if size != device.memory_gib)
+        yield (
+            f"{device.name} is planned with {device.memory_gib:g} GiB; cards with {others} GiB have the same label "
+            "(--gpu-memory-gib)"
+        )
+
+
+def _with_memory(product: str) -> str:
+    gpu = gpus.find(product)
+    return product if gpu is None else f"{product} ({gpu.memory_gib:g} GiB)"
 
 
 def _near(name: str) -> str:

@@ -199,8 +199,9 @@ class Accelerator(ApiModel):
     )
     product: Many[Product] | None = knob(
         description="GPU products that are acceptable, in order of preference: values of the node label "
-        "nvidia.com/gpu.product or amd.com/gpu.product-name. Pods go to nodes with the first one on which the model "
-        "fits, by the plan, and to no others. Leave it out when any GPU of the cluster will do.",
+        "nvidia.com/gpu.product or amd.com/gpu.product-name, not nicknames such as H100. Pods go to nodes with the "
+        "first one on which the model fits, by the plan, and to no others. Leave it out when any GPU of the "
+        "cluster will do.",
         examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"]],
         min_length=1,
         max_length=16,

@@ -239,6 +239,7 @@ ALSO_CALLED: dict[str, tuple[str, ...]] = {
     "AMD_Instinct_MI350_OAM": ("MI350X",),
     "AMD_Instinct_MI355_OAM": ("MI355X",),
     "NVIDIA-B300-SXM6-AC": ("B300",),
+    "NVIDIA-H100-80GB-HBM3": ("H100", "H100 SXM", "H100 SXM5"),
     "NVIDIA-H20-3e": ("H20",),
     "NVIDIA-GB10": ("DGX Spark",),
     "Orin": ("Jetson AGX Orin",),

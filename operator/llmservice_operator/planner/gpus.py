@@ -10,7 +10,7 @@ from types import MappingProxyType
 from llmservice_operator.planner.gpu_catalogue import ALSO_CALLED, GPU, GPUS, SLICES, Capability
 from llmservice_operator.planner.plan import Device
 
-__all__ = ["CATALOGUE", "GPU", "Capability", "device", "find", "from_label_mib"]
+__all__ = ["CATALOGUE", "GPU", "Capability", "device", "find", "from_label_mib", "label", "labels", "sizes"]
 
 CATALOGUE: Mapping[str, GPU] = MappingProxyType({gpu.product: gpu for gpu in reversed(GPUS)})
 """By label; where one label stands for cards of two sizes, the smaller one."""
@@ -37,14 +37,48 @@ def find(product: str) -> GPU | None:
 def device(name: str, memory_gib: float | None = None) -> Device | None:
     """The GPU that a label or a person names ("Tesla T4", "A100-80", "NVIDIA H100 NVL (94GB)").
 
-    A name that stands for several cards is the smallest of them, unless it says how many GB. memory_gib, what the
-    driver reports, wins over the catalogue. None for an unknown name without it.
+    A label that stands for several cards is the smallest of them. memory_gib, what the driver reports, wins over the
+    catalogue. Without it None for an unknown name, and for one of cards with different memory ("A100").
     """
-    gpu = find(name) or _lenient(name, memory_gib)
+    gpu = find(name) or (None if memory_gib is None and _is_unclear(name) else _lenient(name, memory_gib))
     if gpu is not None:
         total = gpu.memory_gib if memory_gib is None else memory_gib
         return Device(name, total, gpu.capability, is_amd=gpu.is_amd)
     return None if memory_gib is None else Device(name, memory_gib, is_amd=_sounds_amd(name))
+
+
+def labels(name: str) -> tuple[str, ...]:
+    """The label values that a name may stand for which is none itself: `A100-80`, `H100`, `nvidia-l4`.
+
+    Empty for a label of the catalogue, and for what may be the label of a card that is not in it: a name with a word or
+    a size that no known card has.
+    """
+    whole, _ = _unsliced(name)
+    if find(name) is not None:
+        return ()
+    said, rest = _take_apart(whole), name.strip()[len(whole) :].replace(" ", "-")
+    whole_words = (gpu for entry, gpu in _named(said) if _has_words(entry, said))
+    return tuple(dict.fromkeys(f"{gpu.product}{rest}" for gpu in whole_words))
+
+
+def label(name: str, memory_gib: float | None = None) -> str | None:
+    """The label value that a name is taken for; None where there is none, and where it may be several.
+
+    memory_gib, what the driver reports, tells cards apart; a card with another size has a label that is not known.
+    """
+    whole, profile = _unsliced(name)
+    said = _take_apart(whole)
+    if memory_gib is None and _is_unclear(name):
+        return None
+    gpu = _choose(said, _named(said), None if profile is not None else memory_gib)
+    if gpu is None or (profile is None and memory_gib is not None and not _is_near(gpu.memory_gib, memory_gib)):
+        return None
+    return next((one for one in labels(name) if one.startswith(gpu.product)), None)
+
+
+def sizes(product: str) -> tuple[float, ...]:
+    """GiB of all cards that have this label."""
+    return tuple(gpu.memory_gib for gpu in GPUS if gpu.product == product)
 
 
 def from_label_mib(product: str, mib: float) -> Device:
@@ -136,11 +170,43 @@ def _entries() -> Iterable[tuple[_Name, GPU]]:
 _ENTRIES = tuple(_entries())
 
 
+def _is_unclear(name: str) -> bool:
+    """Whether it is a name of cards with different memory, and of no one of them alone."""
+    whole, profile = _unsliced(name)
+    said = _take_apart(whole)
+    if find(name) is not None or profile is not None or _alone(said):
+        return False
+    known = [gpu.memory_gib for gpu in _best(said, _named(said))]
+    return bool(known) and not _is_near(max(known), min(known))
+
+
+def _is_near(one: float, other: float) -> bool:
+    return max(one, other) <= _SAME_SIZE * min(one, other)
+
+
+_SAME_SIZE = 1.02
+
+
+def _alone(said: _Name) -> list[tuple[_Name, GPU]]:
+    """The cards that have just this name: by their label, else by what people write for it."""
+    exact = [(entry, gpu) for entry, gpu in _named(said) if (entry.variant, entry.gb) == (said.variant, said.gb)]
+    return [(entry, gpu) for entry, gpu in exact if entry == _take_apart(gpu.product)] or exact
+
+
+def _named(said: _Name) -> list[tuple[_Name, GPU]]:
+    found = [(entry, gpu) for entry, gpu in _ENTRIES if entry.core == said.core and _may_be(entry, said)]
+    return found if said.gb is None else _of_size(found, said.gb)
+
+
+def _has_words(entry: _Name, said: _Name) -> bool:
+    return all(any(own.startswith(word) for own in entry.variant) for word in said.variant)
+
+
 def _lenient(name: str, memory_gib: float | None) -> GPU | None:
     whole, profile = _unsliced(name)
     said = _take_apart(whole)
     found = [(entry, gpu) for entry, gpu in _ENTRIES if entry.core == said.core and _may_be(entry, said)]
-    sized = found if said.gb is None else _of_size(found, said.gb)
+    sized = _named(said)
     if not sized and memory_gib is None:
         return None
     gpu = _choose(said, sized or found, None if profile is not None else memory_gib)
@@ -152,13 +218,18 @@ def _may_be(entry: _Name, said: _Name) -> bool:
 
 
 def _choose(said: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | None) -> GPU | None:
-    if not found:
+    best = _best(said, found)
+    if not best:
         return None
-    alike = [sum(any(own.startswith(word) for own in entry.variant) for word in said.variant) for entry, _ in found]
-    best = [gpu for (_, gpu), score in zip(found, alike, strict=True) if score == max(alike)]
     if memory_gib is None:
-        return min(best, key=lambda gpu: gpu.memory_gib)
+        return min([gpu for _, gpu in _alone(said)] or best, key=lambda gpu: gpu.memory_gib)
     return min(best, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
+
+
+def _best(said: _Name, found: list[tuple[_Name, GPU]]) -> list[GPU]:
+    """Those that have most of the words that tell variants apart."""
+    alike = [sum(any(own.startswith(word) for own in entry.variant) for word in said.variant) for entry, _ in found]
+    return [gpu for (_, gpu), score in zip(found, alike, strict=True) if score == max(alike)]
 
 
 def _of_size(found: list[tuple[_Name, GPU]], gb: float) -> list[tuple[_Name, GPU]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.cluster import ClusterGPUs, Offer, offers
-from llmservice_operator.planner.plan import Device, Fit, Plan
+from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy
 
 Json = Mapping[str, Any]
 PlanFor = Callable[[Device | None], Plan]
@@ -63,6 +63,8 @@ def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     all that are there. Without a word about the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
     there = offers(cluster, wish.tolerations)
+    if nicknames := _nicknames(wish, cluster):
+        return _without(nicknames, wish, cluster, plan_for)
     others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= wish.gpus)
     planned = [(device, plan_for(device)) for device in _candidates(wish, there)]
     for verdict in (Fit.FITS, Fit.TIGHT):
@@ -80,6 +82,54 @@ def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     if too_few := _too_few(wish, there, plan_for):
         return too_few
     return Pick(_unknown_gpu(wish, cluster, there, plan_for(None)), others=others)
+
+
+def _nicknames(wish: Wish, cluster: ClusterGPUs) -> tuple[str, ...]:
+    """Products that are no value of the node label, but what people write for one; none while nodes are not seen."""
+    seen = {group.product for group in cluster.groups}
+    if cluster.missing_right is not None:
+        return ()
+    return tuple(product for product in wish.products if product not in seen and gpus.labels(product))
+
+
+def _without(nicknames: Sequence[str], wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+    """The choice among the other products; where there is none, what to write instead."""
+    others = tuple(product for product in wish.products if product not in nicknames)
+    said = " ".join(_written(nickname, cluster) for nickname in nicknames)
+    if others:
+        choice = pick(replace(wish, products=others), cluster, plan_for)
+        left_out = f"{', '.join(nicknames)} is left out: it is no value of the node label."
+        return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {left_out}"))
+    reason = (
+        f"spec.accelerator.product: {said} A node with such a value of its own needs no change: it is taken as soon as "
+        "the operator sees one."
+    )
+    labels = dict.fromkeys(label for nickname in nicknames for label in gpus.labels(nickname))
+    remedies = tuple(_with_label(label, plan_for) for label in labels)
+    fitting = tuple(remedy for remedy in remedies if remedy.verdict in (Fit.FITS, Fit.TIGHT))
+    refused = Plan(Fit.DOES_NOT_FIT, reason, gpu=nicknames[0], gpus=wish.gpus, remedies=fitting)
+    return Pick(refused, is_short=True)
+
+
+def _written(nickname: str, cluster: ClusterGPUs) -> str:
+    """What to write for a nickname, what this cluster has first."""
+    labels = gpus.labels(nickname)
+    seen = {group.product for group in cluster.groups}
+    here = [label for label in labels if label in seen]
+    choice = f"{', '.join(here)}, which this cluster has" if here else ", ".join(labels)
+    return f"{nickname} is no value of the node label: write {choice}."
+
+
+def _with_label(label: str, plan_for: PlanFor) -> Remedy:
+    plan = plan_for(gpus.device(label))
+    return Remedy(
+        change=f"set spec.accelerator.product to [{label}]",
+        patch=(("accelerator.product", (label,)),),
+        gpu=label,
+        verdict=plan.verdict,
+        max_model_len=plan.max_model_len,
+        kv_cache_tokens=plan.kv_cache_tokens,
+    )
 
 
 def _candidates(wish: Wish, there: Sequence[Offer]) -> Iterator[Device]:
@@ -115,8 +165,14 @@ def _required(device: Device, wish: Wish, there: Sequence[Offer]) -> str | None:
 
 def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
+    seen = {offer.product for offer in there}
     if cluster.missing_right is not None:
         note = f"Nodes were not looked at: the operator has no right to {cluster.missing_right}."
+        if plan.gpu is not None and (labels := gpus.labels(plan.gpu)):
+            note += f" {plan.gpu} is usually no value of the node label: no pod starts unless a node has {plan.gpu}."
+            note += f" Else write {', '.join(labels)}."
+    elif plan.gpu in wish.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
+        note = f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label."
     elif plan.gpu in wish.products and (most := _most(there, plan.gpu)) < wish.gpus:
         note = f"No node has {f'{wish.gpus} of ' if most else ''}{plan.gpu} now."
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR, START_SECONDS
+from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, API_KEYS_FILE, CHAT_TEMPLATE_DIR, START_SECONDS
+from llmservice_runtime.fetch.credentials import is_credential
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
@@ -104,6 +105,8 @@ def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING)
         fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
         context_extension=None if extension is None else extension.argument,
         adapters_file=f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if llm.spec.is_lora_on else None,
+        api_keys_file=None if llm.spec.endpoint.api_key_secret_ref is None else API_KEYS_FILE,
+        keep_variable=tuple(variable["name"] for variable in llm.spec.runtime.env if is_credential(variable["name"])),
     )
 
 

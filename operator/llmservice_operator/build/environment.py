@@ -140,10 +140,7 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
 
 
 def _secrets(llm: LLMService) -> list[EnvVar]:
-    variables = _hub_secrets(llm)
-    if llm.spec.endpoint.api_key_secret_ref is not None:
-        variables.append(_from_secret(contract.API_KEY_ENV, llm.spec.endpoint.api_key_secret_ref))
-    return variables + _bucket_secrets(llm)
+    return _hub_secrets(llm) + _bucket_secrets(llm)
 
 
 def _hub_secrets(llm: LLMService) -> list[EnvVar]:

@@ -70,6 +70,12 @@ class StateServer:
             listener.setblocking(False)
             loop.add_reader(listener, self._accept, listener)
 
+    async def __aenter__(self) -> StateServer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End everything."""
         for listener in self._listeners:

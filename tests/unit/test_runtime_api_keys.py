@@ -234,8 +234,8 @@ def test_the_pods_own_requests_need_none(guarded: Callable[[], DrainMiddleware],
 def test_a_websocket_asks_for_one_too(guarded: Callable[[], DrainMiddleware], path: str) -> None:
     middleware = guarded()
     assert ask(middleware, path, kind="websocket", headers=[]) == [{"type": "websocket.close", "code": 1008}]
-    able = {"kind": "websocket", "headers": [], "extensions": {"websocket.http.response": {}}}
-    refused = ask(middleware, path, **able)
+    able: dict[str, Any] = {"headers": [], "extensions": {"websocket.http.response": {}}}
+    refused = ask(middleware, path, kind="websocket", **able)
     assert [message["type"] for message in refused] == ["websocket.http.response.start", "websocket.http.response.body"]
     assert refused[0]["status"] == 401
     let_in = ask(middleware, path, kind="websocket", headers=[(b"authorization", b"Bearer new")])

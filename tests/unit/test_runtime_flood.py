@@ -37,14 +37,15 @@ asyncio.run(main())
 FLOOD = """
 import select, socket, sys
 
-port, source, idle = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+address, port, source, idle = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 held, told = [], False
 
 def connect():
     one = socket.socket()
-    one.bind((source, 0))
+    if source:
+        one.bind((source, 0))
     one.settimeout(1)
-    one.connect(("127.0.0.1", port))
+    one.connect((address, port))
     return one
 
 while not select.select([sys.stdin], [], [], 0)[0]:
@@ -79,7 +80,8 @@ def quiet_port() -> int:
 @contextmanager
 def flood(port: int, source: str) -> Iterator[None]:
     """Two at once."""
-    with running(FLOOD, port, source, IDLE), running(FLOOD, port, source, IDLE):
+    flooding = (FLOOD, "127.0.0.1", port, source, IDLE)
+    with running(*flooding), running(*flooding):
         yield
 
 

@@ -9,6 +9,7 @@ from llmservice_runtime.fetch.credentials import is_credential
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
+from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -66,6 +67,7 @@ def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
         reasoning_parser=generation.reasoning_parser,
         seed=generation.seed,
         generation_defaults=GenerationDefaults(**dict(generation.defaults)),
+        allowed_media_domains=_media_domains(spec),
         sleep_mode=spec.runtime.sleep_mode,
         gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
         extra_args=spec.runtime.extra_args,
@@ -89,6 +91,11 @@ def _lora(spec: LLMServiceSpec) -> LoRA | None:
     if not spec.is_lora_on:
         return None
     return LoRA() if spec.lora is None else LoRA(**dict(spec.lora))
+
+
+def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
+    domains = spec.multimodal.allowed_media_domains
+    return None if ANY_DOMAIN in domains else domains
 
 
 def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> ServeOptions:

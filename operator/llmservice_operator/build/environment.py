@@ -120,7 +120,11 @@ def _buckets(s3: S3) -> dict[str, str]:
 
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
     # vLLM gives up on its engine after 600 s by itself; the supervisor keeps the start budget and says why.
-    variables = {"VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS)}
+    variables = {
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
+        # A host that may be asked for media could send the pod to one that may not.
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    }
     if llm.spec.is_lora_on:
         # The supervisor loads adapters through vLLM's own API; its middleware closes that to everybody else.
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"

@@ -101,6 +101,10 @@ def main(arguments: Sequence[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     ours, flags = arguments[:split], tuple(arguments[split + 1 :])
     namespace = parser().parse_args(ours)
+    if namespace.command in ("serve", "fetch"):
+        from llmservice_runtime.processes import hide_environment
+
+        hide_environment()
     # Imported where needed: the supervisor's memory counts.
     if namespace.command == "install":
         from llmservice_runtime.install import install

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,17 @@ from llmservice_runtime.surroundings import Surroundings
 
 
 def adapters(
-    options: ServeOptions, flags: Flags, around: Surroundings, reaper: Reaper, say: Callable[[str], None]
+    options: ServeOptions,
+    flags: Flags,
+    headers: Mapping[str, str],
+    around: Surroundings,
+    reaper: Reaper,
+    say: Callable[[str], None],
 ) -> Adapters:
     """The adapters of a server."""
     return Adapters(
         None if options.adapters_file is None else Path(options.adapters_file),
-        Loras(flags.port, flags.authorization(around.environment)),
+        Loras(flags.port, headers),
         Source(around, reaper, Path(options.drain_file).parent / "adapters").prepare,
         max_rank=flags.max_lora_rank,
         base=lambda: read_config(Path(flags.model)),

@@ -9,12 +9,12 @@ from llmservice_runtime.contract import LIVE_PATH, METRICS_PATH, READY_PATH, STA
 from llmservice_runtime.state_server import Reply
 
 
-def answer(path: str, state: State, slots: Sequence[int]) -> Reply:
+def answer(path: str, state: State, slots: Sequence[int], keys: int | None = None) -> Reply:
     """A probe's status says it all; its text is for people."""
     if path == STATE_PATH:
         return Reply(200, state.to_json(), "application/json")
     if path == METRICS_PATH:
-        return Reply(200, metrics.exposition(state, slots), metrics.CONTENT_TYPE)
+        return Reply(200, metrics.exposition(metrics.Seen(state, slots, keys)), metrics.CONTENT_TYPE)
     conditions = {STARTUP_PATH: state.started, READY_PATH: state.ready, LIVE_PATH: True}
     if path not in conditions:
         return Reply(404, "not found\n")

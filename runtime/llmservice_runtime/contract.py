@@ -48,15 +48,24 @@ ADAPTER_SOURCES_DIR = "/llmservice/adapter-sources"
 # The mounted ConfigMap that says which adapters are to be served.
 ADAPTERS_DIR = "/llmservice/adapters"
 ADAPTERS_KEY = "adapters.json"
+# The mounted Secret with the clients' keys.
+API_KEYS_DIR = "/llmservice/api-keys"
+API_KEYS_FILE = f"{API_KEYS_DIR}/keys"
+# By which vLLM's middleware knows requests from inside the pod.
+POD_TOKEN_FILE = f"{RUN_DIR}/token"
+POD_TOKEN_HEADER = "X-LLMService-Token"
 CHAT_TEMPLATE_DIR = "/llmservice/chat-template"
 SHM_DIR = "/dev/shm"
 TERMINATION_LOG = "/dev/termination-log"
 
 # Paths of vLLM's that neither count as work nor are refused while draining.
 EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load"})
+# Those of them for which nobody has to show a key: health and metrics. They tell nothing of what is asked of the model.
+KEYLESS_PATHS = frozenset({"/health", "/metrics", "/ping"})
 
 # Environment variables that the supervisor and the middleware read (the rest is vLLM's own).
 DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"
+API_KEYS_FILE_ENV = "LLMSERVICE_API_KEYS_FILE"
 # For who knows better than the plan, in spec.runtime.env: seconds.
 START_SECONDS_ENV = "LLMSERVICE_START_SECONDS"
 STALL_SECONDS_ENV = "LLMSERVICE_STALL_SECONDS"
@@ -149,6 +158,7 @@ class FailureReason(StrEnum):
     MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
     STORAGE_FULL = "StorageFull"
     SHARED_MEMORY_TOO_SMALL = "SharedMemoryTooSmall"
+    API_KEY_UNUSABLE = "APIKeyUnusable"
     VERSION_MISMATCH = "VersionMismatch"
     ENGINE_MISSING = "EngineMissing"
     START_TIMEOUT = "StartTimeout"

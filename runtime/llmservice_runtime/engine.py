@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_runtime import contract
+from llmservice_runtime.fetch import credentials
 from llmservice_runtime.flag_table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child
@@ -25,8 +26,11 @@ def command() -> tuple[str, ...]:
     return (sys.executable, "-u", *ENTRY)
 
 
-def environment(options: ServeOptions, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What vLLM gets beside the container's own variables; those win where they say the same thing."""
+def environment(options: ServeOptions, flags: Flags, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What vLLM gets beside the container's own variables; those win where they say the same thing.
+
+    Credentials were for fetching, and stay behind. Code of the model's own may fetch more from the hub.
+    """
     fetches = bool(options.fetch or options.adapters_file)
     defaults = {
         # vLLM gives up on its engine after 600 s; the start budget is the supervisor's affair.
@@ -41,7 +45,16 @@ def environment(options: ServeOptions, inherited: Mapping[str, str]) -> dict[str
         # What vLLM loads has been fetched for it; it would only wait for a hub that cannot be reached.
         **({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if fetches else {}),
     }
-    return {**defaults, **inherited, contract.DRAIN_FILE_ENV: options.drain_file}
+    told = {**defaults, **inherited}
+    told = credentials.without(told, options.keep_variable, hub=needs_hub(flags, told))
+    told |= {contract.DRAIN_FILE_ENV: options.drain_file, contract.API_KEYS_FILE_ENV: options.api_keys_file or ""}
+    return told
+
+
+def needs_hub(flags: Flags, variables: Mapping[str, str]) -> bool:
+    """Whether vLLM itself may fetch something: code of other repositories that the model's own code names."""
+    is_offline = variables.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return flags.trust_remote_code and not is_offline
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,7 @@ class Flags:
     port: int = contract.HTTP_PORT
     api_key: str | None = None
     revision: str | None = None
+    trust_remote_code: bool = False
     dtype: str = "auto"
     quantization: str | None = None
     max_model_len: int | None = None
@@ -104,6 +118,7 @@ def read_flags(args: Sequence[str]) -> Flags:
         port=number("--port", contract.HTTP_PORT),
         api_key=last("--api-key"),
         revision=last("--revision"),
+        trust_remote_code="--trust-remote-code" in values,
         dtype=last("--dtype") or "auto",
         quantization=last("--quantization"),
         max_model_len=length if length > 0 else None,

@@ -87,6 +87,17 @@ def _served_names(options: EngineOptions) -> tuple[str, ...]:
     return ("--served-model-name", *options.served_names) if options.served_names else ()
 
 
+# No host: vLLM compares names in lower case. An empty list would allow all of them, and this says what to do.
+NO_MEDIA_DOMAIN = "spec.multimodal.allowedMediaDomains"
+
+
+def _media_domains(options: EngineOptions) -> tuple[str, ...]:
+    """vLLM's own default is to fetch whatever a client names."""
+    if options.allowed_media_domains is None:
+        return ()
+    return ("--allowed-media-domains", *(options.allowed_media_domains or (NO_MEDIA_DOMAIN,)))
+
+
 def _offloading_size(options: EngineOptions) -> str | None:
     """GiB, as short as it can be written."""
     gib = options.kv_offloading_gib
@@ -170,6 +181,7 @@ _ROWS: tuple[_Row, ...] = (
     _value("--reasoning-parser", "spec.generation.reasoningParser", lambda o: o.reasoning_parser),
     _value("--seed", "spec.generation.seed", lambda o: o.seed or None),
     _json("--override-generation-config", "spec.generation.defaults", _generation_defaults),
+    _Row("--allowed-media-domains", "spec.multimodal.allowedMediaDomains", _media_domains),
     _switch("--enable-sleep-mode", "spec.runtime.sleepMode", lambda o: o.sleep_mode or None),
     _value("--gpu-memory-utilization", "spec.accelerator.gpuMemoryUtilization", lambda o: o.gpu_memory_utilization),
 )
@@ -209,6 +221,7 @@ OPERATOR_OWNED: Mapping[str, str] = MappingProxyType(
         "--host": "the Service and the supervisor find vLLM at the host that the operator sets",
         "--port": "the Service and the probes rely on the operator's port; spec.endpoint.port is the Service's",
         "--uds": "the Service reaches vLLM over TCP",
+        "--allowed-local-media-path": "clients could have files of the pod read; send media within the request",
         "--grpc": "the Service serves the HTTP API",
         "--config": "a file could say anything that fields and checks cover; write its entries as fields or extraArgs",
         "--middleware": "draining is done by the operator's middleware",

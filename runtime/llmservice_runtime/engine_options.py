@@ -91,6 +91,8 @@ class EngineOptions:
     reasoning_parser: str | None = None
     seed: int | None = None
     generation_defaults: GenerationDefaults = GenerationDefaults()
+    allowed_media_domains: tuple[str, ...] | None = None
+    """Hosts that media are fetched from; empty: none, None: any."""
     sleep_mode: bool = False
     gpu_memory_utilization: float | None = None
     host: str = "0.0.0.0"

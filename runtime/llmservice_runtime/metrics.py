@@ -17,10 +17,11 @@ Samples = Iterator[tuple[Mapping[str, str], float]]
 
 @dataclass(frozen=True)
 class Seen:
-    """What the figures are made of: the state, and the counts of the page that vLLM's middleware writes."""
+    """What the figures are made of: the state, the counts that vLLM's middleware keeps, and how many keys there are."""
 
     state: State
     slots: Sequence[int]
+    keys: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,16 @@ METRICS: tuple[Metric, ...] = (
         "llmservice_server_requests_refused_total", "counter", (), "Requests that were refused while draining.",
         lambda seen: _one(seen.slots[board.REFUSED]),
     ),
+    Metric(
+        "llmservice_server_api_keys", "gauge", (),
+        "API keys that clients may show; 0 lets nobody in. Absent without spec.endpoint.apiKeySecretRef.",
+        lambda seen: _one(seen.keys),
+    ),
 )  # fmt: skip
 
 
-def exposition(state: State, slots: Sequence[int]) -> str:
+def exposition(seen: Seen) -> str:
     """What METRICS_PATH answers, in Prometheus' text format."""
-    seen = Seen(state, slots)
     lines = []
     for metric in METRICS:
         lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}"]

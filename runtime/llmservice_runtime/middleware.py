@@ -1,12 +1,15 @@
-"""Runs in vLLM's own process (--middleware): nothing but counting until the server drains.
+"""Runs in vLLM's own process (--middleware): who may ask, and nothing but counting until the server drains.
+
+Where keys are asked for, every path needs one but health and metrics: vLLM's own check covers four prefixes, reads one
+key once, and is off.
 
 Draining, as the supervisor sets it on the board: CLOSING has responses carry `Connection: close`, so that pooled
 connections come back through the Service. REFUSING answers new connections 503 with Retry-After, since vLLM itself
 would answer them 200 with an aborted, empty completion; a connection that was there before is served once more, for
 nobody has told its client yet. STOPPING refuses every request, for vLLM is about to be told.
 
-Endpoints that manage the server are closed to everyone outside of the pod: whoever may send a prompt may not choose
-files to be loaded, run code in the workers or put the model to sleep.
+Endpoints that manage the server are closed to whoever does not show the pod's own token: who may send a prompt may not
+choose files to be loaded, run code in the workers or put the model to sleep. The token stands for a key, too.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from llmservice_runtime import pod_token
+from llmservice_runtime.api_keys import KeyFile
 from llmservice_runtime.board import (
     ARRIVED,
     ATTACHED,
@@ -33,7 +38,14 @@ from llmservice_runtime.board import (
     Board,
     peers_file,
 )
-from llmservice_runtime.contract import DRAIN_FILE_ENV, EXEMPT_PATHS
+from llmservice_runtime.contract import (
+    API_KEYS_FILE_ENV,
+    DRAIN_FILE_ENV,
+    EXEMPT_PATHS,
+    KEYLESS_PATHS,
+    POD_TOKEN_FILE,
+    POD_TOKEN_HEADER,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -54,12 +66,10 @@ DEV_PATHS = (
 ADMIN_PATHS = ("/start_profile", "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance")
 CLOSED_PATHS = (*ADAPTER_PATHS, *DEV_PATHS, *ADMIN_PATHS)
 RETRY_AFTER = b"1"
-# Not all of 127.0.0.0/8: a service mesh hands its clients' requests over from 127.0.0.6.
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
-_FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"x-envoy-", b"via")
-
+_KINDS = {401: "invalid_api_key", 403: "forbidden", 503: "service_unavailable"}
 
 Client = tuple[str, int]
+Headers = list[tuple[bytes, bytes]]
 
 
 class DrainMiddleware:
@@ -75,20 +85,50 @@ class DrainMiddleware:
         self._known: set[Client] | None = None
         self._untold: set[Client] = set()
         self._slots[ATTACHED] = 1
+        keys = os.environ.get(API_KEYS_FILE_ENV)
+        self._keys = KeyFile(keys) if keys else None
+        self._token = pod_token.read(path) if path else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._session(scope, receive, send)
-        elif scope["type"] != "http" or scope["path"] in EXEMPT_PATHS:
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif _path(scope).startswith(CLOSED_PATHS) and not _is_from_the_pod(scope):
-            await _refuse(send, 403, _why_closed(_path(scope)))
+        elif status := self._forbids(scope):
+            await self._forbid(scope, receive, send, status)
+        elif kind == "websocket":
+            await self._session(scope, receive, send)
+        elif routed(scope) in EXEMPT_PATHS:
+            await self._app(scope, receive, send)
         elif self._refuses(_client(scope)):
             self._slots[REFUSED] += 1
             await _read_whole(receive)
             await _refuse(send, 503, "This replica is being replaced; please try again.")
         else:
             await self._counted(scope, receive, send)
+
+    def _forbids(self, scope: Scope) -> int:
+        """The status by which a request is turned away for who sent it; 0 where it is not."""
+        path = routed(scope)
+        is_closed = path.startswith(CLOSED_PATHS)
+        if not is_closed and (self._keys is None or (path in KEYLESS_PATHS and scope["type"] == "http")):
+            return 0
+        headers: Headers = scope.get("headers") or []
+        if pod_token.shows(headers, self._token):
+            return 0
+        if self._keys is not None and not self._keys.accepts(_header(headers, b"authorization")):
+            # What a browser asks beforehand carries no key, and vLLM's CORS middleware answers it by itself.
+            return 0 if _is_preflight(scope, headers) else 401
+        return 403 if is_closed else 0
+
+    async def _forbid(self, scope: Scope, receive: Receive, send: Send, status: int) -> None:
+        text = "Incorrect API key provided." if status == 401 else _why_closed(routed(scope))
+        more: Headers = [(b"www-authenticate", b"Bearer")] if status == 401 else []
+        if scope["type"] == "websocket":
+            await _refuse_session(scope, receive, send, status, text, more)
+        else:
+            # The connection stays: one that is closed with a body unread is reset, and the answer lost with it. The
+            # server throws the rest of the body away.
+            await _refuse(send, status, text, more, close=self._slots[LEVEL] != OPEN)
 
     def _refuses(self, client: Client | None) -> bool:
         level = self._slots[LEVEL]
@@ -176,27 +216,32 @@ class _Request:
             self._slots[AWAITING] -= 1
 
 
-def _path(scope: Scope) -> str:
-    """As vLLM's routes see it, behind its --root-path."""
+def routed(scope: Scope) -> str:
+    """The path as vLLM's routes see it, behind its --root-path: starlette.routing.get_route_path."""
     path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path") or "")
+    root: str = scope.get("root_path") or ""
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
 
-def _is_from_the_pod(scope: Scope) -> bool:
-    """Straight from the supervisor, or from kubectl port-forward.
+def _header(headers: Headers, wanted: bytes) -> bytes | None:
+    return next((value for name, value in headers if name.lower() == wanted), None)
 
-    uvicorn takes the client's address from X-Forwarded-For where FORWARDED_ALLOW_IPS tells it to, and a proxy in the
-    pod is on loopback itself: what was forwarded is from outside, whoever it says that it is from.
-    """
-    client = scope.get("client")
-    is_forwarded = any(name.lower().startswith(_FORWARDED) for name, _ in scope.get("headers") or ())
-    return client is not None and client[0] in _LOOPBACK and not is_forwarded
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    """As Starlette's CORS middleware tells it."""
+    is_asked = (
+        _header(headers, b"origin") is not None and _header(headers, b"access-control-request-method") is not None
+    )
+    return is_asked and scope["type"] == "http" and scope["method"] == "OPTIONS"
 
 
 def _why_closed(path: str) -> str:
     if path.startswith(ADAPTER_PATHS):
         return "Adapters are set in spec.adapters of the LLMService."
-    return "This endpoint is open inside of the pod only: use kubectl port-forward."
+    return (
+        f"This endpoint is closed to clients. Send the header {POD_TOKEN_HEADER} with the content of {POD_TOKEN_FILE} "
+        "in the pod."
+    )
 
 
 def _client(scope: Scope) -> Client | None:
@@ -226,16 +271,24 @@ async def _read_whole(receive: Receive) -> None:
         pass
 
 
-async def _refuse(send: Send, status: int, text: str) -> None:
-    """An error in the OpenAI shape, on a connection that ends with it."""
-    kind = "service_unavailable" if status == 503 else "forbidden"
-    body = f'{{"error":{{"message":"{text}","type":"{kind}","code":{status}}}}}'.encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
+async def _refuse_session(scope: Scope, receive: Receive, send: Send, status: int, text: str, more: Headers) -> None:
+    """An answer to the request for a websocket; a server that cannot send one closes, which clients see as 403."""
+    await receive()
+    if "websocket.http.response" in (scope.get("extensions") or {}):
+        await _refuse(send, status, text, more, close=False, kind="websocket.http")
+    else:
+        await send({"type": "websocket.close", "code": 1008})
+
+
+async def _refuse(
+    send: Send, status: int, text: str, more: Headers | None = None, *, close: bool = True, kind: str = "http"
+) -> None:
+    """An error in the OpenAI shape; with `close` on a connection that ends with it."""
+    body = f'{{"error":{{"message":"{text}","type":"{_KINDS[status]}","code":{status}}}}}'.encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *(more or ())]
+    if close:
+        headers.append((b"connection", b"close"))
     if status == 503:
         headers.append((b"retry-after", RETRY_AFTER))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": f"{kind}.response.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.response.body", "body": body})

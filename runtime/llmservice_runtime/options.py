@@ -33,6 +33,10 @@ class ServeOptions:
     """METHOD:FACTOR[:ORIGINAL]; what vLLM needs for it follows from the model's config.json."""
     adapters_file: str | None = None
     """The mounted list of LoRA adapters; None while LoRA is off."""
+    api_keys_file: str | None = None
+    """The clients' keys, one a line; None: nobody is asked for one."""
+    keep_variable: tuple[str, ...] = ()
+    """Credentials that vLLM gets to see, since spec.runtime.env gives them to it."""
 
     def to_args(self) -> tuple[str, ...]:
         """The options that differ from their defaults, in a fixed order."""
@@ -90,6 +94,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="stretch the model's context")
     parser.add_argument("--adapters-file", help="the list of LoRA adapters to keep loaded")
+    parser.add_argument(
+        "--api-keys-file", help="the keys that clients may show, one a line; read again when it changes"
+    )
+    parser.add_argument(
+        "--keep-variable",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a credential that vLLM gets to see; others are for fetching only; repeatable",
+    )
 
 
 def parse_options(args: Sequence[str]) -> ServeOptions:
@@ -114,4 +128,5 @@ def seconds_of(environment: Mapping[str, str], name: str, default: float) -> flo
 def from_namespace(namespace: argparse.Namespace) -> ServeOptions:
     """The options among whatever else was parsed."""
     values = {f.name: getattr(namespace, f.name) for f in fields(ServeOptions)}
-    return ServeOptions(**values | {"fetch": tuple(namespace.fetch)})
+    repeated = {name: tuple(values[name]) for name in ("fetch", "keep_variable")}
+    return ServeOptions(**values | repeated)

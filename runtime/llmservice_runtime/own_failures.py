@@ -90,6 +90,16 @@ def engine_missing(error: OSError) -> Failure:
     )
 
 
+def api_key_unusable(why: str) -> Failure:
+    """Clients are to show a key, and none could, or none has to."""
+    return Failure(
+        FailureReason.API_KEY_UNUSABLE,
+        f"Clients cannot be asked for an API key: {why}.",
+        "Put the keys, one a line, into the Secret's key that spec.endpoint.apiKeySecretRef names. Where they are "
+        "there, spec.runtime.image must hold a vLLM of a supported version, which loads the operator's middleware.",
+    )
+
+
 def smoke_failed(error: object) -> Failure:
     """Healthy, and no use."""
     return Failure(

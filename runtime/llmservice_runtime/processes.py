@@ -11,7 +11,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def hide_environment() -> None:
+    """Keep /proc/PID/environ and the memory of this process from others of the same user: vLLM is one.
+
+    What is started from here can be looked at as ever.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

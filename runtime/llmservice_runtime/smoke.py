@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 
 from llmservice_runtime.engine import Flags
 from llmservice_runtime.loopback import Answer, ask
@@ -21,9 +21,8 @@ class SmokeFailed(Exception):
     """The engine did not answer its first request properly."""
 
 
-async def first_request(flags: Flags, *, timeout: float) -> str:
+async def first_request(flags: Flags, headers: Mapping[str, str], *, timeout: float) -> str:
     """The path that answered. SmokeFailed when none did; OSError when the connection broke."""
-    headers = flags.authorization(os.environ)
     for path, fields in _REQUESTS:
         body = json.dumps({"model": flags.model_names[0] if flags.model_names else "", **fields})
         answer = await ask(flags.port, path, method="POST", body=body, headers=headers, timeout=timeout)

@@ -26,11 +26,15 @@ from llmservice_runtime import (
     log_reader,
     model_checks,
     own_failures,
+    preflight_phase,
     smoke,
     start_watch,
     state_server,
+    watchdog,
 )
+from llmservice_runtime.access import Access
 from llmservice_runtime.contract import (
+    HF_TOKEN_ENV,
     START_CEILING_SECONDS,
     DrainReport,
     Failure,
@@ -48,7 +52,7 @@ from llmservice_runtime.processes import Child, Ended, Reaper
 from llmservice_runtime.serving_watch import ServingWatch
 from llmservice_runtime.starting import Start, with_environment
 from llmservice_runtime.surroundings import Surroundings
-from llmservice_runtime.waiting import end, failure_of, first, read_all
+from llmservice_runtime.waiting import end, failure_of, first
 
 T = TypeVar("T")
 
@@ -95,7 +99,9 @@ class Supervisor:
         self._serving = ServingWatch(options, around, slots, port)
         self._draining = Drain(slots, options, port, around.pace, around.clock)
         self._log: log_reader.LogReader | None = None
-        self._adapters = adapter_source.adapters(options, self._flags, around, self._reaper, self._say)
+        self._access = Access(options, self._flags, around.environment, self._say)
+        headers = self._access.headers
+        self._adapters = adapter_source.adapters(options, self._flags, headers, around, self._reaper, self._say)
 
     async def run(self) -> int:
         """The whole life, and what to do about its end."""
@@ -103,7 +109,8 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_terminate, number)
         server = await state_server.serve(self._options.state_port, self.respond)
         try:
-            return await self._life()
+            with watchdog.watching(self._loop, self._pace.stuck_seconds):
+                return await self._life()
         except _Terminated:
             self._say("stopped before it served")
             return 0
@@ -134,26 +141,18 @@ class Supervisor:
 
     async def _check(self) -> None:
         """The preflight, in a process of its own that is gone before vLLM starts: it may import torch."""
+        self._access.look()
+        if failure := self._access.failure():
+            raise _Failed(failure)
         command = (*self._around.preflight, *self._options.to_args(), "--", *self._args)
         child = self._reaper.start(command, self._around.environment, merge_stderr=False)
         try:
-            output = await self._unless_terminated(self._output_of(child))
+            work = preflight_phase.failure_of(child, self._pace.preflight_seconds, self._say)
+            failure = await self._unless_terminated(work)
         finally:
             child.kill_group()
-        if failure := Failure.from_json(output.strip().rpartition("\n")[2]):
+        if failure:
             raise _Failed(failure)
-
-    async def _output_of(self, child: Child) -> str:
-        """What the preflight printed. One that breaks keeps no good server from starting: vLLM has the last word."""
-        try:
-            output = await asyncio.wait_for(read_all(child.output), self._pace.preflight_seconds)
-            ended = await asyncio.wait_for(child.ended, self._pace.preflight_seconds)
-        except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
-            self._say("the preflight took too long; going on without it")
-            return ""
-        if ended.code != 0:
-            self._say(f"the preflight ended with {ended}; going on without it")
-        return output
 
     async def _fetch(self) -> None:
         """What the flags name and is not there, in a process of its own. The start budget begins afterwards."""
@@ -182,7 +181,9 @@ class Supervisor:
 
     def _start(self) -> Child:
         self._enter(Phase.LOADING, "starting vLLM")
-        environment = engine.environment(self._options, self._around.environment)
+        environment = engine.environment(self._options, self._flags, self._around.environment)
+        if HF_TOKEN_ENV in environment:
+            self._say("vLLM gets HF_TOKEN: spec.model.trustRemoteCode lets the model's own code fetch from the hub")
         try:
             child = self._reaper.start((*self._around.command, *self._args), environment, merge_stderr=True)
         except OSError as error:
@@ -231,11 +232,15 @@ class Supervisor:
     async def _until_answering(self, child: Child) -> None:
         self._enter(Phase.SMOKE, "sending a first request")
         try:
-            path = await self._while_it_moves(child, smoke.first_request(self._flags, timeout=START_CEILING_SECONDS))
+            request = smoke.first_request(self._flags, self._access.headers, timeout=START_CEILING_SECONDS)
+            path = await self._while_it_moves(child, request)
+            unguarded = await self._beside(child, self._access.unguarded(self._flags.port))
         except (OSError, smoke.SmokeFailed) as error:
             # An engine that dies of its first request takes a moment to end, and then its own words count.
             await self._beside(child, asyncio.sleep(self._pace.stop_serving_seconds))
             raise await self._give_up(child, own_failures.smoke_failed(error)) from error
+        if unguarded:
+            raise await self._give_up(child, unguarded)
         seconds = self._starting.seconds
         measured = replace(self._state.measured, start_seconds=round(seconds, 1))
         self._state = self._starting.told(replace(self._state, started=True, measured=measured))
@@ -250,6 +255,7 @@ class Supervisor:
             self._state = replace(self._state, ready=not (self._state.hung or self._terminate.is_set()))
             try:
                 await self._beside(child, asyncio.sleep(self._pace.watch_seconds))
+                self._access.look()
                 verdict = await self._beside(child, self._serving.look())
             except _Terminated:
                 return
@@ -352,7 +358,7 @@ class Supervisor:
     def respond(self, path: str) -> state_server.Reply:
         """What the state's port answers."""
         state = self._adapters.tell(replace(self._state, phase_seconds=self._clock() - self._entered))
-        return answers.answer(path, state, self._board.slots)
+        return answers.answer(path, state, self._board.slots, self._access.keys)
 
     def _on_terminate(self, number: int) -> None:
         if self._terminate.is_set():

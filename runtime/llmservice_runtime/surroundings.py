@@ -28,6 +28,8 @@ class Pace:
     stop_loading_seconds: float = 2.0
     stop_serving_seconds: float = 8.0
     preflight_seconds: float = 300.0
+    stuck_seconds: float = 60.0
+    """Longer than anything keeps the supervisor's loop busy: it is then ended."""
 
 
 def _preflight() -> tuple[str, ...]:

@@ -52,6 +52,8 @@ SPELLINGS = (
     (["--seed", "7"], "spec.generation.seed"),
     (["--runner=pooling"], "spec.model.runner"),
     (["--override-generation-config.top_k=1"], "spec.generation.defaults"),
+    (["--allowed-media-domains", "a.example"], "spec.multimodal.allowedMediaDomains"),
+    (["--allowed-local-media-path=/mnt"], "belongs to the operator"),
     (["--host", "::"], "belongs to the operator"),
     (["--por=9000"], "belongs to the operator"),
     (["--config", "a.yaml"], "belongs to the operator"),
@@ -69,6 +71,12 @@ SPELLINGS = (
 
 
 def arguments() -> Iterator[Bad]:
+    yield Bad(
+        "media-any-and-some",
+        {"multimodal.allowedMediaDomains": ["*", "a.example"]},
+        "spec.multimodal.allowedMediaDomains",
+        ("every host", "remove"),
+    )
     at = "spec.runtime.extraArgs"
     for args, words in SPELLINGS:
         yield Bad(f"args {' '.join(args)}", {"runtime.extraArgs": args}, f"{at}[0]", (words,))

@@ -45,6 +45,9 @@ def structural() -> Iterator[Bad]:
     yield Bad(
         "level", {"compilation.optimizationLevel": 4}, "spec.compilation.optimizationLevel", ("Unsupported value",)
     )
+    for domain in ("https://a.example", "A.example", "a.example:443", "*.example", "a_b", ""):
+        at = "spec.multimodal.allowedMediaDomains[0]"
+        yield Bad(f"media-domain {domain}", {"multimodal.allowedMediaDomains": [domain]}, at, ("should",))
     yield Bad("parser", {"generation.toolCallParser": "a b"}, "spec.generation.toolCallParser", ("should match",))
     yield Bad("method", {"contextExtension": {"method": "ntk", "factor": 2}}, "spec.contextExtension.method", ("yarn",))
     yield Bad(

@@ -119,6 +119,9 @@ GOOD: tuple[Good, ...] = (
             }
         },
     ),
+    Good("media-of-nobody", {"multimodal.allowedMediaDomains": []}),
+    Good("media-of-some", {"multimodal.allowedMediaDomains": ["a.example", "10.0.0.7", "xn--bcher-kva.example"]}),
+    Good("media-of-anybody", {"multimodal.allowedMediaDomains": ["*"]}),
     Good("sleep", {"runtime.sleepMode": True}),
     Good("cpu-awake", {"accelerator.type": "cpu", "runtime.sleepMode": False}),
     Good("len-auto", {"batching.maxModelLen": "auto"}),

@@ -217,6 +217,13 @@ CASES: dict[str, Failing] = {
         '"nobody-made-it"',
         "reference",
         waits,
+        {"runtime": {"env": [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "nobody-made-it", "key": "k"}}}]}},
+    ),
+    "no-key-secret": Failing(
+        "VolumeUnavailable",
+        '"nobody-made-it"',
+        "spec.endpoint.apiKeySecretRef",
+        placed,
         {"endpoint": {"apiKeySecretRef": {"name": "nobody-made-it", "key": "key"}}},
     ),
     "no-image": Failing("ImageNotFound", "not found", "spec.runtime.image", waits, {"runtime": {"image": "{missing}"}}),

@@ -36,6 +36,8 @@ NO_RESTART: list[Json] = [
     {"compilation": {"enforceEager": False}},
     {"generation": {"defaults": {}}},
     {"adapters": []},
+    {"multimodal": {}},
+    {"multimodal": {"allowedMediaDomains": []}},
 ]
 
 
@@ -102,6 +104,8 @@ RESTART: list[Json] = [
     {"generation": {"toolCallParser": "hermes"}},
     {"generation": {"reasoningParser": "qwen3"}},
     {"generation": {"defaults": {"temperature": 0.5}}},
+    {"multimodal": {"allowedMediaDomains": ["a.example"]}},
+    {"multimodal": {"allowedMediaDomains": ["*"]}},
     {"batching": {"kvOffloadingSize": "1Gi"}},
     {"batching": {"maxNumQueuedTokens": 9}},
     {"runtime": {"sleepMode": True}},

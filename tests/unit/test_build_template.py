@@ -111,7 +111,8 @@ def test_probes_ask_the_supervisor_and_a_slow_start_is_no_failure() -> None:
     container = server(render())
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"http": 8000, "state": 8081}
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    assert "livenessProbe" not in container, "by its port others could have the model restarted"
+    for probe in ("startupProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == "state"
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == START_CEILING_SECONDS
@@ -251,7 +252,29 @@ def test_secrets_are_references() -> None:
         render(model={"uri": "hf://a/b", "tokenSecretRef": reference}, endpoint={"apiKeySecretRef": reference})
     )
     assert variables["HF_TOKEN"] == {"secretKeyRef": reference}
-    assert variables["VLLM_API_KEY"] == {"secretKeyRef": reference}
+    assert "VLLM_API_KEY" not in variables, "vLLM would refuse the keys that are rotated in"
+
+
+def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
+    template = render(endpoint={"apiKeySecretRef": {"name": "s", "key": "k"}})
+    secret = {"secretName": "s", "items": [{"key": "k", "path": "keys"}]}
+    assert volumes(template)["endpoint-keys"] == {"name": "endpoint-keys", "secret": secret}
+    mount = {"name": "endpoint-keys", "mountPath": "/llmservice/api-keys", "readOnly": True}
+    assert mounts(template)["endpoint-keys"] == mount
+    assert "--api-keys-file=/llmservice/api-keys/keys" in server(template)["args"]
+    assert "endpoint-keys" not in volumes(render())
+    assert not [text for text in server(render())["args"] if text.startswith("--api-keys-file")]
+
+
+def test_credentials_that_the_user_gives_to_the_container_stay() -> None:
+    given = [
+        {"name": "AWS_PROFILE", "value": "a"},
+        {"name": "AWS_REGION", "value": "b"},
+        {"name": "LEVEL", "value": "c"},
+    ]
+    arguments = server(render(runtime={"env": given}))["args"]
+    kept = [text for text in arguments if text.startswith("--keep-variable")]
+    assert kept == ["--keep-variable=AWS_PROFILE", "--keep-variable=AWS_REGION"]
 
 
 def test_the_network_around_comes_from_the_settings() -> None:

@@ -178,6 +178,7 @@ EVERYTHING = EngineOptions(
     reasoning_parser="a",
     seed=1,
     generation_defaults=GenerationDefaults(top_p=1),
+    allowed_media_domains=("a",),
     sleep_mode=True,
     gpu_memory_utilization=0.5,
 )

@@ -66,6 +66,23 @@ CASES: dict[str, tuple[Mapping[str, Any], tuple[Json, ...], dict[str, Report], s
         {},
         "VolumeUnavailable",
     ),
+    "keys in a Secret that is not there": (
+        pods.setting_up(),
+        (event("FailedMount", 'MountVolume.SetUp failed for volume "endpoint-keys" : secret "keys" not found'),),
+        {},
+        "VolumeUnavailable",
+    ),
+    "keys in a Secret that lacks them": (
+        pods.setting_up(),
+        (
+            event(
+                "FailedMount",
+                'MountVolume.SetUp failed for volume "endpoint-keys" : references non-existent secret key: api-key',
+            ),
+        ),
+        {},
+        "VolumeUnavailable",
+    ),
     "a mount that worked at last": (
         pods.setting_up(),
         (

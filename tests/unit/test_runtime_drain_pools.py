@@ -18,7 +18,7 @@ import httpx
 import pytest
 from llmservice_runtime import board, contract, peers
 from llmservice_runtime.contract import Phase
-from llmservice_runtime.engine import environment
+from llmservice_runtime.engine import Flags, environment
 from llmservice_runtime.options import ServeOptions
 
 from tests.unit.runtime_harness import QUICK, Server, supervised
@@ -217,9 +217,12 @@ def test_the_time_before_newcomers_are_refused_outlasts_common_pools() -> None:
 
 
 def test_vllm_keeps_idle_connections_longer_than_any_pool() -> None:
-    made = environment(ServeOptions(), {})
+    made = environment(ServeOptions(), Flags(), {})
     assert int(made["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) > 3600
-    assert environment(ServeOptions(), {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7"})["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "7"
+    assert (
+        environment(ServeOptions(), Flags(), {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7"})["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]
+        == "7"
+    )
 
 
 async def test_an_idle_connection_outlives_uvicorns_own_five_seconds(tmp_path: Path, clients: Clients) -> None:

@@ -52,7 +52,7 @@ class Served:
 async def open_target(options: argparse.Namespace) -> AsyncIterator[Target]:
     """By the flags of the command; nothing is sent to the server yet."""
     if options.url:
-        async with _direct(options.url, _api_key(options.api_key_env)) as target:
+        async with _direct(options.url, api_key(options.api_key_env)) as target:
             yield target
         return
     async with connect(options) as connection:
@@ -62,11 +62,12 @@ async def open_target(options: argparse.Namespace) -> AsyncIterator[Target]:
             yield target
 
 
-def _api_key(variable: str | None) -> str | None:
+def api_key(variable: str | None) -> str | None:
+    """The first of the keys in an environment variable: a Secret may hold several, one a line."""
     if variable is None:
         return None
-    if key := os.environ.get(variable):
-        return key
+    if lines := [line.strip() for line in os.environ.get(variable, "").splitlines() if line.strip()]:
+        return lines[0]
     raise CliError(f"the environment variable {variable} is empty or not set", f"export {variable}=KEY")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from random import Random
 
 import httpx
 
-from llmservice_cli.bench.target import Target, look
+from llmservice_cli.bench.target import Target, api_key, look
 from llmservice_cli.errors import CliError
 
 from .gathered import Gathered
@@ -52,7 +51,7 @@ async def opened(options: argparse.Namespace) -> AsyncIterator[Local]:
         httpx.URL(base)
     except httpx.InvalidURL as error:
         raise CliError(f"{options.url} is not a URL: {error}", "give one such as http://127.0.0.1:8000") from error
-    async with open_clients(base, _api_key(options.api_key_env)) as clients:
+    async with open_clients(base, api_key(options.api_key_env)) as clients:
         model = options.model
         if model is None:
             asked = Target(clients.fresh, base, "direct", "check the address, and that the server is up")
@@ -74,11 +73,3 @@ def steady_clock() -> Callable[[], float]:
     """Seconds since 1970 that never step back, whatever happens to the machine's time."""
     began, offset = time.monotonic(), time.time()
     return lambda: offset + time.monotonic() - began
-
-
-def _api_key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if lines := os.environ.get(variable, "").split():
-        return lines[0]  # a Secret may hold several, one a line
-    raise CliError(f"the environment variable {variable} is empty or not set", f"export {variable}=KEY")

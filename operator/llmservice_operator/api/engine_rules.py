@@ -225,6 +225,15 @@ LORA = (
     ),
 )
 
+MULTIMODAL = (
+    Rule(
+        "!has(self.allowedMediaDomains) || self.allowedMediaDomains.size() == 1 || "
+        "!self.allowedMediaDomains.exists(domain, domain == '*')",
+        '"*" stands for every host: remove the others, or remove it',
+        ".allowedMediaDomains",
+    ),
+)
+
 ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
     {
         "spec.precision": PRECISION,
@@ -234,6 +243,7 @@ ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "spec.contextExtension": CONTEXT_EXTENSION,
         "spec.speculativeDecoding": SPECULATION,
         "spec.lora": LORA,
+        "spec.multimodal": MULTIMODAL,
         "spec.accelerator": ACCELERATOR,
     }
 )

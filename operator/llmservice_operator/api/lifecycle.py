@@ -80,7 +80,8 @@ class Endpoint(ApiModel):
         le=65_535,
     )
     api_key_secret_ref: SecretKeyRef | None = knob(
-        description="Secret key with an API key; clients then send `Authorization: Bearer KEY`. It guards /v1, not "
-        "/metrics and /health. Several keys may be given one a line.",
+        description="Secret key with API keys, one a line; clients then send `Authorization: Bearer KEY` with one of "
+        "them. It guards every path but /health, /ping and /metrics. Changed keys hold within two minutes, without a "
+        "restart; without a usable key nobody is let in.",
         examples=[{"name": "llm-keys", "key": "api-key"}],
     )

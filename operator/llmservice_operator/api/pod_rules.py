@@ -10,7 +10,7 @@ from llmservice_operator.api.runtime import ENV_LENGTH, ENV_TOO_LONG
 
 OWN_VOLUMES = (
     *("runtime", "run", "home", "tmp", "cache", "models", "source", "draft", "adapters", "chat-template", "dshm"),
-    "ca-bundle",
+    *("ca-bundle", "endpoint-keys"),
 )
 OWN_VOLUME_PREFIX = "adapter-"
 OWN_CONTAINERS = (contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER)

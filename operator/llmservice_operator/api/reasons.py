@@ -99,6 +99,7 @@ class Reason(StrEnum):
     MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
     STORAGE_FULL = "StorageFull"
     SHARED_MEMORY_TOO_SMALL = "SharedMemoryTooSmall"
+    API_KEY_UNUSABLE = "APIKeyUnusable"
     VERSION_MISMATCH = "VersionMismatch"
     ENGINE_MISSING = "EngineMissing"
     START_TIMEOUT = "StartTimeout"

@@ -66,8 +66,8 @@ class Runtime(ApiModel):
     sleep_mode: bool = knob(
         False,
         description="Let the model be put to sleep and woken up (--enable-sleep-mode): its GPU memory is then free "
-        "while the pod stays. Sleep and wake-up are asked for through `kubectl port-forward`; to other clients they "
-        "are closed. Not on CPUs.",
+        "while the pod stays. Sleep and wake-up are asked for with the pod's own token, through `kubectl "
+        "port-forward`; to clients they are closed. Not on CPUs.",
         examples=[True],
     )
     extra_args: Many[ExtraArg] = knob(

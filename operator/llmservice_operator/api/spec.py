@@ -11,6 +11,7 @@ from llmservice_operator.api.engine import Accelerator, Batching, Parallelism, P
 from llmservice_operator.api.generation import Generation
 from llmservice_operator.api.lifecycle import Drain, Endpoint, Rollout, Scaling
 from llmservice_operator.api.model import Model
+from llmservice_operator.api.multimodal import Multimodal
 from llmservice_operator.api.runtime import PodTemplate, Runtime
 from llmservice_operator.api.techniques import (
     Attention,
@@ -80,6 +81,7 @@ class LLMServiceSpec(ApiModel):
         examples=[{"maxLoras": 4, "maxLoraRank": 32}],
     )
     generation: Generation = section(Generation, "How answers are sampled, and what is read out of them.")
+    multimodal: Multimodal = section(Multimodal, "Pictures, sound and video that clients send beside the text.")
     accelerator: Accelerator = section(Accelerator, "What the model runs on.")
     scaling: Scaling = section(Scaling, "How many replicas serve.")
     rollout: Rollout = section(Rollout, "How a change that needs a restart replaces what serves.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, CHAT_TEMPLATE_DIR, START_SECONDS
+from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, API_KEYS_FILE, CHAT_TEMPLATE_DIR, START_SECONDS
+from llmservice_runtime.fetch.credentials import is_credential
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
+from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -65,6 +67,7 @@ def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
         reasoning_parser=generation.reasoning_parser,
         seed=generation.seed,
         generation_defaults=GenerationDefaults(**dict(generation.defaults)),
+        allowed_media_domains=_media_domains(spec),
         sleep_mode=spec.runtime.sleep_mode,
         gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
         extra_args=spec.runtime.extra_args,
@@ -90,6 +93,11 @@ def _lora(spec: LLMServiceSpec) -> LoRA | None:
     return LoRA() if spec.lora is None else LoRA(**dict(spec.lora))
 
 
+def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
+    domains = spec.multimodal.allowed_media_domains
+    return None if ANY_DOMAIN in domains else domains
+
+
 def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> ServeOptions:
     """What the supervisor is told."""
     start = chosen.start or {}
@@ -104,6 +112,8 @@ def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING)
         fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
         context_extension=None if extension is None else extension.argument,
         adapters_file=f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if llm.spec.is_lora_on else None,
+        api_keys_file=None if llm.spec.endpoint.api_key_secret_ref is None else API_KEYS_FILE,
+        keep_variable=tuple(variable["name"] for variable in llm.spec.runtime.env if is_credential(variable["name"])),
     )
 
 

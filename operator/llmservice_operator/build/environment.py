@@ -120,7 +120,11 @@ def _buckets(s3: S3) -> dict[str, str]:
 
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
     # vLLM gives up on its engine after 600 s by itself; the supervisor keeps the start budget and says why.
-    variables = {"VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS)}
+    variables = {
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
+        # A host that may be asked for media could send the pod to one that may not.
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    }
     if llm.spec.is_lora_on:
         # The supervisor loads adapters through vLLM's own API; its middleware closes that to everybody else.
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
@@ -140,10 +144,7 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
 
 
 def _secrets(llm: LLMService) -> list[EnvVar]:
-    variables = _hub_secrets(llm)
-    if llm.spec.endpoint.api_key_secret_ref is not None:
-        variables.append(_from_secret(contract.API_KEY_ENV, llm.spec.endpoint.api_key_secret_ref))
-    return variables + _bucket_secrets(llm)
+    return _hub_secrets(llm) + _bucket_secrets(llm)
 
 
 def _hub_secrets(llm: LLMService) -> list[EnvVar]:

@@ -31,6 +31,7 @@ _RESTARTING: dict[str, Any] = {
     "speculative_decoding": True,
     "lora": True,
     "generation": True,
+    "multimodal": True,
     "accelerator": True,
     "endpoint": {"api_key_secret_ref"},
     "runtime": True,

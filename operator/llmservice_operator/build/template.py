@@ -82,8 +82,8 @@ def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[M
         # The period is short so that Ready follows the model closely; the ceiling is only a backstop.
         "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),
         "readinessProbe": _probe(contract.READY_PATH, 2, 2),
-        # The supervisor ends by itself when vLLM hangs or dies; this one is for a supervisor that hangs.
-        "livenessProbe": _probe(contract.LIVE_PATH, 10, 6),
+        # No liveness probe: the supervisor ends by itself when vLLM hangs or dies, and when it hangs itself. A probe
+        # over the network would let others of the cluster restart the model by keeping its port busy.
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

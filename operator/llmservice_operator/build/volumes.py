@@ -49,6 +49,7 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
         *_models(llm),
         *_sources(llm),
         *_config_maps(llm),
+        *_api_keys(llm),
         *_shared_memory(llm, settings),
         *ca_bundle(settings),
     ]
@@ -88,6 +89,16 @@ def _config_maps(llm: LLMService) -> list[Mounted]:
         listed = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
         found.append(Mounted("adapters", listed, contract.ADAPTERS_DIR, read_only=True))
     return found
+
+
+def _api_keys(llm: LLMService) -> list[Mounted]:
+    """The clients' keys. A folder and not a file (subPath), so that the kubelet exchanges them while the pod runs."""
+    reference = llm.spec.endpoint.api_key_secret_ref
+    if reference is None:
+        return []
+    folder, _, file = contract.API_KEYS_FILE.rpartition("/")
+    secret = {"secretName": reference.name, "items": [{"key": reference.key, "path": file}]}
+    return [Mounted("endpoint-keys", {"secret": secret}, folder, read_only=True)]
 
 
 def _model_cache(llm: LLMService) -> dict[str, Any]:

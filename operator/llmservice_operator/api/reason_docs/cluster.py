@@ -35,11 +35,12 @@ PLACE = Group(
             look="`kubectl get nodes --show-labels`, beside the pod's nodeSelector and affinity.",
         ),
         "VolumeUnavailable": ReasonDoc(
-            "A volume cannot be mounted: its claim does not exist or is not bound, or what it is made of is missing "
-            "or cannot be reached.",
+            "A volume cannot be mounted: its claim does not exist or is not bound, or what it is made of (a Secret, a "
+            "key of it, a ConfigMap) is missing or cannot be reached.",
             "Create or repair what the message names, or correct the reference to it: spec.model.uri, "
-            "spec.model.cache or spec.podTemplate.spec.volumes.",
-            look="`kubectl get pvc`, and `kubectl describe pvc CLAIM`, which says why it is not bound.",
+            "spec.model.cache, spec.endpoint.apiKeySecretRef or spec.podTemplate.spec.volumes.",
+            look="`kubectl get pvc`, and `kubectl describe pvc CLAIM`, which says why it is not bound; of a Secret, "
+            "its name and its keys.",
         ),
         "Unschedulable": ReasonDoc(
             "The scheduler finds no node with room for a pod; the message quotes it.",

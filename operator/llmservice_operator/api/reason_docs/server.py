@@ -95,6 +95,12 @@ START = Group(
             "Choose a draft model of the same family in spec.speculativeDecoding.model.uri, or remove "
             "spec.speculativeDecoding.",
         ),
+        "APIKeyUnusable": ReasonDoc(
+            "Clients are to show an API key, and the Secret holds no usable one, or vLLM answers without one.",
+            "Put the keys, one a line, into the key of the Secret that spec.endpoint.apiKeySecretRef names; the next "
+            "start reads them.",
+            look="The message; whether the Secret's key is empty, or larger than 64 KiB or 256 keys.",
+        ),
         "VersionMismatch": ReasonDoc(
             "The image holds another vLLM version than the one that its flags were made for.",
             "Set spec.runtime.version to the version in the message, or use an image that holds the expected one.",

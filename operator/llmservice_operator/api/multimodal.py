@@ -1,0 +1,29 @@
+"""spec.multimodal: pictures, sound and video beside the text."""
+
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+from llmservice_operator.api.base import SET, ApiModel, Many, leaf
+
+ANY_DOMAIN = "*"
+
+# vLLM compares the whole name of an address's host, in lower case.
+MediaDomain = Annotated[
+    str, StringConstraints(min_length=1, max_length=253, pattern=r"^([*]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$")
+]
+
+
+class Multimodal(ApiModel):
+    """Pictures, sound and video that clients send beside the text."""
+
+    allowed_media_domains: Many[MediaDomain] = leaf(
+        tuple,
+        description="Hosts that the server fetches media from when a request names an http(s) address "
+        "(--allowed-media-domains): whole names, without a scheme or a port. Default: none, so that clients send media "
+        'within the request (data: URLs), and cannot have the pod ask addresses of the cluster for them. ["*"] '
+        "allows every host. Redirects are not followed.",
+        examples=[["images.example.com"]],
+        max_length=64,
+        json_schema_extra=SET,
+    )

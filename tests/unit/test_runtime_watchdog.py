@@ -1,0 +1,53 @@
+"""What ends a supervisor whose loop stands still: there is no probe for it that a flood could starve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import asyncio, sys, time
+from llmservice_runtime.watchdog import watching
+
+async def main():
+    with watching(asyncio.get_running_loop(), 0.3):
+        {work}
+    print("through", flush=True)
+    {after}
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "after", "code", "words"),
+    [
+        pytest.param("time.sleep(30)", "", 1, "time.sleep", id="stands still"),
+        pytest.param("while True: pass", "", 1, "main", id="spins"),
+        pytest.param("await asyncio.sleep(1.2)", "", 0, "", id="waits"),
+        pytest.param("pass", "time.sleep(1.2)", 0, "", id="over"),
+    ],
+)
+def test_a_loop_that_stands_still_ends_the_process(work: str, after: str, code: int, words: str) -> None:
+    script = SCRIPT.format(work=work, after=after)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=False)
+    assert ended.returncode == code
+    assert ("through" in ended.stdout) is (code == 0)
+    assert ("Timeout" in ended.stderr) is (code == 1)
+    if words == "main":
+        assert "in main" in ended.stderr, "where it stood"
+
+
+def test_the_environment_of_a_supervisor_is_its_own() -> None:
+    script = """
+import ctypes, subprocess, sys
+from llmservice_runtime.processes import hide_environment
+hide_environment()
+of_child = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)
+subprocess.run([sys.executable, "-c", of_child], check=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=True)
+    assert ended.stdout.split() == ["0", "1"], "its own is hidden, vLLM's is not"

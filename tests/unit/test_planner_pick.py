@@ -74,6 +74,11 @@ ROWS = [
     ("nodes without a label, memory is given", picked(UNNAMED, memory=24), "Fits", "a GPU of 24 GiB", None),
     ("a product that nobody knows, by its label", picked(NEW, need=180), "Fits", "NVIDIA-X1000", "NVIDIA-X1000"),
     ("a product that nobody knows", picked(products=("NVIDIA-X1000",)), "Unknown", None, None),
+    ("more than any node has", picked(H100, gpus=16), "DoesNotFit", H, None),
+    ("more than any node has of what is listed", picked(H100, products=(H,), gpus=16), "DoesNotFit", H, None),
+    ("as many as larger machines have", picked(A100, products=(A,), gpus=16), "Fits", A, A),
+    ("a larger node is there", picked(NodeGroup(H, 16, memory_mib=81559), gpus=16), "Fits", H, H),
+    ("more than any, and no node is known", picked(products=(H,), gpus=16), "Fits", H, None),
     ("a product that nobody knows, memory is given", picked(products=("X1",), memory=40), "Fits", "X1", None),
     ("no right", picked(right="list nodes"), "Unknown", None, None),
     ("no right, but the spec says it", picked(right="list nodes", products=(H,)), "Fits", H, None),
@@ -105,6 +110,10 @@ SAID = [
     ("a product that nobody knows", picked(products=("X1",)), "The memory of X1 is not known"),
     ("too few now", picked(L4, products=(L,), gpus=4), f"No node has 4 of {L} now."),
     ("not there now", picked(products=(H,)), f"No node has {H} now."),
+    ("more than any node has", picked(H100, gpus=16), "spec.parallelism to 8 or less"),
+    ("more than any node has of what is listed", picked(L4, H100, products=(H,), gpus=16), "the largest here has 8"),
+    ("more than any, and no node is known", picked(products=(H,), gpus=16), "needs a node with 16 GPUs"),
+    ("more than any, and no right", picked(right="list nodes", products=(H,), gpus=16), "needs a node with 16 GPUs"),
 ]
 
 

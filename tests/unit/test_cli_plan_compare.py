@@ -119,6 +119,55 @@ def test_a_model_without_its_config_is_unknown_everywhere(capsys: pytest.Capture
     assert sizes[0] > 1.8 * sizes[1] > 1.8 * 1.5 * sizes[2]
 
 
+def grid(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    run(["plan", "--compare", "-o", "json", *words])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+LARGE = {"num_hidden_layers": 320}
+SHORT = ("--max-model-len", "8k")
+
+
+def test_the_fewest_gpus_that_do_where_no_cell_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(tmp_path, **LARGE)
+    found = grid(capsys, "--config", path, "--gpu", "T4", "--gpu", "L4", "--gpu", "H100", *SHORT)["gpusNeeded"]
+    assert found == {"T4": None, "L4": 4, "H100": 1}
+    for name, ranks, does in (("T4", 8, False), ("L4", 2, False), ("L4", 4, True)):
+        words = ("--config", path, "--gpu", name, "--gpu", "H100", *SHORT, "-tp", str(ranks))
+        _, several = cells(capsys, *words)
+        verdicts = {cell["verdict"] for (gpu, _, _), cell in several.items() if gpu == name}
+        assert ("Fits" in verdicts) is does
+
+
+def test_no_number_where_every_product_has_a_cell_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gpusNeeded" not in grid(capsys, "--config", config(tmp_path), *TWO)
+
+
+@pytest.mark.parametrize("columns", [200, 80, 50])
+def test_the_number_is_a_column(
+    columns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = ("--config", config(tmp_path, **LARGE), "--gpu", "T4", "--gpu", "H100", *SHORT)
+    run(["plan", "--compare", *words])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= columns
+    assert any(line.endswith("GPUs needed") for line in lines)
+    assert all(line.endswith(" 1") for line in lines if line.startswith("H100 "))
+    run(["plan", "--compare", *words, "-o", "markdown"])
+    assert "| GPUs needed |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("--gpu", "H100"), ("--compare", "--gpu", "H100", "--gpu", "H200")], ids=len)
+def test_more_gpus_than_a_node_has_are_noted(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, num_attention_heads=32, num_key_value_heads=16)
+    run(["plan", "--config", path, "-tp", "16", *SHORT, *words])
+    assert "needs a node with 16 GPUs" in " ".join(capsys.readouterr().out.split())
+
+
 def test_as_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--compare", "--config", config(tmp_path), *TWO, "-o", "markdown"]) == ExitCode.DONE
     lines = capsys.readouterr().out.splitlines()

@@ -76,6 +76,11 @@ ROWS = [
     ("nodes without a label, memory is given", picked(UNNAMED, memory=24), "Fits", "a GPU of 24 GiB", None),
     ("a product that nobody knows, by its label", picked(NEW, need=180), "Fits", "NVIDIA-X1000", "NVIDIA-X1000"),
     ("a product that nobody knows", picked(products=("NVIDIA-X1000",)), "Unknown", None, None),
+    ("more than any node has", picked(H100, gpus=16), "DoesNotFit", H, None),
+    ("more than any node has of what is listed", picked(H100, products=(H,), gpus=16), "DoesNotFit", H, None),
+    ("as many as larger machines have", picked(A100, products=(A,), gpus=16), "Fits", A, A),
+    ("a larger node is there", picked(NodeGroup(H, 16, memory_mib=81559), gpus=16), "Fits", H, H),
+    ("more than any, and no node is known", picked(products=(H,), gpus=16), "Fits", H, None),
     ("a product that nobody knows, memory is given", picked(products=("X1",), memory=40), "Fits", "X1", None),
     ("no right", picked(right="list nodes"), "Unknown", None, None),
     ("no right, but the spec says it", picked(right="list nodes", products=(H,)), "Fits", H, None),
@@ -119,6 +124,10 @@ SAID = [
     ("a nickname, no right", picked(right="list nodes", products=("H100",)), "no pod starts unless a node has H100"),
     ("a label that is new", picked(products=("NVIDIA-H100-80GB-HBM3e",)), "is not in the catalogue"),
     ("not there now", picked(products=(H,)), f"No node has {H} now."),
+    ("more than any node has", picked(H100, gpus=16), "spec.parallelism to 8 or less"),
+    ("more than any node has of what is listed", picked(L4, H100, products=(H,), gpus=16), "the largest here has 8"),
+    ("more than any, and no node is known", picked(products=(H,), gpus=16), "needs a node with 16 GPUs"),
+    ("more than any, and no right", picked(right="list nodes", products=(H,), gpus=16), "needs a node with 16 GPUs"),
 ]
 
 

@@ -60,7 +60,11 @@ PROPOSED = {
     "weights that are too large": (asked("qwen2.5-7b", "Tesla-T4"), (), (("weights",), (), ("tensorParallelSize",))),
     "a large model": (
         *(asked("llama-3.1-70b", "NVIDIA-H100-80GB-HBM3", max_model_len=32768), OTHERS),
-        ((), ("tensorParallelSize",), ("product",)),
+        ((), ("tensorParallelSize",), ("weights", "tensorParallelSize")),
+    ),
+    "a large model, as long as it can be": (
+        *(asked("llama-3.1-70b", "NVIDIA-H100-80GB-HBM3"), OTHERS),
+        (("tensorParallelSize",), ("weights", "tensorParallelSize"), ("tensorParallelSize", "maxModelLen")),
     ),
     "a checkpoint that is quantized already": (
         *(asked("qwen2.5-7b-awq", "NVIDIA-GeForce-RTX-3060-Laptop-GPU", gpu_memory_utilization=0.9), ()),
@@ -184,15 +188,28 @@ def test_nothing_is_proposed_that_does_not_fit() -> None:
     bad = _planned(Fit.DOES_NOT_FIT, longest=4096, wanted=131072)
     plan = with_remedies(request, bad, OTHERS, plan_for=lambda _: bad)
     assert plan.remedies == ()
-    assert "up to 16 GPUs" in plan.reason
+    assert "up to 8 GPUs" in plan.reason
 
 
 def test_what_would_do_is_said_where_no_change_is_enough() -> None:
     plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), OTHERS)
     assert plan.remedies == ()
     assert plan.reason.endswith("it needs 8 x NVIDIA-H200.")
+    long = {"max_model_len": 131072, "kv_cache_dtype": "fp8"}
+    alone = remedied(asked("llama-3.1-70b", "NVIDIA-A100-SXM4-40GB", **long), most_gpus=1)
+    assert alone.reason.endswith("it needs 8 x NVIDIA-A100-SXM4-40GB.")
+
+
+def test_no_more_gpus_are_named_than_a_node_has() -> None:
+    """All GPUs of a replica are in one pod."""
     alone = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=131072, kv_cache_dtype="fp8"), most_gpus=1)
-    assert alone.reason.endswith("it needs 16 x NVIDIA-L4.")
+    assert "up to 8 GPUs of each kind on one node" in alone.reason
+
+
+def test_weights_in_8_bit_go_over_fewer_gpus() -> None:
+    plan = remedied(asked("llama-3.1-70b", "NVIDIA-H100-80GB-HBM3"))
+    patches = [dict(remedy.patch) for remedy in plan.remedies]
+    assert {"precision.weights": "fp8", "parallelism.tensorParallelSize": 2} in patches
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from llmservice_operator.planner import gpus, host, memory
+from llmservice_operator.planner import gpus, host, memory, node_size
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 
 from .questions import Question
@@ -50,7 +50,9 @@ def answer(question: Question) -> Answer:
     request, plan = tried[best]
     if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies:
         plan = _with_remedies(question, request, plan, plan_for)
-    return Answer(question, request, _honest(question, plan), tuple(plan for _, plan in tried[:best]))
+    return Answer(
+        question, request, _on_a_node(request, _honest(question, plan)), tuple(plan for _, plan in tried[:best])
+    )
 
 
 def _with_remedies(question: Question, request: Request, plan: Plan, plan_for: Callable[[Request], Plan]) -> Plan:
@@ -91,6 +93,14 @@ def _others(question: Question, request: Request) -> Sequence[Device]:
         return ()
     known = (*question.devices, *usual_devices())
     return [device for device in known if device.name != request.device.name]
+
+
+def _on_a_node(request: Request, plan: Plan) -> Plan:
+    """The plan, with what nobody knows who does not see the nodes."""
+    device = request.device
+    if device is None or device.is_cpu or not (said := node_size.note(plan.gpus, device.name)):
+        return plan
+    return replace(plan, reason=f"{plan.reason} {said}")
 
 
 def _honest(question: Question, plan: Plan) -> Plan:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.planner import memory
+from llmservice_operator.planner import memory, node_size
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
+from llmservice_operator.planner.remedies import counts, is_enough
 from llmservice_operator.planner.served import unserved
 
 from llmservice_cli.errors import ExitCode
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+_NEEDED = "GPUs needed"
 AS_IT_IS = "as it is"
 _WEIGHTS = ("fp8", "int4")
 _NEEDS_CHECKPOINT = "int4 weights need a checkpoint that is quantized so."
@@ -76,6 +78,9 @@ class Grid:
     devices: tuple[Device, ...]
     precisions: tuple[Precision, ...]
     cells: tuple[Cell, ...]
+    needed: Mapping[Device, int | None] = field(default_factory=dict)
+    """The fewest GPUs of a product with which one of its cells surely fits, where some product has none that does;
+    None: none that a node has."""
 
     def exit_code(self, ending: Ending) -> ExitCode:
         """That of the best cell: one that can be run is enough."""
@@ -91,14 +96,38 @@ def compare(question: Question) -> Grid:
     devices = question.devices if len(question.devices) > 1 else (question.devices + _usual_but(question.devices))
     columns = tuple(_precisions(question.request))
     cells = tuple(_cell(question, device, column) for device in devices for column in columns)
-    return Grid(question, devices, columns, cells)
+    return Grid(question, devices, columns, cells, _needed(question, devices, cells))
+
+
+def _needed(question: Question, devices: Sequence[Device], cells: Sequence[Cell]) -> Mapping[Device, int | None]:
+    """For every product, once one of them has no cell that fits; nothing for a model that is not known."""
+    fits = {cell.device for cell in cells if cell.plan is not None and cell.plan.verdict is Fit.FITS}
+    if fits >= set(devices) or question.request.architecture is None:
+        return {}
+    return {device: _fewest(question, [cell for cell in cells if cell.device == device]) for device in devices}
+
+
+def _fewest(question: Question, cells: Sequence[Cell]) -> int | None:
+    """Of all precisions that are served."""
+    served = [(cell.plan, _asked(question, cell.device, cell.precision)) for cell in cells if cell.plan is not None]
+
+    def plan_for(request: Request) -> Plan:
+        return memory.plan(request) if question.allows_long else within_model(request, memory.plan(request))
+
+    for device in {cell.device for cell in cells if not cell.device.is_cpu}:
+        for count in counts(device):
+            if any(is_enough(asked, plan, count, device, plan_for) for plan, asked in served):
+                return count
+    return None
 
 
 def document(grid: Grid) -> Json:
     """For programs."""
     question = grid.question
     named: Json = {"service": question.name, "namespace": question.namespace} if question.is_manifest else {}
-    return named | {"cells": [_cell_document(cell) for cell in grid.cells]}
+    needed = {device.name: count for device, count in grid.needed.items()}
+    cells = [_cell_document(cell) for cell in grid.cells]
+    return named | {"cells": cells} | ({"gpusNeeded": needed} if needed else {})
 
 
 def screen(grid: Grid, width: int) -> Iterator[Row]:
@@ -127,11 +156,13 @@ def _block(grid: Grid, precisions: Sequence[Precision]) -> Iterator[Row]:
     first = max(len(name) for name in names.values())
     columns = [max(len(p.label), *(len(_text(cells[device, p])) for device in names)) for p in precisions]
     labels = (f"  {p.label:<{size}}" for p, size in zip(precisions, columns, strict=True))
-    yield ((f"{'':<{first}}{''.join(labels)}".rstrip(), "bold"),)
+    last = f"  {_NEEDED}" if grid.needed else ""
+    yield ((f"{'':<{first}}{''.join(labels)}{last}".rstrip(), "bold"),)
     for device, name in names.items():
         row = [cells[device, precision] for precision in precisions]
         spans = ((f"  {_text(cell):<{size}}", _style(cell)) for cell, size in zip(row, columns, strict=True))
-        yield ((f"{name:<{first}}", "bold"), *spans)
+        count = ((f"  {_count(grid.needed[device]):<{len(_NEEDED)}}", ""),) if grid.needed else ()
+        yield ((f"{name:<{first}}", "bold"), *spans, *count)
 
 
 def _short_name(product: str) -> str:
@@ -143,8 +174,10 @@ def markdown(grid: Grid) -> Iterator[str]:
     """For a comment on a pull request."""
     if grid.question.name:
         yield from (f"### {escaped(grid.question.name)}", "")
-    rows = ([escaped(device.name), *(_text(cell) for cell in grid.row(device))] for device in grid.devices)
-    yield from markdown_table(("", *(p.label for p in grid.precisions)), rows)
+    rows = [[escaped(device.name), *(_text(cell) for cell in grid.row(device))] for device in grid.devices]
+    for row, device in zip(rows, grid.devices, strict=True):
+        row += [_count(grid.needed[device])] if grid.needed else []
+    yield from markdown_table(("", *(p.label for p in grid.precisions), *([_NEEDED] if grid.needed else [])), rows)
     yield from ("", *(f"{escaped(line)}  " for line in _legend(grid)))
 
 
@@ -164,9 +197,12 @@ def _precisions(request: Request) -> Iterator[Precision]:
             yield Precision(weights, kv_cache)
 
 
+def _asked(question: Question, device: Device, column: Precision) -> Request:
+    return _held_in(column.weights, replace(question.request, device=device, kv_cache_dtype=column.kv_cache))
+
+
 def _cell(question: Question, device: Device, column: Precision) -> Cell:
-    request = question.request
-    asked = _held_in(column.weights, replace(request, device=device, kv_cache_dtype=column.kv_cache))
+    request, asked = question.request, _asked(question, device, column)
     refused = refusal(asked)
     if refused is not None:
         return Cell(device, column, None, refused)
@@ -218,6 +254,10 @@ def _text(cell: Cell) -> str:
     return f"{plan.verdict} {_short(plan.max_model_len)}/{_short(plan.kv_cache_tokens)}"
 
 
+def _count(needed: int | None) -> str:
+    return "-" if needed is None else str(needed)
+
+
 def _short(tokens: int | None) -> str:
     """Thousands, rounded down, for what is promised must be there."""
     if tokens is None:
@@ -235,9 +275,12 @@ def _legend(grid: Grid) -> Iterator[str]:
     wanted = next((cell.plan.requested_max_model_len for cell in grid.cells if cell.plan is not None), None)
     of = "" if wanted is None else f" for requests of {wanted:,} tokens"
     yield f"verdict{of}, longest request that fits for sure / tokens of the KV cache"
-    gpus = next((cell.plan.gpus for cell in grid.cells if cell.plan is not None), 1)
-    if gpus > 1:
-        yield f"each on {gpus} GPUs"
+    count = next((cell.plan.gpus for cell in grid.cells if cell.plan is not None), 1)
+    if count > 1:
+        yield f"each on {count} GPUs"
+        yield from filter(None, dict.fromkeys(node_size.note(count, device.name) for device in grid.devices))
+    if grid.needed:
+        yield f"{_NEEDED}: the fewest on one node with which one of the precisions surely fits; -: no node has as many"
     if any(precision.weights == "int4" for precision in grid.precisions):
         yield _NEEDS_CHECKPOINT
     yield from dict.fromkeys(f"not served: {cell.refused}" for cell in grid.cells if cell.refused is not None)

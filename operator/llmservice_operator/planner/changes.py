@@ -20,6 +20,7 @@ from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import matches
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Kind, Quantization
+from llmservice_operator.planner.node_size import gpus
 from llmservice_operator.planner.plan import Device, Plan, Request
 
 Fields = tuple[tuple[str, object], ...]
@@ -200,12 +201,20 @@ def int4_over_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Ch
             yield int4.then(ranks)
 
 
+def fp8_over_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+    """Half the weights over more GPUs: fewer of them than it takes without."""
+    for fp8 in fp8_weights(request, replace(plan, weights_gib=None), around):
+        half = None if plan.weights_gib is None else plan.weights_gib / 2
+        for ranks in more_ranks(fp8.request, replace(plan, weights_gib=half), around):
+            yield fp8.then(ranks)
+
+
 def more_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
     """Tensor parallelism over more GPUs."""
     for times in RANKS:
         size = request.tensor_parallel_size * times
         new = replace(request, tensor_parallel_size=size)
-        is_possible = _gpus(new) <= around.most_gpus and shares_heads(request, size) and _may_split(request, new)
+        is_possible = gpus(new) <= around.most_gpus and shares_heads(request, size) and _may_split(request, new)
         if is_possible and _saves_enough(plan, times):
             words = f"set spec.parallelism.tensorParallelSize to {size}"
             yield Change(words, (("parallelism.tensorParallelSize", size),), new)
@@ -216,7 +225,7 @@ def more_stages(request: Request, plan: Plan, around: Around) -> Iterator[Change
     size = request.pipeline_parallel_size * 2
     new = replace(request, pipeline_parallel_size=size)
     layers = len(request.architecture.layers) if request.architecture is not None else 0
-    if size <= layers and _gpus(new) <= around.most_gpus and _may_split(request, new) and _saves_enough(plan, 2):
+    if size <= layers and gpus(new) <= around.most_gpus and _may_split(request, new) and _saves_enough(plan, 2):
         words = f"set spec.parallelism.pipelineParallelSize to {size}"
         yield Change(words, (("parallelism.pipelineParallelSize", size),), new)
 
@@ -299,10 +308,6 @@ def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:
     return (
         plan.weights_gib * ranks < split.device.memory_gib * split.tensor_parallel_size * split.pipeline_parallel_size
     )
-
-
-def _gpus(request: Request) -> int:
-    return request.tensor_parallel_size * request.pipeline_parallel_size * request.data_parallel_size
 
 
 def _short_of(plan: Plan) -> float:

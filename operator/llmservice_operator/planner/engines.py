@@ -51,6 +51,9 @@ class Engine:
     _dummy_sampler_run)."""
     second_graphs: bool = False
     """Whether that runner estimates graphs for the budget too."""
+    profiles_videos: Literal["no", "with their times", "as they are"] = "no"
+    """Whether a video may be what encoders are profiled with, and whether the words for its times counted as tokens of
+    it: then as many results were kept."""
     least_capability: tuple[int, int] = (7, 0)
     """Of an NVIDIA GPU, for the project's own images (its installation guide; 7.5 since they are made with CUDA 13)."""
     knows_methods: bool = False
@@ -100,8 +103,10 @@ _V1_080 = replace(
 )
 _V1_085 = replace(_V1_080, name="V1, 0.8.5 to 0.9.1", seqs_large_default=False)
 _V1_092 = replace(_V1_085, name="V1, 0.9.2", counts_growth=True)
-_V1_010 = replace(_V1_092, name="V1, 0.10 to 0.18", swa_groups=True)
-_V1_019 = replace(_V1_010, name="V1, 0.19 to 0.20", sampler="plain", expert_chunk=None, counts_growth=False)
+_V1_010 = replace(_V1_092, name="V1, 0.10 to 0.12", swa_groups=True, profiles_videos="with their times")
+# That the budget counts results alone from here on is known from start-ups of 0.11 and early 2026.
+_V1_013 = replace(_V1_010, name="V1, 0.13 to 0.18", profiles_videos="as they are")
+_V1_019 = replace(_V1_013, name="V1, 0.19 to 0.20", sampler="plain", expert_chunk=None, counts_growth=False)
 _V1_021 = replace(
     _V1_019,
     name="V1, 0.21 to 0.22",
@@ -124,6 +129,7 @@ _GENERATIONS: tuple[tuple[Version, Engine], ...] = (
     ((0, 8, 5), _V1_085),
     ((0, 9, 2), _V1_092),
     ((0, 10, 0), _V1_010),
+    ((0, 13, 0), _V1_013),
     ((0, 19, 0), _V1_019),
     ((0, 21, 0), _V1_021),
     ((0, 23, 0), _V1_023),

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from llmservice_operator.planner.batching import Batching
+from llmservice_operator.planner.batching import Batching, longest_length
 from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
+from llmservice_operator.planner.encoder import profiled
 from llmservice_operator.planner.engines import Engine
 from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
@@ -39,7 +40,9 @@ class Load:
     sequences: int
     vocab_size: int
     encoder_tokens: int
-    """That pictures of one step become: as many as the step has, and one picture at least."""
+    """That pictures or a video of one step become: as many as the step has, and one of them at least."""
+    encoder_results: int
+    """Values that are kept of them while the language model runs."""
     encoder_values: float
     """That the encoder holds for each of them."""
     peers: int
@@ -70,6 +73,7 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
     guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
     has_graphs = not (request.enforce_eager or request.cuda_graphs == "none" or device.is_cpu)
     layers = [layer for layer, _ in model.distinct_layers]
+    seen = profiled(model, engine, longest_length(request), step.tokens)
     return Load(
         tokens=step.tokens,
         hidden_size=model.hidden_size,
@@ -79,7 +83,8 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
         value_bytes=value_bytes(request),
         sequences=min(step.sequences, step.tokens),
         vocab_size=model.vocab_size,
-        encoder_tokens=max(step.tokens, model.tokens_per_image) if model.vision_values else 0,
+        encoder_tokens=seen.encoded,
+        encoder_results=seen.kept * model.hidden_size * model.vision_outputs,
         encoder_values=model.vision_values + model.vision_shared_values / request.tensor_parallel_size,
         peers=request.tensor_parallel_size - 1,
         graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
@@ -111,7 +116,7 @@ def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float
     entry = engine.sampler_bytes(constants).value
     size = load.value_bytes
     # What the encoder made lies beside the language model's own step (gpu_model_runner.py, profile_run).
-    pictures = load.encoder_tokens * load.hidden_size * size
+    pictures = load.encoder_results * size
     peaks = (
         (load.tokens * values * size + pictures, "layer", f"{load.tokens} tokens x {values:.0f} values x {size} bytes"),
         (
@@ -122,7 +127,7 @@ def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float
         (
             load.encoder_tokens * load.encoder_values * size + pictures,
             "encoder",
-            f"{load.encoder_tokens} tokens of pictures x {load.encoder_values:.0f} values x {size} bytes",
+            f"{load.encoder_tokens} tokens of pictures or a video x {load.encoder_values:.0f} values x {size} bytes",
         ),
     )
     peak, where, formula = max(peaks)

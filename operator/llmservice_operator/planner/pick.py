@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_operator.planner import gpus
+from llmservice_operator.planner import gpus, node_size
 from llmservice_operator.planner.cluster import ClusterGPUs, Offer, offers
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy
 
@@ -60,13 +60,14 @@ def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     """The first acceptable product that surely fits, else the first that is tight, else what stands in the way.
 
     A product that the spec names and of which no node has enough yet counts as one that an autoscaler may bring, after
-    all that are there. Without a word about the GPU from nodes or spec the verdict is Unknown and says what to give.
+    all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
+    the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
     there = offers(cluster, wish.tolerations)
     if nicknames := _nicknames(wish, cluster):
         return _without(nicknames, wish, cluster, plan_for)
     others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= wish.gpus)
-    planned = [(device, plan_for(device)) for device in _candidates(wish, there)]
+    planned = [(device, _on_a_node(plan_for(device), device, wish, there)) for device in _candidates(wish, there)]
     for verdict in (Fit.FITS, Fit.TIGHT):
         for device, plan in planned:
             if plan.verdict is verdict:
@@ -153,6 +154,25 @@ def _candidates(wish: Wish, there: Sequence[Offer]) -> Iterator[Device]:
         yield Device(f"a GPU of {wish.memory_gib:g} GiB", wish.memory_gib)
 
 
+def _on_a_node(plan: Plan, device: Device, wish: Wish, there: Sequence[Offer]) -> Plan:
+    """The plan, which does not fit where one replica needs more GPUs than any node has or could have."""
+    most = max(_most(there, device.name), node_size.largest(device.name))
+    if wish.gpus <= most or not there or plan.verdict is Fit.DOES_NOT_FIT:
+        return plan
+    return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{device.name}: {_too_many(wish, there)}", margin_gib=None)
+
+
+def _too_many(wish: Wish, there: Sequence[Offer]) -> str:
+    """All GPUs of a replica are in one pod, and so on one node: pipeline stages too."""
+    has = max((offer.per_node for offer in there), default=0)
+    most = max(has, node_size.USUAL)
+    return (
+        f"one replica needs {wish.gpus} x {wish.resource} on one node; the largest here has {has}, and such machines "
+        f"have {node_size.USUAL} as a rule. Lower the product of the sizes in spec.parallelism to {most} or less, and "
+        "hold the weights in fewer bits or choose GPUs with more memory."
+    )
+
+
 def _stated(product: str, wish: Wish) -> Device | None:
     return None if wish.memory_gib is None else Device(product, wish.memory_gib)
 
@@ -165,6 +185,7 @@ def _required(device: Device, wish: Wish, there: Sequence[Offer]) -> str | None:
 
 def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
+<<<<<<< HEAD
     seen = {offer.product for offer in there}
     if cluster.missing_right is not None:
         note = f"Nodes were not looked at: the operator has no right to {cluster.missing_right}."
@@ -173,11 +194,16 @@ def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer])
             note += f" Else write {', '.join(labels)}."
     elif plan.gpu in wish.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
         note = f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label."
+=======
+    notes = []
+    if cluster.missing_right is not None:
+        notes.append(f"Nodes were not looked at: the operator has no right to {cluster.missing_right}.")
+>>>>>>> planner
     elif plan.gpu in wish.products and (most := _most(there, plan.gpu)) < wish.gpus:
-        note = f"No node has {f'{wish.gpus} of ' if most else ''}{plan.gpu} now."
-    else:
-        return plan
-    return replace(plan, reason=f"{plan.reason} {note}")
+        notes.append(f"No node has {f'{wish.gpus} of ' if most else ''}{plan.gpu} now.")
+    if _most(there, plan.gpu or "") < wish.gpus:
+        notes.append(node_size.note(wish.gpus, plan.gpu))
+    return replace(plan, reason=" ".join(filter(None, (plan.reason, *notes)))) if any(notes) else plan
 
 
 def _most(there: Sequence[Offer], product: str) -> int:
@@ -212,6 +238,10 @@ def _too_few(wish: Wish, there: Sequence[Offer], plan_for: PlanFor) -> Pick | No
     if wish.products or most is None or most.per_node >= wish.gpus:
         return None
     plan = plan_for(most.device)
+    if wish.gpus > max(most.per_node, *(node_size.largest(offer.product) for offer in there)):
+        why = _too_many(wish, there)
+        refused = replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{why[:1].upper()}{why[1:]}", margin_gib=None)
+        return Pick(refused, device=most.device, is_short=True)
     reason = (
         f"One replica needs {wish.gpus} x {wish.resource} on one node, and the largest node has {most.per_node}. Which "
         "GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "

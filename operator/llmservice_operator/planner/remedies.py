@@ -12,12 +12,13 @@ from itertools import chain, islice
 
 from llmservice_operator.planner import changes, memory
 from llmservice_operator.planner.changes import Around, Change, Fields, Way
+from llmservice_operator.planner.node_size import gpus, largest
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
 
 MOST = 3
 """Proposals."""
 CLEARLY_SMALLER = 0.8
-_MANY_GPUS = (1, 2, 4, 8, 16)
+
 
 PlanFor = Callable[[Request], Plan]
 Accepts = Callable[[Fields], bool]
@@ -46,6 +47,27 @@ def with_remedies(
     if found:
         return replace(plan, remedies=tuple(found))
     return replace(plan, reason=f"{plan.reason} {search.what_it_takes()}")
+
+
+def counts(device: Device) -> Iterator[int]:
+    """Numbers of GPUs that one replica can have, the fewest first."""
+    return (count for count in (1, 2, 4, 8, 16) if count <= largest(device.name))
+
+
+def is_enough(request: Request, plan: Plan, count: int, device: Device, plan_for: PlanFor = memory.plan) -> bool:
+    """Whether the request surely fits over so many of a product: all ranks, or as many as share the heads, and
+    stages. `plan` is the request's own."""
+    for ranks in (count, 8, 4, 2, 1):
+        if count % ranks == 0 and changes.shares_heads(request, ranks):
+            split = replace(
+                request,
+                device=device,
+                tensor_parallel_size=ranks,
+                pipeline_parallel_size=count // ranks,
+                data_parallel_size=1,
+            )
+            return changes.weights_may_fit(request, plan, split) and plan_for(split).verdict is Fit.FITS
+    return False
 
 
 @dataclass(slots=True)
@@ -88,6 +110,17 @@ class _Search:
             if tried is not None:
                 self.proposed[way] = tried.change
                 yield tried.remedy
+            if way is changes.more_ranks:
+                yield from self._fewer_ranks()
+
+    def _fewer_ranks(self) -> Iterator[Remedy]:
+        """Weights in 8 bit over fewer GPUs than it takes without, where they are not enough by themselves."""
+        if changes.fp8_weights in self.proposed:
+            return
+        alone = self.proposed.get(changes.more_ranks)
+        tried = self._first(changes.fp8_over_ranks, self.request, self.plan)
+        if tried is not None and (alone is None or gpus(tried.change.request) < gpus(alone.request)):
+            yield tried.remedy
 
     def pairs(self) -> Iterator[Remedy]:
         """For each kind of change that helps but is not enough, the cheapest further one with which it is.
@@ -101,7 +134,7 @@ class _Search:
             if tried is not None:
                 yield tried.remedy
         ways = [way for way in self._by_cost() if way is not changes.int4_checkpoint]
-        done: set[Way] = {changes.int4_checkpoint, changes.int4_over_ranks}
+        done: set[Way] = {changes.int4_checkpoint, changes.int4_over_ranks, changes.fp8_over_ranks}
         for way, first in self.not_enough:
             if way in done or not self._is_cheaper(way, first.change):
                 continue
@@ -135,26 +168,11 @@ class _Search:
         device = self.request.device
         assert device is not None
         alike = {other.name: other for other in (device, *self.around.others) if other.is_amd == device.is_amd}
-        choices = [(count * other.memory_gib, count, other) for other in alike.values() for count in _MANY_GPUS]
+        choices = [(count * other.memory_gib, count, other) for other in alike.values() for count in counts(other)]
         for _, count, other in sorted(choices, key=lambda choice: choice[:2]):
-            if any(self.plan_for(split).verdict is Fit.FITS for split in self._over(count, other)):
+            if is_enough(self.request, self.plan, count, other, self.plan_for):
                 return f"No change that was tried is enough: it needs {count} x {other.name}."
-        return f"Nothing that was tried is enough, up to {_MANY_GPUS[-1]} GPUs of each kind."
-
-    def _over(self, count: int, device: Device) -> Iterator[Request]:
-        """The request over so many GPUs: all ranks, or eight ranks and stages."""
-        for ranks in (count, 8, 4, 2, 1):
-            if count % ranks == 0 and changes.shares_heads(self.request, ranks):
-                split = replace(
-                    self.request,
-                    device=device,
-                    tensor_parallel_size=ranks,
-                    pipeline_parallel_size=count // ranks,
-                    data_parallel_size=1,
-                )
-                if changes.weights_may_fit(self.request, self.plan, split):
-                    yield split
-                return
+        return f"Nothing that was tried is enough, up to {max(map(largest, alike))} GPUs of each kind on one node."
 
     def _by_cost(self) -> tuple[Way, ...]:
         """A shorter length costs nothing where nobody asked for one, and what was asked for where somebody did."""

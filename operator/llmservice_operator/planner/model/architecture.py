@@ -211,6 +211,13 @@ class Architecture:
     """Layers for multi-token prediction that are loaded only with speculation."""
     tokens_per_image: int = 0
     """Most tokens that one picture becomes; 0 for text models."""
+    tokens_per_video: int = 0
+    """Most tokens that one video becomes, where the request has room; 0: it takes none, or nothing is known of it."""
+    tokens_per_frames: int = 0
+    """Of them, those of two frames of the largest size; 0: all frames share `tokens_per_video`."""
+    vision_outputs: int = 1
+    """Results of the width of a hidden state that the encoder gives for each token (one more for each layer of
+    deepstack_visual_indexes)."""
     vision_values: int = 0
     """Values that the encoder holds at its peak for each token that a picture becomes, on every rank."""
     vision_shared_values: int = 0

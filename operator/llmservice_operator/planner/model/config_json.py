@@ -148,6 +148,9 @@ class _Reader:
             rotary_values=found.rotary_values,
             mtp_layers=self._mtp_layers(),
             tokens_per_image=encoder.tokens,
+            tokens_per_video=encoder.video,
+            tokens_per_frames=encoder.frames,
+            vision_outputs=encoder.outputs,
             vision_values=encoder.values,
             vision_shared_values=encoder.shared_values,
         )

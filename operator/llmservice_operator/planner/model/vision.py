@@ -23,6 +23,12 @@ class Encoder:
     """Of them, those that tensor-parallel ranks share."""
     tokens: int = 0
     """Most that one picture becomes."""
+    video: int = 0
+    """Most that one video becomes."""
+    frames: int = 0
+    """That two frames of it become; 0: all frames share `video`."""
+    outputs: int = 1
+    """Results for each token, of the width of a hidden state."""
     values: int = 0
     """Held at the peak for each of those tokens on every rank."""
     shared_values: int = 0
@@ -64,6 +70,13 @@ _MOBILENET = 300_000_000
 _CHANNELS = 3
 _LARGEST_PICTURE = 16_384
 """Tokens of the largest picture that Qwen-VL's preprocessors make, where no file says otherwise."""
+_LARGEST_VIDEO = 12_288
+"""Tokens of a video of Qwen3-VL, whose preprocessor makes frames smaller the more there are (24,576 x 32 x 32 pixels,
+two frames to a token)."""
+_PAIRS = frozenset({"qwen2_vl", "qwen2_5_vl"})
+"""Whose frames are as large as pictures."""
+_MOST_PAIRS = 7
+"""Of frames, in the video that vLLM profiles with (qwen2_vl.py, _MAX_FRAMES_PER_VIDEO)."""
 _TILES = 13
 """InternVL's twelve tiles and the thumbnail."""
 
@@ -104,9 +117,16 @@ def _pictures(keys: Keys, section: Keys, hidden: int) -> Encoder:
     # A patch's state twice and the inside of its MLP; several patches make a token.
     patches = _patches_of_token(keys, section, tokens)
     outside, inside = 2 * width * patches, inner * (2 if tower.gated else 1) * patches
+    seen = Encoder(
+        matrices + small + joint, tokens=tokens, outputs=1 + len(section.values("deepstack_visual_indexes") or ())
+    )
+    if model_type in _PAIRS:
+        seen = replace(seen, video=_MOST_PAIRS * tokens, frames=tokens)
+    elif model_type in _FRAMES:
+        seen = replace(seen, video=_LARGEST_VIDEO)
     if not tower.own:
-        return Encoder(matrices + small + joint, 0, tokens, outside + inside)
-    return Encoder(matrices + small + joint, matrices, tokens, outside, inside)
+        return replace(seen, values=outside + inside)
+    return replace(seen, shared=matrices, values=outside, shared_values=inside)
 
 
 def _patches_of_token(keys: Keys, section: Keys, tokens: int) -> int:

@@ -151,11 +151,15 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
 
 
 async def has_ended(pid: int) -> None:
-    stat = Path(f"/proc/{pid}/stat")
     while True:
-        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+        if not is_running(pid):
             return
         await asyncio.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:

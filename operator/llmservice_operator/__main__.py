@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import uvloop
 from prometheus_client import disable_created_metrics
@@ -36,6 +37,7 @@ from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.worker import Workers
 from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
+from llmservice_operator.kube.access import Access, open_to_all
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.errors import ConfigError, KubeError
 from llmservice_operator.kube.nodes import Nodes
@@ -46,6 +48,7 @@ from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options, version
+from llmservice_operator.tls import Certificate
 
 logger = logging.getLogger("llmservice_operator")
 
@@ -119,17 +122,22 @@ class Operator:
         """Until it is stopped (0) or something ends that must not (1)."""
         loop = asyncio.get_running_loop()
         self._take_signals(loop)
+        certificate = Certificate(Path(self._options.metrics_tls)) if self._options.metrics_tls else None
+        is_open = self._options.metrics_authentication == "none"
         server = HealthServer(
             alive=self._alive,
             ready=self._life.readiness,
             metrics=self._exposition,
             health_port=self._options.health_port,
             metrics_port=self._options.metrics_port,
+            guard=open_to_all if is_open else Access(self._transport),
+            metrics_tls=certificate.context if certificate else None,
         )
         await server.start()
         tasks: list[asyncio.Task[object]] = []
         try:
             tasks += [asyncio.create_task(self._campaign(), name="lease")]
+            tasks += [asyncio.create_task(certificate.keep_fresh(), name="certificate")] if certificate else []
             acting = asyncio.create_task(self._act(), name="workers")
             tasks += [acting, asyncio.create_task(self._starts.run(), name="starts")]
             tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]

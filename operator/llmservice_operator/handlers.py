@@ -29,7 +29,7 @@ STOPS_WITHIN = 1.5
 LOOKS, LOOKS_AT_FIRST = 2, 12
 """How many looks at its tasks, one every five seconds, must find none: once it watched, and while it begins."""
 FIRST_LOOK = 0.1
-"""Seconds between the looks until the first one that finds them: the process is not ready before."""
+"""Seconds until the first look, and longer each time until one finds them: the process is not ready before."""
 PROBE_AGAIN = 5.0
 """Seconds after which a namespace whose LLMServices cannot be listed is asked for them again."""
 _LLMSERVICES = (LLMSERVICE.group, LLMSERVICE.version, LLMSERVICE.plural)
@@ -217,6 +217,7 @@ class Watch:
                 missed_for, patience, look_after = 0.0, LOOKS * self._look_every, self._look_every
             else:
                 missed_for += look_after
+                look_after = min(self._look_every, 2 * look_after)
         return "its tasks are gone"
 
     def _kopf(self, ready: asyncio.Event, stop: asyncio.Event) -> Coroutine[Any, Any, None]:

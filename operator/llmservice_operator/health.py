@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 
 from aiohttp import web
 
 from llmservice_operator.control.life import Readiness
+from llmservice_operator.kube.access import Guard, open_to_all
 
 Check = Callable[[], str | None]
 """What is wrong, or None."""
@@ -27,11 +29,15 @@ class HealthServer:
         metrics: Callable[[], bytes],
         health_port: int,
         metrics_port: int,
+        guard: Guard = open_to_all,
+        metrics_tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`metrics_tls` needs a port of its own for the metrics: the kubelet's probes speak plain HTTP."""
         self._alive = alive
         self._ready = ready
         self._metrics = metrics
         self._ports = (health_port, metrics_port)
+        self._guard, self._metrics_tls = guard, metrics_tls
         self._runners: list[web.AppRunner] = []
 
     async def start(self, host: str | None = None) -> None:
@@ -43,8 +49,9 @@ class HealthServer:
             if health_port == metrics_port:
                 await self._listen(host, health_port, health + metrics, "--health-port and --metrics-port")
             else:
+                option = "--metrics-port (metrics.port in the settings file)"
                 await self._listen(host, health_port, health, "--health-port (health.port in the settings file)")
-                await self._listen(host, metrics_port, metrics, "--metrics-port (metrics.port in the settings file)")
+                await self._listen(host, metrics_port, metrics, option, self._metrics_tls)
         except PortTaken:
             await self.stop()
             raise
@@ -54,14 +61,16 @@ class HealthServer:
         for runner in self._runners:
             await runner.cleanup()
 
-    async def _listen(self, host: str | None, port: int, routes: list[web.RouteDef], option: str) -> None:
+    async def _listen(
+        self, host: str | None, port: int, routes: list[web.RouteDef], option: str, tls: ssl.SSLContext | None = None
+    ) -> None:
         app = web.Application()
         app.add_routes(routes)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         self._runners.append(runner)
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
         except (OSError, OverflowError) as error:
             raise PortTaken(f"cannot listen on port {port}: {error}. Choose another with {option}.") from error
 
@@ -72,7 +81,11 @@ class HealthServer:
         found = self._ready()
         return web.Response(status=200 if found.is_ready else 503, text=found.text())
 
-    async def _exposition(self, _: web.Request) -> web.Response:
+    async def _exposition(self, request: web.Request) -> web.Response:
+        refusal = await self._guard(request.headers.get("Authorization"))
+        if refusal is not None:
+            asks = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+            return web.Response(status=refusal.status, text=f"{refusal.text}\n", headers=asks)
         # aiohttp takes a charset only in a header of one's own.
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics(), headers=headers)

@@ -16,6 +16,7 @@ import yaml
 from llmservice_operator.build.settings import InvalidSettings, Settings
 
 PREFIX = "LLMSERVICE_"
+AUTHENTICATIONS = ("none", "tokenReview")
 MAX_SHARDS = 64
 """Each is renewed every two seconds."""
 
@@ -42,6 +43,8 @@ class Options:
     log_level: str = "info"
     health_port: int = 8081
     metrics_port: int = 8080
+    metrics_authentication: str = "none"
+    metrics_tls: str | None = None
     leader_elect: bool = True
     lease_name: str = "llmservice-operator"
     lease_namespace: str | None = None
@@ -74,6 +77,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="default: info")
     made.add_argument("--health-port", type=int, metavar="PORT", help="/healthz and /readyz (default: 8081)")
     made.add_argument("--metrics-port", type=int, metavar="PORT", help="/metrics (default: 8080)")
+    made.add_argument(
+        "--metrics-authentication",
+        choices=AUTHENTICATIONS,
+        help="who may read /metrics: everybody, or by a bearer token whoever may get that path (default: none)",
+    )
+    made.add_argument("--metrics-tls", metavar="DIR", help="serve /metrics with the tls.crt and tls.key of this folder")
     made.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
@@ -187,11 +196,19 @@ _FILE: Mapping[str, Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
         "leaseNamespace": ("lease_namespace", str),
     },
     "health": {"port": ("health_port", int)},
-    "metrics": {"port": ("metrics_port", int)},
+    "metrics": {
+        "port": ("metrics_port", int),
+        "authentication": ("metrics_authentication", str),
+        "tlsFolder": ("metrics_tls", str),
+    },
     "operator": {"maxConcurrentUpdates": ("max_concurrent_updates", int), "shards": ("shards", int)},
     "logging": {"format": ("log_format", str), "level": ("log_level", str)},
 }
-_CHOICES = {"log_format": ("json", "console"), "log_level": ("debug", "info", "warning", "error")}
+_CHOICES = {
+    "log_format": ("json", "console"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "metrics_authentication": AUTHENTICATIONS,
+}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -238,6 +255,11 @@ def _merge(file: dict[str, Any], given: dict[str, Any], environ: Mapping[str, st
         raise InvalidSettings(f"--shards: from 1 to {MAX_SHARDS}, and not {shards}")
     if shards > 1 and not merged.get("leader_elect", True):
         raise InvalidSettings("--shards: with several, leader election is what shares them out; leave it on")
+    defaults = Options()
+    if merged.get("metrics_tls") and merged.get("health_port", defaults.health_port) == merged.get(
+        "metrics_port", defaults.metrics_port
+    ):
+        raise InvalidSettings("--metrics-tls: the probes speak plain HTTP; give the metrics a port of their own")
     merged.setdefault("lease_namespace", environ.get("POD_NAMESPACE"))
     pod = environ.get("POD_NAME") or socket.gethostname()
     # A restarted container keeps its pod's name and must not take the old process's lease for its own.

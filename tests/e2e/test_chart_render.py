@@ -41,6 +41,10 @@ EVERYTHING: JSON = {
     "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}], "extraEgress": [{}]},
 }
 
+GUARDED: JSON = {
+    "metrics": {"authentication": "tokenReview", "tls": {"secretName": "tls"}, "serviceMonitor": {"enabled": True}}
+}
+
 BAD_VALUES: dict[str, tuple[JSON, str]] = {
     "unknown key": ({"replica": 2}, "additional properties 'replica' not allowed"),
     "unknown nested key": ({"image": {"name": "x"}}, "at '/image'"),
@@ -73,6 +77,10 @@ BAD_VALUES: dict[str, tuple[JSON, str]] = {
         "at '/admissionPolicies/tenants/allowedVolumeTypes/0'",
     ),
     "no service account": ({"serviceAccount": {"create": False}}, "serviceAccount.name: name the service account"),
+    "an authentication that is none of both": (
+        {"metrics": {"authentication": "basic"}},
+        "at '/metrics/authentication'",
+    ),
     "monitor without its service": (
         {"metrics": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
         "metrics.serviceMonitor.enabled needs metrics.service.enabled",
@@ -140,14 +148,14 @@ def test_the_right_on_nodes_can_be_left_out(namespaces: list[str]) -> None:
     assert not of_kind(objects, "ClusterRoleBinding", ":nodes")
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["cluster-wide", "namespaces"])
+@pytest.mark.parametrize("values", [{}, EVERYTHING, GUARDED], ids=["cluster-wide", "namespaces", "metrics"])
 def test_no_role_reaches_secrets_or_everything_or_reads_configmaps(values: JSON) -> None:
     objects = render(values)
     for role in of_kind(objects, "ClusterRole") + of_kind(objects, "Role"):
         for rule in role["rules"]:
-            reached = set(rule["resources"]) | set(rule["verbs"]) | set(rule["apiGroups"])
+            reached = {word for words in rule.values() for word in words}
             assert not reached & {"secrets", "*", "escalate", "bind", "impersonate"}, role
-            if "configmaps" in rule["resources"]:
+            if "configmaps" in rule.get("resources", ()):
                 assert set(rule["verbs"]) <= {"create", "patch", "delete"}, role
 
 
@@ -352,6 +360,45 @@ def test_monitors_find_what_they_scrape() -> None:
     assert [scraped["port"] for scraped in pods["podMetricsEndpoints"]] == [HTTP_PORT_NAME, STATE_PORT_NAME]
     everywhere = only(render({"metrics": {"podMonitor": {"enabled": True}}}), "PodMonitor")["spec"]
     assert everywhere["namespaceSelector"] == {"any": True}
+
+
+def test_metrics_are_open_to_whoever_reaches_them_unless_the_values_say_otherwise() -> None:
+    objects = render({"metrics": {"serviceMonitor": {"enabled": True}}})
+    assert not of_kind(objects, "ClusterRole", ":metrics-auth")
+    assert not of_kind(objects, "ClusterRole", ":metrics-reader")
+    (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint == {"port": "metrics", "interval": "30s"}
+
+
+def test_guarded_metrics_have_their_rights_and_the_monitor_its_token(tmp_path: Path) -> None:
+    objects = render(GUARDED)
+    asks = only(objects, "ClusterRole", ":metrics-auth")
+    assert {(rule["resources"][0], *rule["verbs"]) for rule in asks["rules"]} == {
+        ("tokenreviews", "create"),
+        ("subjectaccessreviews", "create"),
+    }
+    binding = only(objects, "ClusterRoleBinding", ":metrics-auth")
+    assert binding["roleRef"]["name"] == asks["metadata"]["name"] == "llm:demo-llmservice-operator:metrics-auth"
+    reader = only(objects, "ClusterRole", ":metrics-reader")
+    assert reader["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    assert reader["metadata"]["name"] not in {b["roleRef"]["name"] for b in of_kind(objects, "ClusterRoleBinding")}
+    (endpoint,) = only(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(only(objects, "ConfigMap")["data"]["settings.yaml"])
+    options = load(["--settings", str(settings)], {})
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert (options.metrics_authentication, options.metrics_tls) == ("tokenReview", mounted["metrics-tls"])
+
+
+def test_a_monitor_may_have_a_token_and_a_ca_of_its_own() -> None:
+    own = {"authorization": {"credentials": {"name": "scraper", "key": "token"}}, "tlsConfig": {"serverName": "m"}}
+    values = {"metrics": {**GUARDED["metrics"], "serviceMonitor": {"enabled": True, **own}}}
+    (endpoint,) = only(render(values), "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["authorization"], endpoint["tlsConfig"]) == (own["authorization"], own["tlsConfig"])
+    assert "bearerTokenFile" not in endpoint
 
 
 def test_the_network_policy_selects_the_operator_and_lets_it_work() -> None:

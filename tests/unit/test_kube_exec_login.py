@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -152,21 +151,15 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
 
 
 async def has_ended(pid: int) -> None:
-    await asyncio.to_thread(wait_for_end, pid)
-
-
-def wait_for_end(pid: int) -> None:
-    while is_running(pid):
-        time.sleep(0.02)
+    while True:
+        if not is_running(pid):
+            return
+        await asyncio.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process that is not a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ health:
   port: {{ .Values.ports.health }}
 metrics:
   port: {{ .Values.ports.metrics }}
+  authentication: {{ .Values.metrics.authentication }}
+  {{- if .Values.metrics.tls.secretName }}
+  tlsFolder: /etc/llmservice-metrics-tls
+  {{- end }}
 operator: {{- toYaml .Values.operator | nindent 2 }}
 logging: {{- toYaml .Values.logging | nindent 2 }}
 services:

@@ -143,10 +143,10 @@ class SyncState:
         return lines if more <= 0 else [*lines[:_NAMED], f"and {more} more"]
 
     def _problems_of(self, namespace: str | None) -> Iterator[str]:
-        where = _where(namespace)
-        yield from dict.fromkeys(where + part.problem for part in self._of(namespace) if part.problem)
-        awaited = [name for name, p in self._parts[namespace].items() if not p.is_synced and not p.problem]
-        if awaited and namespace not in self._warm:
+        where, problems = _where(namespace), dict.fromkeys(p.problem for p in self._of(namespace) if p.problem)
+        yield from (where + problem for problem in problems)
+        if not problems and namespace not in self._warm:
+            awaited = (name for name, part in self._parts[namespace].items() if not part.is_synced)
             yield f"{where}not synced yet: {', '.join(awaited)}"
 
     def _of(self, namespace: str | None) -> Collection[_Part]:

@@ -1,0 +1,136 @@
+"""Who may read /metrics: a bearer token that the API server knows, of somebody who may `get` that path.
+
+The same two questions as controller-runtime's WithAuthenticationAndAuthorization: a TokenReview says whose token it is,
+a SubjectAccessReview whether that user may read the path. Answers are kept for a while and for a bounded number of
+tokens, and few questions are under way at a time: whoever sends made-up tokens cannot have the API server flooded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from .errors import KubeError
+from .resources import Resource
+from .transport import Transport
+
+logger = logging.getLogger(__name__)
+
+TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
+ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
+
+KEPT_SECONDS, REFUSAL_KEPT_SECONDS = 60.0, 10.0
+"""For how long an answer holds. A right that is taken from somebody ends within the first."""
+KEPT = 64
+"""Tokens that are known at a time of those that are good, and as many of the others."""
+AT_A_TIME, WAITING = 2, 16
+"""Tokens that are asked about, and that wait for it: the next one is told to come later."""
+QUESTION_SECONDS = 5.0
+
+
+class Refusal(NamedTuple):
+    """Why somebody may not read it."""
+
+    status: int
+    text: str
+
+
+Guard = Callable[[str | None], Awaitable[Refusal | None]]
+"""Of the Authorization header of a request; None: it is answered."""
+
+NO_TOKEN = Refusal(401, "send a bearer token of the cluster: Authorization: Bearer TOKEN")
+UNKNOWN_TOKEN = Refusal(401, "the cluster does not know this token")
+BUSY = Refusal(429, "too many unknown tokens at a time; try again")
+
+
+async def open_to_all(_: str | None) -> None:
+    """Nobody is asked who they are."""
+
+
+class Access:
+    """A guard for one path."""
+
+    def __init__(
+        self, transport: Transport, path: str = "/metrics", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._transport, self._path, self._clock = transport, path, clock
+        # Apart, so that made-up tokens push no good one out.
+        self._allowed: OrderedDict[bytes, float] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
+        self._asking = asyncio.Semaphore(AT_A_TIME)
+        self._waiting = 0
+        self._failure = ""
+
+    async def __call__(self, header: str | None) -> Refusal | None:
+        """By the Authorization header."""
+        kind, _, token = (header or "").partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            return NO_TOKEN
+        # No token is kept, only what it hashes to.
+        which = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        if self._is_known(which):
+            return self._answer(which)
+        if self._waiting >= WAITING and which not in self._allowed:
+            return BUSY
+        self._waiting += 1
+        try:
+            async with self._asking:
+                # Somebody else may have asked while this one waited.
+                return self._answer(which) if self._is_known(which) else await self._ask(which, token.strip())
+        finally:
+            self._waiting -= 1
+
+    def _is_known(self, which: bytes) -> bool:
+        until = self._allowed.get(which) or self._refused.get(which, (0.0, None))[0]
+        return self._clock() < until
+
+    def _answer(self, which: bytes) -> Refusal | None:
+        return None if which in self._allowed else self._refused[which][1]
+
+    async def _ask(self, which: bytes, token: str) -> Refusal | None:
+        try:
+            answer = await self._review(token)
+        except KubeError as error:
+            if str(error) != self._failure:
+                logger.warning("cannot find out who may read %s: %s", self._path, error)
+            self._failure = str(error)
+            return Refusal(503, "the API server cannot be asked whose token this is; see the operator's log")
+        self._failure = ""
+        self._allowed.pop(which, None)
+        self._refused.pop(which, None)
+        if answer is None:
+            self._allowed[which] = self._clock() + KEPT_SECONDS
+        else:
+            self._refused[which] = (self._clock() + REFUSAL_KEPT_SECONDS, answer)
+        for kept in (self._allowed, self._refused):
+            while len(kept) > KEPT:
+                kept.popitem(last=False)
+        return answer
+
+    async def _review(self, token: str) -> Refusal | None:
+        status = await self._create(TOKEN_REVIEW, {"token": token})
+        user: Mapping[str, Any] = status.get("user") or {}
+        if status.get("authenticated") is not True or not user.get("username"):
+            return UNKNOWN_TOKEN
+        spec = {
+            "user": user["username"],
+            "uid": user.get("uid") or "",
+            "groups": user.get("groups") or [],
+            "extra": user.get("extra") or {},
+            "nonResourceAttributes": {"path": self._path, "verb": "get"},
+        }
+        if (await self._create(ACCESS_REVIEW, spec)).get("allowed") is True:
+            return None
+        return Refusal(403, f"{user['username']} may not get {self._path}: grant it by a role with that nonResourceURL")
+
+    async def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        made = await self._transport.request(
+            "create", resource, resource.path(None), body=body, timeout=QUESTION_SECONDS
+        )
+        return made.get("status") or {}

@@ -1,0 +1,164 @@
+"""Ready is an operator that acts or would on getting the Lease: `helm upgrade --wait` ends for it, and for no other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
+from tests.e2e._chart import CHART
+from tests.e2e.conftest import make_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.operator import scale_operator
+from tests.support.services import idle
+
+TEAM, OTHER = "ready-team", "ready-other"
+RELEASE = "ready"
+NAME = f"{RELEASE}-llmservice-operator"
+ROLE = f"{TEAM}:{NAME}"
+REPOSITORY, _, TAG = OPERATOR_IMAGE.rpartition(":")
+IMAGES = f"image.repository={REPOSITORY},image.tag={TAG},services.defaultCpuImage={CPU_IMAGE}"
+CLAIMS = """\
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, create, patch, delete]
+"""
+
+
+@pytest.fixture
+def namespaces(cluster: Cluster) -> Iterator[None]:
+    """Two namespaces, for a release over them; the cluster-wide one stands still meanwhile."""
+    _clear(cluster)
+    for name in (TEAM, OTHER):
+        make_namespace(cluster, name)
+    with scale_operator(cluster, 0):
+        yield
+        _clear(cluster)
+
+
+def _clear(cluster: Cluster) -> None:
+    cluster.helm("uninstall", RELEASE, "-n", TEAM, "--ignore-not-found", "--wait", "--timeout", "60s")
+    cluster.kubectl("delete", "namespace", TEAM, OTHER, "--ignore-not-found", "--timeout=180s")
+
+
+def upgrade(
+    cluster: Cluster, *values: str, chart: Path = CHART, watched: str = TEAM, ends: bool = True, timeout: str = "120s"
+) -> str:
+    """Install or upgrade, and wait until its pods are ready, or in vain."""
+    settings = [f"--set={one}" for one in (IMAGES, f"watch.namespaces={{{watched}}}", *values)]
+    wait = ["--wait", "--timeout", timeout]
+    command = ["upgrade", "--install", RELEASE, str(chart), "-n", TEAM, *settings, *wait]
+    return cluster.helm(*command, expect=0 if ends else 1)
+
+
+def pods(cluster: Cluster) -> dict[str, JSON]:
+    """The release's pods that are not about to go, by uid."""
+    found = cluster.list("pods", TEAM, f"app.kubernetes.io/instance={RELEASE}")
+    return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+
+def ask(pod: JSON, port: str, path: str, token: str = "") -> httpx.Response:
+    number = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == port)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return httpx.get(f"http://{pod['status']['podIP']}:{number}{path}", headers=headers, trust_env=False)
+
+
+def readiness(pod: JSON) -> tuple[int, str]:
+    """What the kubelet is answered; 0 where nothing listens yet."""
+    try:
+        answer = ask(pod, "health", "/readyz")
+    except (httpx.TransportError, KeyError):
+        return 0, ""
+    return answer.status_code, answer.text
+
+
+def stages(cluster: Cluster) -> list[str]:
+    said = [readiness(pod)[1].splitlines() for pod in pods(cluster).values()]
+    return sorted(line for lines in said for line in lines if line.startswith("stage: "))
+
+
+@pytest.mark.parametrize(("replicas", "at"), [(1, ["acting"]), (2, ["acting", "synced"])])
+def test_an_upgrade_that_waits_for_readiness_ends(
+    cluster: Cluster, namespaces: None, replicas: int, at: list[str]
+) -> None:
+    """Though the pod before holds the Lease until the new one is ready, and one of two replicas never gets it."""
+    upgrade(cluster, f"replicas={replicas}")
+    before = set(pods(cluster))
+    upgrade(cluster, f"replicas={replicas}", "podAnnotations.turn=second")
+    eventually("the pods of before are gone", lambda: not before & set(pods(cluster)), 60)
+    eventually("who acts", lambda: stages(cluster) == [f"stage: {stage}" for stage in at], 30)
+
+
+def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
+    cluster: Cluster, namespaces: None, tmp_path: Path
+) -> None:
+    upgrade(cluster)
+    (before,) = pods(cluster)
+    poorer = tmp_path / "chart"
+    shutil.copytree(CHART, poorer)
+    rules = poorer / "templates" / "_rules.tpl"
+    assert CLAIMS in rules.read_text()
+    rules.write_text(rules.read_text().replace(CLAIMS, ""))
+    upgrade(cluster, "podAnnotations.turn=second", chart=poorer, ends=False, timeout="45s")
+    new = next(pod for uid, pod in pods(cluster).items() if uid != before)
+    code, text = readiness(new)
+    assert (code, "missing right: list persistentvolumeclaims" in text) == (503, True), text
+
+    rule = {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]}
+    patch = json.dumps([{"op": "add", "path": "/rules/-", "value": rule}])
+    cluster.kubectl("patch", "role", ROLE, "-n", TEAM, "--type=json", "-p", patch)
+    eventually("it is ready", lambda: readiness(new)[0] == 200, 60)
+    now = cluster.must_get("pods", TEAM, new["metadata"]["name"])
+    assert now["status"]["containerStatuses"][0]["restartCount"] == 0
+    upgrade(cluster, "podAnnotations.turn=second")
+
+
+def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
+    both = f"{TEAM},{OTHER}"
+    upgrade(cluster, watched=both)
+    cluster.kubectl("delete", "rolebinding", ROLE, "-n", OTHER)
+    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
+    for namespace in (TEAM, OTHER):
+        cluster.apply(idle("served"), namespace)
+    eventually("children where it may", lambda: cluster.get("deployments", TEAM, "served"), 60)
+    (pod,) = pods(cluster).values()
+    eventually("it is ready", lambda: readiness(pod)[0] == 200, 30)
+    assert f"warning: namespace {OTHER}: missing right: list llmservices.llmservice.dev" in readiness(pod)[1]
+    forbidden = f'llmservice_watch_forbidden{{namespace="{OTHER}"}}'
+    told = next(line for line in ask(pod, "metrics", "/metrics").text.splitlines() if line.startswith(forbidden))
+    assert float(told.split()[1]) > 0
+    assert cluster.get("deployments", OTHER, "served") is None
+
+    upgrade(cluster, watched=both)
+    eventually("children where it may again", lambda: cluster.get("deployments", OTHER, "served"), 60)
+    assert set(pods(cluster)) == {pod["metadata"]["uid"]}, "by the same process"
+    eventually("nothing is missing", lambda: "warning" not in readiness(pod)[1], 60)
+
+
+def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
+    upgrade(cluster, watched=f"{TEAM},{OTHER}")
+    cluster.kubectl("delete", "namespace", OTHER, "--timeout=120s")
+    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
+    cluster.apply(idle("served"), TEAM)
+    eventually("its children", lambda: cluster.get("deployments", TEAM, "served"), 60)
+
+
+def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, namespaces: None) -> None:
+    upgrade(cluster, "metrics.authentication=tokenReview")
+    (pod,) = pods(cluster).values()
+    token = cluster.kubectl("create", "token", "default", "-n", OTHER).strip()
+    reader = f"{TEAM}:{NAME}:metrics-reader"
+    assert ask(pod, "metrics", "/metrics").status_code == 401
+    assert ask(pod, "metrics", "/metrics", "made-up").status_code == 401
+    assert ask(pod, "metrics", "/metrics", token).status_code == 403
+    binding = ["create", "clusterrolebinding", "ready-metrics", f"--clusterrole={reader}"]
+    cluster.kubectl(*binding, f"--serviceaccount={OTHER}:default")
+    try:
+        eventually("the metrics", lambda: ask(pod, "metrics", "/metrics", token).status_code == 200, 30)
+    finally:
+        cluster.kubectl("delete", "clusterrolebinding", "ready-metrics")

@@ -1,0 +1,86 @@
+"""What is synced and what is in the way, for each namespace: when work may begin, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from llmservice_operator.control.sync_state import WATCH, SyncState
+from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, ServerError, TooMany, Unreachable
+from llmservice_operator.kube.resources import DEPLOYMENT, JOB, LLMSERVICE
+
+KINDS = (LLMSERVICE, DEPLOYMENT, JOB)
+PARTS = (WATCH, *(resource.full_name for resource in KINDS))
+NO_RIGHT = Forbidden("no", right="list deployments.apps")
+
+
+def state(*namespaces: str | None, warm: tuple[str | None, ...] = ()) -> SyncState:
+    made = SyncState(namespaces, KINDS)
+    for namespace in warm:
+        for part in PARTS:
+            made.synced(namespace, part)
+    return made
+
+
+def test_one_that_only_takes_its_time_is_waited_for_and_one_in_trouble_is_not() -> None:
+    seen = state("blue", "green", warm=("blue",))
+    assert seen.is_warm("blue")
+    assert not seen.settled.is_set()
+    seen.failed("green", DEPLOYMENT.full_name, NO_RIGHT)
+    assert seen.settled.is_set()
+    assert not seen.is_warm("green")
+
+
+def test_trouble_everywhere_is_no_reason_to_begin() -> None:
+    seen = state("blue")
+    seen.failed("blue", WATCH, NO_RIGHT)
+    assert not seen.settled.is_set()
+
+
+def test_work_begins_once_for_each_namespace() -> None:
+    begun: list[str | None] = []
+    seen = SyncState((None,), KINDS, on_warm=begun.append)
+    for part in (*PARTS, *PARTS):
+        seen.synced(None, part)
+    assert begun == [None]
+    assert seen.is_warm("any")
+
+
+LASTING: dict[str, tuple[KubeError | str, bool]] = {
+    "a right is missing": (NO_RIGHT, True),
+    "no CRD": (NotFound("none"), True),
+    "kopf ended": ("RuntimeError: no login", True),
+    "no answer": (Unreachable("no answer"), False),
+    "too busy": (TooMany("later"), False),
+    "etcd is away": (ServerError("no"), False),
+}
+
+
+@pytest.mark.parametrize("case", LASTING)
+def test_a_warm_namespace_goes_on_through_what_passes_and_says_so(case: str) -> None:
+    error, lasts = LASTING[case]
+    seen = state("blue", warm=("blue",))
+    seen.failed("blue", WATCH, error)
+    assert (list(seen.working()), len(seen.problems())) == ([] if lasts else ["blue"], 1)
+    seen.synced("blue", WATCH)
+    assert (list(seen.working()), seen.problems()) == (["blue"], [])
+
+
+def test_a_kind_that_is_done_without_is_no_problem_and_is_told_when_it_changes() -> None:
+    changed: list[str | None] = []
+    seen = SyncState(("blue",), KINDS, on_hidden=changed.append)
+    for _ in range(2):
+        seen.hide("blue", JOB)
+    assert (seen.hidden("blue"), seen.hidden("green"), changed) == ({"Job"}, frozenset(), ["blue"])
+    for _ in range(2):
+        seen.show("blue", JOB)
+    assert (seen.hidden("blue"), changed) == (frozenset(), ["blue", "blue"])
+
+
+def test_the_same_problem_of_many_kinds_is_one_line_and_many_namespaces_are_cut_short() -> None:
+    seen = state(*(f"team-{number}" for number in range(50)))
+    for number in range(50):
+        for part in (WATCH, LLMSERVICE.full_name):
+            seen.failed(f"team-{number}", part, Forbidden("no", right="list llmservices"))
+    lines = seen.problems()
+    assert lines[-1] == "and 30 more"
+    assert lines[0] == "namespace team-0: missing right: list llmservices"
+    assert len(lines) == 21

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 
 from llmservice_cli.errors import BadInput, Wrong
 
+from .reading import read
 from .values import Refused, shown
 
 REMOTE = ("hf://", "s3://")
@@ -60,7 +60,7 @@ def from_document(document: object, label: str, tensors: Tensors | None = None) 
     if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
         raise Refused(f"{shown(document)} is no model's configuration.", "Give the content of its config.json.")
     try:
-        return Model(config_json.read(document), tensors, document=document)
+        return Model(read(document), tensors, document=document)
     except Incomplete as incomplete:
         return Model(None, tensors, incomplete.missing, document)
     except InvalidModel as invalid:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.plan import Draft
 
+from .reading import read
 from .values import MOST_GPUS, Refused, count, one_of, shown
 
 if TYPE_CHECKING:
@@ -65,6 +65,6 @@ def _architecture(document: object) -> Architecture | None:
     if not isinstance(document, Mapping):
         raise Refused(f"config {shown(document)} is no object.", "Give the content of the draft's config.json.")
     try:
-        return config_json.read(document)
+        return read(document)
     except (Incomplete, InvalidModel) as error:
         raise Refused(f"config: {error}.", "Give the whole of the draft's config.json.") from None

@@ -185,20 +185,16 @@ def _required(device: Device, wish: Wish, there: Sequence[Offer]) -> str | None:
 
 def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
-<<<<<<< HEAD
-    seen = {offer.product for offer in there}
-    if cluster.missing_right is not None:
-        note = f"Nodes were not looked at: the operator has no right to {cluster.missing_right}."
-        if plan.gpu is not None and (labels := gpus.labels(plan.gpu)):
-            note += f" {plan.gpu} is usually no value of the node label: no pod starts unless a node has {plan.gpu}."
-            note += f" Else write {', '.join(labels)}."
-    elif plan.gpu in wish.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
-        note = f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label."
-=======
-    notes = []
+    seen, notes = {offer.product for offer in there}, []
     if cluster.missing_right is not None:
         notes.append(f"Nodes were not looked at: the operator has no right to {cluster.missing_right}.")
->>>>>>> planner
+        if plan.gpu is not None and (labels := gpus.labels(plan.gpu)):
+            notes.append(
+                f"{plan.gpu} is usually no value of the node label: no pod starts unless a node has {plan.gpu}. "
+                f"Else write {', '.join(labels)}."
+            )
+    elif plan.gpu in wish.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
+        notes.append(f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label.")
     elif plan.gpu in wish.products and (most := _most(there, plan.gpu)) < wish.gpus:
         notes.append(f"No node has {f'{wish.gpus} of ' if most else ''}{plan.gpu} now.")
     if _most(there, plan.gpu or "") < wish.gpus:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.failure_metrics import Failures
+from llmservice_operator.control.failure_metrics import Failures, known
 from llmservice_operator.control.plan_metrics import Plans
 
 _SERVICE = ("namespace", "service")
@@ -112,6 +112,7 @@ class Metrics:
 
     def set_reason(self, key: Key, reason: str) -> None:
         """A service's Ready condition has this reason now."""
+        reason = known(reason)
         old = self._reasons.get(key)
         if old == reason:
             return

@@ -129,7 +129,7 @@ class PodFacts:
             restarts=sum(int(c.get("restartCount") or 0) for c in _containers(status)),
             ends=_ends(trouble),
             reason=str(status.get("reason", "")),
-            message=_text(status.get("message")),
+            message=text_of(status.get("message")),
             node=str((obj.get("spec") or {}).get("nodeName", "")),
             asked=requests_of(obj["spec"]) if (obj.get("spec") or {}).get("nodeName") else {},
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
@@ -172,12 +172,13 @@ def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
 
 def _cut(server: Json) -> int:
     ended = (server.get("state") or {}).get("terminated") or {}
-    report = DrainReport.from_json(_text(ended.get("message")))
+    report = DrainReport.from_json(text_of(ended.get("message")))
     # What a pod says of itself becomes a metric.
     return min(report.cut, _MOST_CUT) if report is not None else 0
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """What a container or its runtime wrote: bounded, without control characters."""
     return clean(str(value or "")[:_LONGEST])
 
 
@@ -186,7 +187,7 @@ def _causes(scheduling: Json) -> tuple[str, ...]:
         return ()
     if scheduling.get("reason") == "SchedulingGated":
         return ("the pod has scheduling gates",)
-    return still.unschedulable_causes(_text(scheduling.get("message")))
+    return still.unschedulable_causes(text_of(scheduling.get("message")))
 
 
 def _containers(status: Json) -> Iterator[Json]:
@@ -231,7 +232,7 @@ def _ends(container: Json) -> int:
 def _waiting(container: Json) -> Waiting | None:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
-    return None if reason in _STARTING else Waiting(reason, still.waiting(_text(waiting.get("message"))))
+    return None if reason in _STARTING else Waiting(reason, still.waiting(text_of(waiting.get("message"))))
 
 
 def _termination(container: Json) -> Termination | None:
@@ -242,6 +243,6 @@ def _termination(container: Json) -> Termination | None:
         reason=str(ended.get("reason", "")),
         exit_code=int(ended.get("exitCode") or 0),
         signal=int(ended.get("signal") or 0),
-        message=_text(ended.get("message")),
+        message=text_of(ended.get("message")),
         finished_at=str(ended.get("finishedAt") or ""),
     )

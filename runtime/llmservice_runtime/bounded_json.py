@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 LARGEST = 2**53
 """Of a number in a report: every JSON reader in the cluster keeps it exactly."""
@@ -25,6 +25,7 @@ _SHOWN = 40
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 # C0 and C1 controls but newline and tab: they move the cursor of whoever reads a status in a terminal.
 _CONTROLS = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+_CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 T = TypeVar("T")
 
@@ -63,16 +64,26 @@ def depth_of(text: str) -> int:
     return deepest
 
 
-def bounded(value: object, max_depth: int = MAX_DEPTH, max_items: int = 4096, max_text: int = 4096) -> Any:
-    """The same value where each part of it is bounded, for what arrives parsed; Refused otherwise."""
-    left = [max_items]
-    _check(value, max_depth, left, max_text)
+def bounded(
+    value: object,
+    max_depth: int = MAX_DEPTH,
+    max_items: int = 4096,
+    max_text: int = 4096,
+    largest: int = 2**63,
+    *,
+    is_prose: bool = False,
+) -> Any:
+    """The same value where each part of it is bounded, for what arrives parsed; Refused otherwise.
+
+    Numbers are finite and below `largest`. Texts have no control characters unless they may be prose.
+    """
+    _check(value, max_depth, [max_items], _Bounds(max_text, largest, is_prose))
     return value
 
 
 def clean(text: str) -> str:
-    """Without control characters, newlines and tabs apart."""
-    return text.translate(_CONTROLS)
+    """Without control characters, newlines and tabs apart, and without halves of surrogate pairs."""
+    return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 class Reader:
@@ -216,31 +227,40 @@ def _number(value: object, least: float, most: float) -> float:
     return value  # type: ignore[return-value]
 
 
-def _check(value: object, depth: int, left: list[int], max_text: int) -> None:
+class _Bounds(NamedTuple):
+    longest: int
+    largest: int
+    is_prose: bool
+
+
+def _check(value: object, depth: int, left: list[int], bounds: _Bounds) -> None:
     left[0] -= 1
     if left[0] < 0:
         raise Refused("it has too many parts")
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
-        _check_text(value, max_text)
+        _check_text(value, bounds)
     elif isinstance(value, int | float):
-        if abs(value) >= _WIDEST or not math.isfinite(value):
+        if abs(value) >= bounds.largest or not math.isfinite(value):
             raise Refused("a number in it is out of range")
     elif depth <= 0:
         raise Refused("it is nested too deep")
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            _check_text(name, max_text)
-            _check(item, depth - 1, left, max_text)
+            _check_text(name, bounds)
+            _check(item, depth - 1, left, bounds)
     elif isinstance(value, Sequence):
         for item in value:
-            _check(item, depth - 1, left, max_text)
+            _check(item, depth - 1, left, bounds)
     else:
         raise Refused(f"it holds a {type(value).__name__}")
 
 
-def _check_text(value: object, longest: int) -> None:
-    if not isinstance(value, str) or len(value) > longest or clean(value) != value:
-        raise Refused(f"a text in it is longer than {longest} characters or has control characters")
-    _encoded(value)
+def _check_text(value: object, bounds: _Bounds) -> None:
+    if not isinstance(value, str) or len(value) > bounds.longest:
+        raise Refused(f"a text in it is longer than {bounds.longest} characters")
+    if not bounds.is_prose and not value.isprintable() and clean(value) != value:
+        raise Refused("a text in it has control characters")
+    if not value.isascii():
+        _encoded(value)

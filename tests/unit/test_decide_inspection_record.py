@@ -14,17 +14,33 @@ from tests.unit.test_decide_inspection import TENSORS, ends, fits, kinds, lookin
 Json = dict[str, Any]
 
 IMPOSSIBLE: list[tuple[str, Json, Json, str]] = [
-    ("a number beyond 64 bits", QWEN_7B, TENSORS | {"experts": 2**70}, "experts is no whole number"),
     ("a negative one", QWEN_7B, TENSORS | {"head": -1}, "head is no whole number"),
     ("a fraction", QWEN_7B, TENSORS | {"head": 1.5}, "head is no whole number"),
     ("a truth", QWEN_7B, TENSORS | {"head": True}, "head is no whole number"),
     ("a text for a number", QWEN_7B, TENSORS | {"head": "1"}, "head is no whole number"),
     ("a long type", QWEN_7B, TENSORS | {"dtype": "x" * 65}, "at most 64 characters"),
-    ("a type in no alphabet", QWEN_7B, TENSORS | {"dtype": "\ud800"}, "at most 64 characters"),
     ("a part that there is not", QWEN_7B, TENSORS | {"tail": 1}, "have no 'tail'"),
     ("a type that is none", QWEN_7B, TENSORS | {"dtype": 16}, "at most 64 characters"),
-    ("a long config", QWEN_7B | {"model_type": "x" * 9000}, TENSORS, "larger than can be kept"),
 ]
+
+
+REFUSED = {
+    "a number beyond 64 bits": (QWEN_7B, TENSORS | {"experts": 2**70}),
+    "a type in no alphabet": (QWEN_7B, TENSORS | {"dtype": "\ud800"}),
+    "a long config": (QWEN_7B | {"model_type": "x" * 9000}, TENSORS),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_look_writes_is_no_conclusion(case: str) -> None:
+    world = looking()
+    config, tensors = REFUSED[case]
+    ends(world, json.dumps(Inspection("main", config, tensors).to_document()))
+    world.settle()
+    assert set(world.obj["status"]["model"]) == {"inspection", "failure"}
+    assert "came to no conclusion" in world.obj["status"]["model"]["failure"]
+    assert fits(world) == ("Unknown", "FactsMissing")
+    assert "Deployment" in kinds(world)
 
 
 @pytest.mark.parametrize(

@@ -280,3 +280,14 @@ async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
         complete.cancel()
     said = [record for record in caplog.records if f"without {resource.plural}" in record.message]
     assert len(said) == int(is_warm)
+
+
+@pytest.mark.parametrize("odd", ["\ud800", 10**400], ids=["half a pair", "400 digits"])
+async def test_one_object_that_no_reader_likes_keeps_nobody_from_the_others(api: Api, odd: object) -> None:
+    """The API server stores a ControllerRevision's data unread, and orjson refuses the list and the event with it."""
+    api.objects[POD] = [without_kind(pod("odd", 5, x=odd)), without_kind(pod("one", 6))]
+    async with watching(api) as seen:
+        assert "one" in seen.pods()
+        await seen.send("ADDED", pod("odder", 7, x=odd))
+        await seen.send("ADDED", pod("two", 8))
+        await seen.until(lambda: "two" in seen.pods())

@@ -52,6 +52,7 @@ def with_pod(**pod: Any) -> World:
     return world
 
 
+ENDED_AT = "2026-01-02T03:01:00Z"
 SITUATIONS = [
     pytest.param({"scheduled": False}, "Progressing", "Reconciling", None, id="not yet scheduled"),
     pytest.param(
@@ -94,14 +95,14 @@ SITUATIONS = [
         id="out of memory",
     ),
     pytest.param(
-        {"state": {"terminated": {"reason": "Error", "exitCode": 3, "message": "a\nboom\n", "finishedAt": "t"}}},
+        {"state": {"terminated": {"reason": "Error", "exitCode": 3, "message": "a\nboom\n", "finishedAt": ENDED_AT}}},
         "Unknown",
         "Reconciling",
         "exit code 3",
         id="supervisor killed",
     ),
     pytest.param(
-        {"last": {"reason": "Error", "exitCode": 3, "finishedAt": "t"}, "restarts": 3},
+        {"last": {"reason": "Error", "exitCode": 3, "finishedAt": ENDED_AT}, "restarts": 3},
         "CrashLoop",
         "Stalled",
         "exit code 3",
@@ -112,7 +113,7 @@ SITUATIONS = [
             "state": {"waiting": {"reason": "PodInitializing"}},
             "init": {
                 "name": "runtime",
-                "state": {"terminated": {"reason": "Error", "exitCode": 2, "finishedAt": "t"}},
+                "state": {"terminated": {"reason": "Error", "exitCode": 2, "finishedAt": ENDED_AT}},
             },
         },
         "InitContainerFailed",

@@ -31,7 +31,8 @@ def test_of_itself(facts: ParentFacts | None, expected: Rank) -> None:
 
 
 def told(**conditions: str) -> dict[str, Any]:
-    listed = [{"type": kind, "status": status} for kind, status in conditions.items()]
+    whole = {"reason": "Told", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    listed = [{"type": kind, "status": status} | whole for kind, status in conditions.items()]
     return {"observedGeneration": 1, "conditions": listed}
 
 

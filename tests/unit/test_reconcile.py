@@ -90,7 +90,8 @@ FAILED = {"reason": "Unschedulable"}
 )
 async def test_when_a_new_service_is_told_of(waiting: Rank | None, before: Any, told: Any, is_written: bool) -> None:
     world = World({**parent(), "status": before})
-    listed = [{"type": kind, "status": status} for kind, status in told.get("conditions", ())]
+    whole = {"reason": "Told", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    listed = [{"type": kind, "status": status} | whole for kind, status in told.get("conditions", ())]
     world.deciding.more = {**told, "conditions": listed} if listed else told
     if waiting is not None:
         world.ctx.queue.add(OTHER, waiting)

@@ -31,3 +31,7 @@ class InvalidSpec(Exception):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(map(str, self.problems)))
+
+
+class UnreadableObject(Exception):
+    """An object of the API server is not what its kind says; names it, with little of what it holds."""

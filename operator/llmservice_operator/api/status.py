@@ -1,21 +1,38 @@
 """status: what the operator found. These models give the CRD its schema; the operator writes plain JSON."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from llmservice_operator.api.base import BY_NAME, Many
 
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=1024)]
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time", "maxLength": 64})]
+
+
+def _a_time(text: str) -> str:
+    """ValueError unless it names a moment: without an offset it cannot be compared with others."""
+    if len(text) > 64 or datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("is no time with an offset")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_a_time), Field(json_schema_extra={"format": "date-time", "maxLength": 64})]
 
 
 class StatusModel(BaseModel):
     """A part of the status. Unknown fields are ignored: a newer operator may have written them."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, validate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
 
 
 def said(description: str, **extra: Any) -> Any:

@@ -7,7 +7,18 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge
 
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
+
+_REASONS = frozenset(map(str, Reason))
+
+
+OTHER = "Other"
+
+
+def known(reason: str) -> str:
+    """The reason as a label: a stored status may hold any word, and each would be a series for ever."""
+    return reason if reason in _REASONS else OTHER
 
 
 class Failures:
@@ -24,7 +35,8 @@ class Failures:
         """
         if before is not None and key not in self._told:
             self.told(key, before)
-        reason = (status.get("failure") or {}).get("reason")
+        told = (status.get("failure") or {}).get("reason")
+        reason = None if told is None else known(told)
         is_known, old = key in self._told, self._told.get(key)
         self._told[key] = reason
         if reason == old:

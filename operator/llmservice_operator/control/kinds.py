@@ -6,7 +6,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llmservice_operator.api import untrusted
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.api.service import Key, spec_text
 from llmservice_operator.control.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
@@ -33,7 +35,6 @@ JSON = Mapping[str, Any]
 
 _IDENTITY = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 """What is kept of an LLMService's metadata."""
-_LONGEST_REQUEST = 256
 """Characters of the annotation that asks for an update."""
 
 
@@ -61,9 +62,9 @@ class ParentFacts:
         annotations = metadata.get("annotations") or {}
         spec = spec_text(obj.get("spec"))
         kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
-        requested = annotations.get(UPDATE_REQUESTED_ANNOTATION)
+        requested = untrusted.annotation(annotations.get(UPDATE_REQUESTED_ANNOTATION))
+        status = untrusted.stored_status(obj.get("status"))
         if requested is not None:
-            requested = requested[:_LONGEST_REQUEST]
             kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}
         return cls(
             namespace=metadata["namespace"],
@@ -75,14 +76,14 @@ class ParentFacts:
                 "generation": metadata.get("generation"),
                 "requested": requested,
                 "spec": spec,
-                "status": obj.get("status"),
+                "status": status,
             },
             obj={
                 "apiVersion": resources.LLMSERVICE.api_version,
                 "kind": resources.LLMSERVICE.kind,
                 "metadata": kept,
                 "spec": spec,
-                "status": obj.get("status") or {},
+                "status": status,
             },
         )
 
@@ -93,7 +94,7 @@ class ParentFacts:
 
 PARENT = resources.LLMSERVICE.kind
 
-PROJECTIONS: Mapping[str, Project] = {
+_PROJECTED: Mapping[str, Project] = {
     PARENT: ParentFacts.from_object,
     resources.DEPLOYMENT.kind: DeploymentFacts.from_object,
     resources.SERVICE.kind: ServiceFacts.from_object,
@@ -104,6 +105,29 @@ PROJECTIONS: Mapping[str, Project] = {
     resources.POD.kind: pod_from_object,
     resources.ENDPOINT_SLICE.kind: SliceFacts.from_object,
 }
+
+_UNREADABLE = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
+
+
+def _readable(kind: str, project: Project) -> Project:
+    """The same, where anything else than its kind's shape is UnreadableObject: what was known of it stays."""
+
+    def projected(obj: JSON, known: Any = None) -> Any:
+        try:
+            return project(obj, known)
+        except _UNREADABLE as error:
+            raise UnreadableObject(f"{kind} {_named(obj)} cannot be read: {type(error).__name__}") from None
+
+    return projected
+
+
+def _named(obj: JSON) -> str:
+    metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
+    parts = (metadata.get(part) for part in ("namespace", "name")) if isinstance(metadata, Mapping) else ()
+    return "/".join(part[:253] for part in parts if isinstance(part, str)).encode(errors="replace").decode()
+
+
+PROJECTIONS: Mapping[str, Project] = {kind: _readable(kind, project) for kind, project in _PROJECTED.items()}
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
 OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not resources.LLMSERVICE)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.failure_metrics import Failures
+from llmservice_operator.control.failure_metrics import Failures, known
 from llmservice_operator.control.life import Stage
 from llmservice_operator.control.plan_metrics import Plans
 from llmservice_operator.control.sync_state import SyncState
@@ -146,6 +146,7 @@ class Metrics:
 
     def set_reason(self, key: Key, reason: str) -> None:
         """A service's Ready condition has this reason now."""
+        reason = known(reason)
         old = self._reasons.get(key)
         if old == reason:
             return

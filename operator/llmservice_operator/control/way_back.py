@@ -39,8 +39,9 @@ def way_back(service: LLMService, revisions: Sequence[RevisionFacts]) -> WayBack
     told: Json = service.status.get("rollout") or {}
     pinned = service.spec.rollout.pinned_revision
     stable = recorded.get(str(told.get("stableRevision")))
-    if stable is not None and has_failed(service) and told.get("failedRevision") != stable.label:
-        return _returned(service, stable, str(told["failedRevision"]), _why(service.status, stable.label))
+    failed = told.get("failedRevision")
+    if stable is not None and failed not in (None, stable.label) and has_failed(service):
+        return _returned(service, stable, failed, _why(service.status, stable.label))
     if pinned is None:
         return None
     return _returned(service, recorded[pinned]) if pinned in recorded else _unknown(pinned, revisions)
@@ -73,7 +74,7 @@ def _why(status: Json, stable: str) -> str:
     if told.get("revision") != told.get("failedRevision"):
         return str(told.get("reason") or "")
     failure: Json = status.get("failure") or {}
-    cause = f" ({failure['reason']}: {str(failure.get('message', '')).rstrip('.')})" if failure else ""
+    cause = f" ({failure.get('reason')}: {str(failure.get('message', '')).rstrip('.')})" if failure else ""
     return (
         f"Revision {told['failedRevision']} did not become ready{cause}, so revision {stable} serves again. "
         f"{REASONS[Reason.ROLLED_BACK].remedy}"

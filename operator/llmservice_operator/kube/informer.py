@@ -15,11 +15,12 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-import orjson
+from llmservice_operator.api.errors import UnreadableObject
 
 from .errors import Forbidden, Gone, KubeError, from_status
 from .resources import Resource
 from .transport import Transport
+from .wire import parsed
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class Informer:
         )
         async with contextlib.aclosing(lines):
             async for line in lines:
-                self._take(orjson.loads(line))
+                self._take(parsed(line))
                 count += 1
                 if count % BREATH == 0:
                     await asyncio.sleep(0)
@@ -155,6 +156,8 @@ class Informer:
     def _tell(self, what: Callable[[Resource, JSON], None], obj: JSON) -> None:
         try:
             what(self._resource, obj)
+        except UnreadableObject as error:  # as it was known, it stays
+            logger.warning("%s", error)
         except Exception:  # a bug that one object brings to light must not blind us to the others
             metadata = obj["metadata"]
             logger.exception("cannot read %s %s/%s", self._resource.kind, metadata["namespace"], metadata["name"])

@@ -17,6 +17,7 @@ import orjson
 from .credentials import Credentials
 from .errors import ApiError, ServerError, TooMany, Unauthorized, Unreachable, from_status
 from .resources import Resource
+from .wire import parsed
 
 Observer = Callable[[str, str, int, float], None]
 """Called after every request with verb, resource, status code (0: no answer) and seconds."""
@@ -86,7 +87,7 @@ class Transport:
         if accept is not None:
             headers["Accept"] = accept
         raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout)
-        answer: dict[str, Any] = orjson.loads(raw) if raw else {}
+        answer: dict[str, Any] = parsed(raw) if raw else {}
         return answer
 
     async def read_text(self, resource: Resource, path: str, *, timeout: float = REQUEST_TIMEOUT) -> str:
@@ -231,7 +232,7 @@ METHODS: Mapping[str, str] = {
 def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> ApiError:
     """The exception for an HTTP failure; the body may be anything when a proxy answered."""
     try:
-        status = orjson.loads(raw)
+        status = parsed(raw)
     except ValueError:
         status = {"message": raw[:200].decode(errors="replace").strip() or f"HTTP {code}"}
     if not isinstance(status, Mapping):

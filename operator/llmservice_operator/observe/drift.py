@@ -69,14 +69,20 @@ def _first_in_map(wanted: Json, live: Json, path: str, name: str) -> str | None:
 
 
 def _first_in_merged(wanted: list[Any], live: list[Any], path: str, keys: tuple[str, ...]) -> str | None:
-    by_key = {tuple(item.get(key) for key in keys): item for item in live}
+    if not all(isinstance(item, Mapping) for item in (*wanted, *live)):
+        return path  # a record that somebody else made
+    by_key = {_key(item, keys): item for item in live}
     for item in wanted:
-        key = tuple(item.get(key) for key in keys)
+        key = _key(item, keys)
         at = f"{path}[{'/'.join(map(str, key))}]"
         found = _first(item, by_key[key], at) if key in by_key else at
         if found:
             return found
     return None
+
+
+def _key(item: Json, keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(item.get(key)) for key in keys)
 
 
 def _first_in_list(wanted: list[Any], live: list[Any], path: str) -> str | None:

@@ -16,6 +16,7 @@ import orjson
 
 from llmservice_operator.api.constants import KIND
 from llmservice_operator.api.remembered import of_text
+from llmservice_operator.api.untrusted import stored_record
 from llmservice_operator.observe import still
 from llmservice_operator.observe.foreign import foreign_paths, is_applied
 from llmservice_operator.observe.pods import PodFacts
@@ -152,20 +153,19 @@ class RevisionFacts(ChildFacts):
     """The hash that pods carry as `llmservice.dev/revision`."""
     update_requested: str | None
     is_whole: bool
-    """It has a template with containers, and is kept: anybody may make one of these that has none, or a huge one."""
+    """It can have been made by this operator, and is kept: anybody may make one that holds something else, or too much."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
-        data = obj.get("data") or {}
-        chosen = data.get("chosen") or {}
-        common = _common(obj, cls.content, known)
+        data, common = stored_record(obj.get("data")), _common(obj, cls.content, known)
+        chosen = (data or {}).get("chosen") or {}
         return cls(
             **common,
             revision=int(obj.get("revision") or 0),
-            key=str(data.get("key", "")),
+            key=str((data or {}).get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],
-            update_requested=chosen.get("updateRequested") if isinstance(chosen, Mapping) else None,
-            is_whole=bool(common["body"]) and isinstance(chosen, Mapping) and _has_containers(data.get("template")),
+            update_requested=chosen.get("updateRequested"),
+            is_whole=data is not None and bool(common["body"]),
         )
 
     def data(self) -> dict[str, Any]:
@@ -178,11 +178,6 @@ def recorded(text: bytes) -> dict[str, Any]:
     """`RevisionFacts.data`, by the facts' body: records never change, and each look at a service reads its own."""
     data: dict[str, Any] = orjson.loads(text)["data"]
     return data
-
-
-def _has_containers(template: object) -> bool:
-    spec = template.get("spec") if isinstance(template, Mapping) else None
-    return isinstance(spec, Mapping) and bool(spec.get("containers"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

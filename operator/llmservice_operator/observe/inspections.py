@@ -10,7 +10,7 @@ from typing import Any, Self
 from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspected import Inspection
 
-from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.pods import PodFacts, text_of
 
 Json = Mapping[str, Any]
 
@@ -88,7 +88,7 @@ def _container(obj: Json) -> Json:
 def _stand(pod: PodFacts, container: Json, created: str) -> tuple[InspectionState, str, str, Inspection | None]:
     ended, running = container.get("terminated"), container.get("running")
     if ended:
-        text = str(ended.get("message") or "")
+        text = text_of(ended.get("message"))
         found, finished = Inspection.from_json(text), str(ended.get("finishedAt") or created)
         if found is not None:
             return InspectionState.DONE, finished, "", found

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Self
 
+from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import Phase
 
 from llmservice_operator.api.reasons import Reason
@@ -43,6 +44,8 @@ _NO_ANSWER = re.compile(
     re.DOTALL,
 )
 _REFUSED = "connection refused"
+_LONGEST = 4096
+"""Characters of a message. The API server stores any number of them: whoever may write Events may write those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ class PodEvent:
         """Project an Event, of the old API or the new."""
         series = obj.get("series") or {}
         seen = obj.get("lastTimestamp") or series.get("lastObservedTime") or obj.get("eventTime") or ""
-        return cls(str(obj.get("reason", "")), str(obj.get("message", "")).strip(), str(seen))
+        message = clean(str(obj.get("message") or "")[:_LONGEST]).strip()
+        return cls(str(obj.get("reason") or "")[:_LONGEST], message, str(seen) if _is_time(str(seen)) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,13 @@ def _lines(events: Sequence[PodEvent]) -> Iterator[str]:
 
 def _after(stamp: str, seconds: float) -> datetime | None:
     return _at(stamp) + timedelta(seconds=seconds) if stamp else None
+
+
+def _is_time(stamp: str) -> bool:
+    try:
+        return _at(stamp).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _at(stamp: str) -> datetime:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from llmservice_runtime.contract import DrainReport
+from llmservice_runtime.bounded_json import clean
+from llmservice_runtime.contract import TERMINATION_LIMIT, DrainReport
 
 from llmservice_operator.observe import still
 from llmservice_operator.planner.room import Amounts, requests_of
@@ -14,6 +15,8 @@ from llmservice_operator.planner.room import Amounts, requests_of
 Json = Mapping[str, Any]
 
 _MOST_CUT = 1_000_000
+_LONGEST = 4 * TERMINATION_LIMIT
+"""Characters of a last word or a message that are kept: of what the kubelet writes that is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class PodFacts:
             restarts=sum(int(c.get("restartCount") or 0) for c in _containers(status)),
             ends=_ends(trouble),
             reason=str(status.get("reason", "")),
-            message=str(status.get("message", "")),
+            message=text_of(status.get("message")),
             node=str((obj.get("spec") or {}).get("nodeName", "")),
             asked=requests_of(obj["spec"]) if (obj.get("spec") or {}).get("nodeName") else {},
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
@@ -169,9 +172,14 @@ def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
 
 def _cut(server: Json) -> int:
     ended = (server.get("state") or {}).get("terminated") or {}
-    report = DrainReport.from_json(str(ended.get("message", "")))
-    # A pod is a stranger: what it says of itself becomes a metric.
-    return min(max(0, report.cut), _MOST_CUT) if report is not None else 0
+    report = DrainReport.from_json(text_of(ended.get("message")))
+    # What a pod says of itself becomes a metric.
+    return min(report.cut, _MOST_CUT) if report is not None else 0
+
+
+def text_of(value: object) -> str:
+    """What a container or its runtime wrote: bounded, without control characters."""
+    return clean(str(value or "")[:_LONGEST])
 
 
 def _causes(scheduling: Json) -> tuple[str, ...]:
@@ -179,7 +187,7 @@ def _causes(scheduling: Json) -> tuple[str, ...]:
         return ()
     if scheduling.get("reason") == "SchedulingGated":
         return ("the pod has scheduling gates",)
-    return still.unschedulable_causes(str(scheduling.get("message", "")))
+    return still.unschedulable_causes(text_of(scheduling.get("message")))
 
 
 def _containers(status: Json) -> Iterator[Json]:
@@ -224,7 +232,7 @@ def _ends(container: Json) -> int:
 def _waiting(container: Json) -> Waiting | None:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
-    return None if reason in _STARTING else Waiting(reason, still.waiting(str(waiting.get("message", ""))))
+    return None if reason in _STARTING else Waiting(reason, still.waiting(text_of(waiting.get("message"))))
 
 
 def _termination(container: Json) -> Termination | None:
@@ -235,6 +243,6 @@ def _termination(container: Json) -> Termination | None:
         reason=str(ended.get("reason", "")),
         exit_code=int(ended.get("exitCode") or 0),
         signal=int(ended.get("signal") or 0),
-        message=str(ended.get("message", "")),
+        message=text_of(ended.get("message")),
         finished_at=str(ended.get("finishedAt") or ""),
     )

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import re
 
+_LONGEST, _LONGEST_LIST = 2048, 16_384
+"""Characters of a message that are read: registries, webhooks and quotas write into them, and some of the expressions
+here take time that grows with the square of the length. The scheduler's list of causes is read by one pass."""
+
 _QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: .+?, limited: (?P<limit>.+)$")
 _POD_NAMES = re.compile(r'pods? "[^"]+"')
 _BACK_OFF = re.compile(r"^back-off \S+ restarting failed container=(\S+).*$", re.DOTALL)
@@ -21,6 +25,7 @@ _NODES = re.compile(r"^0/\d+ nodes are available: ")
 
 def replica_failure(message: str) -> str:
     """Why the Deployment cannot create pods."""
+    message = message[:_LONGEST]
     quota = _QUOTA.search(message)
     if quota:
         return f"quota {quota['name']} is used up: {quota['asked']} requested, {quota['limit']} allowed in all"
@@ -29,19 +34,19 @@ def replica_failure(message: str) -> str:
 
 def conflict(message: str) -> str:
     """Whose fields of an object are in the way, in one line, without when he wrote them last."""
-    line = _CONFLICT_TIME.sub(r"\1", message).replace(":\n- ", ": ").replace("\n- ", ", ")
+    line = _CONFLICT_TIME.sub(r"\1", message[:_LONGEST]).replace(":\n- ", ": ").replace("\n- ", ", ")
     return line.replace("\n", "; ")
 
 
 def unschedulable_causes(message: str) -> tuple[str, ...]:
     """The scheduler's distinct causes, without the number of nodes behind each."""
-    text = _NODES.sub("", message.split(" preemption: ")[0]).strip().rstrip(".")
+    text = _NODES.sub("", message[:_LONGEST_LIST].split(" preemption: ")[0]).strip().rstrip(".")
     return tuple(sorted({_COUNT.sub("", cause.strip()) for cause in _split_outside_braces(text) if cause.strip()}))
 
 
 def waiting(message: str) -> str:
     """Why a container waits."""
-    return _BACK_OFF.sub(r"container \1 keeps ending and is restarted with growing pauses", message.strip())
+    return _BACK_OFF.sub(r"container \1 keeps ending and is restarted with growing pauses", message[:_LONGEST].strip())
 
 
 def _split_outside_braces(text: str) -> list[str]:
@@ -57,4 +62,4 @@ def _split_outside_braces(text: str) -> list[str]:
 
 def eviction(message: str) -> str:
     """Why a node put a pod out, without what was left of the resource at that moment."""
-    return _EVICTION_FIGURES.sub("", message).strip()
+    return _EVICTION_FIGURES.sub("", message[:_LONGEST]).strip()

@@ -1,0 +1,290 @@
+"""What was read of hostile pods, records and statuses is decided with: a status comes out that can be stored."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmservice_operator.api.errors import UnreadableObject
+from llmservice_operator.api.service import Key
+from llmservice_operator.api.status import LLMServiceStatus
+from llmservice_operator.control.events import events
+from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.ranks import of_children, of_itself
+from llmservice_operator.control.starts import step
+from llmservice_operator.observe import still
+from llmservice_operator.observe.pod_events import PodEvent
+from llmservice_operator.observe.reports import Report
+from llmservice_runtime.contract import DrainReport, Phase, State
+
+from tests.unit.decide_world import Json, World, a_pod, an_llmservice, spec
+from tests.unit.hostile import fuzz, objects, texts
+from tests.unit.test_decide_inspection import UNPLACED, ends, looking
+from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE, document
+
+
+@functools.cache
+def settled(**changes: Any) -> World:
+    """A service that serves, whose status says all that a status can say."""
+    world = World(an_llmservice(spec(adapters=[{"name": "a", "uri": "hf://a/b"}], lora={}, **changes)))
+    world.settle()
+    world.roll_out()
+    world.settle()
+    return world
+
+
+def whole_status() -> Json:
+    """As stored, with the sections that only a bad day has."""
+    status: Json = copy.deepcopy(settled().obj["status"])
+    label = status["rollout"]["revision"]
+    status["failure"] = {
+        "reason": "EngineDied", "message": "It died.", "remedy": "Wait.", "pod": "x-0",
+        "since": "2026-01-02T03:00:00Z", "evidence": ["exit code 1"],
+    }  # fmt: skip
+    status["progress"] = {"pod": "x-0", "phase": "Fetching", "percent": 5, "etaSeconds": 7, "artifact": "model"}
+    status["measured"] = json.loads(STATE.to_json())["measured"]
+    status["adapters"] = [{"name": "a", "loaded": False, "message": "no"}]
+    status["rollout"] |= {"stableRevision": label, "failedRevision": "old", "failedSpec": "h", "updatePending": True}
+    return status
+
+
+def checked(world: World) -> None:
+    """The decision is one that can be carried out: everything in it is JSON that the CRD takes."""
+    decision = world.decide()
+    for apply in decision.apply:
+        orjson.dumps(apply.manifest)
+    if decision.status is not None:
+        text = orjson.dumps(decision.status)
+        LLMServiceStatus.model_validate(orjson.loads(text))
+        assert len(text) < 256 * 1024
+        for event in events(world.obj.get("status") or {}, decision.status):
+            event.message.encode()
+        Metrics().set_status(Key("team-a", "x"), decision.status, world.obj.get("status"))
+
+
+def fresh() -> World:
+    world = copy.copy(settled())
+    world.obj, world.pods = copy.deepcopy(world.obj), copy.deepcopy(world.pods)
+    world.children = copy.deepcopy(world.children)
+    return world
+
+
+def stored(world: World, obj: Json) -> World:
+    """As the watch brings it."""
+    facts = ParentFacts.from_object(obj)
+    of_itself(facts)
+    of_children(facts)
+    world.obj = dict(facts.obj)
+    return world
+
+
+@fuzz
+@given(objects(whole_status()), st.booleans())
+def test_any_stored_status(status: Any, is_new: bool) -> None:
+    world = fresh()
+    world.obj["status"] = status
+    Metrics().set_status(Key("team-a", "x"), ParentFacts.from_object(world.obj).obj["status"])
+    stored(world, world.obj)
+    if is_new:
+        world.children.clear()
+        world.pods.clear()
+    checked(world)
+
+
+CONFIG = json.dumps(INSPECTION.to_document()["config"])
+
+
+@fuzz
+@given(texts(json.loads(CONFIG)))
+def test_any_config_in_the_stored_status(config: str) -> None:
+    world = fresh()
+    world.obj["status"]["model"] = world.obj["status"]["model"] | {"config": config[:8192]}
+    checked(stored(world, world.obj))
+
+
+@fuzz
+@given(st.text(max_size=2000) | st.sampled_from(["a\ud800", "x" * 100_000, "\x00"]))
+def test_any_annotation(value: str) -> None:
+    world = fresh()
+    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
+    checked(stored(world, world.obj))
+
+
+@fuzz
+@given(texts(document(STATE)), st.sampled_from(list(Phase)), st.booleans())
+def test_any_state_of_a_pod(text: str, phase: Phase, is_started: bool) -> None:
+    world = fresh()
+    label = world.revision()
+    world.pods = {"x-0": a_pod("x-0", label, ready=is_started, address="10.0.0.1")}
+    state = State.from_json(text.replace('"Fetching"', f'"{phase}"', 1))
+    world.reports = {"x-0": Report("uid-x-0", 0, state)}
+    step(world.reports["x-0"])
+    metrics = Metrics()
+    metrics.set_progress(Key("team-a", "x"), "x-0", state)
+    metrics.exposition()
+    checked(world)
+
+
+@fuzz
+@given(texts(document(FAILURE)) | texts(document(DrainReport(3))), st.sampled_from(["server", "runtime"]))
+def test_any_last_words_of_a_pod(text: str, container: str) -> None:
+    world = fresh()
+    ended = {"exitCode": 1, "reason": "Error", "message": text, "finishedAt": "2026-01-02T03:04:00Z"}
+    pod = a_pod("x-0", world.revision(), state={"terminated": ended}, restarts=4)
+    pod["status"]["containerStatuses"][0]["name"] = container
+    pod["status"]["message"] = text
+    world.pods = {"x-0": pod}
+    checked(world)
+
+
+@fuzz
+@given(objects({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNPLACED}), st.text())
+def test_any_condition_of_a_pod(condition: Any, message: str) -> None:
+    world = fresh()
+    pod = a_pod("x-0", world.revision(), scheduled=False, state={"waiting": {"reason": "Odd", "message": message}})
+    pod["status"]["conditions"] = [condition]
+    try:
+        PROJECTIONS["Pod"](pod, None)
+    except UnreadableObject:
+        return
+    world.pods = {"x-0": pod}
+    checked(world)
+
+
+@functools.cache
+def looked() -> World:
+    return looking()
+
+
+@fuzz
+@given(texts(document(INSPECTION)) | texts(document(BROKEN)))
+def test_any_last_words_of_an_inspection(text: str) -> None:
+    world = copy.copy(looked())
+    ends(world, text)
+    checked(world)
+
+
+def record() -> Json:
+    world = settled()
+    found = next(child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
+    data: Json = copy.deepcopy(found["data"])
+    data["chosen"] |= {
+        "gpu": "NVIDIA-H100",
+        "maxModelLen": 4096,
+        "updateRequested": "now",
+        "plan": {"weightsGiB": 14.5},
+    }
+    return data
+
+
+@fuzz
+@given(objects(record()), st.booleans(), st.booleans())
+def test_any_record(data: Any, is_pinned: bool, is_update: bool) -> None:
+    world = fresh()
+    kind, name = next(where for where in world.children if where[0] == "ControllerRevision")
+    world.children[kind, name]["data"] = data
+    try:
+        PROJECTIONS[kind](world.children[kind, name], None)
+    except UnreadableObject:
+        return
+    if is_pinned:
+        world.obj["spec"]["rollout"] = {"pinnedRevision": name.rpartition("-")[2]}
+    if is_update:
+        world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": "again"}
+    checked(world)
+
+
+@pytest.mark.parametrize("kind", sorted(PROJECTIONS))
+@fuzz
+@given(data=st.data())
+def test_any_object_is_projected_or_refused(kind: str, data: st.DataObject) -> None:
+    obj = data.draw(of_kind(kind))
+    with contextlib.suppress(UnreadableObject):
+        PROJECTIONS[kind](obj, None)
+
+
+@functools.cache
+def of_kind(kind: str) -> st.SearchStrategy[Any]:
+    world = settled()
+    if kind == "LLMService":
+        return objects(world.obj)
+    if kind == "Pod":
+        return objects(next(iter(world.pods.values())))
+    if kind == "EndpointSlice":
+        return objects(SLICE)
+    found = next((child for (of, _), child in world.children.items() if of == kind), None)
+    return objects(found or next(child for (of, _), child in world.children.items() if of == "Service"))
+
+
+SLICE = {
+    "metadata": {
+        "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1",
+        "labels": {"llmservice.dev/service": "x", "kubernetes.io/service-name": "x"},
+    },
+    "ports": [{"port": 8000}],
+    "endpoints": [{"targetRef": {"kind": "Pod", "uid": "u"}, "conditions": {"ready": True}}],
+}  # fmt: skip
+
+
+@fuzz
+@given(objects({"reason": "FailedMount", "message": "no", "lastTimestamp": "2026-01-02T03:04:00Z", "series": {}}))
+def test_any_event_about_a_pod(event: Any) -> None:
+    try:
+        found = PodEvent.from_object(event)
+    except (AttributeError, TypeError):
+        assert not isinstance(event.get("series") or {}, dict), "the API server knows what a series is"
+        return
+    assert len(found.message) <= 4096
+    world = fresh()
+    world.pods = {"x-0": a_pod("x-0", world.revision(), state={"waiting": {"reason": "ContainerCreating"}})}
+    world.pods["x-0"]["status"]["phase"] = "Pending"
+    world.pods["x-0"]["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T03:00:00Z"
+    world.events = {"x-0": [event]}
+    checked(world)
+
+
+STILL: dict[str, Callable[[str], object]] = {
+    "replica_failure": still.replica_failure,
+    "conflict": still.conflict,
+    "unschedulable_causes": still.unschedulable_causes,
+    "waiting": still.waiting,
+    "eviction": still.eviction,
+}
+REPEATED = [
+    "exceeded quota: a, requested: b, used: ",
+    ", used: ",
+    " ",
+    "Pod a was using b, request is ",
+    "{,",
+    "back-off ",
+]
+
+
+@pytest.mark.parametrize("function", STILL)
+@pytest.mark.parametrize("text", REPEATED)
+def test_long_messages_take_no_longer_than_short_ones(function: str, text: str) -> None:
+    """CPU time for 1 MB, which a quadratic expression would spend hours on."""
+    began = time.process_time()
+    STILL[function](text * (1_000_000 // len(text)))
+    assert time.process_time() - began < 2.0
+
+
+def test_any_word_as_a_reason_is_one_series() -> None:
+    metrics = Metrics()
+    for number in range(1000):
+        status = {"conditions": [{"type": "Ready", "reason": f"R{number}"}], "failure": {"reason": f"F{number}"}}
+        metrics.set_status(Key("team-a", "x"), status)
+    text = metrics.exposition().decode()
+    assert "R999" not in text
+    assert "F999" not in text
+    assert text.count('llmservice_services{reason="Other"} 1.0') == 1

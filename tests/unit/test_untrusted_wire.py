@@ -1,0 +1,52 @@
+"""One object that JSON readers do not like keeps nobody from reading the others of a list or a watch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from llmservice_operator.kube.wire import DEEPEST, parsed
+
+from tests.unit.hostile import anything, fuzz, texts
+
+NEIGHBOUR = {"metadata": {"name": "neighbour"}, "data": {"template": {"spec": {"containers": [{"name": "server"}]}}}}
+ODD: dict[str, tuple[str, object]] = {
+    "a number that no double holds": ("1e400", None),
+    "an integer of 5,000 digits": ("9" * 5000, None),
+    "half of a surrogate pair": ('"a\\ud800b"', "a\ufffdb"),
+    "the other half": ('"\\udfff"', "\ufffd"),
+    "a whole pair beside a half": ('"\\ud83d\\ude00\\ud83d"', "\U0001f600\ufffd"),
+    "an escaped backslash before a u": ('["\\\\ud800","\\ud800"]', ["\\ud800", "\ufffd"]),
+    "10,000 lists": ("[" * 10_000 + "]" * 10_000, ...),
+    "10,000 objects": ('{"a":' * 10_000 + "1" + "}" * 10_000, ...),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_the_others_of_a_list_are_read(case: str) -> None:
+    text, expected = ODD[case]
+    neighbour = json.dumps(NEIGHBOUR)
+    page = f'{{"metadata":{{"resourceVersion":"7"}},"items":[{neighbour},{{"data":{{"x":{text}}}}},{neighbour}]}}'
+    with pytest.raises(orjson.JSONDecodeError):
+        orjson.loads(page)
+    found = parsed(page.encode())
+    first, odd, last = found["items"]
+    assert first == last == NEIGHBOUR
+    assert expected is ... or odd["data"]["x"] == expected
+    orjson.dumps(found)
+
+
+def test_nothing_is_changed_that_can_be_read() -> None:
+    deep = "[" * (DEEPEST - 2) + '"\\ud83d\\ude00", -1.5e3, true' + "]" * (DEEPEST - 2)
+    found = parsed(f'{{"a":{deep},"b":1e400}}'.encode())
+    assert found == {"a": json.loads(deep), "b": None}
+
+
+@fuzz
+@given(texts({"type": "ADDED", "object": NEIGHBOUR}) | anything)
+def test_any_line(text: str) -> None:
+    with contextlib.suppress(orjson.JSONDecodeError):
+        parsed(text.encode(errors="surrogatepass"))

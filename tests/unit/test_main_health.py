@@ -65,8 +65,13 @@ async def test_probes_and_metrics(client: aiohttp.ClientSession, shared: bool) -
 @pytest.mark.parametrize("taken", ["health", "metrics"])
 async def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(taken: str) -> None:
     port, other = free_port(), free_port()
-    ports = {"health_port": port if taken == "health" else other, "metrics_port": port if taken == "metrics" else other}
-    server = HealthServer(alive=lambda: None, ready=lambda: Readiness(True, ()), metrics=Metrics().exposition, **ports)
+    server = HealthServer(
+        alive=lambda: None,
+        ready=lambda: Readiness(True, ()),
+        metrics=Metrics().exposition,
+        health_port=port if taken == "health" else other,
+        metrics_port=port if taken == "metrics" else other,
+    )
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(PortTaken) as refused:
             await server.start("127.0.0.1")

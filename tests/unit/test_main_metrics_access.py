@@ -20,7 +20,7 @@ from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import load
 from llmservice_operator.tls import Certificate
 
-from tests.unit.test_main_health import free_port
+from tests.support.ports import free_port
 
 USERS = {"prometheus": "system:serviceaccount:monitoring:prometheus", "tenant": "system:serviceaccount:team-a:default"}
 

@@ -35,7 +35,6 @@ JSON = Mapping[str, Any]
 
 _IDENTITY = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 """What is kept of an LLMService's metadata."""
-"""Characters of the annotation that asks for an update."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class RevisionFacts(ChildFacts):
     """The hash that pods carry as `llmservice.dev/revision`."""
     update_requested: str | None
     is_whole: bool
-    """It can have been made by this operator, and is kept: anybody may make one that holds something else, or too much."""
+    """This operator can have made it, and it is kept: anybody may make one that holds something else, or too much."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:

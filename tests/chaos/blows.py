@@ -32,6 +32,7 @@ from tests.chaos.actions import (
 )
 from tests.chaos.plan import PROBED
 from tests.chaos.proxy import FaultyWay
+from tests.support.clock import now
 from tests.support.cluster import COLLECTIONS, JSON, SOMEBODY, Cluster, eventually
 from tests.support.host import pause, without
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, operator_pods
@@ -91,11 +92,11 @@ class Blows:
 
     def carry_out(self, step: Step) -> None:
         """At its time or, where the one before took longer, at once."""
-        pause(max(0.0, self.began + step.at - time.time()))
+        pause(max(0.0, self.began + step.at - now()))
         what = self._do(step.action)
         if not isinstance(what, Missed):
             self.fallen[kind_of(step.action)] += 1
-        line = f"{time.time() - self.began:7.1f} s  {in_words(step.action)}" + (f": {what}" if what else "")
+        line = f"{now() - self.began:7.1f} s  {in_words(step.action)}" + (f": {what}" if what else "")
         self.log.append(line)
         print(line, flush=True)
         self.all_noticed()
@@ -106,7 +107,7 @@ class Blows:
         for end in [end for end in self._unnoticed if not self._is_told_ready(end)]:
             self._unnoticed.remove(end)
             why = f"a pod ended soon after {end.component} was away"
-            self.windows.append(Window(end.name, end.since, time.time() + KNOWN_WITHIN, why))
+            self.windows.append(Window(end.name, end.since, now() + KNOWN_WITHIN, why))
         return not self._unnoticed and not self._taken_for_lost
 
     def _notice_nodes(self) -> None:
@@ -119,7 +120,7 @@ class Blows:
                 self._taken_for_lost.append(at)
             self._told_of.add(moment)
         if self._taken_for_lost and all(self._is_settled(name) for name in PROBED):
-            began, ended = min(self._taken_for_lost), time.time() + KNOWN_WITHIN
+            began, ended = min(self._taken_for_lost), now() + KNOWN_WITHIN
             self.windows += [Window(name, began, ended, "the cluster took the node for lost") for name in PROBED]
             self._taken_for_lost.clear()
 
@@ -247,11 +248,11 @@ class Blows:
             answer = self._ask("POST", f"{self._path('pods', pod)}/eviction", content=json.dumps(body))
             assert answer.status_code in (200, 201, 404, 429), answer.text
             if answer.status_code in (200, 201):
-                self._ends(name, pod, time.time())
+                self._ends(name, pod, now())
             return str(pod) if answer.status_code in (200, 201) else Missed(f"{pod}: not now")
         if how == "kill":
-            self.windows.append(Window(name, time.time(), time.time() + KNOWN_WITHIN, "a killed pod"))
-            self._ends(name, pod, time.time())
+            self.windows.append(Window(name, now(), now() + KNOWN_WITHIN, "a killed pod"))
+            self._ends(name, pod, now())
         return self._delete("pods", pod, "Background", grace=0 if how == "kill" else None) or str(pod)
 
     # The operator and the control plane
@@ -280,12 +281,12 @@ class Blows:
 
     def _restart(self, component: str, how: Literal["stop", "kill"], seconds: float) -> str:
         """What is ending while nobody can say so goes on being asked: only then may a restart lose something."""
-        began = time.time()
+        began = now()
         unsettled = [name for name in PROBED if not self._is_settled(name)]
         with without(self.cluster, component, how):
             pause(seconds)
-        self._back = component, time.time()
-        ended = time.time() + KNOWN_WITHIN
+        self._back = component, now()
+        ended = now() + KNOWN_WITHIN
         self.windows += [Window(name, began, ended, f"a pod ended while {component} was away") for name in unsettled]
         for name in unsettled:
             for pod in self._items("pods", f"llmservice.dev/service={name}"):

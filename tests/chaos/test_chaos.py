@@ -21,6 +21,7 @@ from tests.chaos.blows import Blows
 from tests.chaos.plan import PROBED, outcome, plan
 from tests.chaos.proxy import FaultyWay, serving
 from tests.support.audit import writes_since
+from tests.support.clock import now
 from tests.support.cluster import SOMEBODY, Cluster, eventually
 from tests.support.host import pause, without
 from tests.support.measured import Record
@@ -84,7 +85,7 @@ def test_chaos(cluster: Cluster, seed: int, seconds: float, engine: Engine, reco
     steps = plan(seed, seconds, engine)
     controllers_anew(cluster)
     with own_namespace(cluster), faulty_way(cluster, seed) as way:
-        blows = Blows(cluster, NAMESPACE, way, time.time())
+        blows = Blows(cluster, NAMESPACE, way, now())
         try:
             probes = run(cluster, blows, steps, SETTLES_WITHIN[engine])
             settle(cluster, steps, SETTLES_WITHIN[engine])
@@ -120,13 +121,13 @@ def run(cluster: Cluster, blows: Blows, steps: Sequence[Step], within: float) ->
             name: stack.enter_context(traffic(cluster, NAMESPACE, name, "--rate", str(rate), *words))
             for name, rate in rates(steps).items()
         }
-        blows.began = time.time()
+        blows.began = now()
         for step in steps[len(beginning) :]:
             blows.carry_out(step)
         for name in PROBED:
             cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=within)
         eventually("all ends noticed", blows.all_noticed, within)
-        blows.ended = time.time()
+        blows.ended = now()
     return probes
 
 
@@ -213,7 +214,7 @@ def left_after(cluster: Cluster, seconds: float) -> list[str]:
 
 
 def nothing_is_written(cluster: Cluster) -> None:
-    began = time.time()
+    began = now()
     pause(QUIET)
     assert [write for write in writes_since(cluster, began) if write.namespace == NAMESPACE] == []
 

@@ -17,6 +17,7 @@ import pytest
 
 from localcluster import configs, identity, processes
 from localcluster.paths import REPOSITORY, ClusterPaths
+from tests.support.host import need_control_groups
 
 pytestmark = pytest.mark.cluster
 
@@ -62,6 +63,12 @@ PODS = {
         },
     },
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _host() -> None:
+    """The host within the host is made of these."""
+    need_control_groups(*CONTROLLERS)
 
 
 def eventually(what: str, condition: Callable[[], bool], seconds: float = 120) -> None:

@@ -19,6 +19,7 @@ from localcluster.cluster import Host, component_environment
 from localcluster.paths import ClusterPaths
 from tests.support.cluster import JSON, Cluster, eventually
 
+GROUPS = Path("/sys/fs/cgroup")
 COMPONENTS = {
     "etcd": components.etcd,
     "kube-apiserver": components.apiserver,
@@ -35,7 +36,7 @@ def cpu_flags() -> frozenset[str]:
 def need_cpu(*any_of: str) -> None:
     """Skip a test where the CPU has none of these features, as /proc/cpuinfo names them."""
     if cpu_flags().isdisjoint(any_of):
-        pytest.skip(f"needs a CPU with {' or '.join(any_of)}, and this one has neither (/proc/cpuinfo)")
+        pytest.skip(f"needs a CPU with {' or '.join(any_of)}, and /proc/cpuinfo lists none of that")
 
 
 def processes_of(pod: JSON) -> Mapping[int, str]:
@@ -78,16 +79,38 @@ def throttled(pod: JSON, share: float) -> Iterator[None]:
     """All processes of the pod's server together get so much of one processor, as on a machine that others fill."""
     supervisor = supervisor_of(pod)
     assert supervisor is not None
-    groups = (line.split(":", 2) for line in Path(f"/proc/{supervisor}/cgroup").read_text().splitlines())
-    (path,) = [path for _, controllers, path in groups if "cpu" in controllers.split(",")]
-    quota = Path("/sys/fs/cgroup/cpu" + path) / "cpu.cfs_quota_us"
-    before, period = quota.read_text(), int(quota.with_name("cpu.cfs_period_us").read_text())
-    quota.write_text(str(int(period * share)))
+    quota, limit = cpu_quota(Path(f"/proc/{supervisor}/cgroup").read_text(), share)
+    before = quota.read_text()
+    quota.write_text(limit)
     try:
         yield
     finally:
         with contextlib.suppress(FileNotFoundError):  # the pod has ended
             quota.write_text(before)
+
+
+def cpu_quota(memberships: str, share: float, root: Path = GROUPS) -> tuple[Path, str]:
+    """The file that limits a process's group, and the text for a share of one processor; of either kind of cgroups.
+
+    `memberships` is /proc/PID/cgroup. With both kinds (hybrid), the controller is where v1 has it.
+    """
+    rows = [line.split(":", 2) for line in memberships.splitlines()]
+    for _, controllers, path in rows:
+        if "cpu" in controllers.split(","):
+            quota = Path(f"{root}/cpu{path}/cpu.cfs_quota_us")
+            period = quota.with_name("cpu.cfs_period_us").read_text().strip()
+            return quota, str(int(int(period) * share))
+    (path,) = [path for _, controllers, path in rows if not controllers]
+    quota = Path(f"{root}{path}/cpu.max")
+    period = quota.read_text().split()[1]
+    return quota, f"{int(int(period) * share)} {period}"
+
+
+def need_control_groups(*controllers: str, root: Path = GROUPS) -> None:
+    """Skip a test where the machine lacks one of these hierarchies of control groups v1."""
+    missing = [name for name in controllers if not (root / name / "cgroup.procs").exists()]
+    if missing:
+        pytest.skip(f"needs control groups v1 ({', '.join(missing)}), which this machine has not mounted at {root}")
 
 
 @contextlib.contextmanager

@@ -213,13 +213,13 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 if cut is not None and offset - start + len(chunk) > cut:
                     self.close_connection = True
                     return
+                if large:  # counted first: whoever has it may look at the count
+                    hub.sent[large] += len(chunk)
                 try:
                     self.wfile.write(chunk)
                 except OSError:  # whoever asked is gone
                     self.close_connection = True
                     return
-                if large:
-                    hub.sent[large] += len(chunk)
                 if large and hub.bytes_per_second:
                     time.sleep(len(chunk) / hub.bytes_per_second)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tests.support.clock import now
 from tests.support.cluster import COLLECTIONS, Cluster
 
 JSON = dict[str, Any]
@@ -24,7 +25,7 @@ host, model, interval = sys.argv[1], sys.argv[2], float(sys.argv[3])
 body = json.dumps({"model": model, "prompt": "hello", "max_tokens": 2})
 headers = {"Content-Type": "application/json", "Connection": "close"}
 while True:
-    at = time.time()
+    at = now()
     connection = http.client.HTTPConnection(host, 80, timeout=3)
     try:
         connection.request("POST", "/v1/completions", body, headers)
@@ -35,7 +36,7 @@ while True:
     finally:
         connection.close()
     print(json.dumps([at, is_answered]), flush=True)
-    time.sleep(max(0, at + interval - time.time()))
+    time.sleep(max(0, at + interval - now()))
 """
 
 
@@ -95,7 +96,7 @@ def recorded(cluster: Cluster, namespace: str, name: str, client: str = "client"
     watch = [kubectl, "get", "--raw", f"{path}?watch=true&fieldSelector=metadata.name%3D{name}"]
     with (
         _read(cluster, ask, lambda row: record.asked.append(Asked(*row))),
-        _read(cluster, watch, lambda event: record.versions.append(Version(time.time(), event["object"]))),
+        _read(cluster, watch, lambda event: record.versions.append(Version(now(), event["object"]))),
     ):
         yield record
         # What was written last gets its time to be contradicted.

@@ -100,6 +100,12 @@ def test_weights_of_four_bits_by_what_the_checkpoint_says() -> None:
     assert settled(a_world(node("a", AVX512), config=quantized))[0]
 
 
+def test_a_model_that_nobody_can_look_at_is_no_excuse() -> None:
+    """What the spec itself asks for is known, though the plan is not."""
+    world = a_world(node("a", AVX2), **FP8, model={"uri": "file:///models/tiny"})
+    assert settled(world) == (False, "DoesNotFit", "CPUFeatureMissing")
+
+
 def test_it_can_be_tried_all_the_same_with_the_policy_for_it() -> None:
     world = a_world(node("a", AVX2), **FP8, fitPolicy="Warn")
     is_made, fits, _ = settled(world)

@@ -218,6 +218,28 @@ def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: C
     assert after["spec"]["template"] == before["spec"]["template"]
 
 
+def test_a_nickname_of_a_gpu_is_refused_with_its_label_and_a_label_of_ones_own_is_taken(
+    cluster: Cluster, namespace: str
+) -> None:
+    wanted = on_gpus("nickname", "c", LLAMA_8B, accelerator={"type": "nvidia", "product": ["H100"]})
+    with gpu_node(cluster, "labelled-gpu", PRODUCT, 81559, 1, "c"):
+        cluster.apply(wanted, namespace)
+        said = cluster.wait_condition(
+            namespace, "nickname", "Fits", "False", reason="DoesNotFit", timeout=PLANNED_WITHIN
+        )
+        assert f"H100 is no value of the node label: write {PRODUCT}, which this cluster has" in said["message"]
+        assert cluster.get("deployments", namespace, "nickname") is None
+        (remedy, *_) = status(cluster, namespace, "nickname")["plan"]["remedies"]
+        patch(cluster, namespace, "nickname", remedy["patch"])
+        cluster.wait_condition(namespace, "nickname", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
+        assert required_products(cluster, namespace, "nickname") == [PRODUCT]
+    with gpu_node(cluster, "hand-labelled-gpu", "H100", 81559, 1, "d"):
+        own = on_gpus("own-label", "d", LLAMA_8B, accelerator={"type": "nvidia", "product": ["H100"]})
+        cluster.apply(own, namespace)
+        cluster.wait_condition(namespace, "own-label", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
+        assert required_products(cluster, namespace, "own-label") == ["H100"]
+
+
 @pytest.mark.full
 def test_a_node_that_comes_is_noticed(cluster: Cluster, namespace: str) -> None:
     large = on_gpus("large", "b", LLAMA_70B)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.control.sync_state import WATCH, SyncState
-from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, ServerError, TooMany, Unreachable
+from llmservice_operator.control.sync_state import WATCH, SyncState, problem_of
+from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import DEPLOYMENT, JOB, LLMSERVICE
 
 KINDS = (LLMSERVICE, DEPLOYMENT, JOB)
@@ -46,6 +46,7 @@ def test_work_begins_once_for_each_namespace() -> None:
 
 LASTING: dict[str, tuple[KubeError | str, bool]] = {
     "a right is missing": (NO_RIGHT, True),
+    "going away": (Refused("the namespace is being terminated"), True),
     "no CRD": (NotFound("none"), True),
     "kopf ended": ("RuntimeError: no login", True),
     "no answer": (Unreachable("no answer"), False),
@@ -69,10 +70,12 @@ def test_a_kind_that_is_done_without_is_no_problem_and_is_told_when_it_changes()
     seen = SyncState(("blue",), KINDS, on_hidden=changed.append)
     for _ in range(2):
         seen.hide("blue", JOB)
-    assert (set(seen.hidden("blue")), set(seen.hidden("green")), changed) == ({"Job"}, set(), ["blue"])
+    assert (seen.hidden("blue"), seen.hidden("green")) == (frozenset({"Job"}), frozenset())
+    assert changed == ["blue"]
     for _ in range(2):
         seen.show("blue", JOB)
-    assert (seen.hidden("blue"), changed) == (frozenset(), ["blue", "blue"])
+    assert seen.hidden("blue") == frozenset()
+    assert changed == ["blue", "blue"]
 
 
 def test_the_same_problem_of_many_kinds_is_one_line_and_many_namespaces_are_cut_short() -> None:
@@ -84,3 +87,8 @@ def test_the_same_problem_of_many_kinds_is_one_line_and_many_namespaces_are_cut_
     assert lines[-1] == "and 30 more"
     assert lines[0] == "namespace team-0: missing right: list llmservices"
     assert len(lines) == 21
+
+
+def test_only_a_missing_right_is_told_as_one() -> None:
+    assert problem_of(NO_RIGHT) == "missing right: list deployments.apps"
+    assert problem_of(Refused("the namespace is being terminated")).startswith("the namespace is being terminated")

@@ -19,6 +19,7 @@ from llmservice_operator.kube.errors import (
     Gone,
     KubeError,
     NotFound,
+    Refused,
     ServerError,
     TooMany,
 )
@@ -35,7 +36,7 @@ _NAMED = 20
 
 def problem_of(error: KubeError) -> str:
     """One line that names the right, or else says what is wrong."""
-    if isinstance(error, Forbidden) and error.right:
+    if isinstance(error, Forbidden) and not isinstance(error, Refused):
         return f"missing right: {error.right}"
     return " ".join(str(error).split())
 

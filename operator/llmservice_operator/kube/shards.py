@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from .errors import ApiError, Forbidden, Invalid, KubeError, NotFound, Unauthorized
+from .errors import ApiError, Forbidden, Invalid, KubeError, NotFound, Refused, Unauthorized
 from .lease import Lease, LeaseTiming, Outcome, Terms, split_of, wanted_by
 from .partition import Standing, shard_of, shard_to_ask_for
 from .transport import Transport
@@ -102,10 +102,10 @@ class Shards:
     def problem(self) -> str | None:
         """Why this process would never get a Lease; None: it has some, or waits for its turn."""
         for shard, error in sorted(self._errors.items()):
-            if isinstance(error, Forbidden) and error.right:
+            if isinstance(error, Forbidden) and not isinstance(error, Refused):
                 where = f"{self._namespace}/{lease_name(self._name, shard)}"
                 return f"missing right: {error.right}, for the Lease {where}"
-            if isinstance(error, NotFound | Invalid | Unauthorized):
+            if isinstance(error, NotFound | Invalid | Refused | Unauthorized):
                 return f"the Lease cannot be asked for: {error.message}"
         if len(self._errors) < self.count:
             return "the Lease was not asked for yet"

@@ -18,7 +18,7 @@ ENV_LENGTH = 32_768
 """Characters of all values in spec.runtime.env together."""
 ENV_TOO_LONG = (
     f"all values together may have at most {ENV_LENGTH:,} characters: put long ones into a ConfigMap, and name it in "
-    "valueFrom or mount it with podTemplate.spec.volumes"
+    "valueFrom or mount it with spec.podTemplate.spec.volumes"
 )
 
 

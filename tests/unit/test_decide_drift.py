@@ -57,7 +57,7 @@ def look(
         lent={"config": json.dumps(QWEN_7B)},
         gpus=ClusterGPUs(),
     )
-    return decide(World(an_llmservice(SPEC)).service(), observed, SETTINGS, NOW)
+    return World(an_llmservice(SPEC)).decide(observed)
 
 
 def test_children_with_all_their_defaults_are_as_asked_for() -> None:

@@ -17,6 +17,8 @@ from llmservice_operator.api.runtime import ENV_LENGTH
 from llmservice_operator.api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
 from llmservice_operator.control.decide import decide_invalid
 from llmservice_operator.control.kinds import PARENT, ParentFacts
+from llmservice_operator.observe.drift import difference
+from llmservice_operator.observe.facts import ChildFacts, DeploymentFacts, RevisionFacts, ServiceFacts
 
 from tests.unit.reconcile_world import World, parent
 from tests.unit.test_reconcile_fit import a_world, condition, deployed, knowing
@@ -151,3 +153,42 @@ def test_a_kept_text_is_the_spec() -> None:
     raw = parent()
     kept = LLMService.from_object(ParentFacts.from_object(raw).obj)
     assert kept.spec is LLMService.from_object(raw).spec
+
+
+def a_child(cls: type[ChildFacts], **content: Any) -> ChildFacts:
+    metadata = {
+        "name": "chat",
+        "namespace": "ns",
+        "uid": "u",
+        "labels": {"llmservice.dev/service": "chat"},
+        "annotations": {"llmservice.dev/adapters": word(200 * KIB), "other": word(200 * KIB)},
+        "managedFields": [{"manager": "x", "fieldsV1": {"f:spec": {f"f:{word(20)}": {} for _ in range(20_000)}}}],
+    }
+    return cls.from_object({"metadata": metadata, **content})
+
+
+CHILDREN: list[Any] = [
+    pytest.param(ServiceFacts, {"spec": {"externalName": word(10**6)}}, id="a Service"),
+    pytest.param(DeploymentFacts, {"spec": {"template": {"spec": {"x": word(10**6)}}}}, id="a Deployment"),
+    pytest.param(
+        RevisionFacts,
+        {"data": {"chosen": {}, "template": {"spec": {"containers": [{"name": word(10**6)}]}}}, "revision": 1},
+        id="a ControllerRevision",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cls", "content"), CHILDREN)
+def test_what_others_write_into_children_is_not_kept(cls: type[ChildFacts], content: Json) -> None:
+    a_child(cls, **content)
+    gc.collect()
+    tracemalloc.start()
+    facts = a_child(cls, **content)
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 64 * KIB
+    assert facts.foreign
+    assert difference({"metadata": {"labels": {"a": "b"}}, **content}, facts) is not None
+    assert not isinstance(facts, RevisionFacts) or not facts.is_whole
+    assert facts.managed_hash != a_child(cls, **content | {"spec": {"other": 1}, "revision": 2}).managed_hash

@@ -106,4 +106,4 @@ def _of(spec: object) -> dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]:
 
 
 def _part(given: object) -> Part:
-    return given if given is None or isinstance(given, str | int) else id(given)
+    return given if given is None or isinstance(given, str | bytes | int) else id(given)

@@ -31,7 +31,7 @@ MEMORY = 128 * 2**20
 """Bytes of address space of the whole process; it starts with 22 MiB."""
 WALL_SECONDS = 30.0
 """For one configuration, where the processor is short of time."""
-PATIENCE = 0.2
+PATIENCE = 0.5
 """Seconds that a look at a service waits; after that it is looked at again when the configuration was read."""
 REMEMBERED = 1024
 """Answers of at most `reading.LARGEST_ANSWER` bytes."""

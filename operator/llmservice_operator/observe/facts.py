@@ -39,6 +39,13 @@ REVISION_LABEL = "llmservice.dev/revision"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 OPERATOR = "llmservice-operator"
 ADAPTERS_ANNOTATION = "llmservice.dev/adapters"
+LARGEST = 512 * 1024
+"""Bytes of a child's content that are kept. Ours have a third of it at most; others may write into them, or make some
+that carry our labels."""
+MOST_FOREIGN = 256
+"""Paths of others that are kept of one object."""
+LONGEST_ANNOTATION = 1024
+"""Characters; ours are digests and words."""
 STRATEGY_ANNOTATION = "llmservice.dev/rollout-strategy"
 
 
@@ -78,7 +85,8 @@ class ChildFacts:
     managed_hash: str
     """Hash of the live content; with the same hash and the same wish, nothing needs a closer look."""
     body: bytes = field(compare=False, repr=False)
-    """The live content, compressed: the closer look."""
+    """The live content, compressed: the closer look. Empty where it is larger than `LARGEST`: nothing of it is as asked
+    for then, and what others added is taken out."""
     fingerprint: bytes = field(compare=False, repr=False)
     """Of all that `foreign`, `is_applied`, `managed_hash` and `body` were made of."""
 
@@ -93,6 +101,8 @@ class ChildFacts:
 
     def live(self) -> dict[str, Any]:
         """The content that a manifest is compared with."""
+        if not self.body:
+            return {"metadata": {}} | {part: {} for part in self.content}
         content: dict[str, Any] = orjson.loads(zlib.decompress(self.body))
         return content
 
@@ -142,19 +152,20 @@ class RevisionFacts(ChildFacts):
     """The hash that pods carry as `llmservice.dev/revision`."""
     update_requested: str | None
     is_whole: bool
-    """It has a template with containers: anybody may make one of these that has none."""
+    """It has a template with containers, and is kept: anybody may make one of these that has none, or a huge one."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         data = obj.get("data") or {}
         chosen = data.get("chosen") or {}
+        common = _common(obj, cls.content, known)
         return cls(
-            **_common(obj, cls.content, known),
+            **common,
             revision=int(obj.get("revision") or 0),
             key=str(data.get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],
             update_requested=chosen.get("updateRequested") if isinstance(chosen, Mapping) else None,
-            is_whole=isinstance(chosen, Mapping) and _has_containers(data.get("template")),
+            is_whole=bool(common["body"]) and isinstance(chosen, Mapping) and _has_containers(data.get("template")),
         )
 
     def data(self) -> dict[str, Any]:
@@ -288,10 +299,10 @@ def _as_known(known: ChildFacts) -> dict[str, Any]:
 
 def _looked_at(text: bytes, owners: list[Json]) -> dict[str, Any]:
     return {
-        "foreign": foreign_paths(owners),
+        "foreign": foreign_paths(owners, MOST_FOREIGN),
         "is_applied": is_applied(owners),
         "managed_hash": hashlib.sha256(text).hexdigest()[:16],
-        "body": zlib.compress(text, 1),
+        "body": zlib.compress(text, 1) if len(text) <= LARGEST else b"",
     }
 
 
@@ -302,7 +313,7 @@ def _labels(obj: Json) -> Json:
 def _own_annotations(metadata: Json) -> dict[str, str]:
     """Only ours: the Deployment controller and others write theirs as they like."""
     annotations = metadata.get("annotations") or {}
-    return {key: value for key, value in annotations.items() if key.startswith("llmservice.dev/")}
+    return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith("llmservice.dev/")}
 
 
 def controller_of(metadata: Json) -> Controller | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 Json = Mapping[str, Any]
@@ -20,10 +21,10 @@ _FREE = (("f:template", "f:metadata"),)
 """Paths below spec that belong to everybody."""
 
 
-def foreign_paths(managed_fields: Iterable[Json]) -> frozenset[str]:
-    """Paths below spec that others own and we do not."""
+def foreign_paths(managed_fields: Iterable[Json], most: int | None = None) -> frozenset[str]:
+    """Paths below spec that others own and we do not, the first `most` of them."""
     ours, theirs = _split(managed_fields)
-    return frozenset(_readable(path) for other in theirs for path in _only_theirs(other, ours, ()))
+    return frozenset(_readable(path) for path in islice(chain(*(_only_theirs(t, ours, ()) for t in theirs)), most))
 
 
 def is_applied(managed_fields: Iterable[Json]) -> bool:

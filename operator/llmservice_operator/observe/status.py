@@ -137,9 +137,9 @@ def _trouble(subject: Subject, observed: Observed, verdict: Verdict, moment: Pro
         return None
     told, deployment = _told_failure(subject, verdict), _own_deployment(subject, observed)
     pods = observed.pods if deployment is not None else ()
-    spec = deployment.live()["spec"]["template"]["spec"] if deployment is not None and observed.room else None
+    template = deployment.live()["spec"].get("template") if deployment is not None and observed.room else None
     wanted = scheduling.wanted_of(verdict.effective)
-    beside = Beside(observed.reports, observed.pod_events, wanted, observed.room, spec)
+    beside = Beside(observed.reports, observed.pod_events, wanted, observed.room, (template or {}).get("spec"))
     found = trouble_of(deployment, pods, verdict.revision, told, stamp, beside)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)

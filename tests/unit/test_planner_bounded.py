@@ -6,14 +6,16 @@ import copy
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from annotated_types import Le
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as some
+from llmservice_operator.api.model import Architecture as Facts
 from llmservice_operator.control.config_reader import CPU_SECONDS
 from llmservice_operator.planner import memory
-from llmservice_operator.planner.model import config_json, reading
+from llmservice_operator.planner.model import config_json, reading, spec_facts
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.model.config_keys import ALIASES, LARGEST, MOST_LAYERS
 from llmservice_operator.planner.model.reading import LARGEST_ANSWER, ReadingFailed
@@ -189,6 +191,42 @@ def seconds(document: Json, **asked: Any) -> float:
 @pytest.mark.parametrize(("more", "asked"), WORST)
 def test_the_worst_that_is_accepted_is_planned_like_anything_else(more: Json, asked: Json) -> None:
     assert seconds(BASE | more, **asked) < 50 * seconds(BASE)
+
+
+def largest_facts() -> Json:
+    """spec.model.architecture with each number at its maximum: it is read by the event loop itself."""
+    found: Json = {}
+    for name, field in Facts.model_fields.items():
+        bounds = [
+            bound.le
+            for part in (field, *get_args(field.annotation))
+            for bound in getattr(part, "metadata", ())
+            if isinstance(bound, Le)
+        ]
+        if bounds:
+            found[field.alias or name] = bounds[0]
+    return found
+
+
+def test_the_largest_facts_of_a_spec_are_read_and_planned_like_any_others() -> None:
+    largest = largest_facts()
+    assert len(largest) > 20
+
+    def cost(facts: Json) -> float:
+        text = json.dumps(spec_facts.from_spec(Facts.model_validate(facts)))
+        found = []
+        for _ in range(3):
+            before = time.process_time()
+            model = reading.architecture(reading.read(text))
+            if isinstance(model, Architecture):
+                memory.plan(Request(model, H100, max_model_len="auto"))
+            found.append(time.process_time() - before)
+        return min(found)
+
+    usual = {"numHiddenLayers": 32, "hiddenSize": 4096, "numAttentionHeads": 32, "vocabSize": 128256}
+    few = {name: largest[name] for name in ("numHiddenLayers", "slidingLayers", "slidingWindow", "vocabSize")}
+    for facts in (largest, usual | few, usual | {name: largest[name] for name in largest if "xpert" in name}):
+        assert cost({"intermediateSize": 14336} | facts) < 50 * cost({"intermediateSize": 14336} | usual)
 
 
 TOO_MUCH: list[Any] = [

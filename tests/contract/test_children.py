@@ -10,9 +10,10 @@ import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.control.decision import Decision, ReadingOf
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_operator.planner.model.reading import Reading, read
 
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
 from tests.contract.good_manifests import GOOD
@@ -58,7 +59,12 @@ KNOWN = Observed(
 
 def decided(api: Api, written: dict[str, Any], observed: Observed = KNOWN) -> tuple[dict[str, Any], Decision]:
     stored = api.try_create(written).raise_for_status().json()
-    return stored, decide(LLMService.from_object(stored), observed, SETTINGS, NOW)
+    service = LLMService.from_object(stored)
+    decision = decide(service, observed, SETTINGS, NOW)
+    if isinstance(decision.lack, ReadingOf):
+        document = decision.lack.document
+        decision = decide(service, replace(observed, reading=Reading(document, read(document))), SETTINGS, NOW)
+    return stored, decision
 
 
 def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:

@@ -76,7 +76,8 @@ class Operator:
             count=lambda part: count.labels(part).inc(),
             changed=self._changed,
         )
-        self._in_work = InWork.of(opts.state_dir, version(), identity=lambda key: identity_of(cache, key))
+        build = f"{version()} {opts.services.operator_image}"
+        self._in_work = InWork.of(opts.state_dir, build, identity=lambda key: identity_of(cache, key))
         self._starts = Starts(reader.read, self._changed, metrics, errors=self._errors, in_work=self._in_work)
         self._configs = ConfigReader(
             wake=self._changed, observe=lambda result: metrics.config_reads.labels(result).inc()

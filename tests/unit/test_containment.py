@@ -16,18 +16,16 @@ from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.decision import Decision, Update
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors, Part
+from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT, PROJECTIONS
 from llmservice_operator.control.starts import INTERVAL, PATIENCE, Starts
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.worker import Workers
-from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State
 
-from tests.unit.reconcile_world import KEY, World, parent, service
+from tests.unit.reconcile_world import KEY, World, parent
 
 BAD, GOOD = KEY, [Key("ns", f"good-{number}") for number in range(5)]
 
@@ -236,50 +234,6 @@ async def test_a_pod_that_is_gone_leaves_no_error() -> None:
         await task
 
 
-@pytest.mark.parametrize(
-    ("resource", "obj"),
-    [
-        pytest.param(SERVICE, service(), id="a child"),
-        pytest.param(LLMSERVICE, parent(), id="an LLMService"),
-        pytest.param(DEPLOYMENT, {"metadata": {"namespace": "ns", "name": "x", "labels": None}}, id="without labels"),
-        pytest.param(SERVICE, {}, id="no object at all"),
-    ],
-)
-def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read(resource: Any, obj: Any) -> None:
-    seen: list[Key] = []
-
-    def broken(raw: Any, known: Any) -> Any:
-        raise KeyError("a defect")
-
-    kinds = {**PROJECTIONS, resource.kind: broken}
-    errors = InternalErrors(changed=seen.append)
-    cache = Cache(kinds)
-    intake = Intake(cache, seen.append, seen.append, errors)
-    intake.seen(resource, obj)
-    intake.gone(resource, obj)
-    if resource is not SERVICE:
-        child = service()
-        child["metadata"] |= {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-        intake.seen(SERVICE, child)
-        assert cache.get(SERVICE.kind, "ns", "chat") is not None
-
-
-async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_can() -> None:
-    world = World(parent())
-    await world.look()
-    intake = Intake(world.ctx.cache, lambda _: None, lambda _: None, world.ctx.errors)
-    stored = world.api.objects["Service", "chat"]
-    strange = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "900", "ownerReferences": 7}}
-    intake.seen(SERVICE, strange)
-    await world.look()
-    assert "projection of Service chat" in conditions(world)["Degraded"]["message"]
-    intake.seen(SERVICE, {**stored, "metadata": {**stored["metadata"], "resourceVersion": "901"}})
-    await world.look()
-    assert "Degraded" in conditions(world), "one that fails now and then would be written each time"
-    await work_until_idle(world, later=SHOWN_FOR)
-    assert conditions(world) == {}
-
-
 def test_a_service_whose_revisions_cannot_be_read_takes_no_turn_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     from llmservice_operator.control import updates
 
@@ -329,3 +283,10 @@ def test_a_task_that_is_cancelled_is_no_error() -> None:
     with pytest.raises(asyncio.CancelledError), errors.contained(Part.STATE, KEY):
         raise asyncio.CancelledError
     assert errors.degraded(KEY) == ""
+
+
+def test_a_status_that_says_nothing_of_a_priority_keeps_no_other_from_being_taken_up() -> None:
+    """One LLMService that cannot be ranked at a start would leave all after it aside."""
+    world = World({**parent(), "status": {"observedGeneration": "one"}}, named(GOOD[0].name))
+    world.ctx.take_up([BAD, GOOD[0]])
+    assert world.ctx.queue.depth == 2

@@ -19,7 +19,7 @@ from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.metrics import Metrics
 from llmservice_operator.control.pace import Bucket, event_bucket, write_bucket
-from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.queue import Rank, WorkQueue
 from llmservice_operator.control.ranks import of_itself
 from llmservice_operator.control.starts import Starts
 from llmservice_operator.control.updates import Updates
@@ -166,7 +166,10 @@ class Context:
     def take_up(self, keys: Iterable[Key]) -> None:
         """Look at them because of what they are themselves, and not because of what their children do."""
         for key in keys:
-            self.queue.add(key, of_itself(self.cache.get(PARENT, *key)))
+            rank = Rank.REST
+            with self.errors.contained(Part.BOOKKEEPING, key, "priority"):
+                rank = of_itself(self.cache.get(PARENT, *key))
+            self.queue.add(key, rank)
 
     def told(self, key: Key, update: Update | None) -> None:
         """Where a service stands with an update; those whose turn that may make ask again."""

@@ -38,10 +38,11 @@ class Intake:
 
     def gone(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         """It was deleted; this is what it was like."""
-        with self._contained(resource, obj):
+        with self._contained(resource, obj) as contained:
             metadata = obj["metadata"]
             where = metadata["namespace"], metadata["name"]
             self._enqueue(resource, self._cache.remove(resource.kind, *where, metadata["uid"]))
+        contained.end()
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str

@@ -76,6 +76,11 @@ class Contained:
         """Whether there was one."""
         return bool(self.place)
 
+    def end(self) -> None:
+        """What it is about is gone."""
+        if self._key is not None and not self.failed:
+            self._errors.ended(self._part, self._key, self._subject)
+
     def __enter__(self) -> Contained:
         return self
 
@@ -149,8 +154,12 @@ class InternalErrors:
 
     def ended(self, part: Part, key: Key, subject: str) -> None:
         """What it was about is gone."""
-        if self._open.get(key, {}).pop((part, subject), None) is not None:
-            self._changed(key)
+        known = self._open.get(key, {})
+        if known.pop((part, subject), None) is None:
+            return
+        if not known:
+            del self._open[key]
+        self._changed(key)
 
     def degraded(self, key: Key) -> str:
         """What of a service fails, the reconcile itself apart; the same words for the same errors."""

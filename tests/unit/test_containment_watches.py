@@ -1,0 +1,125 @@
+"""What the watches and lists bring and the operator cannot read stops neither them nor what is about other objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.intake import Intake
+from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors
+from llmservice_operator.control.kinds import PROJECTIONS
+from llmservice_operator.control.resync import Resync
+from llmservice_operator.kube.informer import Informer
+from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
+from llmservice_operator.kube.transport import Transport
+
+from tests.unit.reconcile_world import KEY, World, parent, service
+from tests.unit.test_containment import conditions, work_until_idle
+
+
+@pytest.mark.parametrize(
+    ("resource", "obj"),
+    [
+        pytest.param(SERVICE, service(), id="a child"),
+        pytest.param(LLMSERVICE, parent(), id="an LLMService"),
+        pytest.param(DEPLOYMENT, {"metadata": {"namespace": "ns", "name": "x", "labels": None}}, id="without labels"),
+        pytest.param(SERVICE, {}, id="no object at all"),
+    ],
+)
+def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read(resource: Any, obj: Any) -> None:
+    seen: list[Key] = []
+
+    def broken(raw: Any, known: Any) -> Any:
+        raise KeyError("a defect")
+
+    kinds = {**PROJECTIONS, resource.kind: broken}
+    errors = InternalErrors(changed=seen.append)
+    cache = Cache(kinds)
+    intake = Intake(cache, seen.append, seen.append, errors)
+    intake.seen(resource, obj)
+    intake.gone(resource, obj)
+    if resource is not SERVICE:
+        child = service()
+        child["metadata"] |= {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+        intake.seen(SERVICE, child)
+        assert cache.get(SERVICE.kind, "ns", "chat") is not None
+
+
+async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_can() -> None:
+    world = World(parent())
+    await world.look()
+    intake = Intake(world.ctx.cache, lambda _: None, lambda _: None, world.ctx.errors)
+    stored = world.api.objects["Service", "chat"]
+    strange = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "900", "ownerReferences": 7}}
+    intake.seen(SERVICE, strange)
+    await world.look()
+    assert "projection of Service chat" in conditions(world)["Degraded"]["message"]
+    intake.seen(SERVICE, {**stored, "metadata": {**stored["metadata"], "resourceVersion": "901"}})
+    await world.look()
+    assert "Degraded" in conditions(world), "one that fails now and then would be written each time"
+    await work_until_idle(world, later=SHOWN_FOR)
+    assert conditions(world) == {}
+
+
+def test_an_object_that_could_not_be_read_and_is_gone_leaves_no_error() -> None:
+    seen: list[Key] = []
+    errors = InternalErrors(changed=seen.append)
+    intake = Intake(Cache(PROJECTIONS), seen.append, seen.append, errors)
+    strange = service()
+    strange["metadata"] |= {"uid": "u", "ownerReferences": 7}
+    intake.seen(SERVICE, strange)
+    assert errors.degraded(KEY)
+    intake.gone(SERVICE, strange)
+    assert (errors.degraded(KEY), errors._open) == ("", {})
+
+
+async def test_a_watch_whose_answer_cannot_be_read_lists_again() -> None:
+    """A line that is no JSON, or an event without an object, ended the watches of all kinds."""
+    calls: list[str] = []
+
+    class Broken(Transport):
+        def __init__(self) -> None:
+            pass
+
+        async def request(self, *_: Any, **__: Any) -> dict[str, Any]:
+            calls.append("list")
+            return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+        async def lines(self, *_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
+            calls.append("watch")
+            yield [b"{", b"[]", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": {"metadata": {}}}'][len(calls) % 4]
+
+    async def sleep(_: float) -> None:
+        if len(calls) > 12:
+            raise asyncio.CancelledError
+
+    intake = Intake(Cache(PROJECTIONS), lambda _: None, lambda _: None)
+    informer = Informer(Broken(), SERVICE, None, "", intake, sleep=sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await informer.run()
+    assert calls.count("list") > 2
+
+
+async def test_a_comparison_with_the_cluster_that_fails_is_made_again() -> None:
+    world = World(parent())
+    tries = 0
+
+    async def broken(namespace: str | None) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 2:
+            raise asyncio.CancelledError
+        raise KeyError("a defect")
+
+    errors = InternalErrors()
+    resync = Resync(world.api, world.ctx.cache, lambda _: None, (None,), errors=errors, interval=0.0)
+    resync.check = broken  # type: ignore[method-assign]
+    resync._wait_for = lambda namespace: asyncio.sleep(0)  # type: ignore[method-assign]
+    resync._sleep = lambda seconds: asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await resync.run()
+    assert tries == 3

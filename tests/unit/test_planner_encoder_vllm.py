@@ -107,6 +107,13 @@ def test_what_is_profiled(config: dict[str, Any], version: str, length: int, exp
     assert profiled(model(config), engine(version), length, 2048) == expected
 
 
+def test_without_videos_it_is_pictures_and_without_both_nothing() -> None:
+    seen = model(QWEN_25)
+    assert profiled(seen, CURRENT, 128_000, 2048, frozenset({"video"})) == Profiled(16_384, 16_384)
+    assert profiled(seen, CURRENT, 128_000, 2048, frozenset({"image"})) == Profiled(114_688, 114_688)
+    assert profiled(seen, CURRENT, 128_000, 2048, frozenset({"image", "video"})) == Profiled(0, 0)
+
+
 def test_a_text_model_has_nothing_to_encode() -> None:
     text = {name: value for name, value in QWEN_25.items() if name != "vision_config"} | {"model_type": "qwen2"}
     assert profiled(model(text | {"architectures": ["Qwen2ForCausalLM"]}), CURRENT, 4096, 2048) == Profiled(0, 0)

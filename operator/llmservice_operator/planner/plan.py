@@ -93,6 +93,8 @@ class Request:
     enforce_eager: bool = False
     cuda_graphs: CudaGraphs | None = None
     """As spec.compilation comes down to; None: vLLM's default, which records some."""
+    without: frozenset[str] = frozenset()
+    """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None
     adapters: Adapters | None = None
     parameters: int | None = None

@@ -100,6 +100,16 @@ def test_facts_that_are_read_later_are_planned_for_the_version_that_runs() -> No
     assert plan["budgetGiB"] == pytest.approx(0.9 * plan["memoryGiB"], abs=0.01)
 
 
+def test_what_would_help_is_told_of_a_version_that_is_not_known() -> None:
+    model = {"uri": "hf://a/b"}
+    world = of_long_ago(model=model, accelerator={"product": ["NVIDIA-L4"]})
+    world.edit(model=model | {"architecture": {"numHiddenLayers": 2 * QWEN_7B["num_hidden_layers"]}})
+    world.settle()
+    plan = world.obj["status"]["plan"]
+    assert plan["verdict"] == "DoesNotFit"
+    assert plan["remedies"]
+
+
 def no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "known_versions", lambda: ("0.40", "0.39"))
 

@@ -107,6 +107,13 @@ def test_what_is_profiled(config: dict[str, Any], version: str, length: int, exp
     assert profiled(model(config), engine(version), length, 2048) == expected
 
 
+def test_without_videos_it_is_pictures_and_without_both_nothing() -> None:
+    seen = model(QWEN_25)
+    assert profiled(seen, CURRENT, 128_000, 2048, frozenset({"video"})) == Profiled(16_384, 16_384)
+    assert profiled(seen, CURRENT, 128_000, 2048, frozenset({"image"})) == Profiled(114_688, 114_688)
+    assert profiled(seen, CURRENT, 128_000, 2048, frozenset({"image", "video"})) == Profiled(0, 0)
+
+
 def test_a_text_model_has_nothing_to_encode() -> None:
     text = {name: value for name, value in QWEN_25.items() if name != "vision_config"} | {"model_type": "qwen2"}
     assert profiled(model(text | {"architectures": ["Qwen2ForCausalLM"]}), CURRENT, 4096, 2048) == Profiled(0, 0)
@@ -114,6 +121,18 @@ def test_a_text_model_has_nothing_to_encode() -> None:
 
 def test_a_published_start_of_a_vision_model() -> None:
     """Qwen3-VL-30B-A3B on an A100 of 80 GB with vLLM 0.11: 87,840 tokens; with pictures alone it was 126,000."""
-    request = Request(model(qwen3_vl_moe()), gpus.device("NVIDIA-A100-SXM4-80GB"), vllm_version="0.11.0")
+    large = qwen3_vl_moe()
+    text = {
+        "hidden_size": 2048,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 48,
+        "intermediate_size": 6144,
+    }
+    small = large | {
+        "text_config": large["text_config"] | text,
+        "vision_config": large["vision_config"] | {"out_hidden_size": 2048},
+    }
+    request = Request(model(small), gpus.device("NVIDIA-A100-SXM4-80GB"), vllm_version="0.11.0")
     plan = memory.plan(replace(request, max_model_len=32_768))
     assert plan.kv_cache_tokens == pytest.approx(87_840, rel=0.2)

@@ -9,6 +9,7 @@ import pytest
 from llmservice_operator.planner.batching import longest_length
 from llmservice_operator.planner.memory import plan
 from llmservice_operator.planner.model import config_json
+from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
 
 from tests.unit.test_planner_overheads import config
@@ -203,3 +204,23 @@ def test_every_step_of_the_arithmetic_is_told() -> None:
     assert names[0] == "budget"
     assert {"non-torch", "CUDA graphs", "KV cache", "KV tokens", "one request"} <= set(names)
     assert any(name.startswith("activation") for name in names)
+
+
+def test_tokens_and_blocks_agree_where_all_layers_keep_everything() -> None:
+    found = plan(asked(max_model_len=8192))
+    assert found.kv_groups == 1
+    assert found.kv_cache_text == f"{found.kv_cache_tokens:,} tokens in {found.num_blocks:,} blocks of 16"
+    assert found.kv_cache_tokens == 16 * (found.num_blocks or 0)
+
+
+def test_tokens_of_several_groups_are_those_of_whole_requests() -> None:
+    windowed = LLAMA_8B
+    layers = tuple(
+        replace(layer, attention=replace(layer.attention, kind=Kind.SLIDING, window=1024)) if index % 2 else layer
+        for index, layer in enumerate(windowed.layers)
+    )
+    found = plan(asked(architecture=replace(windowed, layers=layers), max_model_len=8192))
+    assert found.kv_groups == 2
+    assert "requests of 8,192); " in found.kv_cache_text
+    assert found.kv_cache_text.endswith("blocks that 2 groups of layers share")
+    assert any(line.name == "KV tokens" and found.kv_cache_text in line.formula for line in found.explanation)

@@ -25,6 +25,7 @@ def test_what_nobody_said_is_left_to_the_engine() -> None:
     assert asked() == Request(MODEL, L4, vllm_version="0.32.0")
 
 
+VIDEO = frozenset({"video"})
 DRAFT = {"method": "eagle3", "model": {"uri": "hf://a/eagle"}, "numSpeculativeTokens": 3, "draftTensorParallelSize": 1}
 FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"precision": {"dtype": "float16"}}, {"dtype": "float16"}),
@@ -61,6 +62,14 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"runtime": {"extraArgs": ["--kv_cache_memory_bytes", "1000"]}}, {"kv_cache_memory_bytes": 1000}),
     ({"runtime": {"extraArgs": ["--kv-cache-memory-bytes"]}}, {}),
     ({"runtime": {"extraArgs": ["--kv-cache-memory-bytes=lots"]}}, {}),
+    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt", '{"video": 0}']}}, {"without": VIDEO}),
+    ({"runtime": {"extraArgs": ['--limit-mm-per-prompt={"video": {"count": 0}, "image": 2}']}}, {"without": VIDEO}),
+    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt.video=0"]}}, {"without": VIDEO}),
+    ({"runtime": {"extraArgs": ["--limit_mm_per_prompt.video", "0"]}}, {"without": VIDEO}),
+    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt.video", "1"]}}, {}),
+    ({"runtime": {"extraArgs": ["--language-model-only"]}}, {"without": frozenset({"image", "video"})}),
+    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt", "[" * 1000]}}, {}),
+    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt", "[0]"]}}, {}),
     ({"drain": {"timeoutSeconds": 5}, "scaling": {"replicas": 3}, "fitPolicy": "Warn"}, {}),
 ]
 

@@ -57,7 +57,7 @@ def headline(answer: Answer) -> tuple[str, str]:
 def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """What the memory comes to, in words."""
     if plan.kv_cache_tokens is not None and plan.block_size is not None:
-        yield "KV cache", f"{plan.kv_cache_tokens:,} tokens in {plan.num_blocks or 0:,} blocks of {plan.block_size}"
+        yield "KV cache", plan.kv_cache_text
     if plan.max_model_len is not None:
         asked = plan.requested_max_model_len
         wanted = "" if asked is None or asked == plan.max_model_len else f"{asked:,} tokens wanted; "

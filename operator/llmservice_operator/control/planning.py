@@ -228,15 +228,17 @@ def _remedied(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus
 
 
 def _with_remedies(asked: Question, plan: Plan, others: tuple[Device, ...], most_gpus: int, spec: str) -> Plan:
-    """A change that the operator itself would refuse is no remedy."""
+    """A change that the operator itself would refuse is no remedy, but for what it would refuse as it is already."""
     stored: Json = json.loads(spec)
+    version = asked.request.vllm_version or DEFAULT_VLLM_VERSION
+    known = frozenset(check(parse_spec(stored), image="", vllm_version=version))
 
     def accepts(fields: Sequence[tuple[str, object]]) -> bool:
         try:
             changed = parse_spec(_with(stored, fields))
         except InvalidSpec:
             return False
-        return not check(changed, image="", vllm_version=asked.request.vllm_version or DEFAULT_VLLM_VERSION)
+        return known.issuperset(check(changed, image="", vllm_version=version))
 
     return remedies.with_remedies(
         _request(asked),

@@ -1,8 +1,8 @@
 """What an engine profiles an encoder with: one item of the kind that becomes most tokens, a picture or a video.
 
 As vllm/multimodal/encoder_budget.py chooses it (MultiModalBudget.get_modality_with_max_tokens), with what the models
-answer there (models/qwen2_vl.py and qwen3_vl.py, get_mm_max_tokens_per_item). Who starts vLLM with other limits
-(--limit-mm-per-prompt) has more memory left.
+answer there (models/qwen2_vl.py and qwen3_vl.py, get_mm_max_tokens_per_item). With --limit-mm-per-prompt
+'{"video": 0}' a model that takes both is profiled with pictures.
 """
 
 from __future__ import annotations
@@ -27,12 +27,20 @@ class Profiled:
     """For which its results are kept while the language model runs."""
 
 
-def profiled(model: Architecture, engine: Engine, length: int | None, step_tokens: int) -> Profiled:
-    """Of one step with `step_tokens`; `length` is the longest request, None: unlimited."""
-    if not model.vision_values:
+def profiled(
+    model: Architecture,
+    engine: Engine,
+    length: int | None,
+    step_tokens: int,
+    without: frozenset[str] = frozenset(),
+) -> Profiled:
+    """Of one step with `step_tokens`; `length` is the longest request, None: unlimited. `without`: kinds of input that
+    the model is started without."""
+    picture = 0 if "image" in without else model.tokens_per_image
+    is_filmed = engine.profiles_videos != "no" and "video" not in without
+    video = _video(model, length) if is_filmed else 0
+    if not model.vision_values or not (picture or video):
         return Profiled(0, 0)
-    picture = model.tokens_per_image
-    video = _video(model, length) if engine.profiles_videos != "no" else 0
     has_words = engine.profiles_videos == "with their times" and not model.tokens_per_frames
     counted = int(video * _WORDS_OF_FRAMES) if has_words else video
     if video and counted >= picture:

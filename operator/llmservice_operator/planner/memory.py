@@ -223,7 +223,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
     kv_gib = budget.available / GIB
     concurrency = capacity.max_concurrency if length else 0.0
     naive, flash = attention_memory.per_gpu(model, length, request.tensor_parallel_size)
-    return Plan(
+    found = Plan(
         verdict=_verdict(budget, needed, length),
         reason=_reason(budget, needed, length, longest, device),
         gpu=device.name,
@@ -239,6 +239,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         kv_cache_tokens=capacity.tokens,
         block_size=layout.block_size,
         num_blocks=capacity.num_blocks,
+        kv_groups=len(layout.groups),
         max_model_len=longest,
         requested_max_model_len=length or None,
         max_concurrency=concurrency,
@@ -250,8 +251,9 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         kv_cache_total_gib=max(0.0, kv_gib) * _gpus(request),
         naive_attention_gib=naive,
         flash_attention_gib=flash,
-        explanation=(*budget.lines, *_kv_lines(budget, layout, capacity, length, needed)),
     )
+    lines = _kv_lines(budget, found, layout, length, needed)
+    return replace(found, explanation=(*budget.lines, *lines))
 
 
 def _wanted(request: Request, model: Architecture) -> int | None:
@@ -327,15 +329,13 @@ def _cache_reason(cache: Fit, budget: _Budget, needed: float, length: int, longe
     return text
 
 
-def _kv_lines(
-    budget: _Budget, layout: kv_cache.Layout, capacity: kv_cache.Capacity, length: int, needed: float
-) -> tuple[Line, ...]:
+def _kv_lines(budget: _Budget, plan: Plan, layout: kv_cache.Layout, length: int, needed: float) -> tuple[Line, ...]:
     taken = " - weights - non-torch - activation - graphs" if budget.beside else ""
-    per_token = f"{layout.bytes_per_token:g} bytes a token, blocks of {layout.block_size}"
+    per_token = f"{layout.bytes_per_token:g} bytes a token"
     return (
         Line(
             "KV cache", budget.available / GIB, f"{budget.total / GIB:.2f} GiB{taken}", f"± {budget.band / GIB:.2f} GiB"
         ),
-        Line("KV tokens", None, f"{capacity.tokens} tokens in {capacity.num_blocks} blocks: {per_token}"),
+        Line("KV tokens", None, f"{plan.kv_cache_text}: {per_token}"),
         Line("one request", needed / GIB, f"{length} tokens", "vllm/v1/core/kv_cache_utils.py"),
     )

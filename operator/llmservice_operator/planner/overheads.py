@@ -73,7 +73,7 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
     guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
     has_graphs = not (request.enforce_eager or request.cuda_graphs == "none" or device.is_cpu)
     layers = [layer for layer, _ in model.distinct_layers]
-    seen = profiled(model, engine, longest_length(request), step.tokens)
+    seen = profiled(model, engine, longest_length(request), step.tokens, request.without)
     return Load(
         tokens=step.tokens,
         hidden_size=model.hidden_size,

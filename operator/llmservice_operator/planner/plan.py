@@ -95,6 +95,8 @@ class Request:
     enforce_eager: bool = False
     cuda_graphs: CudaGraphs | None = None
     """As spec.compilation comes down to; None: vLLM's default, which records some."""
+    without: frozenset[str] = frozenset()
+    """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None
     adapters: Adapters | None = None
     parameters: int | None = None
@@ -167,6 +169,8 @@ class Plan:
     """As vLLM prints it, of one engine (all its GPUs hold the same tokens)."""
     block_size: int | None = None
     num_blocks: int | None = None
+    kv_groups: int | None = None
+    """Groups of layers that take blocks of their own for the same tokens: several with windows or states."""
     max_model_len: int | None = None
     """The largest that fits for sure: below the error band, and no longer than the model allows."""
     requested_max_model_len: int | None = None
@@ -187,3 +191,16 @@ class Plan:
     flash_attention_gib: float | None = None
     explanation: tuple[Line, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def kv_cache_text(self) -> str:
+        """The tokens that vLLM will print, and the blocks that it makes of the memory.
+
+        With several groups of layers the tokens are of requests of the full length, each of which takes blocks of
+        every group, but no more than a window has: tokens and blocks are not multiples of each other then.
+        """
+        tokens, blocks = f"{self.kv_cache_tokens or 0:,} tokens", f"{self.num_blocks or 0:,} blocks"
+        if (self.kv_groups or 1) == 1:
+            return f"{tokens} in {blocks} of {self.block_size}"
+        requests = f"{self.max_concurrency or 0:.2f} requests of {self.requested_max_model_len or 0:,}"
+        return f"{tokens} ({requests}); {blocks} that {self.kv_groups} groups of layers share"

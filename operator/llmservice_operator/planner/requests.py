@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import ContextExtension, CudaGraphs
+from llmservice_operator.planner.modalities import without
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_operator.planner.plan import Adapters, Device, Draft, Request
@@ -55,6 +56,7 @@ def request_of(
         block_size=batching.block_size,
         enforce_eager=spec.compilation.enforce_eager,
         cuda_graphs=_cuda_graphs(spec),
+        without=without(spec.runtime.extra_args),
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
         vllm_version=vllm_version,

@@ -24,7 +24,7 @@ IMPOSSIBLE: list[tuple[str, Json, Json, str]] = [
 ]
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Json, Json]] = {
     "a number beyond 64 bits": (QWEN_7B, TENSORS | {"experts": 2**70}),
     "a type in no alphabet": (QWEN_7B, TENSORS | {"dtype": "\ud800"}),
     "a long config": (QWEN_7B | {"model_type": "x" * 9000}, TENSORS),

@@ -149,8 +149,10 @@ class RevisionFacts(ChildFacts):
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         data = stored_record(obj.get("data"))
         chosen = (data or {}).get("chosen") or {}
+        # Up to 1.5 MB of it would be kept for each, and nobody reads them.
+        kept = obj if data is not None else {**obj, "data": None}
         return cls(
-            **_common(obj, cls.content, known),
+            **_common(kept, cls.content, known),
             revision=int(obj.get("revision") or 0),
             key=str((data or {}).get("key", "")),
             label=obj["metadata"]["name"].rpartition("-")[2],

@@ -79,6 +79,7 @@ class Connection(Transport):
         content_type: str = "application/json",
         accept: str | None = None,
         timeout: Callable[[], float] | float = 10.0,
+        max_bytes: int | None = None,
     ) -> dict[str, Any]:
         cluster = self.cluster
         lease = body["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]

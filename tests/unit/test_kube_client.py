@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from llmservice_operator.kube import errors
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.credentials import Credentials, TokenSource
-from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, LLMSERVICE, POD, resource_of
+from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, EVENT, LLMSERVICE, POD, resource_of
 from llmservice_operator.kube.transport import Transport
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -100,6 +100,15 @@ async def test_status_goes_to_the_subresource(kube: Harness) -> None:
     manifest = {"apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService", "metadata": DEPLOY["metadata"]}
     await kube.client().apply_status(manifest, manager="me-status")
     assert kube.api.seen[0][1] == "/apis/llmservice.dev/v1alpha1/namespaces/ns/llmservices/chat/status"
+
+
+async def test_of_a_few_objects_no_more_than_some_megabytes_are_read(kube: Harness) -> None:
+    """A hundred Events, each with as much text as etcd holds."""
+    events = [{"message": "x" * 1_000_000} for _ in range(20)]
+    kube.api.answers = [says(200, {"items": events}), says(200, {"items": events[:1]})]
+    with pytest.raises(errors.Unreachable, match="bytes"):
+        await kube.client().list_some(EVENT, "ns", field_selector="a=b", limit=100)
+    assert len(await kube.client().list_some(EVENT, "ns", field_selector="a=b", limit=100)) == 1
 
 
 async def test_delete_asks_for_this_very_object(kube: Harness) -> None:

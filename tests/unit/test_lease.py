@@ -83,6 +83,7 @@ class FakeTransport(Transport):
         content_type: str = "application/json",
         accept: str | None = None,
         timeout: Callable[[], float] | float = 10.0,
+        max_bytes: int | None = None,
     ) -> dict[str, Any]:
         world = self.world
         world.requests += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_operator.api import untrusted
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.errors import UnreadableObject
+from llmservice_operator.api.errors import refusing
 from llmservice_operator.api.service import Key, spec_text
 from llmservice_operator.control.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
@@ -105,28 +105,8 @@ _PROJECTED: Mapping[str, Project] = {
     resources.ENDPOINT_SLICE.kind: SliceFacts.from_object,
 }
 
-_UNREADABLE = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
-
-
-def _readable(kind: str, project: Project) -> Project:
-    """The same, where anything else than its kind's shape is UnreadableObject: what was known of it stays."""
-
-    def projected(obj: JSON, known: Any = None) -> Any:
-        try:
-            return project(obj, known)
-        except _UNREADABLE as error:
-            raise UnreadableObject(f"{kind} {_named(obj)} cannot be read: {type(error).__name__}") from None
-
-    return projected
-
-
-def _named(obj: JSON) -> str:
-    metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
-    parts = (metadata.get(part) for part in ("namespace", "name")) if isinstance(metadata, Mapping) else ()
-    return "/".join(part[:253] for part in parts if isinstance(part, str)).encode(errors="replace").decode()
-
-
-PROJECTIONS: Mapping[str, Project] = {kind: _readable(kind, project) for kind, project in _PROJECTED.items()}
+PROJECTIONS: Mapping[str, Project] = {kind: refusing(kind, project) for kind, project in _PROJECTED.items()}
+"""What is no object of its kind is UnreadableObject: what was known of it stays."""
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
 OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not resources.LLMSERVICE)

@@ -35,6 +35,9 @@ class AlwaysOpen:
         return float("inf")
 
 
+SOME_BYTES = 8 * 2**20
+
+
 class KubeClient:
     """Reads, and writes behind the gate."""
 
@@ -78,9 +81,14 @@ class KubeClient:
     async def list_some(
         self, resource: Resource, namespace: str, *, field_selector: str, limit: int
     ) -> list[dict[str, Any]]:
-        """The first objects that a field selector lets through: one request, whatever there is beyond."""
+        """The first objects that a field selector lets through: one request, whatever there is beyond.
+
+        Unreachable where the answer has more than SOME_BYTES: what is in one object may be anybody's.
+        """
         params = {"limit": str(limit), "fieldSelector": field_selector}
-        page = await self._transport.request("list", resource, resource.path(namespace), params=params)
+        page = await self._transport.request(
+            "list", resource, resource.path(namespace), params=params, max_bytes=SOME_BYTES
+        )
         return list(page.get("items") or ())
 
     async def proxied(self, resource: Resource, namespace: str, name: str, port: int, path: str) -> str:

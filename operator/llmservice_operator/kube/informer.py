@@ -158,6 +158,7 @@ class Informer:
             what(self._resource, obj)
         except UnreadableObject as error:  # as it was known, it stays
             logger.warning("%s", error)
+            logger.debug("what is not as it should be", exc_info=True)
         except Exception:  # a bug that one object brings to light must not blind us to the others
             metadata = obj["metadata"]
             logger.exception("cannot read %s %s/%s", self._resource.kind, metadata["namespace"], metadata["name"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from llmservice_operator.api.errors import refusing
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid
 from llmservice_operator.kube.resources import POD, Resource
@@ -25,6 +27,8 @@ RIGHT_TO_PODS = "list pods in all namespaces"
 KEPT_SECONDS = 10.0
 """Many services that are planned at once share one list."""
 _MIB = 2**20
+_MOST = 1_000_000
+"""Of a resource on one node."""
 _SERVICE_LABEL = "llmservice.dev/service"
 
 
@@ -122,6 +126,7 @@ class Nodes:
         return ClusterGPUs(tuple(sorted(groups, key=repr)))
 
 
+@functools.partial(refusing, "Node")
 def group_of(node: JSON, resource: str) -> NodeGroup | None:
     """What one node has of a resource; None where it has none, or takes no pods."""
     spec = node.get("spec") or {}
@@ -139,6 +144,7 @@ def group_of(node: JSON, resource: str) -> NodeGroup | None:
     )
 
 
+@functools.partial(refusing, "Node")
 def node_room(node: JSON) -> NodeRoom:
     """An empty node."""
     labels = node["metadata"].get("labels") or {}
@@ -159,6 +165,7 @@ def owner_of(pod: JSON) -> tuple[str, str]:
     return metadata["namespace"], labels.get(_SERVICE_LABEL) or controller or metadata["name"]
 
 
+@functools.partial(refusing, "Pod")
 def placed_of(pod: JSON) -> Placed | None:
     """None of one that has no node, or has ended: that asks for nothing any more."""
     node = (pod.get("spec") or {}).get("nodeName")
@@ -183,7 +190,7 @@ def _product(labels: JSON) -> str | None:
 
 def _count(allocatable: JSON, resource: str) -> int:
     try:
-        return int(amount(str(allocatable.get(resource, "0"))))
+        return int(min(amount(str(allocatable.get(resource, "0"))), _MOST))
     except ValueError:
         return 0
 

@@ -16,6 +16,8 @@ KEPT_SECONDS = 1.5
 REFUSED_SECONDS = 300.0
 """A missing right is not asked for again and again: it would stand in the audit log each time."""
 MOST_EVENTS = 100
+LONGEST_MESSAGE = 4096
+"""Characters. The API server stores messages of any length: whoever may write Events may write those."""
 _MOST_KEPT = 1000
 
 
@@ -46,7 +48,14 @@ class PodEventReader:
         if known is not None:
             return known[1]
         about = f"involvedObject.kind=Pod,involvedObject.name={pod}"
-        found = tuple(await self._kube.list_some(EVENT, namespace, field_selector=about, limit=MOST_EVENTS))
+        listed = await self._kube.list_some(EVENT, namespace, field_selector=about, limit=MOST_EVENTS)
+        found = tuple(map(_short, listed))
         if len(self._kept) < _MOST_KEPT:
             self._kept[namespace, pod] = (now, found)
         return found
+
+
+def _short(event: JSON) -> JSON:
+    """What is read of an Event, and kept for a while."""
+    kept = {name: event[name] for name in ("reason", "series", "lastTimestamp", "eventTime") if name in event}
+    return kept | {"message": str(event.get("message") or "")[:LONGEST_MESSAGE]}

@@ -77,16 +77,18 @@ class Transport:
         content_type: str = "application/json",
         accept: str | None = None,
         timeout: Callable[[], float] | float = REQUEST_TIMEOUT,
+        max_bytes: int | None = None,
     ) -> dict[str, Any]:
         """Send it; 429 and 503 are tried again only where the server says when, and only for a few seconds.
 
-        `timeout` may be a function: it is then asked before each attempt and may raise to give up.
+        Of an answer no more than `max_bytes` are read: Unreachable where there are more. `timeout` may be a
+        function: it is then asked before each attempt and may raise to give up.
         """
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": content_type} if data is not None else {}
         if accept is not None:
             headers["Accept"] = accept
-        raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout)
+        raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout, max_bytes)
         answer: dict[str, Any] = parsed(raw) if raw else {}
         return answer
 
@@ -164,12 +166,13 @@ class Transport:
         data: bytes | None,
         headers: Mapping[str, str],
         timeout: Callable[[], float] | float,
+        max_bytes: int | None = None,
     ) -> bytes:
         patience = MAX_PATIENCE
         for attempt in range(1, MAX_ATTEMPTS + 1):
             seconds = timeout() if callable(timeout) else timeout
             try:
-                return await self._once(verb, resource, path, params, data, headers, seconds)
+                return await self._once(verb, resource, path, params, data, headers, seconds, max_bytes)
             except (TooMany, ServerError) as error:
                 pause = error.retry_after
                 if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
@@ -192,6 +195,7 @@ class Transport:
         data: bytes | None,
         headers: Mapping[str, str],
         seconds: float,
+        max_bytes: int | None,
     ) -> bytes:
         sent = await self._signed(headers, seconds)
         started = self._clock()
@@ -206,7 +210,7 @@ class Transport:
                 timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds)),
             ) as response:
                 code = response.status
-                raw = await response.read()
+                raw = await _body(response, max_bytes)
                 retry_after = response.headers.get("Retry-After")
         except TimeoutError as error:
             raise Unreachable(f"no answer within {seconds:.1f} s: {verb} {path}") from error
@@ -217,6 +221,18 @@ class Transport:
         if code < 400:
             return raw
         raise failure(code, raw, right=f"{verb} {_with_subresource(resource, path)}", retry_after=retry_after)
+
+
+async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
+    if max_bytes is None:
+        return await response.read()
+    parts, left = [], max_bytes
+    async for part in response.content.iter_any():
+        left -= len(part)
+        if left < 0:
+            raise Unreachable(f"the answer has more than {max_bytes} bytes: {response.url.path}")
+        parts.append(part)
+    return b"".join(parts)
 
 
 METHODS: Mapping[str, str] = {

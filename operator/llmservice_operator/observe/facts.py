@@ -157,8 +157,10 @@ class RevisionFacts(ChildFacts):
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
-        data, common = stored_record(obj.get("data")), _common(obj, cls.content, known)
+        data = stored_record(obj.get("data"))
         chosen = (data or {}).get("chosen") or {}
+        # Up to 1.5 MB of it would be kept for each, and nobody reads them.
+        common = _common(obj if data is not None else {**obj, "data": None}, cls.content, known)
         return cls(
             **common,
             revision=int(obj.get("revision") or 0),

@@ -2,8 +2,8 @@
 
 Each slot has one writer: the supervisor writes LEVEL, the middleware (one API process) writes the rest. IN_FLIGHT are
 requests without a whole answer, AWAITING those without a first byte of one. REFUSED (requests), SENT (pieces of
-answers) and ARRIVED (requests since the drain began) only grow. UNTOLD are connections whose last answer began before
-the drain and so did not say that they end.
+answers), ARRIVED (requests since the drain began) and CALLED (all requests, those that were turned away too) only grow.
+UNTOLD are connections whose last answer began before the drain and so did not say that they end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import mmap
 import os
 from pathlib import Path
 
-LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, UNTOLD, SENT, ARRIVED = range(8)
-SLOTS = 8
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, UNTOLD, SENT, ARRIVED, CALLED = range(9)
+SLOTS = 9
 SIZE = SLOTS * 8
 
 # Values of LEVEL.

@@ -2,7 +2,8 @@
 
 Hung means that requests wait for the engine while none of its counters moves. Idle is never hung, nor is a long
 prefill: the engine's counters include the cache usage, which grows with every chunk. A server that cannot even be
-asked (its API process is stuck) counts as one that does not move, unless it still sends answers. Time in which nobody
+asked (its API process is stuck) counts as one that does not move, unless it still sends answers, or takes requests of
+which none waits for the engine: then others keep it busy. Time in which nobody
 looked, since the watcher itself had no CPU, is not held against the engine, which had none either.
 """
 
@@ -34,6 +35,8 @@ class Counts:
     awaiting: int | None = None
     sent: int = 0
     """Pieces of answers so far: they tell of movement also when the server has no time to be asked."""
+    called: int = 0
+    """Requests so far, whatever became of them: its API process lives."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Sample:
     busy: bool
     counters: tuple[float, ...] | None
     sent: int = 0
+    called: int | None = None
+    """Requests so far; None: one of them waits for the engine, or nobody counts."""
 
 
 class Verdict(Enum):
@@ -72,16 +77,18 @@ class Watch:
     """Seconds."""
     counters: tuple[float, ...] | None = None
     sent: int = 0
+    called: int | None = None
 
     def moves(self, sample: Sample) -> bool:
         """Whether something has moved since the last sample."""
-        return sample.sent != self.sent or sample.counters not in (None, self.counters)
+        is_flooded = sample.counters is None and sample.called is not None and sample.called != self.called
+        return is_flooded or sample.sent != self.sent or sample.counters not in (None, self.counters)
 
     def seen(self, sample: Sample, now: float) -> Watch:
         """The watch after a sample."""
         counters = self.counters if sample.counters is None else sample.counters
         if self.moves(sample) or not sample.busy:
-            return Watch(now, self.interval, 0.0, counters, sample.sent)
+            return Watch(now, self.interval, 0.0, counters, sample.sent, sample.called)
         # An answer may be waited for as long again as the pause; after more than that nobody was there to look.
         step = now - self.seen_at
         step = step if step <= _LONGEST_STEP * self.interval else self.interval
@@ -102,7 +109,8 @@ _LONGEST_STEP = 3
 def sample(metrics: Mapping[str, float] | None, counts: Counts) -> Sample:
     """A sample from vLLM's metrics (None: no answer) and the middleware's counts."""
     if metrics is None:
-        return Sample(busy=True, counters=None, sent=counts.sent)
+        called = counts.called if counts.awaiting == 0 else None
+        return Sample(busy=True, counters=None, sent=counts.sent, called=called)
     running = metrics.get(RUNNING, 0.0) > 0
     # An engine that hangs on the first request after an idle time never reports it as running; and a report that
     # outlived its requests keeps nobody waiting.

@@ -26,6 +26,7 @@ from llmservice_runtime.board import (
     ARRIVED,
     ATTACHED,
     AWAITING,
+    CALLED,
     IN_FLIGHT,
     LEVEL,
     OPEN,
@@ -93,7 +94,9 @@ class DrainMiddleware:
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif status := self._forbids(scope):
+            return
+        self._slots[CALLED] += 1
+        if status := self._forbids(scope):
             await self._forbid(scope, receive, send, status)
         elif kind == "websocket":
             await self._session(scope, receive, send)

@@ -39,7 +39,7 @@ class ServingWatch:
     async def _sample(self) -> hang.Sample:
         slots = self._slots
         awaiting = slots[board.AWAITING] if slots[board.ATTACHED] else None
-        counts = hang.Counts(slots[board.IN_FLIGHT], awaiting, slots[board.SENT])
+        counts = hang.Counts(slots[board.IN_FLIGHT], awaiting, slots[board.SENT], slots[board.CALLED])
         try:
             answer = await ask(self._port, "/metrics", timeout=self._around.pace.watch_seconds)
         except OSError:

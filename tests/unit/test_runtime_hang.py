@@ -39,6 +39,8 @@ def verdicts(samples: list[Sample], thresholds: Thresholds = LIMITS, every: floa
         pytest.param([Sample(False, STILL)] * 99 + [Sample(True, STILL)] * 6, Verdict.UNREADY, id="hangs after idling"),
         pytest.param([Sample(True, None)] * 6, Verdict.UNREADY, id="does not answer"),
         pytest.param([Sample(True, None)] * 24, Verdict.RESTART, id="does not answer for long"),
+        pytest.param([Sample(True, None, 0, n) for n in range(99)], Verdict.HEALTHY, id="flooded, and nobody waits"),
+        pytest.param([Sample(True, None, 0, 7)] * 25, Verdict.RESTART, id="takes no request any more"),
         pytest.param([Sample(True, STILL), Sample(True, None)] * 10, Verdict.UNREADY, id="hangs, answers at times"),
     ],
 )

@@ -89,7 +89,7 @@ def test_open_it_changes_nothing(slots: memoryview) -> None:
     sent = ask(DrainMiddleware(app), "/v1/completions")
     assert headers(sent) == {b"x": b"y"}
     assert [message.get("body") for message in sent] == [None, b"a", b"b"]
-    assert list(slots) == [board.OPEN, 1, 0, 0, 0, 0, 2, 0]
+    assert list(slots) == [board.OPEN, 1, 0, 0, 0, 0, 2, 0, 1]
 
 
 def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:

@@ -78,8 +78,9 @@ async def work_until_idle(world: World, *keys: Key, later: float = 0.0) -> None:
 async def test_a_decision_that_raises_is_shown_on_its_service_and_touches_no_other(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored = {"type": "Available", "status": "True", "reason": "ReplicasReady", "message": "m"}
-    ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": "m", "lastTransitionTime": "x"}
+    since = {"message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+    stored = {"type": "Available", "status": "True", "reason": "ReplicasReady"} | since
+    ready = {"type": "Ready", "status": "True", "reason": "RolledOut"} | since
     bad = parent() | {"status": {"conditions": [stored, ready], "endpoint": {"url": "u"}, "observedGeneration": 1}}
     world = World(bad, *(named(key.name) for key in GOOD))
     Defect(world, error)

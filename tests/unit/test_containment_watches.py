@@ -11,8 +11,9 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors
-from llmservice_operator.control.kinds import PROJECTIONS
+from llmservice_operator.control.kinds import PROJECTIONS, WATCHED
 from llmservice_operator.control.resync import Resync
+from llmservice_operator.control.sync_state import SyncState
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.kube.transport import Transport
@@ -108,17 +109,17 @@ async def test_a_comparison_with_the_cluster_that_fails_is_made_again() -> None:
     world = World(parent())
     tries = 0
 
-    async def broken(namespace: str | None) -> None:
+    async def broken() -> None:
         nonlocal tries
         tries += 1
         if tries > 2:
             raise asyncio.CancelledError
         raise KeyError("a defect")
 
-    errors = InternalErrors()
-    resync = Resync(world.api, world.ctx.cache, lambda _: None, (None,), errors=errors, interval=0.0)
+    errors, sync = InternalErrors(), SyncState((None,), WATCHED)
+    resync = Resync(world.api, world.ctx.cache, lambda _: None, None, sync, errors=errors, interval=0.0)
     resync.check = broken  # type: ignore[method-assign]
-    resync._wait_for = lambda namespace: asyncio.sleep(0)  # type: ignore[method-assign]
+    resync._wait_until_complete = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
     resync._sleep = lambda seconds: asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await resync.run()

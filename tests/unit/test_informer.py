@@ -245,8 +245,8 @@ async def test_an_object_that_cannot_be_read_stops_no_other(api: Api, caplog: py
         await seen.send("ADDED", strange)
         await seen.send("ADDED", pod("one", 61))
         await seen.until(lambda: seen.keys == [CHAT])
-    said = [r.message for r in caplog.records if r.levelno >= logging.WARNING]
-    assert said == ["Pod ns/strange cannot be read: TypeError"]
+    said = [r.exc_info[1] for r in caplog.records if r.levelno >= logging.ERROR and r.exc_info]
+    assert [str(error) for error in said] == ["Pod ns/strange cannot be read: TypeError"]
 
 
 WITHOUT = [

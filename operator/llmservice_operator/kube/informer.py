@@ -15,8 +15,6 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from llmservice_operator.api.errors import UnreadableObject
-
 from .errors import Forbidden, Gone, KubeError, from_status
 from .resources import Resource
 from .transport import Transport
@@ -156,9 +154,6 @@ class Informer:
     def _tell(self, what: Callable[[Resource, JSON], None], obj: JSON) -> None:
         try:
             what(self._resource, obj)
-        except UnreadableObject as error:  # as it was known, it stays
-            logger.warning("%s", error)
-            logger.debug("what is not as it should be", exc_info=True)
         except Exception:  # a bug that one object brings to light must not blind us to the others
             metadata = obj["metadata"]
             logger.exception("cannot read %s %s/%s", self._resource.kind, metadata["namespace"], metadata["name"])

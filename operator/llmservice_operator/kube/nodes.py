@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from llmservice_operator.api.errors import refusing
@@ -182,7 +183,7 @@ def _product(labels: JSON) -> str | None:
 
 def _count(allocatable: JSON, resource: str) -> int:
     try:
-        return int(min(amount(str(allocatable.get(resource, "0"))), _MOST))
+        return int(min(amount(str(allocatable.get(resource, "0"))), Decimal(_MOST)))
     except ValueError:
         return 0
 

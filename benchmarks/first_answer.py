@@ -46,8 +46,7 @@ def bare_deployment(ours: JSON) -> list[JSON]:
     flags = [word for word in words[words.index("--") + 1 :] if "llmservice_runtime" not in word]
     server["command"] = MODULE + [flag for flag in flags if flag != "--middleware"]
     server["env"] = [entry for entry in server["env"] if entry["name"] != "PYTHONPATH"]
-    for probe in ("startupProbe", "livenessProbe"):
-        server.pop(probe)
+    server.pop("startupProbe")
     server["readinessProbe"] = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 2}
     labels = {"app": "bare"}
     template["metadata"] = {"labels": labels}

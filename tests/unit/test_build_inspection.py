@@ -157,7 +157,10 @@ def test_a_hub_is_reached_as_the_server_reaches_it() -> None:
     servers = {v["name"]: v for v in environment(subject, NETWORK)}
     for name in ("HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "SSL_CERT_FILE"):
         assert ours[name] == servers[name], name
-    assert set(servers) - set(ours) >= {"VLLM_API_KEY", "PYTHONPATH", "VLLM_CACHE_ROOT"}
+    assert set(servers) - set(ours) >= {"PYTHONPATH", "VLLM_CACHE_ROOT"}
+    assert "endpoint-keys" not in {
+        volume["name"] for volume in job(subject, NETWORK)["spec"]["template"]["spec"]["volumes"]
+    }
 
 
 def test_a_bucket_is_reached_as_the_server_reaches_it() -> None:

@@ -144,7 +144,7 @@ async def test_without_matplotlib_nothing_is_sent_and_the_extra_is_named(monkeyp
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
     )
     async with serving(FakeVllm()) as fake:
-        with pytest.raises(CliError, match=r"llmservice-operator\[bench\]"):
+        with pytest.raises(CliError, match=r"pip install \'\.\[bench\]\'"):
             await bench("--url", fake.url, *SMALL, "--picture", "x.svg")
     assert fake.bodies == []
 

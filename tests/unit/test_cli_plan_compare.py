@@ -132,8 +132,8 @@ SHORT = ("--max-model-len", "8k")
 def test_the_fewest_gpus_that_do_where_no_cell_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path, **LARGE)
     found = grid(capsys, "--config", path, "--gpu", "T4", "--gpu", "L4", "--gpu", "H100", *SHORT)["gpusNeeded"]
-    assert found == {"T4": None, "L4": 4, "H100": 1}
-    for name, ranks, does in (("T4", 8, False), ("L4", 2, False), ("L4", 4, True)):
+    assert found == {"Tesla-T4": None, "NVIDIA-L4": 4, "NVIDIA-H100-80GB-HBM3": 1}
+    for name, ranks, does in (("Tesla-T4", 8, False), ("NVIDIA-L4", 2, False), ("NVIDIA-L4", 4, True)):
         words = ("--config", path, "--gpu", name, "--gpu", "H100", *SHORT, "-tp", str(ranks))
         _, several = cells(capsys, *words)
         verdicts = {cell["verdict"] for (gpu, _, _), cell in several.items() if gpu == name}

@@ -87,16 +87,16 @@ def _if(node: Node, names: Variables) -> Any:
 
 
 def _all(node: Node, names: Variables) -> bool:
-    return all(_each(node, names))
+    return all(map(bool, _each(node, names)))
 
 
 def _exists(node: Node, names: Variables) -> bool:
-    return any(_each(node, names))
+    return any(map(bool, _each(node, names)))
 
 
-def _each(node: Node, names: Variables) -> Sequence[bool]:
+def _each(node: Node, names: Variables) -> Sequence[Any]:
     """Keys of a map, items of a list."""
-    return [bool(_value(node[3], {**names, node[2]: one})) for one in _value(node[1], names)]
+    return [_value(node[3], {**names, node[2]: one}) for one in _value(node[1], names)]
 
 
 def _is_equal(one: Any, other: Any) -> bool:
@@ -159,6 +159,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "size": len,
+        "sum": sum,
         "type": type,
         "int": int,
         "string": _text,
@@ -185,6 +186,7 @@ _KINDS: Mapping[str, Callable[[Node, Variables], Any]] = MappingProxyType(
         "if": _if,
         "all": _all,
         "exists": _exists,
+        "map": _each,
         "not": lambda node, names: not _value(node[1], names),
         "minus": lambda node, names: -_value(node[1], names),
         "binary": _binary,

@@ -13,7 +13,7 @@ from typing import Any
 
 Node = tuple[Any, ...]
 """("value", v), ("name", n), ("list", nodes), ("field", node, name), ("index", node, node), ("has", node, name),
-("call", name, target or None, nodes), ("all" | "exists", node, variable, node), ("not" | "minus", node),
+("call", name, target or None, nodes), ("all" | "exists" | "map", node, variable, node), ("not" | "minus", node),
 ("and" | "or", node, node), ("if", node, node, node), ("binary", operator, node, node)."""
 
 _TOKEN = re.compile(
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 )
 _WORDS = {"true": True, "false": False, "null": None}
 _COMPARED = ("==", "!=", "<", "<=", ">", ">=", "in")
-_MACROS = ("all", "exists")
+_MACROS = ("all", "exists", "map")
 
 
 class UnknownSyntax(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -34,7 +35,10 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
         patch.setenv(DRAIN_FILE_ENV, path)
         patch.setenv(API_KEYS_FILE_ENV, str(folder / "keys"))
+        root = logging.getLogger()
+        level = root.level
         yield build()
+        root.setLevel(level)  # a module that vLLM imports for SageMaker raises it for the whole process
 
 
 def build() -> Any:

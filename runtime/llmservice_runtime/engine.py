@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,9 @@ def command() -> tuple[str, ...]:
     return (sys.executable, "-u", *ENTRY)
 
 
-def environment(options: ServeOptions, flags: Flags, inherited: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    options: ServeOptions, flags: Flags, inherited: Mapping[str, str], say: Callable[[str], None]
+) -> dict[str, str]:
     """What vLLM gets beside the container's own variables; those win where they say the same thing.
 
     Credentials were for fetching, and stay behind. Code of the model's own may fetch more from the hub.
@@ -47,6 +49,8 @@ def environment(options: ServeOptions, flags: Flags, inherited: Mapping[str, str
     }
     told = {**defaults, **inherited}
     told = credentials.without(told, options.keep_variable, hub=needs_hub(flags, told))
+    if contract.HF_TOKEN_ENV in told:
+        say("vLLM gets HF_TOKEN: spec.model.trustRemoteCode lets the model's own code fetch from the hub")
     told |= {contract.DRAIN_FILE_ENV: options.drain_file, contract.API_KEYS_FILE_ENV: options.api_keys_file or ""}
     return told
 

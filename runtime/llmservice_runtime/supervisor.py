@@ -34,7 +34,6 @@ from llmservice_runtime import (
 )
 from llmservice_runtime.access import Access
 from llmservice_runtime.contract import (
-    HF_TOKEN_ENV,
     START_CEILING_SECONDS,
     DrainReport,
     Failure,
@@ -100,8 +99,9 @@ class Supervisor:
         self._draining = Drain(slots, options, port, around.pace, around.clock)
         self._log: log_reader.LogReader | None = None
         self._access = Access(options, self._flags, around.environment, self._say)
-        headers = self._access.headers
-        self._adapters = adapter_source.adapters(options, self._flags, headers, around, self._reaper, self._say)
+        self._adapters = adapter_source.adapters(
+            options, self._flags, self._access.headers, around, self._reaper, self._say
+        )
 
     async def run(self) -> int:
         """The whole life, and what to do about its end."""
@@ -148,11 +148,10 @@ class Supervisor:
         child = self._reaper.start(command, self._around.environment, merge_stderr=False)
         try:
             work = preflight_phase.failure_of(child, self._pace.preflight_seconds, self._say)
-            failure = await self._unless_terminated(work)
+            if failure := await self._unless_terminated(work):
+                raise _Failed(failure)
         finally:
             child.kill_group()
-        if failure:
-            raise _Failed(failure)
 
     async def _fetch(self) -> None:
         """What the flags name and is not there, in a process of its own. The start budget begins afterwards."""
@@ -181,9 +180,7 @@ class Supervisor:
 
     def _start(self) -> Child:
         self._enter(Phase.LOADING, "starting vLLM")
-        environment = engine.environment(self._options, self._flags, self._around.environment)
-        if HF_TOKEN_ENV in environment:
-            self._say("vLLM gets HF_TOKEN: spec.model.trustRemoteCode lets the model's own code fetch from the hub")
+        environment = engine.environment(self._options, self._flags, self._around.environment, self._say)
         try:
             child = self._reaper.start((*self._around.command, *self._args), environment, merge_stderr=True)
         except OSError as error:

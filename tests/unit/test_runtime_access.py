@@ -148,7 +148,7 @@ async def test_code_of_the_models_own_keeps_the_hubs_token_and_the_log_says_so(t
 def test_who_needs_the_hub(flags: tuple[str, ...], offline: str | None, kept: bool) -> None:
     options = ServeOptions(fetch=("model=hf://a/b",))
     inherited = {**CREDENTIALS, **({} if offline is None else {"HF_HUB_OFFLINE": offline})}
-    seen = environment(options, read_flags(("--model", "m", *flags)), inherited)
+    seen = environment(options, read_flags(("--model", "m", *flags)), inherited, print)
     assert ("HF_TOKEN" in seen) is kept
     assert not [name for name in seen if name.startswith(("AWS_", "AZURE_"))]
     assert "hf_secret" not in environment(ServeOptions(), Flags(), CREDENTIALS).values()

@@ -85,4 +85,4 @@ def test_the_users_environment_wins_but_for_the_board() -> None:
     ],
 )
 def test_vllm_does_not_wait_for_a_hub(options: ServeOptions, inherited: dict[str, str], offline: str | None) -> None:
-    assert environment(options, Flags(), inherited).get("HF_HUB_OFFLINE") == offline
+    assert environment(options, Flags(), inherited, print).get("HF_HUB_OFFLINE") == offline

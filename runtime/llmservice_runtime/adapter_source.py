@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmservice_runtime import adapter_list, fetch_phase
+from llmservice_runtime.access import Access
 from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
 from llmservice_runtime.engine import Flags
@@ -19,7 +20,7 @@ from llmservice_runtime.surroundings import Surroundings
 def adapters(
     options: ServeOptions,
     flags: Flags,
-    headers: Mapping[str, str],
+    access: Access,
     around: Surroundings,
     reaper: Reaper,
     say: Callable[[str], None],
@@ -27,7 +28,7 @@ def adapters(
     """The adapters of a server."""
     return Adapters(
         None if options.adapters_file is None else Path(options.adapters_file),
-        Loras(flags.port, headers),
+        Loras(flags.port, access.headers),
         Source(around, reaper, Path(options.drain_file).parent / "adapters").prepare,
         max_rank=flags.max_lora_rank,
         base=lambda: read_config(Path(flags.model)),

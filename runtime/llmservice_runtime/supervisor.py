@@ -99,9 +99,7 @@ class Supervisor:
         self._draining = Drain(slots, options, port, around.pace, around.clock)
         self._log: log_reader.LogReader | None = None
         self._access = Access(options, self._flags, around.environment, self._say)
-        self._adapters = adapter_source.adapters(
-            options, self._flags, self._access.headers, around, self._reaper, self._say
-        )
+        self._adapters = adapter_source.adapters(options, self._flags, self._access, around, self._reaper, self._say)
 
     async def run(self) -> int:
         """The whole life, and what to do about its end."""

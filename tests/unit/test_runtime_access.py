@@ -151,7 +151,7 @@ def test_who_needs_the_hub(flags: tuple[str, ...], offline: str | None, kept: bo
     seen = environment(options, read_flags(("--model", "m", *flags)), inherited, print)
     assert ("HF_TOKEN" in seen) is kept
     assert not [name for name in seen if name.startswith(("AWS_", "AZURE_"))]
-    assert "hf_secret" not in environment(ServeOptions(), Flags(), CREDENTIALS).values()
+    assert "hf_secret" not in environment(ServeOptions(), Flags(), CREDENTIALS, print).values()
 
 
 @pytest.mark.parametrize("name", ["HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HTTPS_PROXY", "PATH", "VLLM_API_KEY"])

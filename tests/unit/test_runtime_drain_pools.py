@@ -217,10 +217,12 @@ def test_the_time_before_newcomers_are_refused_outlasts_common_pools() -> None:
 
 
 def test_vllm_keeps_idle_connections_longer_than_any_pool() -> None:
-    made = environment(ServeOptions(), Flags(), {})
+    made = environment(ServeOptions(), Flags(), {}, print)
     assert int(made["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) > 3600
     assert (
-        environment(ServeOptions(), Flags(), {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7"})["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]
+        environment(ServeOptions(), Flags(), {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7"}, print)[
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"
+        ]
         == "7"
     )
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+import time
+from collections.abc import Callable
 
 import orjson
 import pytest
 from hypothesis import given
-from llmservice_operator.kube.wire import DEEPEST, parsed
+from llmservice_operator.kube import wire
+from llmservice_operator.kube.wire import DEEPEST, lenient, parsed
 
 from tests.unit.hostile import anything, fuzz, texts
 
@@ -32,7 +36,7 @@ def test_the_others_of_a_list_are_read(case: str) -> None:
     page = f'{{"metadata":{{"resourceVersion":"7"}},"items":[{neighbour},{{"data":{{"x":{text}}}}},{neighbour}]}}'
     with pytest.raises(orjson.JSONDecodeError):
         orjson.loads(page)
-    found = parsed(page.encode())
+    found = lenient(page.encode())
     first, odd, last = found["items"]
     assert first == last == NEIGHBOUR
     assert expected is ... or odd["data"]["x"] == expected
@@ -41,12 +45,40 @@ def test_the_others_of_a_list_are_read(case: str) -> None:
 
 def test_nothing_is_changed_that_can_be_read() -> None:
     deep = "[" * (DEEPEST - 2) + '"\\ud83d\\ude00", -1.5e3, true' + "]" * (DEEPEST - 2)
-    found = parsed(f'{{"a":{deep},"b":1e400}}'.encode())
+    found = lenient(f'{{"a":{deep},"b":1e400}}'.encode())
     assert found == {"a": json.loads(deep), "b": None}
+
+
+async def test_what_is_not_readable_at_once_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def reading(raw: bytes) -> object:
+        threads.append(threading.current_thread().name)
+        return lenient(raw)
+
+    monkeypatch.setattr(wire, "lenient", reading)
+    assert await parsed(b'{"a": 1}') == {"a": 1}
+    assert threads == []
+    assert await parsed(b'{"a": 1e400}') == {"a": None}
+    assert threads != [threading.main_thread().name] != []
+
+
+def cpu_seconds(read: Callable[[bytes], object], raw: bytes) -> float:
+    began = time.thread_time()
+    read(raw)
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize("odd", ['"\\ud800"', "1e400", "[" * 5000 + "]" * 5000], ids=["surrogate", "number", "depth"])
+def test_a_large_page_with_one_odd_object_costs_a_bounded_multiple(odd: str) -> None:
+    """Some 4 MB, as 250 objects of a hostile namespace may be."""
+    items = ",".join([json.dumps(NEIGHBOUR | {"data": {str(n): "x" for n in range(1000)}})] * 250)
+    usual = cpu_seconds(orjson.loads, f'{{"items":[{items}]}}'.encode())
+    assert cpu_seconds(lenient, f'{{"items":[{items},{odd}]}}'.encode()) < 100 * usual
 
 
 @fuzz
 @given(texts({"type": "ADDED", "object": NEIGHBOUR}) | anything)
 def test_any_line(text: str) -> None:
     with contextlib.suppress(orjson.JSONDecodeError):
-        parsed(text.encode(errors="surrogatepass"))
+        lenient(text.encode(errors="surrogatepass"))

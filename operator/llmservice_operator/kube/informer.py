@@ -135,7 +135,7 @@ class Informer:
         )
         async with contextlib.aclosing(lines):
             async for line in lines:
-                self._take(parsed(line))
+                self._take(await parsed(line))
                 count += 1
                 if count % BREATH == 0:
                     await asyncio.sleep(0)

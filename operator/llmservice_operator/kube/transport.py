@@ -89,7 +89,7 @@ class Transport:
         if accept is not None:
             headers["Accept"] = accept
         raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout, max_bytes)
-        answer: dict[str, Any] = parsed(raw) if raw else {}
+        answer: dict[str, Any] = await parsed(raw) if raw else {}
         return answer
 
     async def read_text(self, resource: Resource, path: str, *, timeout: float = REQUEST_TIMEOUT) -> str:
@@ -248,7 +248,7 @@ METHODS: Mapping[str, str] = {
 def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> ApiError:
     """The exception for an HTTP failure; the body may be anything when a proxy answered."""
     try:
-        status = parsed(raw)
+        status = orjson.loads(raw)
     except ValueError:
         status = {"message": raw[:200].decode(errors="replace").strip() or f"HTTP {code}"}
     if not isinstance(status, Mapping):

@@ -110,7 +110,7 @@ class Operator:
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
         self._intake = Intake(self._ctx.cache, self._changed, self._stirred, self._errors)
         self._resyncs = {
-            name: Resync(kube, cache, self._changed, name, self._sync, errors=self._errors) for name in namespaces
+            name: Resync(kube, self._intake, name, self._sync, errors=self._errors) for name in namespaces
         }
         self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
         self._children = ChildrenWatch(transport, self._intake, namespaces, self._sync)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache, Seen
+from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED
 from llmservice_operator.control.resync import AFTER_RELIST, CURRENT, Resync, compare
 from llmservice_operator.control.sync_state import SyncState
@@ -91,7 +92,12 @@ async def no_sleep(_: float) -> None:
 
 def resync(kube: Lists, cache: Cache) -> tuple[Resync, list[Key]]:
     keys: list[Key] = []
-    return Resync(kube, cache, keys.append, None, SyncState((None,), WATCHED), sleep=no_sleep), keys
+    intake = Intake(cache, keys.append, keys.append)
+    return Resync(kube, intake, None, SyncState((None,), WATCHED), sleep=no_sleep), keys
+
+
+def intake_of(cache: Cache) -> Intake:
+    return Intake(cache, lambda _: None, lambda _: None)
 
 
 def cache_of(*services: dict[str, Any]) -> Cache:
@@ -128,6 +134,23 @@ async def test_what_the_watch_does_not_show_in_time_is_read_in_full() -> None:
     assert cache.get(PARENT, "ns", "a").content["generation"] == 2
 
 
+async def test_one_that_cannot_be_read_is_read_once_and_not_at_each_comparison() -> None:
+    def broken(raw: Any, known: Any) -> Any:
+        raise KeyError("a defect")
+
+    kube, cache = Lists(service("a", "9")), Cache({**PROJECTIONS, PARENT: broken})
+    checker, _ = resync(kube, cache)
+    for _ in range(3):
+        await checker.check()
+    assert kube.requests == [True, False, True, True]
+    kube.objects = (service("a", "10"),)
+    await checker.check()
+    assert kube.requests[4:] == [True, False], "it changed since"
+    kube.objects = ()
+    await checker.check()
+    assert checker._intake._unreadable == {}
+
+
 async def test_a_list_that_grew_too_old_between_pages_starts_again() -> None:
     services = [service(str(n), "5") for n in range(3)]
     kube = Lists(*services, gone_once=True)
@@ -146,7 +169,7 @@ async def test_it_compares_when_the_watch_listed_again_and_when_the_interval_is_
         slept.append(seconds)
 
     told = Told()
-    checker = Resync(kube, Cache(PROJECTIONS), lambda _: None, None, told, sleep=sleep, interval=0.05)
+    checker = Resync(kube, intake_of(Cache(PROJECTIONS)), None, told, sleep=sleep, interval=0.05)
     kube.listed = compared.set
     running = asyncio.create_task(checker.run())
     async with asyncio.timeout(5):
@@ -181,7 +204,7 @@ async def test_the_start_waits_until_the_cache_has_what_a_list_has() -> None:
         asked.set()
 
     told = Told()
-    checker = Resync(kube, cache, lambda _: None, None, told, sleep=sleep)
+    checker = Resync(kube, intake_of(cache), None, told, sleep=sleep)
     running = asyncio.create_task(checker.run())
     async with asyncio.timeout(5):
         await asked.wait()
@@ -195,7 +218,7 @@ async def test_the_start_waits_until_the_cache_has_what_a_list_has() -> None:
 
 def test_a_watch_that_brought_something_a_moment_ago_is_current() -> None:
     now = 100.0
-    checker = Resync(Lists(), Cache(PROJECTIONS), lambda _: None, None, Told(), clock=lambda: now)
+    checker = Resync(Lists(), intake_of(Cache(PROJECTIONS)), None, Told(), clock=lambda: now)
     assert not checker.is_current(), "nothing was brought yet"
     checker.arrived()
     now += CURRENT - 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -11,13 +12,14 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors
-from llmservice_operator.control.kinds import PROJECTIONS, WATCHED
+from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED
 from llmservice_operator.control.resync import Resync
 from llmservice_operator.control.sync_state import SyncState
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.kube.transport import Transport
 
+from tests.unit import ready_world
 from tests.unit.reconcile_world import KEY, World, parent, service
 from tests.unit.test_containment import conditions, work_until_idle
 
@@ -117,10 +119,38 @@ async def test_a_comparison_with_the_cluster_that_fails_is_made_again() -> None:
         raise KeyError("a defect")
 
     errors, sync = InternalErrors(), SyncState((None,), WATCHED)
-    resync = Resync(world.api, world.ctx.cache, lambda _: None, None, sync, errors=errors, interval=0.0)
+    intake = Intake(world.ctx.cache, lambda _: None, lambda _: None, errors)
+    resync = Resync(world.api, intake, None, sync, errors=errors, interval=0.0)
     resync.check = broken  # type: ignore[method-assign]
     resync._wait_until_complete = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
     resync._sleep = lambda seconds: asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await resync.run()
     assert tries == 3
+
+
+@pytest.fixture
+def strange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An LLMService named `strange` cannot be read."""
+    project = PROJECTIONS[PARENT]
+
+    def projected(raw: Any, known: Any) -> Any:
+        if raw["metadata"]["name"] == "strange":
+            raise KeyError("a defect")
+        return project(raw, known)
+
+    monkeypatch.setitem(PROJECTIONS, PARENT, projected)
+    monkeypatch.setattr("llmservice_operator.control.resync.GRACE", 0.1)
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("strange")
+async def test_an_llmservice_that_cannot_be_read_keeps_no_other_from_being_worked_on() -> None:
+    """The cache never has it, so what waited for everything in a list waited for ever."""
+    world = ready_world.World()
+    world.service("ns", "strange")
+    world.service("ns", "chat")
+    async with ready_world.running(world) as operator:
+        assert await operator.becomes_ready()
+        await operator.acts_on("ns", "chat")
+    gc.collect()  # a session that kopf left open would be another test's affair

@@ -6,6 +6,7 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.intake import Intake
+from llmservice_operator.control.internal_errors import InternalErrors
 from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.control.queue import Backoff, WorkQueue
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, POD, Resource
@@ -39,6 +40,42 @@ def test_who_is_told(resource: Resource, is_at_once: bool) -> None:
     intake.listed(resource, None, {}, "4")
     told, not_told = (changed, stirred) if is_at_once else (stirred, changed)
     assert (told, not_told) == ([CHAT] * 4, [])
+
+
+def strange(resource: Resource, version: int, service: str = "chat") -> dict[str, Any]:
+    """None that can be read."""
+    made = an_object(resource, version)
+    metadata = {**made["metadata"], "labels": {"llmservice.dev/service": service}, "ownerReferences": 7}
+    return {**made, "metadata": metadata}
+
+
+def an_intake() -> tuple[Intake, InternalErrors, list[Key]]:
+    changed: list[Key] = []
+    errors = InternalErrors()
+    return Intake(Cache(PROJECTIONS), changed.append, changed.append, errors), errors, changed
+
+
+def test_what_could_not_be_read_and_is_in_no_list_any_more_leaves_no_error() -> None:
+    """Its deletion was missed; the cache never had it, so that nothing else tells of it."""
+    intake, errors, _ = an_intake()
+    intake.seen(DEPLOYMENT, strange(DEPLOYMENT, 5))
+    intake.listed(DEPLOYMENT, "another", {}, "9")
+    intake.listed(POD, None, {}, "9")
+    intake.listed(DEPLOYMENT, None, {}, "4")
+    assert errors.degraded(CHAT), "of another namespace, another kind, or older than it"
+    intake.listed(DEPLOYMENT, None, {("ns", "chat"): "u"}, "9")
+    assert errors.degraded(CHAT), "it is still there"
+    intake.listed(DEPLOYMENT, None, {("ns", "chat"): "v"}, "9")
+    assert (errors.degraded(CHAT), errors._open) == ("", {})
+
+
+def test_what_could_not_be_read_and_is_given_to_another_service_leaves_no_error_with_the_first() -> None:
+    intake, errors, _ = an_intake()
+    intake.seen(DEPLOYMENT, strange(DEPLOYMENT, 5, "first"))
+    intake.seen(DEPLOYMENT, strange(DEPLOYMENT, 6, "second"))
+    assert [bool(errors.degraded(Key("ns", name))) for name in ("first", "second")] == [False, True]
+    intake.gone(DEPLOYMENT, an_object(DEPLOYMENT, 7))
+    assert errors._open == {}
 
 
 def test_a_burst_is_one_look() -> None:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache, Seen, newer
+from llmservice_operator.control.cache import Seen, newer
+from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.internal_errors import InternalErrors, Part
 from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.sync_state import SyncState
@@ -71,8 +71,7 @@ class Resync:
     def __init__(
         self,
         kube: KubeClient,
-        cache: Cache,
-        enqueue: Callable[[Key], None],
+        intake: Intake,
         namespace: str | None,
         sync: SyncState,
         *,
@@ -82,8 +81,7 @@ class Resync:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
-        self._cache = cache
-        self._enqueue = enqueue
+        self._intake, self._cache = intake, intake.cache
         self._errors = errors or InternalErrors()
         self._namespace, self._sync = namespace, sync
         self._interval = interval
@@ -137,7 +135,7 @@ class Resync:
                 self._sync.failed(self._namespace, LLMSERVICE.full_name, error)
                 await self._sleep(GRACE)
                 continue
-            missing = list(compare(self._cache.seen(PARENT, self._namespace), listed, version).missed)
+            missing = self._missed(listed, version)
             with contextlib.suppress(TimeoutError):
                 # One after the other: comparing all at each arrival would grow with the square of their number.
                 while missing:
@@ -150,11 +148,17 @@ class Resync:
                 return
 
     def _has(self, where: tuple[str, str], listed: Seen) -> bool:
-        """Whether the cache shows this very object, as it was in the list or later."""
+        """Whether this very object came in, as it was in the list or later; one that cannot be read stays out of the
+        cache, and is waited for by nobody."""
         known = self._cache.get(PARENT, *where)
-        return (
+        is_known = (
             known is not None and known.uid == listed.uid and not newer(listed.resource_version, known.resource_version)
         )
+        return is_known or self._intake.is_unreadable(LLMSERVICE, where, listed)
+
+    def _missed(self, listed: Listed, version: str) -> list[tuple[str, str]]:
+        missed = compare(self._cache.seen(PARENT, self._namespace), listed, version).missed
+        return [where for where in missed if not self._intake.is_unreadable(LLMSERVICE, where, listed[where])]
 
     async def _due(self, wait: float) -> None:
         """When so many seconds are over, or the watch listed again and what it listed has come in."""
@@ -167,29 +171,22 @@ class Resync:
     async def check(self) -> None:
         """Compare once."""
         listed, version = await self._list()
-        found = compare(self._cache.seen(PARENT, self._namespace), listed, version)
-        for (where, name), seen in found.vanished.items():
-            for key in self._cache.remove(PARENT, where, name, seen.uid):
-                logger.info("LLMService %s/%s vanished while nobody watched", where, name)
-                self._enqueue(key)
-        if found.missed:
+        for where, name in compare(self._cache.seen(PARENT, self._namespace), listed, version).vanished:
+            logger.info("LLMService %s/%s vanished while nobody watched", where, name)
+        self._intake.listed(LLMSERVICE, self._namespace, {where: seen.uid for where, seen in listed.items()}, version)
+        if self._missed(listed, version):
             await self._catch_up(listed, version)
 
     async def _catch_up(self, listed: Listed, version: str) -> None:
         """Give the watch its time; what it still has not shown then is taken from a full list."""
         await self._sleep(GRACE)
-        if not compare(self._cache.seen(PARENT, self._namespace), listed, version).missed:
+        if not self._missed(listed, version):
             return
         logger.warning("the watch of LLMServices lags behind the cluster: reading all of them")
         async for page in self._kube.list_pages(LLMSERVICE, self._namespace):
             for item in page.get("items") or ():
                 # Items of a list carry neither.
-                item = {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, **item}
-                metadata = item["metadata"]
-                about = Key(metadata["namespace"], metadata["name"])
-                with self._errors.contained(Part.PROJECTION, about, f"of {LLMSERVICE.kind} {about.name}"):
-                    for key in self._cache.update(PARENT, item):
-                        self._enqueue(key)
+                self._intake.seen(LLMSERVICE, {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, **item})
 
     async def _list(self) -> tuple[Listed, str]:
         try:

@@ -165,6 +165,30 @@ async def test_what_fails_beside_the_reconcile_does_not_stop_it_and_is_not_writt
     assert "status" not in world.api.calls
 
 
+@pytest.mark.parametrize("what", ["quarantined", "may_begin", "during"])
+async def test_what_fails_around_the_reconcile_is_told_with_its_service_and_tried_again(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(parent(), named(GOOD[0].name))
+
+    def broken(*_: Any) -> Any:
+        raise OSError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.ctx.in_work, what, broken)
+        await work_until_idle(world, BAD)
+    assert ("Service", "chat") not in world.api.objects
+    assert {record.llmservice for record in caplog.records if hasattr(record, "llmservice")} == {BAD}
+    assert errors_of(world, Part.BOOKKEEPING) == 2, "once more since its condition changed, and then after a while"
+    assert conditions(world)["Stalled"]["reason"] == "InternalError"
+    assert world.ctx.queue.delayed == 1, "nothing else brings it back"
+    world.now += 10.0
+    world.ctx.queue._ring()
+    await work_until_idle(world)
+    assert ("Service", "chat") in world.api.objects
+    assert world.ctx.queue._failures == {}
+
+
 def starts_of(world: World, read: Any) -> Starts:
     metrics, errors = world.ctx.metrics, world.ctx.errors
     return Starts(read, world.changed.append, metrics, errors=errors, clock=lambda: world.now, rng=lambda: 0.5)

@@ -11,7 +11,7 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.in_work_file import Activity
-from llmservice_operator.control.internal_errors import Part
+from llmservice_operator.control.internal_errors import Contained, Part
 from llmservice_operator.control.log import object_logger
 from llmservice_operator.control.reconcile import Next, reconcile
 from llmservice_operator.control.unhandled import report_unhandled
@@ -48,8 +48,10 @@ class Workers:
     async def _work(self) -> None:
         while (key := await self._next()) is not None:
             try:
-                with self._ctx.errors.contained(Part.BOOKKEEPING):
+                with self._ctx.errors.contained(Part.BOOKKEEPING, key, "of what is in work") as attempt:
                     await self._work_on(key)
+                if attempt.failed:
+                    await self._fail(key, attempt)
             finally:
                 self._ctx.queue.done(key)
 
@@ -92,10 +94,13 @@ class Workers:
         result = "error" if then is None else "refused" if then.failure else "ok"
         self._ctx.metrics.reconcile_seconds.labels(result).observe(time.perf_counter() - started)
         if attempt.failed:
-            await self._report(Reason.INTERNAL_ERROR, f"Evidence: {attempt.place}.", key)
-            self._retry(key, "internal error")
+            await self._fail(key, attempt)
         elif then is not None:
             self._plan(key, then)
+
+    async def _fail(self, key: Key, attempt: Contained) -> None:
+        await self._report(Reason.INTERNAL_ERROR, f"Evidence: {attempt.place}.", key)
+        self._retry(key, "internal error")
 
     async def _attempt(self, key: Key) -> Next | None:
         """None where the API server is why there is no answer: the key is tried again, or is another process's."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import orjson
 import pytest
-from llmservice_operator.kube.wire import parsed
+from llmservice_operator.kube.wire import lenient
 
 NAMESPACE = "contract-untrusted-data"
 REVISIONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/controllerrevisions"
@@ -37,7 +37,7 @@ def test_a_list_with_it_is_read(http: httpx.Client, case: str) -> None:
     raw = http.get(REVISIONS).content
     with pytest.raises(orjson.JSONDecodeError):
         orjson.loads(raw)
-    items = {item["metadata"]["name"]: item for item in parsed(raw)["items"]}
+    items = {item["metadata"]["name"]: item for item in lenient(raw)["items"]}
     assert items[f"fine-{number}"]["data"] == {"x": 1}
     assert f"odd-{number}" in items
     http.delete(f"{REVISIONS}/odd-{number}")

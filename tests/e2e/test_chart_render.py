@@ -213,7 +213,7 @@ def test_pods_beyond_restricted_are_allowed_by_a_value() -> None:
         return [one["message"] for one in policy["spec"]["validations"]]
 
     dropped = set(sentences()) - set(sentences(allowBeyondRestricted=True))
-    assert len(dropped) == 6
+    assert len(dropped) == 7
     assert all("beyond `restricted`" in sentence for sentence in dropped)
 
 

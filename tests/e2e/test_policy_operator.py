@@ -235,9 +235,27 @@ def test_no_pod_beyond_restricted_is_made(token: Token, owner: JSON, pod: JSON) 
         assert "admissionPolicies.operator.allowBeyondRestricted=true" in answer.message, "the remedy"
 
 
-def test_no_pod_with_a_token_is_made(token: Token, owner: JSON) -> None:
-    answer = token.create("deployments", deployment(owner, "beyond", automountServiceAccountToken=True))
-    assert (answer.code, "no pod with a service account's token" in answer.message) == (403, True), answer
+PROJECTED = [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]
+
+
+@pytest.mark.parametrize(
+    ("pod", "message"),
+    [
+        ({"automountServiceAccountToken": True}, "no pod with a service account's token"),
+        ({"volumes": PROJECTED}, "admissionPolicies.operator.allowServiceAccountTokens=true"),
+    ],
+    ids=["mounted", "projected"],
+)
+def test_no_pod_with_a_token_is_made(token: Token, owner: JSON, pod: JSON, message: str) -> None:
+    answer = token.create("deployments", deployment(owner, "beyond", **pod))
+    assert (answer.code, message in answer.message) == (403, True), answer
+
+
+def test_no_pod_without_apparmor_is_made_by_an_annotation(token: Token, owner: JSON) -> None:
+    unconfined = {"container.apparmor.security.beta.kubernetes.io/server": "unconfined"}
+    template = {"spec": {"template": {"metadata": {"annotations": unconfined}}}}
+    answer = token.create("deployments", merge(deployment(owner, "beyond"), template))
+    assert (answer.code, RESTRICTED in answer.message) == (403, True), answer
 
 
 def test_what_is_there_beyond_restricted_can_be_scaled_but_not_made_anew(

@@ -89,6 +89,7 @@ GUESTS = "spec.podTemplate.spec.initContainers: privileged or root"
 REFUSED: dict[str, tuple[JSON, str]] = {
     "another registry": ({"runtime": {"image": "docker.io/vllm/vllm-openai:v0.32.0"}}, REGISTRIES),
     "one that begins alike": ({"runtime": {"image": "registry.example.com.evil.io/v:v0.32.0"}}, REGISTRIES),
+    "another port": ({"runtime": {"image": "registry.example.com:5000/v:v0.32.0"}}, REGISTRIES),
     "another folder": ({"runtime": {"image": "ghcr.io/teams/vllm:v0.32.0"}}, REGISTRIES),
     "another model's image": (image_model("evil.io/model:1"), REGISTRIES),
     "an adapter's image": ({"adapters": [{"name": "a", "uri": "image://evil.io/a:1"}]}, REGISTRIES),
@@ -115,6 +116,19 @@ REFUSED: dict[str, tuple[JSON, str]] = {
             ]
         ),
         "spec.runtime.env: LD_*, PYTHONSTARTUP may not",
+    ),
+    "GPUs of an init container": (
+        pod(
+            initContainers=[
+                {
+                    "name": "g",
+                    "image": "ghcr.io/team/g:1",
+                    "restartPolicy": "Always",
+                    "resources": {"limits": {"nvidia.com/gpu": "8"}},
+                }
+            ]
+        ),
+        "spec.podTemplate.spec.initContainers: only the server has GPUs",
     ),
     "nine GPUs": (GPUS | {"scaling": {"replicas": 9}}, "spec: 9 GPUs"),
     "sixteen GPUs": (GPUS | {"scaling": {"replicas": 2}, "parallelism": {"tensorParallelSize": 8}}, "spec: 16 GPUs"),

@@ -39,6 +39,10 @@ VALUES: dict[str, Any] = {
     "'cpu' in self.map": True,
     "self.list[1]": "y",
     "self.list.all(one, one < 'z')": True,
+    "[1, 'a'].exists(one, one > 0)": True,
+    "[1, 'a'].all(one, one < 0)": False,
+    "self.list.map(one, one.size()).sum()": 2,
+    "-5 % 3": -2,
     "self.list.exists(one, one == 'q')": False,
     "self.map.all(key, key.matches('^[a-z]+$'))": True,
     "self.list.size() + self.name.size()": 7,
@@ -64,7 +68,16 @@ def test_an_expression_has_its_value(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["self.none", "other", "self.list[7]", "self.size < 'a'", "true && self.none", "quantity('lots')"]
+    "text",
+    [
+        "self.none",
+        "other",
+        "self.list[7]",
+        "self.size < 'a'",
+        "true && self.none",
+        "quantity('lots')",
+        "'a'.substring(1, 9)",
+    ],
 )
 def test_what_has_no_value_fails(text: str) -> None:
     with pytest.raises(Failed):

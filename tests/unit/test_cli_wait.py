@@ -211,5 +211,18 @@ def test_conditions_of_another_generation_say_nothing(name: str) -> None:
     assert standing(make().obj, ConditionType.READY, was_there=True).outcome is expected
 
 
+@pytest.mark.parametrize("wanted", [ConditionType.AVAILABLE, ConditionType.ACCEPTED])
+def test_a_condition_that_was_not_evaluated_for_an_edit_is_not_met(wanted: ConditionType) -> None:
+    """An error inside the operator says so about the edit, and leaves what was known before."""
+    since = {"message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    stalled = {"type": "Stalled", "status": "True", "reason": "InternalError", "observedGeneration": 5} | since
+    known = {"type": str(wanted), "status": "True", "reason": "R", "observedGeneration": 4} | since
+    service = {
+        "metadata": {"name": "chat", "namespace": "ns", "generation": 5},
+        "status": {"observedGeneration": 5, "conditions": [stalled, known]},
+    }
+    assert standing(service, wanted, was_there=True).outcome is Outcome.IMPOSSIBLE
+
+
 def test_what_can_be_waited_for_is_a_condition() -> None:
     assert set(AWAITED) <= set(ConditionType)

@@ -140,12 +140,17 @@ def _quantized(ignore: list[Any], layers: int) -> dict[str, Any]:
     }
 
 
+def test_as_many_globs_as_modelopt_writes_for_a_large_model_are_tried() -> None:
+    globs = [f"model.layers.{n}.{part}*" for n in range(94) for part in ("self_attn", "mlp.gate")]
+    assert len(config_json.read(_quantized(globs, 94)).layers) == 94
+
+
 @pytest.mark.parametrize(
     ("ignore", "layers"),
     [
         pytest.param([f"re:.*q.*{n}" for n in range(180)], 1024, id="patterns with digits, for many layers"),
         pytest.param([f"x{n}" for n in range(512)], 1024, id="names with digits, for many layers"),
-        pytest.param([f"re:b{n}" for n in range(100)], 256, id="many, for some layers"),
+        pytest.param([f"re:b{n}" for n in range(200)], 256, id="many, for some layers"),
     ],
 )
 def test_more_patterns_than_can_be_tried_are_refused(ignore: list[Any], layers: int) -> None:

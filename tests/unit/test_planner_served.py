@@ -13,6 +13,8 @@ from llmservice_operator.planner import gpus, memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.plan import Device, Fit, Request
+from llmservice_operator.planner.requests import request_of
+from llmservice_operator.planner.served import unserved
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
 from tests.unit.planner_models import CONFIGS
@@ -130,3 +132,13 @@ def test_the_grid_says_what_is_not_served() -> None:
     refused = {cell.device.name for cell in grid.cells if cell.refused is not None}
     assert T4 in refused
     assert H100 not in refused
+
+
+def test_an_image_of_the_users_may_be_built_for_older_gpus() -> None:
+    assert unserved(asked(V100, None, own_image=True)) is None
+    assert "fp8" in (unserved(asked(V100, FP8, own_image=True)) or ""), "what a method needs, it needs in any image"
+    spec = LLMService.from_object(
+        an_llmservice({"model": {"uri": "hf://a/b"}, "runtime": {"image": "own/vllm:v0.32.0"}})
+    ).spec
+    made = request_of(spec, architecture=None, tensors=None, device=None, vllm_version=None, cpu_kv_cache_gib=1)
+    assert made.own_image

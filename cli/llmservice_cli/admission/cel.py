@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from operator import add, ge, gt, le, lt, mod, mul, sub
+from operator import add, ge, gt, le, lt, mul, sub
 from types import MappingProxyType
 from typing import Any
 
@@ -87,11 +88,25 @@ def _if(node: Node, names: Variables) -> Any:
 
 
 def _all(node: Node, names: Variables) -> bool:
-    return all(map(bool, _each(node, names)))
+    return not _any_of(node, names, is_decided_by=False)
 
 
 def _exists(node: Node, names: Variables) -> bool:
-    return any(map(bool, _each(node, names)))
+    return _any_of(node, names, is_decided_by=True)
+
+
+def _any_of(node: Node, names: Variables, *, is_decided_by: bool) -> bool:
+    """Whether one item decides; as with `_or_of`, a failure counts only where none does."""
+    failed: Failed | None = None
+    for one in _value(node[1], names):
+        try:
+            if bool(_value(node[3], {**names, node[2]: one})) is is_decided_by:
+                return True
+        except Failed as failure:
+            failed = failure
+    if failed is not None:
+        raise failed
+    return False
 
 
 def _each(node: Node, names: Variables) -> Sequence[Any]:
@@ -137,6 +152,18 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _remainder(one: int, other: int) -> int:
+    """With the sign of the dividend, as Go has it."""
+    return int(math.fmod(one, other))
+
+
+def _substring(text: str, begin: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    if not 0 <= begin <= end <= len(text):
+        raise ValueError("out of range")
+    return text[begin:end]
+
+
 def _compare(one: Any, other: Any) -> int:
     return int(one > other) - int(one < other)
 
@@ -153,7 +180,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
         "+": add,
         "-": sub,
         "*": mul,
-        "%": mod,
+        "%": _remainder,
     }
 )
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -170,7 +197,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "startsWith": str.startswith,
         "split": str.split,
         "replace": str.replace,
-        "substring": lambda text, begin, end=None: text[begin:end],
+        "substring": _substring,
     }
 )
 _KINDS: Mapping[str, Callable[[Node, Variables], Any]] = MappingProxyType(

@@ -38,8 +38,12 @@ def problems(metadata: Any) -> Iterator[Problem]:
     namespace = metadata.get("namespace")
     if namespace is not None and not _is(_DNS_LABEL, namespace, _MOST_NAMESPACE):
         yield Problem("metadata.namespace", f"{namespace!r} is not a namespace's name.", _letters("-"))
-    yield from _labels(metadata.get("labels"))
-    yield from _annotations(metadata.get("annotations"))
+    for field, check in (("labels", _labels), ("annotations", _annotations)):
+        given = metadata.get(field)
+        if given is None or isinstance(given, Mapping):
+            yield from check(given)
+        else:
+            yield Problem(f"metadata.{field}", "must be an object.", "Write names and texts.")
 
 
 def _name(name: Any) -> Iterator[Problem]:

@@ -80,7 +80,7 @@ class _Parser:
 
     def product(self) -> Node:
         node = self.single()
-        while self.peek() in ("*", "/", "%"):
+        while self.peek() in ("*", "%"):
             node = ("binary", self.next(), node, self.single())
         return node
 

@@ -53,9 +53,14 @@ def standing(service: Json | None, wanted: ConditionType, *, was_there: bool) ->
         return Standing(Outcome.OPEN, "NotObserved", "The operator has not looked at the latest change yet.")
     found = {condition.type: condition for condition in conditions_of(service)}
     condition = found.get(wanted)
-    if condition is not None and condition.status == ConditionStatus.TRUE:
+    if condition is not None and condition.status == ConditionStatus.TRUE and _is_of_now(condition, service):
         return Standing(Outcome.MET, condition.reason, condition.message)
     return _unmet(service, found, condition)
+
+
+def _is_of_now(condition: Condition, service: Json) -> bool:
+    """Where evaluating an edit failed, the conditions that were not evaluated stay those of the generation before."""
+    return condition.observed_generation >= int(service["metadata"].get("generation", 0))
 
 
 def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition | None) -> Standing:

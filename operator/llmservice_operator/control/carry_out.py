@@ -124,8 +124,8 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
     """What others added may be what ours may not stand beside; then it goes first, or nothing could ever be applied."""
     try:
         return await _send(apply, apply.known_uid, ctx)
-    except Invalid as refused:
-        if apply.known_uid is None or not apply.expel:
+    except (Invalid, Refused) as refused:
+        if apply.known_uid is None or not apply.expel or isinstance(refused, NotOurs):
             raise
         resource = BY_KIND[apply.kind]
         live = await ctx.kube.get(resource, parent.namespace, apply.name)
@@ -135,7 +135,7 @@ async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> d
         uid = {"op": "test", "path": "/metadata/uid", "value": apply.known_uid}
         try:
             await ctx.kube.json_patch(resource, parent.namespace, apply.name, [uid, *operations], manager=MANAGER)
-        except Invalid:
+        except (Invalid, Refused):
             # The first answer says what is wrong with the child; this one would speak of the patch.
             raise refused from None
         ctx.metrics.writes.labels(apply.kind, "patch").inc()

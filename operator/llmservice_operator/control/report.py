@@ -13,7 +13,7 @@ from llmservice_operator.control.internal_errors import Part
 from llmservice_operator.control.kinds import PARENT, ParentFacts
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.pace import EDIT_WRITES
-from llmservice_operator.kube.errors import ApiError
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
 
 STATUS_MANAGER = "llmservice-operator-status"
@@ -103,5 +103,5 @@ async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogge
     }
     try:
         await ctx.kube.create_event(body)
-    except ApiError as error:
+    except KubeError as error:
         log.warning("could not create an Event: %s", error)

@@ -55,7 +55,7 @@ class Engine:
     """Whether a video may be what encoders are profiled with, and whether the words for its times counted as tokens of
     it: then as many results were kept."""
     least_capability: tuple[int, int] = (7, 0)
-    """Of an NVIDIA GPU, for the project's own images (its installation guide; 7.5 since they are made with CUDA 13)."""
+    """Of an NVIDIA GPU, for the project's own images, by its installation guide."""
     knows_methods: bool = False
     """Whether the tables of quantization methods are of it; earlier ones had others."""
 

@@ -95,6 +95,8 @@ class Request:
     enforce_eager: bool = False
     cuda_graphs: CudaGraphs | None = None
     """As spec.compilation comes down to; None: vLLM's default, which records some."""
+    own_image: bool = False
+    """The image is the user's: for which GPUs its vLLM was built, nobody knows."""
     without: frozenset[str] = frozenset()
     """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None

@@ -60,6 +60,7 @@ def request_of(
         draft=_draft(spec, draft),
         adapters=_adapters(spec),
         vllm_version=vllm_version,
+        own_image=spec.runtime.image is not None,
     )
 
 

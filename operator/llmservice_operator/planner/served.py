@@ -30,8 +30,9 @@ def _reasons(request: Request) -> Iterator[str]:
     device, generation = request.device, engine(request.vllm_version)
     if device is None:
         return
-    if (too_old := _below(device, generation.least_capability)) is not None:
-        yield f"{device.name}: this vLLM needs compute capability {too_old}. Take a newer GPU, or an older vLLM."
+    if not request.own_image and (too_old := _below(device, generation.least_capability)) is not None:
+        remedy = "Take a newer GPU, or an image that is built for it."
+        yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
     own = request.architecture.quantization if request.architecture is not None else None
     if own is None or request.quantization is not None or not generation.knows_methods:
         return

@@ -15,7 +15,7 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.([0-9]{1,6})(?:\.(.*))?
 """A name that is of one layer, as most in the long lists are: they are sorted by its number first."""
 _ENCODER = re.compile(r"vision|visual|audio|encoder|projector|mm_|mtp")
 """Names that are of no decoder layer."""
-_MOST_MATCHES = 2**14
+_MOST_MATCHES = 2**15
 """Patterns times layers that they are tried on: a second of processor at worst."""
 _FUSED = {
     "q_proj": "qkv_proj",

@@ -137,8 +137,6 @@ def test_the_grid_says_what_is_not_served() -> None:
 def test_an_image_of_the_users_may_be_built_for_older_gpus() -> None:
     assert unserved(asked(V100, None, own_image=True)) is None
     assert "fp8" in (unserved(asked(V100, FP8, own_image=True)) or ""), "what a method needs, it needs in any image"
-    spec = LLMService.from_object(
-        an_llmservice({"model": {"uri": "hf://a/b"}, "runtime": {"image": "own/vllm:v0.32.0"}})
-    ).spec
-    made = request_of(spec, architecture=None, tensors=None, device=None, vllm_version=None, cpu_kv_cache_gib=1)
-    assert made.own_image
+    llm = an_llmservice({"model": {"uri": "hf://a/b"}, "runtime": {"image": "own/vllm:v0.32.0"}})
+    known: dict[str, Any] = {"architecture": None, "tensors": None, "device": None}
+    assert request_of(LLMService.from_object(llm).spec, **known, vllm_version="0.32.0", cpu_kv_cache_gib=1).own_image

@@ -109,9 +109,7 @@ class Operator:
         self._sync = SyncState(namespaces, WATCHED, on_warm=self._take_up_all, on_hidden=self._take_up_all)
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
         self._intake = Intake(self._ctx.cache, self._changed, self._stirred, self._errors)
-        self._resyncs = {
-            name: Resync(kube, self._intake, name, self._sync, errors=self._errors) for name in namespaces
-        }
+        self._resyncs = {name: Resync(kube, self._intake, name, self._sync, errors=self._errors) for name in namespaces}
         self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
         self._children = ChildrenWatch(transport, self._intake, namespaces, self._sync)
         self._ctx.hidden = self._sync.hidden
@@ -234,7 +232,7 @@ class Operator:
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
-        self._in_work.begin(frozenset(self._ctx.cache.all_keys()))
+        self._in_work.begin(self._ctx.cache.all_keys(), is_complete=self._sync.is_warm)
         self._ctx.take_up(key for key in self._ctx.cache.all_keys() if self._may_act(key))
         await self._workers.run()
 
@@ -266,6 +264,7 @@ class Operator:
     def _take_up_all(self, namespace: str | None) -> None:
         """A namespace became warm, or another kind is seen of it or no longer."""
         if self._life.is_acting:
+            self._in_work.keep(self._ctx.cache.all_keys(), is_complete=self._sync.is_warm)
             keys = self._ctx.cache.all_keys()
             self._gain(key for key in keys if namespace in (None, key.namespace) and self._is_ours(key))
 

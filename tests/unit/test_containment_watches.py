@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.in_work_file import Activity, InWorkFile, Suspect, Work
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors
 from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED
@@ -18,6 +20,7 @@ from llmservice_operator.control.sync_state import SyncState
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.kube.transport import Transport
+from llmservice_operator.options import Options, version
 
 from tests.unit import ready_world
 from tests.unit.reconcile_world import KEY, World, parent, service
@@ -154,3 +157,36 @@ async def test_an_llmservice_that_cannot_be_read_keeps_no_other_from_being_worke
         assert await operator.becomes_ready()
         await operator.acts_on("ns", "chat")
     gc.collect()  # a session that kopf left open would be another test's affair
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may make their namespace unreadable for a while would have a killer tried again and again."""
+    monkeypatch.setattr("llmservice_operator.control.resync.GRACE", 0.1)
+    monkeypatch.setattr("llmservice_operator.handlers.PROBE_AGAIN", 0.1)
+    killer, gone, of_warm = (Work(Activity.RECONCILE, *where) for where in (("b", "x"), ("b", "gone"), ("a", "gone")))
+    file, _ = InWorkFile.open(tmp_path, f"{version()} {Options().services.operator_image}")
+    file.save({killer: Suspect("b-x", 1, 2), gone: Suspect("b-gone", 1, 2), of_warm: Suspect("a-gone", 1, 2)})
+    world = ready_world.World()
+    world.service("a", "y")
+    world.service("b", "x")
+    world.forbidden.add(("llmservices", "b"))
+    async with ready_world.running(world, "a", "b", state_dir=tmp_path) as operator:
+        await operator.acts_on("a", "y")
+        in_work = operator.operator._in_work
+        assert set(in_work.suspects) == {killer, gone}, "whether a service of the other one is gone, nobody knows yet"
+        found: list[bool] = []
+        quarantined = in_work.quarantined
+
+        def asked(key: Key) -> bool:
+            found.append(quarantined(key))
+            return found[-1]
+
+        monkeypatch.setattr(in_work, "quarantined", asked)
+        world.forbidden.clear()
+        await operator.acts_on("b", "x")
+        assert found[0], "it is set aside as before"
+        assert gone not in in_work.suspects
+    gc.collect()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -119,10 +119,17 @@ class InWork:
                 self._save()
         return is_kept
 
-    def begin(self, keys: Collection[Key]) -> None:
-        """The work begins, and these are all services: suspects that are gone are forgotten."""
+    def begin(self, keys: Iterable[Key], *, is_complete: Callable[[str], bool] = lambda namespace: True) -> None:
+        """The work begins, and these are all services of the namespaces that are complete; see `keep`."""
         self._last_until = self._clock() + LAST_FOR
-        gone = [work for work in self._suspects if work.key not in keys]
+        self.keep(keys, is_complete=is_complete)
+
+    def keep(self, keys: Iterable[Key], *, is_complete: Callable[[str], bool]) -> None:
+        """Suspects that are gone are forgotten; of a namespace that is not synced yet nobody knows what is gone."""
+        if not self._suspects:
+            return
+        known = frozenset(keys)
+        gone = [work for work in self._suspects if work.key not in known and is_complete(work.namespace)]
         for work in gone:
             del self._suspects[work]
         if gone:

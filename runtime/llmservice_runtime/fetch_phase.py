@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.contract import Failure, FailureReason, Phase, Transfer
+from llmservice_runtime.fetch import handover
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.processes import Child
+from llmservice_runtime.processes import Child, Reaper
+from llmservice_runtime.waiting import end
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ def command(base: Sequence[str], options: ServeOptions, args: Sequence[str]) -> 
     """The process that fetches what a server needs."""
     extension = () if options.context_extension is None else (f"--context-extension={options.context_extension}",)
     wanted = (f"--fetch={text}" for text in options.fetch)
-    return (*base, *wanted, f"--weights={options.weights}", *extension, "--", *args)
+    return (*base, handover.OPTION, *wanted, f"--weights={options.weights}", *extension, "--", *args)
 
 
 def read_document(line: str) -> Transfer | Fetched | Failure | None:
@@ -40,6 +43,23 @@ def read_document(line: str) -> Transfer | Fetched | Failure | None:
         return Failure.from_document(given.value("failure"))
     except Refused:
         return None
+
+
+async def run(
+    reaper: Reaper, command: Sequence[str], environment: Mapping[str, str], on_transfer: Callable[[Transfer], None]
+) -> Failure | None:
+    """One fetch from start to end; its failure, if it ended with one. Cancelled, the process ends as well."""
+    plain, secret = handover.parts(environment)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = reaper.start(command, plain, merge_stderr=False, stdin=theirs.fileno())
+        giving = asyncio.ensure_future(handover.give(ours, secret))
+        try:
+            return await follow(child, on_transfer)
+        finally:
+            child.kill_group()
+            await end(giving)
 
 
 async def follow(child: Child, on_transfer: Callable[[Transfer], None]) -> Failure | None:

@@ -90,6 +90,16 @@ def engine_missing(error: OSError) -> Failure:
     )
 
 
+def state_port_taken(port: int, error: OSError) -> Failure:
+    """The pod's containers share their ports, and the probes ask this one."""
+    return Failure(
+        FailureReason.INVALID_CONFIGURATION,
+        f"The supervisor cannot listen on port {port}, which the pod's probes ask: {error.strerror or error}.",
+        f"Another container of the pod listens on port {port}, or with hostNetwork another process of the node does. "
+        "Give that container of spec.podTemplate another port, or leave hostNetwork out.",
+    )
+
+
 def api_key_unusable(why: str) -> Failure:
     """Clients are to show a key, and none could, or none has to."""
     return Failure(

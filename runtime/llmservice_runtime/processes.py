@@ -79,10 +79,14 @@ class Reaper:
         """Give SIGCHLD back."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], *, merge_stderr: bool) -> Child:
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], *, merge_stderr: bool, stdin: int | None = None
+    ) -> Child:
         """Start a command with its output in a pipe. OSError when it cannot be started."""
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         actions: list[tuple[int, int, int]] = [(os.POSIX_SPAWN_DUP2, theirs, 1)]
+        if stdin is not None:
+            actions.append((os.POSIX_SPAWN_DUP2, stdin, 0))
         if merge_stderr:
             actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
         try:

@@ -9,7 +9,7 @@ nor threads are made for a connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +23,8 @@ HEAD_LIMIT = 8 << 10
 _BACKLOG = 1024
 _BATCH = 64
 """Newcomers that are looked at before something else has its turn."""
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Compiled in, and switched off."""
 _PAUSE_SECONDS = 0.1
 """Until the next try to accept, where the process has no descriptor left."""
 
@@ -41,11 +43,15 @@ _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Servic
 
 
 async def serve(port: int, respond: Respond) -> StateServer:
-    """Listen on every address, of both families where the pod has them. OSError where the port is taken."""
+    """Listen on every address, of both families where the pod has them. OSError where the port is taken in either."""
     listeners = [socket.create_server(("", port), backlog=_BACKLOG)]
     if socket.has_ipv6:
-        with contextlib.suppress(OSError):  # compiled in, and switched off
+        try:
             listeners.append(socket.create_server(("::", port), family=socket.AF_INET6, backlog=_BACKLOG))
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                listeners[0].close()
+                raise
     return StateServer(listeners, respond, asyncio.get_running_loop())
 
 

@@ -75,8 +75,7 @@ def run(options: ServeOptions, flags: Sequence[str], surroundings: Surroundings 
 
 
 async def _run(options: ServeOptions, around: Surroundings, flags: Sequence[str]) -> int:
-    supervisor = Supervisor(options, flags, around)
-    return await supervisor.run()
+    return await Supervisor(options, flags, around).run()
 
 
 class Supervisor:
@@ -105,18 +104,23 @@ class Supervisor:
         """The whole life, and what to do about its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_terminate, number)
-        server = await state_server.serve(self._options.state_port, self.respond)
         try:
-            with watchdog.watching(self._loop, self._pace.stuck_seconds):
-                return await self._life()
+            async with await self._listen():
+                with watchdog.watching(self._loop, self._pace.stuck_seconds):
+                    return await self._life()
         except _Terminated:
             self._say("stopped before it served")
             return 0
         except _Failed as failed:
             return self._report(failed.failure)
         finally:
-            server.close()
             self._reaper.close()
+
+    async def _listen(self) -> state_server.StateServer:
+        try:
+            return await state_server.serve(self._options.state_port, self.respond)
+        except OSError as error:
+            raise _Failed(own_failures.state_port_taken(self._options.state_port, error)) from error
 
     async def _life(self) -> int:
         await self._check()
@@ -156,12 +160,8 @@ class Supervisor:
         if self._options.fetch:
             self._enter(Phase.FETCHING, "looking for the model")
             command = fetch_phase.command(self._around.fetch, self._options, self._args)
-            child = self._reaper.start(command, self._around.environment, merge_stderr=False)
-            try:
-                failure = await self._unless_terminated(fetch_phase.follow(child, self._on_transfer))
-            finally:
-                child.kill_group()
-            if failure:
+            fetch = fetch_phase.run(self._reaper, command, self._around.environment, self._on_transfer)
+            if failure := await self._unless_terminated(fetch):
                 raise _Failed(failure)
             self._state = replace(self._state, transfer=None)
         config = read_config(Path(self._flags.model))

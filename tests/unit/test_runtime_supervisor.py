@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,24 @@ async def test_a_missing_engine_is_a_failure(tmp_path: Path) -> None:
         failure = server.failure()
         assert failure is not None
         assert failure.reason is FailureReason.ENGINE_MISSING
+
+
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET, ""), (socket.AF_INET6, "::")], ids=["IPv4", "IPv6 alone"]
+)
+async def test_a_port_that_another_container_has_is_a_failure(
+    tmp_path: Path, family: socket.AddressFamily, address: str
+) -> None:
+    with socket.create_server((address, 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        async with supervised(tmp_path, state_port=port) as server:
+            assert await server.ended() == 1
+            failure = server.failure()
+            assert failure is not None, "".join(server.log)
+            assert failure.reason is FailureReason.INVALID_CONFIGURATION
+            assert str(port) in failure.message
+            assert "podTemplate" in failure.remedy
+            assert not any("Traceback" in line for line in server.log)
 
 
 def _lives(pid: int) -> bool:

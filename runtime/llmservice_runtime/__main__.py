@@ -78,6 +78,11 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--fetch", action="append", required=True, metavar="NAME=URI", help="hf:// or s3://; repeatable"
     )
+    command.add_argument(
+        "--ask-for-credentials",
+        action="store_true",
+        help="as serve does it: those variables come by a socket, which is the standard input",
+    )
     command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
     command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
     command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
@@ -105,6 +110,10 @@ def main(arguments: Sequence[str]) -> int:
         from llmservice_runtime.processes import hide_environment
 
         hide_environment()
+    if namespace.command == "fetch" and namespace.ask_for_credentials:
+        from llmservice_runtime.fetch import handover
+
+        handover.take(os.environ)
     # Imported where needed: the supervisor's memory counts.
     if namespace.command == "install":
         from llmservice_runtime.install import install

@@ -11,6 +11,7 @@ from llmservice_runtime.access import Access
 from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
 from llmservice_runtime.engine import Flags
+from llmservice_runtime.fetch import handover
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Reaper
@@ -54,12 +55,8 @@ class Source:
         if adapter.path is not None:
             return Path(adapter.path)
         name = adapter_list.digest(adapter.uri)
-        command = (*self.around.fetch, f"--fetch={name}={adapter.uri}", f"--links={self.links}")
-        child = self.reaper.start(command, self.around.environment, merge_stderr=False)
-        try:
-            failure = await fetch_phase.follow(child, lambda transfer: None)
-        finally:
-            child.kill_group()
+        command = (*self.around.fetch, handover.OPTION, f"--fetch={name}={adapter.uri}", f"--links={self.links}")
+        failure = await fetch_phase.run(self.reaper, command, self.around.environment, lambda transfer: None)
         if failure is not None:
             raise AdapterFailed(f"{failure.message} {failure.remedy}")
         return (self.links / name).resolve()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.config_reader import ConfigReader, ReaderUnavailable
+from llmservice_operator.control.config_reader import LOOKS, ConfigReader, ReaderUnavailable
 from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.reading import ReadingStopped, Stopped
@@ -56,6 +57,23 @@ async def a_reader(code: str | None = None, **limits: Any) -> AsyncIterator[tupl
         yield reader, results
     finally:
         await reader.close()
+
+
+async def told(reader: ConfigReader, key: Key, document: str) -> bytes:
+    """The answer, of a look that is made again whenever the reader says so."""
+    while True:
+        woken, others = asyncio.Event(), reader.wake
+
+        def wake(which: Key, woken: asyncio.Event = woken, others: Callable[[Key], None] = others) -> None:
+            others(which)
+            if which == key:
+                woken.set()
+
+        reader.wake = wake
+        answer = await reader.read(key, document)
+        if answer is not None:
+            return answer
+        await woken.wait()
 
 
 def why_stopped(answer: bytes | None) -> Stopped:
@@ -116,14 +134,14 @@ async def test_an_ended_process_is_no_fault_of_the_next_configuration(tmp_path: 
 async def test_the_event_loop_goes_on_meanwhile() -> None:
     turns = 0
 
-    async def count() -> None:
+    async def turn() -> None:
         nonlocal turns
         while True:
             turns += 1
             await asyncio.sleep(0.001)
 
     async with a_reader("while True: pass", seconds=0.3) as (reader, _):
-        counting = asyncio.create_task(count())
+        counting = asyncio.create_task(turn())
         await reader.read(KEY, USUAL)
         counting.cancel()
     assert turns > 20
@@ -141,25 +159,88 @@ async def test_a_look_waits_a_moment_only_and_is_woken() -> None:
 
 async def test_the_same_is_read_once_for_all_who_ask() -> None:
     async with a_reader() as (reader, results):
-        answers = await asyncio.gather(*(reader.read(Key("team-a", f"x{n}"), USUAL) for n in range(10)))
+        answers = await asyncio.gather(*(told(reader, Key(f"team-{n % 3}", f"x{n}"), USUAL) for n in range(10)))
     assert len(set(answers)) == 1
     assert results == ["read"]
 
 
-async def test_namespaces_take_turns() -> None:
-    read: list[str] = []
+@pytest.mark.parametrize("wanted", [100, 9], ids=["one of its own", "the last one of the other's"])
+async def test_namespaces_take_turns(wanted: int) -> None:
+    order: list[str] = []
 
-    def asking(namespace: str, number: int) -> Awaitable[None]:
-        async def ask(reader: ConfigReader = reader) -> None:
-            await reader.read(Key(namespace, f"x{number}"), json.dumps(QWEN_7B | {"vocab_size": number + 1}))
-            read.append(f"{namespace}{number}")
+    async def ask(reader: ConfigReader, namespace: str, number: int) -> None:
+        document = json.dumps(QWEN_7B | {"vocab_size": number + 1})
+        await told(reader, Key(namespace, f"x{number}"), document)
+        order.append(f"{namespace}{number}")
 
-        return ask()
+    async with a_reader() as (reader, results):
+        hostile = [ask(reader, "a", number) for number in range(10)]
+        await asyncio.gather(*hostile, ask(reader, "b", wanted))
+    assert order.index(f"b{wanted}") <= 3
+    assert len(results) == len({*range(10), wanted}), "each once"
 
-    async with a_reader() as (reader, _):
-        hostile = [asking("a", number) for number in range(10)]
-        await asyncio.gather(*hostile, asking("b", 100))
-    assert read.index("b100") <= 2
+
+async def test_nobody_drives_the_answers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmservice_operator.control.config_reader.REMEMBERED", 5)
+    async with a_reader() as (reader, results):
+        await told(reader, KEY, USUAL)
+        for number in range(10):
+            await told(reader, Key("b", "x"), json.dumps(QWEN_7B | {"vocab_size": number + 1}))
+        assert await reader.read(KEY, USUAL) is not None
+    assert len(results) == 11
+    assert len(reader._known) == 5
+
+
+async def test_few_looks_wait_for_configurations_that_take_long() -> None:
+    """Each of them is a worker, and there are eight for all services."""
+
+    async def looks(reader: ConfigReader, *namespaces: str) -> int:
+        """How many of them wait."""
+        documents = (json.dumps(QWEN_7B | {"vocab_size": next(numbers)}) for _ in namespaces)
+        made = [
+            asyncio.create_task(reader.read(Key(namespace, "x"), document))
+            for namespace, document in zip(namespaces, documents, strict=True)
+        ]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        waiting = [task for task in made if not task.done()]
+        assert all(task.result() is None for task in made if task.done())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return len(waiting)
+
+    numbers = count(1)
+    async with a_reader("time.sleep(600)") as (reader, _):
+        assert await looks(reader, *["a"] * 100) == 1
+        assert await looks(reader, *(f"ns-{number}" for number in range(100))) == LOOKS
+        assert await looks(reader, "a") == 1, "none that ended is counted"
+
+
+async def test_whatever_goes_wrong_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_reader() as (reader, results):
+        answer, tries = reader._answer, 0
+
+        async def broken(document: str) -> bytes:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise KeyError("a defect")
+            return await answer(document)
+
+        monkeypatch.setattr(reader, "_answer", broken)
+        woken: asyncio.Queue[Key] = asyncio.Queue()
+        reader.wake = woken.put_nowait
+        other = Key(KEY.namespace, "other")
+        looks = asyncio.gather(reader.read(KEY, USUAL), reader.read(other, USUAL), return_exceptions=True)
+        first, second = await asyncio.wait_for(looks, 5)
+        assert isinstance(first, ReaderUnavailable)
+        assert second is None
+        assert await asyncio.wait_for(woken.get(), 5) == other, "it waits for nothing else"
+        with pytest.raises(ReaderUnavailable):  # so that it is tried again after a while, and not for ever at once
+            await reader.read(other, USUAL)
+        assert await reader.read(other, USUAL) is not None
+        assert (results, reader._failed) == (["read"], {})
 
 
 async def test_a_process_that_does_not_start_says_nothing_about_the_configuration() -> None:

@@ -2,7 +2,8 @@
 
 A config.json comes from any repository. Nobody can promise that reading one is quick, so the event loop never does. The
 process is started with the first configuration, kept, and started again after it was stopped. It reads one after the
-other, in turns over the namespaces: the configurations of one tenant do not keep those of another waiting.
+other, in turns over the namespaces: the configurations of one tenant do not keep those of another waiting, nor drive
+its answers out, nor hold the workers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import logging
 import os
 import signal
 import sys
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
@@ -33,8 +35,10 @@ WALL_SECONDS = 30.0
 """For one configuration, where the processor is short of time."""
 PATIENCE = 0.5
 """Seconds that a look at a service waits; after that it is looked at again when the configuration was read."""
+LOOKS = 4
+"""That wait at the same time, one of each namespace, since each is one of eight workers; the others do not wait."""
 REMEMBERED = 1024
-"""Answers of at most `reading.LARGEST_ANSWER` bytes."""
+"""Answers of at most `reading.LARGEST_ANSWER` bytes; the oldest of the namespace that has most of them goes first."""
 
 
 class Configs(Protocol):
@@ -45,7 +49,7 @@ class Configs(Protocol):
 
 
 class ReaderUnavailable(RuntimeError):
-    """The process could not be started; that says nothing about the configuration."""
+    """The process could not be started, or there is a defect around it; that says nothing about the configuration."""
 
 
 class ConfigReader:
@@ -67,23 +71,44 @@ class ConfigReader:
         self._wall = wall
         self._patience = patience
         self._process: asyncio.subprocess.Process | None = None
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
+        """Whose the answer is, and the answer."""
+        self._held: Counter[str] = Counter()
         self._asked: dict[bytes, asyncio.Future[bytes]] = {}
-        self._waiting: OrderedDict[str, deque[tuple[bytes, str]]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[bytes, str]] = OrderedDict()
+        """By namespace; a document that several of them wait for is in the line of each."""
+        self._looking: set[str] = set()
+        self._failed: dict[Key, BaseException] = {}
+        """What those are to be told who were woken because of it."""
         self._pump: asyncio.Task[None] | None = None
 
     async def read(self, key: Key, document: str) -> bytes | None:
         """See Configs. ReaderUnavailable where the process cannot be started."""
         digest = sha256(document.encode(errors="surrogatepass")).digest()
-        if digest in self._known:
-            self._known.move_to_end(digest)
-            return self._known[digest]
-        asked = self._asked.get(digest) or self._ask(key.namespace, digest, document)
-        done, _ = await asyncio.wait({asked}, timeout=self._patience)
-        if done:
-            return None if asked.cancelled() else asked.result()
-        asked.add_done_callback(lambda _: self.wake(key))
+        answer = self._recall(key.namespace, digest)
+        if answer is not None:
+            return answer
+        if key in self._failed:
+            raise self._failed.pop(key)
+        asked = self._ask(key.namespace, digest, document)
+        if key.namespace not in self._looking and len(self._looking) < LOOKS:
+            self._looking.add(key.namespace)
+            try:
+                done, _ = await asyncio.wait({asked}, timeout=self._patience)
+            finally:
+                self._looking.discard(key.namespace)
+            if done:
+                return None if asked.cancelled() else asked.result()
+        asked.add_done_callback(partial(self._tell, key))
         return None
+
+    def _tell(self, key: Key, asked: asyncio.Future[bytes]) -> None:
+        if asked.cancelled():
+            return
+        error = asked.exception()
+        if error is not None:
+            self._failed[key] = error
+        self.wake(key)
 
     async def close(self) -> None:
         """End the process; what was not read stays unread."""
@@ -94,9 +119,11 @@ class ConfigReader:
         await self._end()
 
     def _ask(self, namespace: str, digest: bytes, document: str) -> asyncio.Future[bytes]:
-        asked = self._asked[digest] = asyncio.get_running_loop().create_future()
-        asked.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody may be waiting any more
-        self._waiting.setdefault(namespace, deque()).append((digest, document))
+        asked = self._asked.get(digest)
+        if asked is None:
+            asked = self._asked[digest] = asyncio.get_running_loop().create_future()
+            asked.add_done_callback(lambda one: one.cancelled() or one.exception())  # nobody may be waiting any more
+        self._waiting.setdefault(namespace, OrderedDict()).setdefault(digest, document)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._work(), name="configurations")
         return asked
@@ -105,22 +132,52 @@ class ConfigReader:
         """Read what waits, one of each namespace in turn."""
         while self._waiting:
             namespace, mine = self._waiting.popitem(last=False)
-            digest, document = mine.popleft()
+            digest, document = mine.popitem(last=False)
             if mine:
                 self._waiting[namespace] = mine
-            asked = self._asked[digest]
+            asked = self._asked.get(digest)
+            if asked is None:  # read in another's turn; that was none of this one's
+                if mine:
+                    self._waiting.move_to_end(namespace, last=False)
+                continue
             try:
-                answer = await self._answer(document)
-            except (OSError, RuntimeError) as error:
-                asked.set_exception(ReaderUnavailable(f"the process that reads configurations did not start: {error}"))
+                self._remember(namespace, digest, answer := await self._answer(document))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the next one is read, and this one tried again
+                asked.set_exception(_unavailable(error))
+                with contextlib.suppress(Exception):
+                    await self._end()
             else:
-                self._known[digest] = answer
-                if len(self._known) > REMEMBERED:
-                    self._known.popitem(last=False)
+                self._failed.clear()
                 asked.set_result(answer)
             finally:
                 del self._asked[digest]
                 asked.cancel()
+
+    def _recall(self, namespace: str, digest: bytes) -> bytes | None:
+        """An answer that is known is whose it is of them who asked for it and has fewest."""
+        found = self._known.get(digest)
+        if found is None:
+            return None
+        owner, answer = found
+        self._known.move_to_end(digest)
+        if self._held[namespace] < self._held[owner]:
+            self._disown(owner)
+            self._known[digest] = (namespace, answer)
+            self._held[namespace] += 1
+        return answer
+
+    def _remember(self, namespace: str, digest: bytes, answer: bytes) -> None:
+        self._known[digest] = (namespace, answer)
+        self._held[namespace] += 1
+        if len(self._known) > REMEMBERED:
+            most = max(self._held, key=self._held.__getitem__)
+            del self._known[next(each for each, (owner, _) in self._known.items() if owner == most)]
+            self._disown(most)
+
+    def _disown(self, namespace: str) -> None:
+        self._held[namespace] -= 1
+        if not self._held[namespace]:
+            del self._held[namespace]
 
     async def _answer(self, document: str) -> bytes:
         found = await self._try(document)
@@ -163,6 +220,15 @@ class ConfigReader:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def _unavailable(error: Exception) -> ReaderUnavailable:
+    if isinstance(error, OSError | RuntimeError):
+        made = ReaderUnavailable(f"the process that reads configurations did not start: {error}")
+    else:
+        made = ReaderUnavailable(f"reading a configuration failed: {type(error).__name__}")
+    made.__cause__ = error
+    return made
 
 
 async def _exchange(process: asyncio.subprocess.Process, document: str) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -38,6 +40,39 @@ def test_a_loop_that_stands_still_ends_the_process(work: str, after: str, code: 
     assert ("Timeout" in ended.stderr) is (code == 1)
     if words == "main":
         assert "in main" in ended.stderr, "where it stood"
+
+
+FROZEN = """
+import asyncio
+from llmservice_runtime.watchdog import watching
+
+async def main():
+    with watching(asyncio.get_running_loop(), 0.5):
+        print("begun", flush=True)
+        await asyncio.sleep(1.0)
+    print("through", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_time_in_which_the_whole_process_stood_does_not_count() -> None:
+    with subprocess.Popen([sys.executable, "-c", FROZEN], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # longer than the loop may stand still; that it passes is the very matter
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.read() == "through\n"
+    assert process.returncode == 0
+
+
+def test_a_loop_that_keeps_pythons_lock_is_ended_too() -> None:
+    keeps = "__import__('ctypes').PyDLL(None).sleep(60)"
+    script = SCRIPT.format(work=keeps, after="")
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=False)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
 
 
 def test_the_environment_of_a_supervisor_is_its_own() -> None:

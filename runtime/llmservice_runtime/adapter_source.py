@@ -16,6 +16,7 @@ from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Reaper
 from llmservice_runtime.surroundings import Surroundings
+from llmservice_runtime.waiting import in_thread
 
 
 def adapters(
@@ -59,4 +60,4 @@ class Source:
         failure = await fetch_phase.run(self.reaper, command, self.around.environment, lambda transfer: None)
         if failure is not None:
             raise AdapterFailed(f"{failure.message} {failure.remedy}")
-        return (self.links / name).resolve()
+        return await in_thread((self.links / name).resolve)

@@ -18,7 +18,7 @@ from llmservice_runtime import adapter_files, adapter_list
 from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.contract import AdapterState, State
 from llmservice_runtime.loopback import Answer, ask
-from llmservice_runtime.waiting import end
+from llmservice_runtime.waiting import end, in_thread
 
 LOAD_SECONDS = 300.0
 LONGEST_RETRY = 300.0
@@ -162,7 +162,7 @@ class Adapters:
         name = held.adapter.name
         try:
             path = held.path or await self._prepare(held.adapter)
-            if said := adapter_files.problem(path, max_rank=self._max_rank, base=self._base()):
+            if said := await in_thread(lambda: self._problem(path)):
                 raise AdapterFailed(said)
             if served not in (None, str(path)):
                 await self._loras.unload(name)
@@ -175,6 +175,10 @@ class Adapters:
         held.path = path
         held.state = AdapterState(name, loaded=True)
         self._say(f"adapter {name} is served from {path}")
+
+    def _problem(self, path: Path) -> str | None:
+        """What is wrong with its files."""
+        return adapter_files.problem(path, max_rank=self._max_rank, base=self._base())
 
     def _failed(self, held: _Held, message: str, served: str | None) -> None:
         held.tries += 1

@@ -51,7 +51,7 @@ from llmservice_runtime.processes import Child, Ended, Reaper
 from llmservice_runtime.serving_watch import ServingWatch
 from llmservice_runtime.starting import Start, with_environment
 from llmservice_runtime.surroundings import Surroundings
-from llmservice_runtime.waiting import end, failure_of, first
+from llmservice_runtime.waiting import end, failure_of, first, in_thread
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class Supervisor:
             if failure := await self._unless_terminated(fetch):
                 raise _Failed(failure)
             self._state = replace(self._state, transfer=None)
-        config = read_config(Path(self._flags.model))
+        config = await self._unless_terminated(in_thread(lambda: read_config(Path(self._flags.model))))
         extended = model_checks.extended(config, self._flags, self._options.context_extension)
         if isinstance(extended, Failure):
             raise _Failed(extended)

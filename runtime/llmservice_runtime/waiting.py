@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -45,6 +47,35 @@ def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
 
 
 _AGAIN_SECONDS = 0.1
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of what may wait for a mount that does not answer: meanwhile the loop comes round.
+
+    In a thread of its own that nobody waits for at the end, unlike asyncio.to_thread's.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(cast("T", result))
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the interest
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="reader", daemon=True).start()
+    return await future
 
 
 async def read_all(descriptor: int) -> str:

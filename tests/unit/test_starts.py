@@ -221,6 +221,24 @@ async def test_what_was_heard_stays_as_long_as_the_pod() -> None:
         assert world.starts._services == {}
 
 
+async def test_what_was_held_back_of_a_pod_that_is_asked_no_more_is_told() -> None:
+    async with running() as world:
+        world.want(ask())
+        for number in range(100):
+            world.answers["x-0"] = replace(LOADING, phase=Phase.LOADING if number % 2 else Phase.SMOKE)
+            await world.after(INTERVAL / 10)
+            await world.after(INTERVAL)
+            if world.starts._services[KEY].held:
+                break
+        held = world.starts._services[KEY].held["x-0"]
+        assert world.starts.reports(KEY)["x-0"] != held
+        world.told()
+        world.want(pods=["x-0"])
+        assert (world.starts.reports(KEY)["x-0"], world.told()) == (held, 1)
+        world.want(pods=["x-0"])
+        assert world.told() == 0
+
+
 async def test_fetches_are_in_the_metrics_while_they_last() -> None:
     async with running() as world:
         world.want(ask())

@@ -116,6 +116,10 @@ class Starts:
         for name in before.keys() - service.asked.keys():
             self._metrics.forget_pod(key, name)
             self._errors.ended(Part.STATE, key, f"of pod {name}")
+        last = {name: service.held.pop(name) for name in service.held.keys() - service.asked.keys()}
+        if last:  # nothing more is heard of these, and nobody else would pass it on
+            service.reports |= last
+            self._changed(key)
         if not service.asked and not service.reports:
             del self._services[key]
 

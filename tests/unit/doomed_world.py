@@ -72,6 +72,7 @@ class Doomed:
             await asyncio.sleep(0.001)
             self.world.now += 0.05
             ctx.queue._ring()
+            ctx.in_work.beat()
             quiet = 0 if ctx.queue.depth or ctx.queue.working or ctx.queue.delayed else quiet + 1
         workers.stop()
         await task

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.in_work import DEATHS, LAST_FOR, LATE, InWork
+from llmservice_operator.control.in_work import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, InWork
 from llmservice_operator.control.in_work_file import _HEAD, SLOT, SLOTS, Activity, InWorkFile, Suspect, Work, _slots_of
 
 A, B, C = (Key("ns", name) for name in "abc")
@@ -209,6 +209,42 @@ async def test_a_loop_that_was_blocked_until_it_was_asked_to_stop_died_of_what_w
         in_work.stopping()
     in_work.close()
     assert bool(process.start().suspects) is suspected
+
+
+@pytest.mark.parametrize("beats", [0, 1, 2])
+async def test_a_step_that_blocked_the_loop_and_ended_is_suspected_where_the_signal_came_meanwhile(
+    beats: int, tmp_path: Path
+) -> None:
+    """What ends without a turn of the loop ends before the signal is seen; the heartbeat may be seen before it too."""
+    process = Process(tmp_path)
+    await process.die_with((RECONCILE, A))
+    in_work = process.start()
+    in_work.beat()
+    async with in_work.during(RECONCILE, A):
+        process.now += LATE + 1
+    for _ in range(beats):
+        in_work.beat()
+        process.now += 1.0
+    in_work.stopping()
+    in_work.close()
+    assert bool(process.start().suspects) is (beats < 2), "with one more heartbeat, it was no signal's doing"
+    assert process.start().quarantined(A) is (beats < 2)
+
+
+async def test_a_suspect_that_is_never_tried_again_is_none_after_an_hour(tmp_path: Path) -> None:
+    """A pod that is asked no more keeps its death; an outside kill, weeks later, would be its second."""
+    process = Process(tmp_path)
+    for work in ((RECONCILE, B), (RECONCILE, B), (STATE, A)):
+        await process.die_with(work)
+    in_work = process.start()
+    process.now += TRIED_WITHIN - 1
+    in_work.beat()
+    assert Work(STATE, *A) in in_work.suspects
+    process.now += 1
+    in_work.beat()
+    assert set(in_work.suspects) == {Work(RECONCILE, *B)}, "what is quarantined stays so"
+    await process.die_with((STATE, A))
+    assert not process.start().quarantined(A)
 
 
 @pytest.mark.parametrize("folder", ["a file", "read-only"])

@@ -7,7 +7,8 @@ they are worked on after everything else and one at a time, and one that survive
 was alone in work at two deaths in a row is quarantined until its spec or the operator's version changes.
 
 An outside kill (a node that fails, a person) makes suspects too, and costs them a moment; two of them in a row would
-have to meet the same service alone to quarantine it, without one successful attempt in between.
+have to meet the same service alone to quarantine it, without one successful attempt and without an hour of work in
+between.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from llmservice_operator.api.service import Key
@@ -30,6 +32,9 @@ LAST_FOR = 60.0
 """Seconds for which suspects wait for everything else to be worked on; on a busy cluster something always is."""
 LATE = 10.0
 """Seconds without a heartbeat after which the event loop counts as blocked."""
+TRIED_WITHIN = 3600.0
+"""Seconds of work after which a suspect that was not tried is none any more: its pod is asked no longer. One outside
+kill more would else quarantine it, whenever that is."""
 
 Identity = Callable[[Key], tuple[str, int]]
 """uid and generation of a service, as far as they are known."""
@@ -55,7 +60,12 @@ class InWork:
         self._waiters: list[asyncio.Future[None]] = []
         self._free: list[int] = []
         self._last_until = clock() + LAST_FOR
+        self._tried_until = float("inf")
         self._beaten_at = clock()
+        self._blocked_for = 0.0
+        """Before the last heartbeat."""
+        self._ended_late: list[Callable[[], None]] = []
+        """What ended while the loop was blocked, and counts as in work until it is known to go on."""
 
     @classmethod
     def of(
@@ -122,6 +132,7 @@ class InWork:
     def begin(self, keys: Iterable[Key], *, is_complete: Callable[[str], bool] = lambda namespace: True) -> None:
         """The work begins, and these are all services of the namespaces that are complete; see `keep`."""
         self._last_until = self._clock() + LAST_FOR
+        self._tried_until = self._clock() + TRIED_WITHIN
         self.keep(keys, is_complete=is_complete)
 
     def keep(self, keys: Iterable[Key], *, is_complete: Callable[[str], bool]) -> None:
@@ -160,24 +171,49 @@ class InWork:
                 self._file.write(slot, work, *self.identity(key))
             yield
         finally:
-            if self._file is not None and slot is not None:
-                self._file.clear(slot)
-                self._free.append(slot)
             self._busy -= 1
             self._is_alone = False
-            if is_suspect:
-                self._suspects.pop(work, None)
-                self._save()
+            self._ended_late.append(partial(self._ended, work if is_suspect else None, slot))
+            if self._file is None or not self._is_late():
+                self._all_ended()
             self._wake()
 
+    def _ended(self, suspect: Work | None, slot: int | None) -> None:
+        if self._file is not None and slot is not None:
+            self._file.clear(slot)
+            self._free.append(slot)
+        if suspect is not None:
+            self._suspects.pop(suspect, None)
+            self._save()
+
+    def _all_ended(self) -> None:
+        ended, self._ended_late = self._ended_late, []
+        for each in ended:
+            each()
+
+    def _is_late(self) -> bool:
+        return self._gap() > LATE
+
+    def _gap(self) -> float:
+        return max(self._blocked_for, self._clock() - self._beaten_at)
+
     def beat(self) -> None:
-        """The event loop runs; to be called every second."""
-        self._beaten_at = self._clock()
+        """The event loop runs; to be called every second. After a gap, the signal because of it may come after this."""
+        now = self._clock()
+        self._blocked_for, self._beaten_at = now - self._beaten_at, now
+        if not self._is_late():
+            self._all_ended()
+        if now >= self._tried_until:
+            self._tried_until = float("inf")
+            untried = [work for work, suspect in self._suspects.items() if suspect.alone < DEATHS]
+            for work in untried:
+                del self._suspects[work]
+            self._save()
 
     def stopping(self) -> None:
         """A signal asks the process to end; the slots are kept where the loop was blocked, which is why."""
-        if self._file is not None and self._clock() - self._beaten_at > LATE:
-            logger.error("the event loop was blocked for %.0f s", self._clock() - self._beaten_at)
+        if self._file is not None and self._is_late():
+            logger.error("the event loop was blocked for %.0f s", self._gap())
             self._file.keep()
 
     def close(self) -> None:

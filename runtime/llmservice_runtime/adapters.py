@@ -16,13 +16,16 @@ from typing import Any
 
 from llmservice_runtime import adapter_files, adapter_list
 from llmservice_runtime.adapter_list import Adapter
+from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import AdapterState, State
 from llmservice_runtime.loopback import Answer, ask
 from llmservice_runtime.waiting import end, in_thread
 
 LOAD_SECONDS = 300.0
 LONGEST_RETRY = 300.0
-_MESSAGE_LIMIT = 1000
+_LONGEST_MESSAGE = 512
+_ALL_MESSAGES = 24 << 10
+"""Bytes of JSON for the messages of all adapters: with the rest, the state stays below what is read of it."""
 
 
 class AdapterFailed(Exception):
@@ -185,7 +188,8 @@ class Adapters:
         held.try_at = self._clock() + min(LONGEST_RETRY, self._retry_seconds * 2.0 ** min(held.tries - 1, 10))
         if served is not None:
             message += " Until then the former adapter of this name answers."
-        state = AdapterState(held.adapter.name, loaded=False, message=message[:_MESSAGE_LIMIT])
+        told = _cut(message, _ALL_MESSAGES // len(self._held))
+        state = AdapterState(held.adapter.name, loaded=False, message=told)
         if state != held.state:
             self._say(f"adapter {state.name} cannot be served: {state.message}")
         held.state = state
@@ -197,6 +201,14 @@ def _is_loaded(held: _Held) -> bool:
 
 def _stays(held: _Held, adapter: Adapter) -> bool:
     return held.adapter == adapter and _is_loaded(held)
+
+
+def _cut(message: str, most_bytes: int) -> str:
+    """What fits into so many bytes of JSON."""
+    text = clean(message)[:_LONGEST_MESSAGE]
+    while len(json.dumps(text, ensure_ascii=False).encode()) > most_bytes:
+        text = text[: len(text) * 7 // 8]
+    return text
 
 
 def _check(answer: Answer, what: str) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from llmservice_runtime.adapter_list import Adapter, digest, from_json, to_json
-from llmservice_runtime.contract import AdapterState, State
+from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
+from llmservice_runtime.bounded_json import MAX_BYTES
+from llmservice_runtime.contract import MAX_ADAPTERS, AdapterState, Failure, FailureReason, Phase, State
 from llmservice_runtime.loopback import ask
 
 from tests.support.hub import Hub, Repo, serving
@@ -194,6 +197,41 @@ async def test_a_list_that_cannot_be_read_takes_nothing_away(
         assert await served(server) == {"one": str(one)}
         if text is not None:
             assert sum("adapters wait" in line for line in server.log) == 1
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{BLACK SQUARE}", '"', "\x1b", "\ud800"], ids=ascii)
+async def test_however_much_is_wrong_the_state_is_read(tmp_path: Path, letter: str) -> None:
+    async def fails(adapter: Adapter) -> Path:
+        raise AdapterFailed(letter * 1000)
+
+    class Silent(Loras):
+        async def served(self) -> dict[str, str]:
+            return {}
+
+    names = [f"{number:02}" + "n" * 61 for number in range(MAX_ADAPTERS)]
+    file = tmp_path / "adapters.json"
+    file.write_text(to_json([Adapter(name, "hf://team/" + "u" * 500) for name in names]))
+    adapters = Adapters(
+        file,
+        Silent(1, {}),
+        fails,
+        max_rank=16,
+        base=dict,
+        clock=time.monotonic,
+        retry_seconds=5,
+        say=lambda text: None,
+    )
+    await adapters.settle()
+    words = "\N{BLACK SQUARE}" * 1024
+    failure = Failure(FailureReason.ENGINE_DIED, words, words, (words,) * 3)
+    whole = State(Phase.FAILED, progress=words, model_names=(words[:255],) * 8, failure=failure)
+    text = adapters.tell(whole).to_json()
+    assert len(text.encode()) < MAX_BYTES
+    told = State.from_json(text)
+    assert told is not None
+    assert [adapter.name for adapter in told.adapters] == names
+    for adapter in told.adapters:
+        assert 50 <= len(adapter.message) <= 512
 
 
 def test_the_list_crosses_as_json() -> None:

@@ -34,6 +34,10 @@ class Refused(ValueError):
     """The text or value is not what it should be. Its message says why, in words of ours with little of theirs."""
 
 
+class UnknownWord(Refused):
+    """A word of an enumeration that this version does not know; a later one of the same format may."""
+
+
 def parse(text: str, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
     """The JSON value of a text; Refused where it is none, or larger, deeper or wider than these bounds."""
     if len(text) > max_bytes or len(_encoded(text)) > max_bytes:
@@ -146,7 +150,7 @@ class Reader:
         except Refused:
             raise
         except ValueError:
-            raise Refused(f"{self._path(name)} is not one of the known words") from None
+            raise UnknownWord(f"{self._path(name)} is not one of the known words") from None
 
     def within(self, name: str) -> Reader:
         """An object in the object."""

@@ -6,10 +6,11 @@ Standard library only, Python 3.10 and later: this file is copied into other peo
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, parse
+from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, parse
 from llmservice_runtime.measured import Measured as Measured
 from llmservice_runtime.str_enum import StrEnum as StrEnum
 from llmservice_runtime.transfer import Transfer as Transfer
@@ -104,6 +105,9 @@ VERSION = 1
 MAX_ADAPTERS = 64
 MAX_TEXT = 1024
 _MOST_LINES = 256
+
+
+T = TypeVar("T")
 
 
 class OtherVersion(Refused):
@@ -230,7 +234,7 @@ class Failure:
                 message=given.text("message"),
                 remedy=given.text("remedy"),
                 evidence=given.texts("evidence", _MOST_LINES, TERMINATION_LIMIT),
-                phase=given.one_of("phase", Phase) if given.has("phase") else None,
+                phase=_known(lambda: given.one_of("phase", Phase)) if given.has("phase") else None,
                 exit_code=given.integer("exitCode", -(2**31), 2**32) if given.has("exitCode") else None,
                 signal=given.integer("signal", 0, 255) if given.has("signal") else None,
             )
@@ -342,7 +346,9 @@ class State:
         """The same; Refused says what is wrong with it."""
         given = _versioned(text, MAX_BYTES)
         return cls(
-            phase=given.one_of("phase", Phase),
+            # A later runtime may have more phases; whether it serves is said apart from them.
+            phase=_known(lambda: given.one_of("phase", Phase))
+            or (Phase.SERVING if given.flag("started") else Phase.LOADING),
             started=given.flag("started"),
             ready=given.flag("ready"),
             progress=given.text("progress", MAX_TEXT),
@@ -353,11 +359,19 @@ class State:
             hung=given.flag("hung", default=False),
             model_names=given.words("modelNames", 2 * MAX_ADAPTERS, MAX_TEXT),
             measured=Measured.from_document(given.value("measured")),
-            transfer=Transfer.from_document(given.value("transfer")) if given.has("transfer") else None,
+            transfer=_known(lambda: Transfer.from_document(given.value("transfer"))) if given.has("transfer") else None,
             adapters=tuple(map(AdapterState.from_document, given.items("adapters", MAX_ADAPTERS))),
             adapters_hash=given.word("adaptersHash", default=""),
             failure=Failure.from_document(given.value("failure")) if given.has("failure") else None,
         )
+
+
+def _known(read: Callable[[], T]) -> T | None:
+    """What is read; None where a word stands that only a later runtime knows: no reason to refuse the rest."""
+    try:
+        return read()
+    except UnknownWord:
+        return None
 
 
 def _versioned(text: str, max_bytes: int = 4 * TERMINATION_LIMIT) -> Reader:

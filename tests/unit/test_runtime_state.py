@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase, State, grace_period_seconds
@@ -48,6 +50,29 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     document["more"] = 1
     document["measured"]["more"] = 1
     assert State.from_json(json.dumps(document)) == STATE
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"phase": "Warming"}, {"phase": Phase.SERVING}, id="a phase, once started"),
+        pytest.param(
+            {"phase": "Warming", "started": False, "ready": False},
+            {"phase": Phase.LOADING, "started": False, "ready": False},
+            id="a phase, before",
+        ),
+        pytest.param({"transfer": {"artifact": "model", "step": "Unpacking"}}, {"transfer": None}, id="a step"),
+        pytest.param(
+            {"failure": {"reason": "EngineDied", "message": "m", "remedy": "r", "phase": "Warming"}},
+            {"failure": Failure(FailureReason.ENGINE_DIED, "m", "r")},
+            id="a failure's phase",
+        ),
+        pytest.param({"failure": {"reason": "New", "message": "m", "remedy": "r"}}, {"failure": None}, id="a reason"),
+    ],
+)
+def test_words_of_a_later_runtime_leave_the_rest_readable(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    state = State.from_json(json.dumps(json.loads(STATE.to_json()) | changes))
+    assert state == replace(STATE, **expected)
 
 
 def test_grace_period() -> None:

@@ -49,6 +49,8 @@ def environment(
     }
     told = {**defaults, **inherited}
     told = credentials.without(told, options.keep_variable, hub=needs_hub(flags, told))
+    if dropped := sorted(inherited.keys() - told.keys()):
+        say(f"vLLM does not get these credentials, unless spec.runtime.env gives them to it: {', '.join(dropped)}")
     if contract.HF_TOKEN_ENV in told:
         say("vLLM gets HF_TOKEN: spec.model.trustRemoteCode lets the model's own code fetch from the hub")
     told |= {contract.DRAIN_FILE_ENV: options.drain_file, contract.API_KEYS_FILE_ENV: options.api_keys_file or ""}

@@ -123,7 +123,13 @@ async def test_vllm_sees_no_credentials(tmp_path: Path) -> None:
             seen = variables_of(pid)
             assert {name for name in seen if name in CREDENTIALS} == {"AWS_ROLE_ARN"}
             assert (seen["HF_HOME"], seen["LEVEL"]) == ("/cache", "1")
-        assert not any("HF_TOKEN" in line for line in server.log)
+        assert not any("vLLM gets HF_TOKEN" in line for line in server.log)
+        dropped = [line for line in server.log if "does not get these credentials" in line]
+        assert len(dropped) == 1, server.log
+        names = dropped[0].rpartition(": ")[2].strip().split(", ")
+        assert set(names) >= CREDENTIALS.keys() - {"AWS_ROLE_ARN"}
+        assert not {"AWS_ROLE_ARN", "HF_HOME", "LEVEL"} & set(names)
+        assert not any(value in dropped[0] for value in ("hf_secret", "session,", "/var/", "http"))
 
 
 async def test_code_of_the_models_own_keeps_the_hubs_token_and_the_log_says_so(tmp_path: Path) -> None:

@@ -189,6 +189,23 @@ async def test_what_fails_around_the_reconcile_is_told_with_its_service_and_trie
     assert world.ctx.queue._failures == {}
 
 
+async def test_a_status_that_cannot_be_made_is_told_with_its_service_and_not_tried_for_ever_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(parent())
+    Defect(world, ValueError("x"))
+
+    async def broken(*_: Any) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr("llmservice_operator.control.worker.report_unhandled", broken)
+    await work_until_idle(world, BAD)
+    said = [record for record in caplog.records if "internal error: bookkeeping" in record.message]
+    assert {getattr(record, "llmservice", None) for record in said} == {BAD}
+    assert 1 <= len(said) <= 2
+    assert world.ctx.queue.delayed == 1
+
+
 def starts_of(world: World, read: Any) -> Starts:
     metrics, errors = world.ctx.metrics, world.ctx.errors
     return Starts(read, world.changed.append, metrics, errors=errors, clock=lambda: world.now, rng=lambda: 0.5)

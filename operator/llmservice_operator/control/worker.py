@@ -122,10 +122,10 @@ class Workers:
 
     async def _report(self, reason: Reason, evidence: str, key: Key) -> bool:
         """Whether the status has it. Others no longer wait for an update of this service: it may never end."""
-        with self._ctx.errors.contained(Part.BOOKKEEPING):
+        with self._ctx.errors.contained(Part.BOOKKEEPING, key, "of updates"):
             self._ctx.told(key, None)
         is_written = False
-        with self._ctx.errors.contained(Part.BOOKKEEPING):
+        with self._ctx.errors.contained(Part.BOOKKEEPING, key, "of the status"):
             log = object_logger(logger, key)
             try:
                 await report_unhandled(reason, evidence, key, self._ctx, log)

@@ -10,10 +10,11 @@ import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, ReadingOf
+from llmservice_operator.control.decision import Decision, Lack, ReadingOf, RoomFor
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model.reading import Reading, read
+from llmservice_operator.planner.room import Room
 
 from tests.contract.api import DRY_RUN, NAMESPACE, SERVICES, Api, Refusal
 from tests.contract.good_manifests import GOOD
@@ -61,10 +62,17 @@ def decided(api: Api, written: dict[str, Any], observed: Observed = KNOWN) -> tu
     stored = api.try_create(written).raise_for_status().json()
     service = LLMService.from_object(stored)
     decision = decide(service, observed, SETTINGS, NOW)
-    if isinstance(decision.lack, ReadingOf):
-        document = decision.lack.document
-        decision = decide(service, replace(observed, reading=Reading(document, read(document))), SETTINGS, NOW)
+    while decision.lack is not None:
+        observed = supplied(decision.lack, observed)
+        decision = decide(service, observed, SETTINGS, NOW)
     return stored, decision
+
+
+def supplied(lack: Lack, observed: Observed) -> Observed:
+    if isinstance(lack, ReadingOf):
+        return replace(observed, reading=Reading(lack.document, read(lack.document)))
+    assert isinstance(lack, RoomFor), lack
+    return replace(observed, room=Room(unknown="nobody looked"))
 
 
 def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:

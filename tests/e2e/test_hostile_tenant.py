@@ -128,11 +128,20 @@ def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
             seconds=round(lasted),
         )
         assert_told(cluster)
+        assert_read_beside(cluster)
     assert after == before, "the operator was restarted"
     assert resident < memory_limit(cluster)
     assert statistics.median(among) <= MEDIAN_RATIO * statistics.median(calm)
     assert max(among) <= SLOWEST_RATIO * statistics.median(calm)
     assert counted <= EVENTS_A_MINUTE * len(names) * lasted / 60
+
+
+def assert_read_beside(cluster: Cluster) -> None:
+    """Configurations were read by the process of the image: without a home, on a file system that is not written."""
+    families = {family.name: family for family in text_string_to_metric_families(operator_metrics(cluster))}
+    results = {sample.labels["result"]: sample.value for sample in families["llmservice_config_reads"].samples}
+    assert results.get("read", 0) > 0, results
+    assert "died" not in results
 
 
 def figure_at_least(cluster: Cluster, reads: int) -> bool:

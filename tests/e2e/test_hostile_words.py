@@ -98,6 +98,7 @@ def revision(cluster: Cluster, namespace: str) -> str:
     return found
 
 
+@pytest.mark.full
 def test_lies_stop_nobody_and_cost_little(cluster: Cluster, namespace: str, revision: str) -> None:
     before, invalid = restarts(cluster), refused(cluster)
     began = time.time()

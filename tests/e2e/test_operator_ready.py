@@ -111,7 +111,7 @@ def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
 
     rule = {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]}
     patch = json.dumps([{"op": "add", "path": "/rules/-", "value": rule}])
-    cluster.kubectl("patch", "role", ROLE, "-n", TEAM, "--type=json", "-p", patch)
+    cluster.kubectl("patch", "role", ROLE, "-n", TEAM, "--type=json", "-p", patch, "--field-manager=helm")
     eventually("it is ready", lambda: readiness(new)[0] == 200, 60)
     now = cluster.must_get("pods", TEAM, new["metadata"]["name"])
     assert now["status"]["containerStatuses"][0]["restartCount"] == 0

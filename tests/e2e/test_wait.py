@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster
 from tests.support.services import llmservice, stand_in
 
 SHORTER_THAN_ITS_TIMEOUT = 120.0
@@ -84,7 +84,8 @@ def test_an_edit_is_waited_for_although_the_revision_before_is_ready(cluster: Cl
 def test_a_service_that_is_deleted_ends_it(cluster: Cluster, namespace: str) -> None:
     cluster.apply(stand_in("chat", {"start_seconds": 600.0}), namespace)
     with waiting(cluster, namespace, "chat") as process:
-        eventually("a pod", lambda: cluster.list("pods", namespace, "llmservice.dev/service=chat"), 60)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("chat: "), "it has seen the service"
         cluster.kubectl("delete", "llms", "chat", "-n", namespace, "--wait=false")
         code, _, err = end_of(process)
     assert code == 1

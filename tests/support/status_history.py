@@ -25,7 +25,7 @@ host, model, interval = sys.argv[1], sys.argv[2], float(sys.argv[3])
 body = json.dumps({"model": model, "prompt": "hello", "max_tokens": 2})
 headers = {"Content-Type": "application/json", "Connection": "close"}
 while True:
-    at = now()
+    at = time.time()
     connection = http.client.HTTPConnection(host, 80, timeout=3)
     try:
         connection.request("POST", "/v1/completions", body, headers)
@@ -36,7 +36,7 @@ while True:
     finally:
         connection.close()
     print(json.dumps([at, is_answered]), flush=True)
-    time.sleep(max(0, at + interval - now()))
+    time.sleep(max(0, at + interval - time.time()))
 """
 
 

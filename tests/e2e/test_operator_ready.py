@@ -47,11 +47,17 @@ def _clear(cluster: Cluster) -> None:
 
 
 def upgrade(
-    cluster: Cluster, *values: str, chart: Path = CHART, watched: str = TEAM, ends: bool = True, timeout: str = "120s"
+    cluster: Cluster,
+    *values: str,
+    chart: Path = CHART,
+    watched: str = TEAM,
+    ends: bool = True,
+    timeout: str = "120s",
+    is_forced: bool = False,
 ) -> str:
-    """Install or upgrade, and wait until its pods are ready, or in vain."""
+    """Install or upgrade, and wait until its pods are ready, or in vain; `is_forced` takes over what others patched."""
     settings = [f"--set={one}" for one in (IMAGES, f"watch.namespaces={{{watched}}}", *values)]
-    wait = ["--wait", "--timeout", timeout]
+    wait = ["--wait", "--timeout", timeout, *(["--force-conflicts"] if is_forced else [])]
     command = ["upgrade", "--install", RELEASE, str(chart), "-n", TEAM, *settings, *wait]
     return cluster.helm(*command, expect=0 if ends else 1)
 
@@ -111,11 +117,11 @@ def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
 
     rule = {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]}
     patch = json.dumps([{"op": "add", "path": "/rules/-", "value": rule}])
-    cluster.kubectl("patch", "role", ROLE, "-n", TEAM, "--type=json", "-p", patch, "--field-manager=helm")
+    cluster.kubectl("patch", "role", ROLE, "-n", TEAM, "--type=json", "-p", patch)
     eventually("it is ready", lambda: readiness(new)[0] == 200, 60)
     now = cluster.must_get("pods", TEAM, new["metadata"]["name"])
     assert now["status"]["containerStatuses"][0]["restartCount"] == 0
-    upgrade(cluster, "podAnnotations.turn=second")
+    upgrade(cluster, "podAnnotations.turn=second", is_forced=True)
 
 
 def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:

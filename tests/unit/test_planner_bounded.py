@@ -22,6 +22,7 @@ from llmservice_operator.planner.model.reading import LARGEST_ANSWER, ReadingFai
 from llmservice_operator.planner.plan import Device, Draft, Request
 from llmservice_runtime.inspect_keys import INSPECTED_KEYS, SECTION_KEYS
 
+from tests.support import cpu
 from tests.unit.inspected_configs import BY_NAME
 from tests.unit.planner_models import CONFIGS
 
@@ -99,9 +100,7 @@ def mutated(draw: Callable[..., Any]) -> Json:
 
 def check(text: str) -> None:
     """It is read within its limits, or refused, and what was read can be planned with."""
-    before = time.process_time()
-    answer = reading.read(text)
-    assert time.process_time() - before < CPU_SECONDS
+    answer = cpu.within(CPU_SECONDS, lambda: reading.read(text))
     assert len(answer) <= LARGEST_ANSWER
     found = reading.architecture(answer)
     assert isinstance(found, Architecture | Incomplete | InvalidModel)

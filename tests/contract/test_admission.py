@@ -58,6 +58,7 @@ def test_of_one_change(api: Api, name: str) -> None:
     assert said_by_the_command(written) == said_by_the_server(api, written)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(COMBINATIONS))
 def test_of_several(api: Api, seed: int) -> None:
     names, written = combined(seed)

@@ -27,6 +27,7 @@ def an_old_cpu(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("label", "node", FIRST, *(f"{name}-" for name in names))
 
 
+@pytest.mark.full
 def test_an_fp8_cache_waits_for_a_cpu_that_can_hold_it(cluster: Cluster, namespace: str, an_old_cpu: None) -> None:
     there = {"podTemplate": {"spec": {"nodeSelector": {PLACE: "labelled"}}}}
     precision = {"dtype": "bfloat16", "kvCache": "fp8"}

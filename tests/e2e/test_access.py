@@ -89,15 +89,12 @@ def test_keys_are_rotated_under_load_without_a_restart(cluster: Cluster, namespa
     cluster.wait_condition(namespace, "guarded", "Ready", "True", timeout=5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("given", "reason", "words"),
     [
-        pytest.param(None, "VolumeUnavailable", 'secret "keys" not found', id="no secret", marks=pytest.mark.full),
-        pytest.param(
-            *(secret("k", key="another"), "VolumeUnavailable", "non-existent secret key"),
-            id="no such key",
-            marks=pytest.mark.full,
-        ),
+        pytest.param(None, "VolumeUnavailable", 'secret "keys" not found', id="no secret"),
+        pytest.param(secret("k", key="another"), "VolumeUnavailable", "non-existent secret key", id="no such key"),
         pytest.param(secret(" \n"), "APIKeyUnusable", "it is empty", id="no key in it"),
     ],
 )

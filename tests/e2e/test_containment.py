@@ -69,6 +69,7 @@ def test_an_exception_about_one_service_is_its_condition_and_is_not_written_agai
     assert "Stalled" not in conditions(cluster, namespace, DOOMED), "an operator without the defect takes it up"
 
 
+@pytest.mark.full
 def test_a_service_that_ends_the_process_is_quarantined_and_no_neighbour_is(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:

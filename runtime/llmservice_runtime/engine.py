@@ -161,18 +161,15 @@ def _fraction(text: str | None) -> float:
 
 
 def _values(args: Sequence[str]) -> dict[str, list[str]]:
-    table = flag_table(known_versions()[0])
+    """Of each flag that is on; `--no-flag` takes an earlier one back."""
     values: dict[str, list[str]] = {}
-    name: str | None = None
-    for token in args:
-        resolution = table.resolve(token)
-        if isinstance(resolution, Match):
-            name = resolution.flag.name
-            values[name] = [] if resolution.value is None else [resolution.value]
-        elif resolution is None and name is not None:
-            values[name].append(token)
+    for _, resolution, following in flag_table(known_versions()[0]).grouped(args):
+        if not isinstance(resolution, Match):
+            continue
+        if resolution.spelling.startswith("--no-"):
+            values.pop(resolution.flag.name, None)
         else:
-            name = None
+            values[resolution.flag.name] = [*(() if resolution.value is None else (resolution.value,)), *following]
     return values
 
 

@@ -12,7 +12,6 @@ from llmservice_runtime.flag_table import (
     Ambiguous,
     FlagTable,
     Match,
-    Resolution,
     Unknown,
     UnknownVersion,
     flag_table,
@@ -64,7 +63,7 @@ def check_extra_args(args: Sequence[str], version: str) -> tuple[FlagProblem, ..
 
 
 def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[FlagProblem]:
-    for argument, resolution, values in _grouped(args, table):
+    for argument, resolution, values in table.grouped(args):
         if resolution is None:
             yield _stray(argument)
         elif isinstance(resolution, Unknown):
@@ -73,36 +72,6 @@ def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[F
             yield _ambiguous(resolution, version)
         else:
             yield from _about_match(argument, resolution, values)
-
-
-def _grouped(args: Sequence[str], table: FlagTable) -> Iterator[tuple[str, Resolution | None, tuple[str, ...]]]:
-    """Each flag with the values that the parser would give it; a value that no flag takes stands alone."""
-    index = 0
-    while index < len(args):
-        argument = args[index]
-        resolution = None if argument == "--" else table.resolve(argument)
-        index += 1
-        room = _room(argument, resolution)
-        values: list[str] = []
-        while index < len(args) and len(values) < room and _is_value(args[index], table):
-            values.append(args[index])
-            index += 1
-        yield argument, resolution, tuple(values)
-
-
-def _is_value(token: str, table: FlagTable) -> bool:
-    return token != "--" and table.resolve(token) is None
-
-
-def _room(argument: str, resolution: Resolution | None) -> int:
-    """How many following values belong to a flag. One that is unknown is given them all: one problem is enough."""
-    if isinstance(resolution, Unknown | Ambiguous):
-        return 0 if "=" in argument else 1 << 16
-    if resolution is None or resolution.value is not None:
-        return 0
-    if "." in argument.partition("=")[0]:
-        return 1
-    return {0: 0, 1: 1, "?": 1}.get(resolution.flag.values, 1 << 16)
 
 
 def _stray(argument: str) -> FlagProblem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -98,12 +98,42 @@ class FlagTable:
     def _nearest(self, spelled: str) -> tuple[str, ...]:
         return tuple(get_close_matches(spelled, self.by_spelling, n=3, cutoff=0.6))
 
+    def grouped(self, args: Sequence[str]) -> Iterator[tuple[str, Resolution | None, tuple[str, ...]]]:
+        """Each flag as it is written, what it is, and the values that the parser would give it; those after `=` are
+        in the resolution. A value that no flag takes stands alone, with None.
+        """
+        index = 0
+        while index < len(args):
+            argument = args[index]
+            resolution = None if argument == "--" else self.resolve(argument)
+            index += 1
+            room = _room(argument, resolution)
+            values: list[str] = []
+            while index < len(args) and len(values) < room and self._is_value(args[index]):
+                values.append(args[index])
+                index += 1
+            yield argument, resolution, tuple(values)
+
+    def _is_value(self, token: str) -> bool:
+        return token != "--" and self.resolve(token) is None
+
     def abbreviations(self, name: str) -> tuple[str, ...]:
         """Every shortened spelling of a flag (and of its --no- form) that the parser takes for it."""
         spellings = [s for s in self.by_spelling[name].spellings if s.startswith("--")]
         prefixes = (spelling[:end] for spelling in spellings for end in range(3, len(spelling)))
         found = ((prefix, self.resolve(prefix)) for prefix in prefixes)
         return tuple(p for p, match in found if isinstance(match, Match) and match.flag.name == name)
+
+
+def _room(argument: str, resolution: Resolution | None) -> int:
+    """How many following values belong to a flag. One that is unknown is given them all: one problem is enough."""
+    if isinstance(resolution, Unknown | Ambiguous):
+        return 0 if "=" in argument else 1 << 16
+    if resolution is None or resolution.value is not None:
+        return 0
+    if "." in argument.partition("=")[0]:
+        return 1
+    return {0: 0, 1: 1, "?": 1}.get(resolution.flag.values, 1 << 16)
 
 
 _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")

@@ -52,6 +52,8 @@ def test_round_trip(options: ServeOptions, args: tuple[str, ...]) -> None:
         ("--gpu-memory-utilization much", {"gpu_memory_utilization": 0.92}),
         ("--kv-cache-memory-bytes 8G", {"kv_cache_memory_fixed": True}),
         ("--unknown 3 --port 2", {"port": 2}),
+        ("--trust-remote-code", {"trust_remote_code": True}),
+        ("--trust-remote-code --no-trust-remote-code", {}),
     ],
 )  # fmt: skip
 def test_flags(args: str, expected: dict[str, Any]) -> None:

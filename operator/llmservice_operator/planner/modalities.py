@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from llmservice_runtime.flag_table import Match, flag_table, known_versions
+
 _LIMITS, _TEXT_ONLY, _UNPROFILED = "--limit-mm-per-prompt", "--language-model-only", "--skip-mm-profiling"
 ENCODED = frozenset({"image", "video"})
 _MOST = 4096
@@ -12,25 +14,24 @@ _MOST = 4096
 
 
 def without(arguments: Sequence[str]) -> frozenset[str]:
-    """Of `image` and `video`, those that vLLM profiles nothing for: the limit is 0, or nothing is profiled."""
+    """Of `image` and `video`, those that vLLM profiles nothing for: the limit is 0, or nothing is profiled.
+
+    In every spelling of vLLM's parser; the last one counts. The newest table: these flags have not changed.
+    """
     found: dict[str, bool] = {}
-    for name, value in _named(arguments):
-        flag, dot, kind = name.partition(".")
+    nothing: dict[str, bool] = {}
+    for argument, resolution, following in flag_table(known_versions()[0]).grouped(arguments):
+        if not isinstance(resolution, Match):
+            continue
+        flag, value = resolution.flag.name, resolution.value or next(iter(following), "")
+        _, dot, kind = argument.partition("=")[0].partition(".")
         if flag in (_TEXT_ONLY, _UNPROFILED):
-            return ENCODED
-        if flag == _LIMITS and dot:
+            nothing[flag] = not resolution.spelling.startswith("--no-")
+        elif flag == _LIMITS and dot:
             found[kind.removesuffix(".count")] = value == "0"
         elif flag == _LIMITS:
             found |= {kind: limit == 0 for kind, limit in _limits(value)}
-    return frozenset(kind for kind in ENCODED if found.get(kind))
-
-
-def _named(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name.startswith("--"):
-            following = next(iter(arguments[index + 1 : index + 2]), "")
-            yield name.replace("_", "-"), value if equals else following
+    return ENCODED if any(nothing.values()) else frozenset(kind for kind in ENCODED if found.get(kind))
 
 
 def _limits(text: str) -> Iterator[tuple[str, object]]:

@@ -91,6 +91,8 @@ def kubelet(paths: ClusterPaths, place: Place) -> str:
             "clusterDomain": "cluster.local",
             "resolvConf": "",
             "evictionHard": dict(place.eviction),
+            # A minute by default: how long an exchanged Secret or ConfigMap takes to reach the pods that mount it.
+            "syncFrequency": "10s",
             # Five minutes by default, which no test of an eviction would wait for.
             "evictionPressureTransitionPeriod": "5s",
             # Never by itself: no registry could give an image back.

@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import os
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,8 @@ from llmservice_operator.api import constants
 from llmservice_operator.api.crd import crd
 
 # Not the real group: no operator looks at these objects, and an installed chart keeps its CRD.
-GROUP = f"contract.{constants.GROUP}"
+# One for each process that runs tests.
+GROUP = f"contract{os.environ.get('PYTEST_XDIST_WORKER', '')}.{constants.GROUP}"
 API_VERSION = f"{GROUP}/{constants.VERSION}"
 RESOURCE = f"{constants.PLURAL}.{GROUP}"
 NAMESPACE = "default"

@@ -19,6 +19,13 @@ from tests.contract.api import CRDS, RESOURCE, SERVICES, Api, connect, contract_
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Their CRD has a group of its own."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.parallel)
+
+
 @pytest.fixture(scope="session")
 def kubeconfig() -> Path:
     """The cluster that KUBECONFIG names, else this clone's own."""

@@ -12,10 +12,15 @@ from typing import Any
 
 import yaml
 
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
 from localcluster.paths import REPOSITORY, ClusterPaths
 
 JSON = dict[str, Any]
 CHART = REPOSITORY / "charts" / "llmservice-operator"
+TEAM, OTHER = "release-team", "release-other"
+"""The namespaces of the fixture `two_namespaces`."""
+_REPOSITORY, _, _TAG = OPERATOR_IMAGE.rpartition(":")
+IMAGES = f"image.repository={_REPOSITORY},image.tag={_TAG},services.defaultCpuImage={CPU_IMAGE}"
 
 
 class ChartRefused(Exception):

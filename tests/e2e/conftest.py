@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from localcluster.paths import ClusterPaths
+from tests.e2e._chart import OTHER, TEAM
 from tests.support.client import ClientPod
 from tests.support.cluster import Cluster
 from tests.support.measured import Record, keep
+from tests.support.operator import scale_operator
 
 QUOTA = {
     "apiVersion": "v1",
@@ -61,6 +63,30 @@ def shared_namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(cluster: Cluster, shared_namespace: str) -> ClientPod:
     return ClientPod.start(cluster, shared_namespace)
+
+
+@pytest.fixture(scope="module")
+def operator_rests(cluster: Cluster) -> Iterator[None]:
+    """The installed operator has no pod, so that who acts is plain."""
+    with scale_operator(cluster, 0):
+        yield
+
+
+@pytest.fixture
+def two_namespaces(cluster: Cluster, operator_rests: None) -> Iterator[None]:
+    """TEAM and OTHER, restricted and with quotas, for releases of a test's own."""
+    _clear(cluster)
+    for name in (TEAM, OTHER):
+        make_namespace(cluster, name)
+    yield
+    _clear(cluster)
+
+
+def _clear(cluster: Cluster) -> None:
+    for namespace in (TEAM, OTHER):
+        for release in json.loads(cluster.helm("list", "-n", namespace, "-o", "json")):
+            cluster.helm("uninstall", release["name"], "-n", namespace, "--wait", "--timeout", "60s")
+    cluster.kubectl("delete", "namespace", TEAM, OTHER, "--ignore-not-found", "--wait=false")
 
 
 MEASURED = pytest.StashKey[dict[str, dict[str, Any]]]()

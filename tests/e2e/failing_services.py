@@ -177,7 +177,7 @@ CASES: dict[str, Failing] = {
         "budget of 5 s",
         "spec.model.cache",
         ended,
-        env(LLMSERVICE_START_SECONDS="5", LLMSERVICE_STALL_SECONDS="8"),
+        env(LLMSERVICE_START_SECONDS="5", LLMSERVICE_STALL_SECONDS="15"),
         {"stalls_at": 0},
         is_slow=True,
     ),

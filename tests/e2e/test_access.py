@@ -18,9 +18,11 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import stand_in
 from tests.unit.test_runtime_flood import FLOOD, IDLE, running
 
+pytestmark = pytest.mark.parallel
+
 # The kubelet looks at its Secrets once a minute, and what it keeps of them is as old again.
 EXCHANGED_WITHIN = 180
-TRIES_SECONDS = 30
+TRIES_SECONDS = 15
 REFERENCE = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}}
 
 

@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 
-import pytest
 import yaml
 
-from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
-from tests.e2e._chart import CHART, of_kind, render
-from tests.e2e.conftest import make_namespace
+from tests.e2e._chart import CHART, IMAGES, OTHER, TEAM, of_kind, render
 from tests.e2e.test_chart_render import EVERYTHING
 from tests.support.audit import requests_since
 from tests.support.cluster import Cluster, eventually
-from tests.support.operator import scale_operator
 from tests.support.services import idle
-
-TEAM, OTHER = "chart-team", "chart-other"
-REPOSITORY, _, TAG = OPERATOR_IMAGE.rpartition(":")
-IMAGES = f"image.repository={REPOSITORY},image.tag={TAG},services.defaultCpuImage={CPU_IMAGE}"
-
-
-@pytest.fixture
-def namespaces(cluster: Cluster) -> Iterator[None]:
-    """Two restricted namespaces with quotas; the cluster-wide release stands still, so that who acts is plain."""
-    _clear(cluster)
-    for name in (TEAM, OTHER):
-        make_namespace(cluster, name)
-    with scale_operator(cluster, 0):
-        yield
-    _clear(cluster)
-
-
-def _clear(cluster: Cluster) -> None:
-    for namespace in (TEAM, OTHER):
-        for release in json.loads(cluster.helm("list", "-n", namespace, "-o", "json")):
-            cluster.helm("uninstall", release["name"], "-n", namespace)
-    cluster.kubectl("delete", "namespace", TEAM, OTHER, "--ignore-not-found", "--timeout=180s")
 
 
 def release(cluster: Cluster, name: str, namespace: str, watched: str, *more: str) -> None:
@@ -59,7 +31,7 @@ def _port(service: dict[str, object] | None) -> int | None:
     return port
 
 
-def test_the_life_of_a_release_over_one_namespace(cluster: Cluster, namespaces: None) -> None:
+def test_the_life_of_a_release_over_one_namespace(cluster: Cluster, two_namespaces: None) -> None:
     release(cluster, "first", TEAM, TEAM, "--set", "replicas=2")
     cluster.apply(idle("served"), TEAM)
     cluster.apply(idle("ignored"), OTHER)
@@ -87,7 +59,7 @@ def _pods(cluster: Cluster, namespace: str) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
 
-def test_two_releases_each_serve_their_own_namespace(cluster: Cluster, namespaces: None) -> None:
+def test_two_releases_each_serve_their_own_namespace(cluster: Cluster, two_namespaces: None) -> None:
     started = time.time()
     for namespace in (TEAM, OTHER):
         release(cluster, "same-name", namespace, namespace)

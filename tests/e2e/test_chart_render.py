@@ -18,6 +18,8 @@ from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
 
 from tests.e2e._chart import CHART, ChartRefused, helm_offline, of_kind, only, render
 
+pytestmark = pytest.mark.parallel
+
 JSON = dict[str, Any]
 
 EVERYTHING: JSON = {

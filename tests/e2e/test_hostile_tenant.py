@@ -29,7 +29,7 @@ SLOWEST_RATIO = 60.0
 EVENTS_A_MINUTE = 10.0
 """Of each hostile service, over the time that it was hostile."""
 LARGE = 60
-MEASURED_FOR = 30.0
+MEASURED_FOR = 20.0
 """Seconds for which the tenant is hostile at least."""
 
 

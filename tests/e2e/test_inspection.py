@@ -25,6 +25,8 @@ from tests.support.object_store import ROOT, ObjectStore, object_store
 from tests.support.services import idle
 from tests.support.weights import header_bytes
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "e2e-inspection"
 TOKEN = "hf_tokenThatOnlyTheKubeletHandsOn"
 REVOKED = "hf_revokedSomeTimeAgo"

@@ -29,6 +29,8 @@ from tests.support.oci import import_folder
 from tests.support.services import llmservice, merge
 from tests.support.serving import serving
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "e2e-sources"
 # The node's own address on the pods' network: what listens there is reached from pods.
 BRIDGE = "10.244.0.1"

@@ -88,27 +88,34 @@ def both_nodes_are_drained(world: World, record: Record) -> None:
         probe.assert_nothing_lost(story)
 
 
-@pytest.fixture
+@contextmanager
 def home(cluster: Cluster) -> Iterator[None]:
-    """The operator is on the first node before and after: the other one goes."""
-    yield
-    for pod in operator_pods(cluster):
-        cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
-    cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
+    """The operator is on the first node before and after. It leaves the other one while that is there to end it."""
+    try:
+        yield
+    finally:
+        cluster.kubectl("cordon", SECOND)
+        for pod in operator_pods(cluster):
+            cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
+        cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
 
 
-def test_drains_lose_nothing(cluster: Cluster, home: None, record: Record) -> None:
+def test_drains_lose_nothing(cluster: Cluster, record: Record) -> None:
     service = stand_in(
         NAME, {"start_seconds": 2, "tokens_per_second": 20}, scaling={"replicas": 2}, podTemplate=spread(NAME)
     )
     load = ("--rate", "8", "--output-tokens", "10,20,80")
-    with second_node(cluster), world(cluster, "e2e-drain", "stand-in", service, 120, *load) as made:
+    with second_node(cluster), home(cluster), world(cluster, "e2e-drain", "stand-in", service, 120, *load) as made:
         both_nodes_are_drained(made, record)
 
 
 @pytest.mark.full
-def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, home: None, record: Record) -> None:
+def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, record: Record) -> None:
     service = one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
     load = ("--rate", "0.5", "--output-tokens", "64,256")
-    with second_node(cluster, engine=True), world(cluster, "e2e-drain-vllm", "vLLM", service, 600, *load) as made:
+    with (
+        second_node(cluster, engine=True),
+        home(cluster),
+        world(cluster, "e2e-drain-vllm", "vLLM", service, 600, *load) as made,
+    ):
         both_nodes_are_drained(made, record)

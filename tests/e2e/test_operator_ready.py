@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
-from tests.e2e._chart import CHART
-from tests.e2e.conftest import make_namespace
+from tests.e2e._chart import CHART, IMAGES, OTHER, TEAM
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.operator import scale_operator
 from tests.support.services import idle
 
-TEAM, OTHER = "ready-team", "ready-other"
 RELEASE = "ready"
 NAME = f"{RELEASE}-llmservice-operator"
 ROLE = f"{TEAM}:{NAME}"
-REPOSITORY, _, TAG = OPERATOR_IMAGE.rpartition(":")
-IMAGES = f"image.repository={REPOSITORY},image.tag={TAG},services.defaultCpuImage={CPU_IMAGE}"
 CLAIMS = """\
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
 """
-
-
-@pytest.fixture
-def namespaces(cluster: Cluster) -> Iterator[None]:
-    """Two namespaces, for a release over them; the cluster-wide one stands still meanwhile."""
-    _clear(cluster)
-    for name in (TEAM, OTHER):
-        make_namespace(cluster, name)
-    with scale_operator(cluster, 0):
-        yield
-        _clear(cluster)
-
-
-def _clear(cluster: Cluster) -> None:
-    cluster.helm("uninstall", RELEASE, "-n", TEAM, "--ignore-not-found", "--wait", "--timeout", "60s")
-    cluster.kubectl("delete", "namespace", TEAM, OTHER, "--ignore-not-found", "--timeout=180s")
 
 
 def upgrade(
@@ -90,7 +67,7 @@ def stages(cluster: Cluster) -> list[str]:
 
 @pytest.mark.parametrize(("replicas", "at"), [(1, ["acting"]), (2, ["acting", "synced"])])
 def test_an_upgrade_that_waits_for_readiness_ends(
-    cluster: Cluster, namespaces: None, replicas: int, at: list[str]
+    cluster: Cluster, two_namespaces: None, replicas: int, at: list[str]
 ) -> None:
     """Though the pod before holds the Lease until the new one is ready, and one of two replicas never gets it."""
     upgrade(cluster, f"replicas={replicas}")
@@ -101,7 +78,7 @@ def test_an_upgrade_that_waits_for_readiness_ends(
 
 
 def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
-    cluster: Cluster, namespaces: None, tmp_path: Path
+    cluster: Cluster, two_namespaces: None, tmp_path: Path
 ) -> None:
     upgrade(cluster)
     (before,) = pods(cluster)
@@ -110,7 +87,7 @@ def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
     rules = poorer / "templates" / "_rules.tpl"
     assert CLAIMS in rules.read_text()
     rules.write_text(rules.read_text().replace(CLAIMS, ""))
-    upgrade(cluster, "podAnnotations.turn=second", chart=poorer, ends=False, timeout="45s")
+    upgrade(cluster, "podAnnotations.turn=second", chart=poorer, ends=False, timeout="20s")
     new = next(pod for uid, pod in pods(cluster).items() if uid != before)
     code, text = readiness(new)
     assert (code, "missing right: list persistentvolumeclaims" in text) == (503, True), text
@@ -124,7 +101,7 @@ def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
     upgrade(cluster, "podAnnotations.turn=second", is_forced=True)
 
 
-def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
+def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, two_namespaces: None) -> None:
     both = f"{TEAM},{OTHER}"
     upgrade(cluster, watched=both)
     cluster.kubectl("delete", "rolebinding", ROLE, "-n", OTHER)
@@ -146,7 +123,7 @@ def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namesp
     eventually("nothing is missing", lambda: "warning" not in readiness(pod)[1], 60)
 
 
-def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
+def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, two_namespaces: None) -> None:
     upgrade(cluster, watched=f"{TEAM},{OTHER}")
     cluster.kubectl("delete", "namespace", OTHER, "--timeout=120s")
     cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
@@ -154,7 +131,7 @@ def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, namesp
     eventually("its children", lambda: cluster.get("deployments", TEAM, "served"), 60)
 
 
-def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, namespaces: None) -> None:
+def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, two_namespaces: None) -> None:
     upgrade(cluster, "metrics.authentication=tokenReview")
     (pod,) = pods(cluster).values()
     token = cluster.kubectl("create", "token", "default", "-n", OTHER).strip()

@@ -146,6 +146,7 @@ def test_surge_waits_for_a_gpu_and_goes_on_when_there_is_one(cluster: Cluster, t
     assert fewest_ready(cluster, "waits") == 1
 
 
+@pytest.mark.full
 def test_a_new_pod_that_finds_no_gpu_falls_back_and_says_so(cluster: Cluster, there: str) -> None:
     """The node has room for one more, but a quota does not: nothing tells of that before a pod is refused."""
     quota = {"hard": {f"requests.{DOMAIN}/fallback": "1"}}

@@ -20,6 +20,8 @@ from tests.support import contract_cases as cases
 from tests.support import contract_drain as drains
 from tests.support.vllm_process import REAL, STAND_IN, Kind, Server
 
+pytestmark = pytest.mark.parallel
+
 RECORD = Path(__file__).with_name("recorded_vllm.json")
 ONE_SERVER = {
     "answers": cases.answers,

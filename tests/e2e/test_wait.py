@@ -12,6 +12,8 @@ import pytest
 from tests.support.cluster import JSON, Cluster
 from tests.support.services import llmservice, stand_in
 
+pytestmark = pytest.mark.parallel
+
 SHORTER_THAN_ITS_TIMEOUT = 120.0
 """Seconds in which a command must end that would wait for 30 minutes."""
 FACTS = {

@@ -74,8 +74,7 @@ def settled(cluster: Cluster) -> Usage:
 def come_and_go(cluster: Cluster, namespace: str) -> None:
     """One round: all of them have their children, and then nothing of them is left."""
     names = [f"soak-{number}" for number in range(SERVICES)]
-    for name in names:
-        cluster.apply(idle(name), namespace)
+    cluster.apply({"apiVersion": "v1", "kind": "List", "items": [idle(name) for name in names]}, namespace)
     for name in names:
         cluster.wait_condition(namespace, name, "Ready", "True", timeout=WITHIN)
     cluster.kubectl("delete", "llmservices", *names, "-n", namespace, "--wait=true")

@@ -69,6 +69,7 @@ OPERATOR = Image(
         "uv.lock",
         "operator/llmservice_operator",
         "runtime/llmservice_runtime",
+        "fetch/llmservice_fetch",
         "cli/llmservice_cli",
     ),
     _PYTHON,

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmservice_runtime import adapter_list, fetch_phase
+from llmservice_runtime import adapter_list, fetch_phase, handover
 from llmservice_runtime.access import Access
 from llmservice_runtime.adapter_list import Adapter
 from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
 from llmservice_runtime.engine import Flags
-from llmservice_runtime.fetch import handover
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Reaper

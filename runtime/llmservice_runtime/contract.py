@@ -77,7 +77,7 @@ HF_TOKEN_ENV = "HF_TOKEN"
 
 # Commands, without their options.
 INSTALL_COMMAND = ("python", "-m", "llmservice_runtime", "install", RUNTIME_DIR)
-INSPECT_COMMAND = ("python", "-m", "llmservice_runtime", "inspect")
+INSPECT_COMMAND = ("python", "-m", "llmservice_fetch", "inspect")
 SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
 DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 

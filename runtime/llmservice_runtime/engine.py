@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_runtime import contract
-from llmservice_runtime.fetch import credentials
+from llmservice_runtime import contract, credentials
 from llmservice_runtime.flag_table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmservice_runtime import handover
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 from llmservice_runtime.contract import Failure, FailureReason, Phase, Transfer
-from llmservice_runtime.fetch import handover
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Reaper
 from llmservice_runtime.waiting import end

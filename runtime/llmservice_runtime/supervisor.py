@@ -43,11 +43,11 @@ from llmservice_runtime.contract import (
 )
 from llmservice_runtime.drain import Drain
 from llmservice_runtime.failures import End, classify, last_words
-from llmservice_runtime.fetch.redact import Redactor
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Ended, Reaper
+from llmservice_runtime.redact import Redactor
 from llmservice_runtime.serving_watch import ServingWatch
 from llmservice_runtime.starting import Start, with_environment
 from llmservice_runtime.surroundings import Surroundings

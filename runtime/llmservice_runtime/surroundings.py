@@ -37,7 +37,7 @@ def _preflight() -> tuple[str, ...]:
 
 
 def _fetch() -> tuple[str, ...]:
-    return (sys.executable, "-m", "llmservice_runtime", "fetch")
+    return (sys.executable, "-m", "llmservice_fetch", "fetch")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmservice_fetch.command import Fetching, Wanted
+from llmservice_fetch.transfer import Patience
 from llmservice_runtime.contract import Failure, Transfer
-from llmservice_runtime.fetch.command import Fetching, Wanted
-from llmservice_runtime.fetch.transfer import Patience
 from llmservice_runtime.fetch_phase import Fetched, read_document
 
 from tests.support.weights import safetensors
@@ -83,7 +83,7 @@ class Fetcher:
     def command(self) -> tuple[str, ...]:
         """The process, without what it is to fetch."""
         places = (f"--cache={self.cache}", f"--links={self.links}")
-        return (sys.executable, "-m", "llmservice_runtime", "fetch", *places)
+        return (sys.executable, "-m", "llmservice_fetch", "fetch", *places)
 
     def with_(self, **environment: str) -> Fetcher:
         """The same cache in another environment."""

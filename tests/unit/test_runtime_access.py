@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import POD_TOKEN_HEADER, FailureReason
+from llmservice_runtime.credentials import is_credential
 from llmservice_runtime.engine import Flags, environment, read_flags
-from llmservice_runtime.fetch.credentials import is_credential
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.options import ServeOptions
 

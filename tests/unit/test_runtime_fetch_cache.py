@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from llmservice_fetch import lock, meter, transfer
+from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.files import RemoteFile
+from llmservice_fetch.http import trust
+from llmservice_fetch.selection import select
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import Transfer, TransferStep
-from llmservice_runtime.fetch import lock, meter, transfer
-from llmservice_runtime.fetch.failed import FetchFailed
-from llmservice_runtime.fetch.files import RemoteFile
-from llmservice_runtime.fetch.http import trust
-from llmservice_runtime.fetch.redact import Redactor
-from llmservice_runtime.fetch.selection import select
+from llmservice_runtime.redact import Redactor
 
 from tests.support.fetching import Fetcher, model_files
 from tests.support.hub import Hub, Repo, serving

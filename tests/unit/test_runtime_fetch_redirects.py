@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.fetch import http
-from llmservice_runtime.fetch.http import Refused, Unreachable, ask
+from llmservice_fetch import http
+from llmservice_fetch.http import Refused, Unreachable, ask
 
 CREDENTIALS = {
     "Authorization": "Bearer t",

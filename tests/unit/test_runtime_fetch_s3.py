@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.s3 import Bucket, Place
+from llmservice_fetch.s3_credentials import Chain
+from llmservice_fetch.s3_sign import Credentials, signed
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.fetch.failed import FetchFailed
-from llmservice_runtime.fetch.s3 import Bucket, Place
-from llmservice_runtime.fetch.s3_credentials import Chain
-from llmservice_runtime.fetch.s3_sign import Credentials, signed
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.object_store import ROOT, ObjectStore, object_store

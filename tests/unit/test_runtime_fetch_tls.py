@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llmservice_fetch.failed import FetchFailed
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.fetch.failed import FetchFailed
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths

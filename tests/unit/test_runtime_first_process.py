@@ -28,7 +28,7 @@ def can_unshare() -> bool:
 def test_it_ends_when_it_is_told_to_before_it_has_anything_to_drain() -> None:
     """It looks at a model that a hub never sends."""
     with socket.create_server(("127.0.0.1", 0)) as hub:
-        look = (sys.executable, "-m", "llmservice_runtime", "inspect", "--model=hf://team/tiny")
+        look = (sys.executable, "-m", "llmservice_fetch", "inspect", "--model=hf://team/tiny")
         environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}", "NO_PROXY": "*"}
         process = subprocess.Popen((*CONTAINER, *look), env=environment, stdout=subprocess.DEVNULL)
         try:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.fetch.redact import MASK
 from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.redact import MASK
 
 from tests.support.fetching import TOKEN
 from tests.support.hub import Hub, Repo, serving
@@ -30,7 +30,7 @@ def hub() -> Iterator[Hub]:
 
 def run(model: str, log: Path, environment: Mapping[str, str], seconds: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "llmservice_runtime", "inspect", f"--model={model}", f"--termination-log={log}"],
+        [sys.executable, "-m", "llmservice_fetch", "inspect", f"--model={model}", f"--termination-log={log}"],
         env={**{name: os.environ[name] for name in os.environ if not name.startswith(("HF_", "AWS_"))}, **environment},
         capture_output=True,
         text=True,
@@ -138,7 +138,7 @@ class TrickledHeader(Trickle):
 def run_main(setup: str, log: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The process, with something in it that is otherwise."""
     code = (
-        f"import sys; from pathlib import Path; from llmservice_runtime import inspection\n{setup}\n"
+        f"import sys; from pathlib import Path; from llmservice_fetch import inspection\n{setup}\n"
         "sys.exit(inspection.main('hf://org/x', Path(sys.argv[1])))"
     )
     return subprocess.run(

@@ -83,8 +83,8 @@ def from_config(place: str) -> Model:
 
 def from_uri(uri: str) -> Model:
     """--model: hf://, s3:// or a local folder; NotReached where it cannot be looked at."""
-    from llmservice_runtime.inspect_source import Budget
-    from llmservice_runtime.inspection import inspect
+    from llmservice_fetch.inspect_source import Budget
+    from llmservice_fetch.inspection import inspect
 
     if not uri.startswith(REMOTE):
         path = Path(uri.removeprefix("file://"))
@@ -115,7 +115,7 @@ def named(config: str | None, uri: str | None) -> Model | None:
 
 
 def _from_folder(folder: Path) -> Model:
-    from llmservice_runtime.inspection import inspect
+    from llmservice_fetch.inspection import inspect
 
     if not (folder / CONFIG_JSON).is_file():
         raise Refused(f"{folder} holds no {CONFIG_JSON}.", "Give the folder of a model, or its config.json.")

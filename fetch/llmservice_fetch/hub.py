@@ -12,9 +12,10 @@ from typing import Any
 from urllib.parse import quote
 
 from llmservice_runtime.contract import HF_TOKEN_ENV
-from llmservice_runtime.fetch import failed
-from llmservice_runtime.fetch.files import Digest, Listing, RemoteFile, is_inside
-from llmservice_runtime.fetch.http import (
+
+from llmservice_fetch import failed
+from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
+from llmservice_fetch.http import (
     LINKED_TAG,
     Refused,
     Unreachable,

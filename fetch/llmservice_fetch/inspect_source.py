@@ -10,12 +10,13 @@ from typing import Protocol, TypeVar
 
 from llmservice_runtime import model_files
 from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
-from llmservice_runtime.fetch import failed
-from llmservice_runtime.fetch.files import Listing, Origin, RemoteFile, is_inside
-from llmservice_runtime.fetch.http import Refused, Unreachable
-from llmservice_runtime.fetch.hub import Hub
-from llmservice_runtime.fetch.s3 import Bucket
-from llmservice_runtime.fetch.transfer import Patience, give_up_or_wait
+
+from llmservice_fetch import failed
+from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside
+from llmservice_fetch.http import Refused, Unreachable
+from llmservice_fetch.hub import Hub
+from llmservice_fetch.s3 import Bucket
+from llmservice_fetch.transfer import Patience, give_up_or_wait
 
 T = TypeVar("T")
 BUDGET_SECONDS = 60.0

@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Mapping, MutableMapping
 
-from llmservice_runtime.fetch import credentials
+from llmservice_runtime import credentials
 
 OPTION = "--ask-for-credentials"
 _STDIN = 0

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from llmservice_runtime.fetch import failed
-from llmservice_runtime.fetch.files import Digest, Listing, RemoteFile, is_inside
-from llmservice_runtime.fetch.http import Refused, ask, begins_at, chunks, range_header, wait_of
-from llmservice_runtime.fetch.s3_credentials import REMEDY, Chain, endpoint_of
-from llmservice_runtime.fetch.s3_sign import escape, signed
+from llmservice_fetch import failed
+from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
+from llmservice_fetch.http import Refused, ask, begins_at, chunks, range_header, wait_of
+from llmservice_fetch.s3_credentials import REMEDY, Chain, endpoint_of
+from llmservice_fetch.s3_sign import escape, signed
 
 _ERROR_LIMIT = 64 << 10
 _PAGE_LIMIT = 16 << 20

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from llmservice_runtime.fetch.files import RemoteFile
+from llmservice_fetch.files import RemoteFile
 
 # Other runtimes' copies of the weights, and what training leaves behind.
 _FOLDERS = frozenset({"original", "metal", "onnx", "openvino", "coreml", "gguf", "runs", ".git", ".cache"})

@@ -14,11 +14,11 @@ from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
-from llmservice_runtime.fetch import failed
-from llmservice_runtime.fetch.files import Digest, Listing, Origin, RemoteFile, total
-from llmservice_runtime.fetch.http import CHUNK_BYTES, Refused, Unreachable
-from llmservice_runtime.fetch.meter import Meter
-from llmservice_runtime.fetch.store import Store, size_of
+from llmservice_fetch import failed
+from llmservice_fetch.files import Digest, Listing, Origin, RemoteFile, total
+from llmservice_fetch.http import CHUNK_BYTES, Refused, Unreachable
+from llmservice_fetch.meter import Meter
+from llmservice_fetch.store import Store, size_of
 
 T = TypeVar("T")
 WORKERS = 8

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from llmservice_runtime.fetch import failed
-from llmservice_runtime.fetch.http import Refused, Unreachable, ask
-from llmservice_runtime.fetch.s3_sign import Credentials
+from llmservice_fetch import failed
+from llmservice_fetch.http import Refused, Unreachable, ask
+from llmservice_fetch.s3_sign import Credentials
 
 # Temporary ones are replaced this long before they end.
 _EARLY_SECONDS = 300

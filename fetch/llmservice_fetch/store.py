@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmservice_runtime.fetch.files import Listing, RemoteFile
+from llmservice_fetch.files import Listing, RemoteFile
 
 OWN = ".llmservice"
 

@@ -1,4 +1,4 @@
-"""`python3 -m llmservice_runtime fetch`: what runs as a process of its own before vLLM starts.
+"""`python -m llmservice_fetch fetch`: what runs as a process of its own before vLLM starts.
 
 Standard output is for the supervisor: one JSON document a line. Standard error is for people. Neither holds
 credentials.
@@ -17,16 +17,17 @@ from pathlib import Path
 from llmservice_runtime import model_checks, model_files
 from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, Phase, Transfer, TransferStep
 from llmservice_runtime.engine import Flags, read_flags
-from llmservice_runtime.fetch import failed, meter
-from llmservice_runtime.fetch.files import Listing, Origin, RemoteFile, is_inside, total
-from llmservice_runtime.fetch.http import Refused, Unreachable
-from llmservice_runtime.fetch.hub import Hub
-from llmservice_runtime.fetch.lock import exclusive
-from llmservice_runtime.fetch.redact import Redacted, Redactor
-from llmservice_runtime.fetch.s3 import Bucket
-from llmservice_runtime.fetch.selection import select
-from llmservice_runtime.fetch.store import Store, replace_link
-from llmservice_runtime.fetch.transfer import Download, Patience, patiently
+from llmservice_runtime.redact import Redacted, Redactor
+
+from llmservice_fetch import failed, meter
+from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
+from llmservice_fetch.http import Refused, Unreachable
+from llmservice_fetch.hub import Hub
+from llmservice_fetch.lock import exclusive
+from llmservice_fetch.s3 import Bucket
+from llmservice_fetch.selection import select
+from llmservice_fetch.store import Store, replace_link
+from llmservice_fetch.transfer import Download, Patience, patiently
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Looks at a model without loading it: its config.json, and the headers of its safetensors files.
 
-`python -m llmservice_runtime inspect` prints what was found as one line of JSON, and leaves it as the container's
+`python -m llmservice_fetch inspect` prints what was found as one line of JSON, and leaves it as the container's
 termination message, from where the operator reads it. It ends with 0 when it came to a conclusion, be it that the
 model is not there: a container that ended otherwise has no conclusion.
 """
@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.fetch import failed
-from llmservice_runtime.fetch.files import RemoteFile
-from llmservice_runtime.fetch.redact import Redacted, Redactor
-from llmservice_runtime.fetch.selection import select
 from llmservice_runtime.inspect_config import selected
 from llmservice_runtime.inspect_mistral import from_params
-from llmservice_runtime.inspect_source import Budget, Source, source_of, unreadable
 from llmservice_runtime.inspect_tensors import Sum, layers_of
 from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.redact import Redacted, Redactor
 from llmservice_runtime.safetensors_header import LENGTH_BYTES, Tensor, header_length, parse_header, tensors_of
+
+from llmservice_fetch import failed
+from llmservice_fetch.files import RemoteFile
+from llmservice_fetch.inspect_source import Budget, Source, source_of, unreadable
+from llmservice_fetch.selection import select
 
 CONFIG = "config.json"
 PARAMS = "params.json"

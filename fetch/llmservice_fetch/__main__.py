@@ -1,0 +1,102 @@
+"""python -m llmservice_fetch: fetch, inspect."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmservice_runtime.__main__ import end_when_told
+from llmservice_runtime.contract import ARTIFACTS_DIR, MODELS_DIR
+
+EXAMPLES = """\
+examples:
+  # what a pod does before vLLM starts: fetch once, resume, verify, link; by hand into a folder of your own
+  python -m llmservice_fetch fetch --fetch=model=hf://ORG/NAME@REVISION --cache=/data --links=/data/links
+  AWS_ENDPOINT_URL_S3=http://minio:9000 python -m llmservice_fetch fetch --fetch=model=s3://BUCKET/PREFIX
+
+  # what a model is made of, by its config.json and the headers of its weights, which stay where they are
+  python -m llmservice_fetch inspect --model=hf://ORG/NAME@REVISION
+  python -m llmservice_fetch inspect --model=/models/tiny-chat
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m llmservice_fetch",
+        description="Reads models from hubs and buckets: into a cache, or only what they are made of.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_fetch(commands)
+    _add_inspect(commands)
+    return top
+
+
+def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "fetch",
+        help="fetch models into the cache, and say in JSON how far it is",
+        allow_abbrev=False,
+        usage="python -m llmservice_fetch fetch --fetch=NAME=URI [options] [-- <vLLM flags>]",
+        description="Credentials come from the environment: HF_TOKEN, HF_ENDPOINT; AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3. A fetch that was killed goes on "
+        "where it stopped; several at once on one cache fetch everything once.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument(
+        "--fetch", action="append", required=True, metavar="NAME=URI", help="hf:// or s3://; repeatable"
+    )
+    command.add_argument(
+        "--ask-for-credentials",
+        action="store_true",
+        help="as serve does it: those variables come by a socket, which is the standard input",
+    )
+    command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
+    command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
+    command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
+    command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
+
+
+def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "inspect",
+        help="say in JSON what a model is made of, without its weights",
+        allow_abbrev=False,
+        description="Reads config.json and the headers of the safetensors files. Credentials come from the "
+        "environment, as for fetch. Ends with 0 when it came to a conclusion, which may be why there are no facts.",
+    )
+    command.add_argument("--model", required=True, metavar="URI", help="hf://, s3://, a folder or a config.json")
+    command.add_argument("--termination-log", type=Path, metavar="PATH", help="write the result there as well")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Split at the first --, since what follows is vLLM's."""
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    ours, flags = arguments[:split], tuple(arguments[split + 1 :])
+    namespace = parser().parse_args(ours)
+    if namespace.command == "inspect":
+        from llmservice_fetch.inspection import main as inspect
+
+        return inspect(namespace.model, namespace.termination_log)
+    from llmservice_runtime.processes import hide_environment
+
+    hide_environment()
+    if namespace.ask_for_credentials:
+        from llmservice_runtime import handover
+
+        handover.take(os.environ)
+    from llmservice_fetch.command import Wanted
+    from llmservice_fetch.command import main as fetch
+
+    extension = namespace.context_extension
+    return fetch(Wanted(tuple(namespace.fetch), namespace.cache, namespace.links, namespace.weights, extension, flags))
+
+
+if __name__ == "__main__":
+    end_when_told()
+    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmservice_fetch.s3_sign import Credentials, escape, signed
+from tests.support.s3_sign import Credentials, escape, signed
 
 from localcluster.builds import Store, build
 from localcluster.paths import cache_root

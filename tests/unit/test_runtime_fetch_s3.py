@@ -10,14 +10,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.failed import FetchFailed
-from llmservice_fetch.s3 import Bucket, Place
-from llmservice_fetch.s3_credentials import Chain
-from llmservice_fetch.s3_sign import Credentials, signed
 from llmservice_runtime.contract import FailureReason as R
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.object_store import ROOT, ObjectStore, object_store
+from tests.support.s3_sign import Credentials, signed
 
 MB = 1_000_000
 SHARD = model_files({"x": 12 * MB})["x"]
@@ -145,19 +144,6 @@ def test_a_server_that_is_not_there(fetcher: Fetcher) -> None:
     assert "3 times in a row" in caught.value.failure.message
 
 
-@pytest.mark.parametrize(
-    ("place", "address"),
-    [
-        pytest.param(Place("", "models", "eu-west-1"), "https://models.s3.eu-west-1.amazonaws.com/a%20b?x=1", id="AWS"),
-        pytest.param(Place("", "my.models", "us-east-1"), "https://s3.us-east-1.amazonaws.com/my.models/a%20b?x=1",
-                     id="dots, which no certificate covers"),
-        pytest.param(Place("http://minio:9000", "models", "x"), "http://minio:9000/models/a%20b?x=1", id="one's own"),
-    ],
-)  # fmt: skip
-def test_where_a_bucket_answers(place: Place, address: str) -> None:
-    assert place.address("a b", {"x": "1"}) == address
-
-
 def test_the_signature_is_the_one_of_the_documentation() -> None:
     """Amazon's own example: Signature Calculations for the Authorization Header, GET Object."""
     credentials = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
@@ -217,17 +203,6 @@ def test_a_role_stands_for_keys(store: ObjectStore, role: str, tmp_path: Path, k
     else:
         assert ended.code == 0, ended.words
     assert ROOT.secret_key not in ended.words
-
-
-def test_temporary_keys_are_replaced_before_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_first = Credentials("first-key", "secret-1", "token-1", expires=0)
-    given_second = Credentials("second-key", "secret-2", "token-2")
-    given = [given_first, given_second]
-    hidden: list[str] = []
-    chain = Chain({}, "us-east-1", hidden.append)
-    monkeypatch.setattr(Chain, "_find", lambda _: given.pop(0))
-    assert [chain.current() for _ in range(3)] == [given_first, given_second, given_second]
-    assert {"secret-1", "token-1", "secret-2"} <= set(hidden)
 
 
 def test_a_listing_is_a_revision(store: ObjectStore, fetcher: Fetcher) -> None:

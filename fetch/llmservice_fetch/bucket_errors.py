@@ -39,12 +39,13 @@ _ENTITIES = (
     ("&gt;", ">"),
     ("&amp;", "&"),
 )
-# Servers that are not AWS have codes of their own for a key that they do not know.
 _BAD_KEYS = frozenset({
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired",
     "InvalidSecurity", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed",
     "AuthenticationFailed", "InvalidAuthenticationInfo", "invalid_grant", "invalid_client", "unauthorized_client",
 })  # fmt: skip
+# Servers that are not the clouds' own have other codes for a key that they do not know.
+_BAD_KEY = re.compile(r"access key|Signature (?:did not match|fields not well formed)", re.IGNORECASE)
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
 
 
@@ -66,6 +67,8 @@ class Answer:
     """Whether it came of a request, answered or not; else of malformed credentials or of what a server listed."""
     is_body: bool
     """Whether the connection ended within an answer."""
+    is_redacted: bool
+    """Whether obstore hides the URL, which held a signature or a token."""
 
 
 def read(error: BaseException) -> Answer:
@@ -76,7 +79,8 @@ def read(error: BaseException) -> Answer:
     url = _URL.search(told)
     code, text = _found(_CODE, body), _found(_MESSAGE, body)
     region = _REGION.search(body)
-    is_request = bool(status or url or "HTTP error" in told)
+    # What obstore refuses to send is no failure of the network.
+    is_request = bool(status or url or "HTTP error" in told) and "BadScheme" not in dump
     cause = next((words.format(_first(found)) for sign, words in _CAUSES if (found := sign.search(dump))), "")
     if not (status or cause):
         cause = without_queries(told.partition(": ")[2] or told)
@@ -90,6 +94,7 @@ def read(error: BaseException) -> Answer:
         _clean(text or code or (f"status {status[1]}" if status else cause)),
         is_request,
         "response body" in told,
+        bool(url and url[1] == "REDACTED"),
     )
 
 
@@ -166,7 +171,8 @@ class Asked:
 def explained(answer: Answer, asked: Asked, *, listing: bool) -> Exception:
     """The refusals of a bucket, told apart: FetchFailed, or what may be tried again."""
     wording = WORDING[asked.scheme]
-    if answer.code in _BAD_KEYS or "access key" in answer.text.lower() or (answer.status == 401 and asked.signed):
+    known = answer.status == 401 or "failed to authenticate" in answer.text
+    if answer.code in _BAD_KEYS or _BAD_KEY.search(answer.text) or (known and asked.signed):
         return failed.token_refused(
             f"{wording.server} does not accept the credentials ({answer.code or answer.status}): {answer.words}",
             remedy(asked.scheme),
@@ -224,5 +230,7 @@ def _clean(text: str) -> str:
     """One printable line of limited length."""
     for entity, character in _ENTITIES:
         text = text.replace(entity, character)
-    line = " ".join("".join(c if c.isprintable() else " " for c in without_queries(text)).split())
+    # Azure adds a number and the time of each request, which would make each message another one.
+    text = without_queries(text).partition("RequestId:")[0]
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

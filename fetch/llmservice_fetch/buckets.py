@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError
@@ -130,7 +130,9 @@ class Bucket:
     def _head_address(self, store: Store, key: str) -> str | None:
         if self.access.identity is Identity.NOBODY:
             return self.access.address(key)
-        return obstore.sign(store, "HEAD", key, _SIGNED_FOR) if self.access.signs else None
+        # A signature of Azure's names rights, and obstore gives none to HEAD.
+        method: Literal["GET", "HEAD"] = "GET" if self.access.scheme == "az" else "HEAD"
+        return obstore.sign(store, method, key, _SIGNED_FOR) if self.access.signs else None
 
     def _key(self, file: RemoteFile) -> str:
         return f"{self.prefix}/{file.path}" if self.prefix else file.path
@@ -158,8 +160,12 @@ class Bucket:
         return changed
 
     def _is_about_credentials(self, answer: bucket_errors.Answer) -> bool:
-        """Whether another server failed than the bucket's, or none was asked."""
-        of_bucket = answer.url.startswith(self.access.address().rstrip("/"))
+        """Whether another server failed than the bucket's, or none was asked.
+
+        The URLs that obstore hides are those of Azure with a SAS, and of AWS' token service.
+        """
+        hidden = answer.is_redacted and self.access.scheme == "az"
+        of_bucket = hidden or answer.url.startswith(self.access.address().rstrip("/"))
         return not (of_bucket or answer.is_body or answer.bare_redirect)
 
     def _explained(self, error: BaseException, answer: bucket_errors.Answer, *, listing: bool) -> Exception:

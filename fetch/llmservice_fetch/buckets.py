@@ -73,7 +73,10 @@ class Bucket:
         """All objects. Their names, sizes and ETags are the revision."""
         files = self._ask(self._listed, listing=True)
         if not files:
-            raise failed.not_found(self.field, f"There is nothing in {self.uri}.", "The prefix is the model's folder.")
+            section = bucket_errors.WORDING[self.access.scheme].section
+            other = f" Or {section}.endpoint names something else." if self.access.endpoint else ""
+            hint = f"The prefix is the model's folder.{other}"
+            raise failed.not_found(self.field, f"There is nothing in {self.uri}.", hint)
         return Listing(_hash(*(f"{file.path} {file.blob}" for file in files)), tuple(files))
 
     def digest(self, file: RemoteFile) -> Digest | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.failed import FetchFailed
 from llmservice_runtime.contract import FailureReason as R
 
+from localcluster import pki
+from localcluster.paths import ClusterPaths
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.object_store import ROOT, ObjectStore, object_store
 from tests.support.s3_sign import Credentials, signed
@@ -152,8 +156,8 @@ def test_the_signature_is_the_one_of_the_documentation() -> None:
     assert headers["authorization"].endswith("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543")
 
 
-@pytest.fixture
-def role() -> Iterator[str]:
+@contextmanager
+def role(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """What a pod's identity agent, or a token service, answers: the store's own keys, for an hour."""
     ends = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
     keys = {"AccessKeyId": ROOT.access_key, "SecretAccessKey": ROOT.secret_key, "Expiration": ends}
@@ -162,47 +166,64 @@ def role() -> Iterator[str]:
         def do_GET(self) -> None:
             if self.path.startswith("/role") and self.headers["Authorization"] == "the-pods-own-token":
                 body = json.dumps({**keys, "Token": ""})
-            elif "WebIdentityToken=the-pods-own-token" in self.path and "RoleArn=arn%3Amodels" in self.path:
+            elif "WebIdentityToken=the-pods-own-token" in self.path and "RoleArn=arn%3Amodels" in self.path and tls:
                 fields = "".join(f"<{name}>{value}</{name}>" for name, value in {**keys, "SessionToken": ""}.items())
                 body = f'<R xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Credentials>{fields}</Credentials></R>'
             else:
                 self.send_error(403)
                 return
             self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body.encode())
+
+        do_POST = do_GET  # noqa: N815 - the standard library's name
 
         def log_message(self, *_: object) -> None:
             return
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
-@pytest.mark.parametrize("kind", ["pod identity", "web identity", "nobody's"])
-def test_a_role_stands_for_keys(store: ObjectStore, role: str, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["pod identity", "web identity", "nobody's", "token service over http"])
+def test_a_role_stands_for_keys(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     token = tmp_path / "token"
-    token.write_text("of somebody else" if kind == "nobody's" else "the-pods-own-token")
-    ways = {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{role}/role",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
-    }
-    if kind == "web identity":
-        ways = {"AWS_ROLE_ARN": "arn:models", "AWS_WEB_IDENTITY_TOKEN_FILE": str(token), "AWS_ENDPOINT_URL_STS": role}
-    ended = Fetcher(tmp_path, {"AWS_ENDPOINT_URL_S3": store.url, "AWS_REGION": "us-east-1", **ways}).run(
-        "model=s3://models/parts"
-    )
-    if kind == "nobody's":
+    token.write_text("of-somebody-else" if kind == "nobody's" else "the-pods-own-token")
+    paths = ClusterPaths(tmp_path / "clone")
+    pki.ensure(paths)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    with role(tls if kind == "web identity" else None) as url:
+        ways = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/role",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+        }
+        if kind in ("web identity", "token service over http"):
+            ways = {
+                "AWS_ROLE_ARN": "arn:models",
+                "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+                "AWS_ENDPOINT_URL_STS": url,
+            }
+        trust = {"SSL_CERT_FILE": str(paths.pki / "ca.crt")}
+        place = {"AWS_ENDPOINT_URL_S3": store.url, "AWS_REGION": "us-east-1"}
+        ended = Fetcher(tmp_path, {**place, **trust, **ways}).run("model=s3://models/parts")
+    if kind in ("pod identity", "web identity"):
+        assert ended.code == 0, ended.words
+    else:
         assert ended.failure is not None
         assert ended.failure.reason is R.MODEL_TOKEN_REFUSED
-    else:
-        assert ended.code == 0, ended.words
-    assert ROOT.secret_key not in ended.words
+    for secret in (ROOT.secret_key, token.read_text()):
+        assert secret not in ended.words
 
 
 def test_a_listing_is_a_revision(store: ObjectStore, fetcher: Fetcher) -> None:

@@ -278,8 +278,9 @@ class Model(ApiModel):
         description="Where the model comes from: hf://ORG/NAME[@REVISION] is fetched from the Hugging Face hub (or "
         "what HF_ENDPOINT names), s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and az://CONTAINER/PREFIX from a bucket "
         "(see s3, gcs, azure), pvc://CLAIM/PATH is a folder in a PersistentVolumeClaim of the same namespace, "
-        "image://REFERENCE[#PATH] a folder in an OCI image, which is mounted as a volume (from Kubernetes 1.35 on; before with the feature gate ImageVolume), and "
-        "file:///PATH a folder in the runtime image. The only field that must be given.",
+        "image://REFERENCE[#PATH] a folder in an OCI image, which is mounted as a volume (from Kubernetes 1.35 on; "
+        "before with the feature gate ImageVolume), and file:///PATH a folder in the runtime image. The only field "
+        "that must be given.",
         examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
     )
     served_names: Many[ServedName] | None = knob(

@@ -1,0 +1,350 @@
+"""s3://, gs:// and az:// are one implementation: the same stories for each, and each refusal its own reason."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from llmservice_fetch.buckets import Bucket
+from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.files import Digest
+from llmservice_fetch.http import Refused, Unreachable
+from llmservice_runtime.contract import FailureReason as R
+from llmservice_runtime.redact import Redactor
+
+from localcluster import pki
+from localcluster.paths import ClusterPaths
+from tests.support.bucket_server import Answer, Asked, BucketServer, bucket_server, refusal, tag_of
+from tests.support.fetching import Fetcher, model_files
+
+MODEL = model_files()
+KINDS = ("s3", "gs", "az")
+AWS_KEYS = {"AWS_ACCESS_KEY_ID": "AKIATHEKEY", "AWS_SECRET_ACCESS_KEY": "the-secret-of-aws"}
+AZURE_KEY = {"AZURE_STORAGE_ACCOUNT_KEY": "dGhlLWtleS1vZi1henVyZQ=="}
+SAS = {"AZURE_STORAGE_SAS_TOKEN": "?sv=2024-01-01&sr=c&sp=rl&sig=c2lnbmF0dXJl%2Fof%2Bazure%3D"}
+
+
+@pytest.fixture
+def server() -> Iterator[BucketServer]:
+    with bucket_server() as running:
+        for name, content in MODEL.items():
+            running.put("models", f"team/tiny/{name}", content)
+        running.put("models", "team/tiny2/config.json", b"{}")
+        yield running
+
+
+@pytest.fixture(scope="session")
+def google_key() -> str:
+    """A service account's key, as Google gives it out."""
+    made = subprocess.run(["openssl", "genrsa", "2048"], capture_output=True, text=True, check=True).stdout
+    return json.dumps(
+        {"client_email": "reader@models.example", "private_key": made, "private_key_id": "1", "type": "service_account"}
+    )
+
+
+def bucket(environment: dict[str, str], uri: str = "s3://models/team/tiny") -> Bucket:
+    found = Bucket.of(uri, "spec.model.uri", environment, lambda _: None)
+    assert found is not None
+    return found
+
+
+def failure(ask: Callable[[], object]) -> tuple[R, str, str]:
+    with pytest.raises(FetchFailed) as caught:
+        ask()
+    told = caught.value.failure
+    return told.reason, told.message, told.remedy
+
+
+@pytest.mark.parametrize("scheme", KINDS)
+def test_a_folder_of_a_bucket_comes_whole_and_goes_on_where_it_was(
+    server: BucketServer, tmp_path: Path, scheme: str
+) -> None:
+    fetcher = Fetcher(tmp_path, server.environment(scheme))
+    fetcher.run_here(f"model={scheme}://models/team/tiny")
+    assert {path.name: path.read_bytes() for path in (fetcher.links / "model").iterdir()} == MODEL
+    large = MODEL["model.safetensors"]
+    (blob,) = (path for path in fetcher.cache.rglob("blobs/*") if path.stat().st_size == len(large))
+    with blob.rename(blob.with_name(f"{blob.name}.incomplete")).open("r+b") as partial:
+        partial.truncate(100_000)
+    server.asked.clear()
+    fetcher.run_here(f"model={scheme}://models/team/tiny")
+    assert (fetcher.links / "model" / "model.safetensors").read_bytes() == large
+    (read,) = (asked for asked in server.asked if asked.method == "GET" and asked.key)
+    assert (read.headers["Range"] or read.headers["x-ms-range"]) == f"bytes=100000-{len(large) - 1}"
+    assert read.headers["If-Match"].strip('"') == tag_of(large).strip('"')
+
+
+@pytest.mark.parametrize("scheme", KINDS)
+def test_an_object_that_changes_meanwhile_is_noticed(server: BucketServer, scheme: str) -> None:
+    found = bucket(server.environment(scheme), f"{scheme}://models/team/tiny")
+    listing = found.listing()
+    file = next(file for file in listing.files if file.path == "config.json")
+    server.put("models", "team/tiny/config.json", MODEL["config.json"].swapcase())
+
+    def read() -> object:
+        with found.read(listing, file, 0, file.size):
+            raise AssertionError("it was read")
+
+    reason, message, _ = failure(read)
+    assert (reason, "changed while it was fetched" in message) == (R.MODEL_DOWNLOAD_FAILED, True)
+
+    def ignores_conditions(asked: Asked) -> Answer | None:
+        del asked.headers["If-Match"]
+        return None
+
+    server.first = ignores_conditions
+    assert failure(read)[:2] == (reason, message), "a server that does not know If-Match"
+
+
+def test_a_server_without_ranges_sends_everything_from_the_start(server: BucketServer) -> None:
+    server.knows_ranges = False
+    found = bucket(server.as_s3)
+    listing = found.listing()
+    file = next(file for file in listing.files if file.path == "config.json")
+    with found.read(listing, file, 5, file.size) as (start, chunks):
+        assert (start, b"".join(chunks)) == (0, MODEL["config.json"])
+
+
+def test_a_connection_that_ends_early_is_worth_another_try(server: BucketServer) -> None:
+    found = bucket(server.as_s3)
+    listing = found.listing()
+    file = listing.files[0]
+    server.first = lambda asked: Answer(200, b"x" * file.size, {"ETag": file.version}, cut=5) if asked.key else None
+    with found.read(listing, file, 0, file.size) as (_, chunks), pytest.raises(Unreachable, match="ended early"):
+        list(chunks)
+    server.first = lambda _: Answer(200, b"<ListBucketResult>", cut=5)
+    for environment in (server.as_s3, server.as_s3 | AWS_KEYS):
+        with pytest.raises(Unreachable, match=r"s3://models/team/tiny|/models"):
+            bucket(environment).listing()
+
+
+REFUSALS = [
+    pytest.param("s3", AWS_KEYS, 403, "InvalidAccessKeyId", R.MODEL_TOKEN_REFUSED, "spec.model.s3.cred", id="key"),
+    pytest.param("s3", AWS_KEYS, 403, "SignatureDoesNotMatch", R.MODEL_TOKEN_REFUSED, "spec.model.s3", id="secret"),
+    pytest.param("s3", AWS_KEYS, 400, "ExpiredToken", R.MODEL_TOKEN_REFUSED, "spec.model.s3.cred", id="expired"),
+    pytest.param("s3", AWS_KEYS, 403, "RequestTimeTooSkewed", R.MODEL_TOKEN_REFUSED, "clock", id="clock"),
+    pytest.param("s3", AWS_KEYS, 403, "AccessDenied", R.MODEL_ACCESS_DENIED, "s3:ListBucket", id="denied"),
+    pytest.param("s3", {}, 403, "AccessDenied", R.MODEL_ACCESS_DENIED, "credentialsSecretRef", id="private"),
+    pytest.param("s3", {}, 404, "NoSuchBucket", R.MODEL_NOT_FOUND, "spec.model.s3.endpoint", id="bucket"),
+    pytest.param("gs", {}, 401, "AuthenticationRequired", R.MODEL_ACCESS_DENIED, "spec.model.gcs", id="gs private"),
+    pytest.param("gs", {"GOOGLE_BEARER_TOKEN": "ya29.x"}, 401, "AuthenticationRequired", R.MODEL_TOKEN_REFUSED,
+                 "spec.model.gcs.cred", id="gs token"),
+    pytest.param("gs", {"GOOGLE_BEARER_TOKEN": "ya29.x"}, 403, "AccessDenied", R.MODEL_ACCESS_DENIED,
+                 "storage.objects.list", id="gs denied"),
+    pytest.param("gs", {}, 404, "NoSuchBucket", R.MODEL_NOT_FOUND, "spec.model.gcs.endpoint", id="gs bucket"),
+    pytest.param("az", AZURE_KEY, 403, "AuthenticationFailed", R.MODEL_TOKEN_REFUSED, "spec.model.azure", id="az key"),
+    pytest.param("az", SAS, 403, "AuthenticationFailed", R.MODEL_TOKEN_REFUSED, "spec.model.azure", id="az SAS"),
+    pytest.param("az", SAS, 403, "AuthorizationPermissionMismatch", R.MODEL_ACCESS_DENIED, "Blob Data Reader",
+                 id="az denied"),
+    pytest.param("az", {}, 409, "PublicAccessNotPermitted", R.MODEL_ACCESS_DENIED, "spec.model.azure", id="az none"),
+    pytest.param("az", AZURE_KEY, 404, "ContainerNotFound", R.MODEL_NOT_FOUND, "spec.model.azure.endpoint",
+                 id="az container"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "credentials", "status", "code", "reason", "remedy"), REFUSALS)
+def test_refusals_are_told_apart(
+    server: BucketServer, scheme: str, credentials: dict[str, str], status: int, code: str, reason: R, remedy: str
+) -> None:
+    server.first = lambda _: refusal(status, code, "The words of the server.\nRequestId:1-2-3\nTime:2026-01-01")
+    found = bucket(server.environment(scheme) | credentials, f"{scheme}://models/team/tiny")
+    told = failure(found.listing)
+    assert told[0] is reason, told
+    assert remedy in told[2]
+    assert "RequestId" not in told[1], "each message would be another one"
+    for secret in credentials.values():
+        assert secret not in str(told)
+
+
+@pytest.mark.parametrize("scheme", KINDS)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_passes_is_asked_again_by_the_caller_and_once_by_obstore(
+    server: BucketServer, scheme: str, status: int
+) -> None:
+    server.first = lambda _: refusal(status, "SlowDown", "Please reduce your request rate.")
+    with pytest.raises(Refused, match="reduce your request rate") as caught:
+        bucket(server.environment(scheme), f"{scheme}://models/team/tiny").listing()
+    assert caught.value.passes
+    assert len(server.asked) == 1
+
+
+def test_nothing_below_a_prefix(server: BucketServer) -> None:
+    for scheme in KINDS:
+        told = failure(bucket(server.environment(scheme), f"{scheme}://models/team/tin").listing)
+        assert told[0] is R.MODEL_NOT_FOUND
+        assert "spec.model.uri" in told[2]
+
+
+def test_something_that_is_no_bucket(server: BucketServer) -> None:
+    for body in (b"<html>Welcome</html>", b"Welcome", b"<ListBucketResult><Contents>", b"\xff\xfe"):
+        server.first = lambda _, body=body: Answer(200, body)  # type: ignore[misc]
+        for scheme, section in (("s3", "s3"), ("gs", "gcs"), ("az", "azure")):
+            told = failure(bucket(server.environment(scheme), f"{scheme}://models/a").listing)
+            assert told[0] is R.MODEL_NOT_FOUND, told
+            assert f"spec.model.{section}.endpoint" in told[2]
+
+
+def test_a_container_of_no_account() -> None:
+    told = failure(lambda: Bucket.of("az://models/a", "spec.model.uri", {}, lambda _: None))
+    assert told[0] is R.MODEL_NOT_FOUND
+    assert "spec.model.azure.account" in told[2]
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9/models: Connection refused"):
+        bucket({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}).listing()
+
+
+class TestWhoAsks:
+    """Credentials are found in the order of the clouds' own programs; where there are none, nobody's will do."""
+
+    def test_nobody(self, server: BucketServer) -> None:
+        for scheme in KINDS:
+            bucket(server.environment(scheme), f"{scheme}://models/team/tiny").listing()
+        assert not [asked for asked in server.asked if asked.headers["Authorization"]]
+
+    def test_keys_of_aws_with_the_line_break_of_a_file(self, server: BucketServer) -> None:
+        bucket(server.as_s3 | {name: f"{value}\n" for name, value in AWS_KEYS.items()}).listing()
+        assert "Credential=AKIATHEKEY/" in server.asked[0].headers["Authorization"]
+
+    def test_a_service_account_whose_key_is_no_file(self, server: BucketServer, google_key: str) -> None:
+        bucket(server.as_gcs | {"GOOGLE_SERVICE_ACCOUNT_KEY": google_key}, "gs://models/team/tiny").listing()
+        assert server.asked[0].headers["Authorization"].startswith("Bearer ey")
+
+    def test_a_service_account_in_a_file(self, server: BucketServer, google_key: str, tmp_path: Path) -> None:
+        (tmp_path / "key.json").write_text(google_key)
+        named = {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")}
+        bucket(server.as_gcs | named, "gs://models/team/tiny").listing()
+        assert server.asked[0].headers["Authorization"].startswith("Bearer ey")
+
+    def test_a_key_and_a_signature_of_azure(self, server: BucketServer) -> None:
+        bucket(server.as_azure | AZURE_KEY, "az://models/team/tiny").listing()
+        assert server.asked[0].headers["Authorization"].startswith("SharedKey weights:")
+        bucket(server.as_azure | SAS, "az://models/team/tiny").listing()
+        assert server.asked[1].query["sig"] == ["c2lnbmF0dXJl/of+azure="]
+
+    @pytest.mark.parametrize(
+        ("scheme", "credentials"),
+        [
+            ("gs", {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"client_email": "a"}'}),
+            ("gs", {"GOOGLE_SERVICE_ACCOUNT_KEY": "the-private-key"}),
+            ("gs", {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/key.json"}),
+            ("az", {"AZURE_STORAGE_ACCOUNT_KEY": "not base64!"}),
+            ("s3", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/r",
+                    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/such/token"}),
+        ],
+    )  # fmt: skip
+    def test_malformed_ones(self, server: BucketServer, scheme: str, credentials: dict[str, str]) -> None:
+        told = failure(bucket(server.environment(scheme) | credentials, f"{scheme}://models/team/tiny").listing)
+        assert told[0] is R.MODEL_TOKEN_REFUSED, told
+        assert "the-private-key" not in str(told)
+
+    def test_a_machine_without_a_role_asks_without_credentials(
+        self, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its metadata service is asked once, and nobody waits for it for long."""
+        found = bucket(server.as_s3)
+        found.access.identity = type(found.access.identity).MACHINE
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+        assert len(found.listing().files) == len(MODEL)
+        assert not server.asked[0].headers["Authorization"]
+
+
+def test_the_region_that_aws_names_is_asked_instead(server: BucketServer) -> None:
+    """A redirect without an address, as AWS sends it; or a refused signature with the region."""
+
+    def moved(asked: Asked) -> Answer | None:
+        if "/eu-central-1/s3" in (asked.headers["Authorization"] or ""):
+            return None
+        return refusal(301, "PermanentRedirect", "Elsewhere.", x_amz_bucket_region="eu-central-1")
+
+    server.first = moved
+    found = bucket(server.as_s3 | AWS_KEYS)
+    assert len(found.listing().files) == len(MODEL)
+    assert found.access.region == "eu-central-1"
+    assert [asked.method for asked in server.asked] == ["GET", "HEAD", "GET"]
+    server.first = lambda _: refusal(301, "PermanentRedirect", "Elsewhere.", x_amz_bucket_region="nowhere-1")
+    with pytest.raises((FetchFailed, Unreachable, Refused)):
+        bucket(server.as_s3 | AWS_KEYS).listing()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "credentials", "headers", "verified"),
+    [
+        pytest.param("s3", AWS_KEYS, {}, True, id="S3"),
+        pytest.param("s3", {}, {}, True, id="S3, public"),
+        pytest.param("s3", AWS_KEYS, {"x-amz-server-side-encryption": "AES256"}, True, id="S3's own encryption"),
+        pytest.param("s3", AWS_KEYS, {"x-amz-server-side-encryption": "aws:kms"}, False, id="S3, KMS"),
+        pytest.param("s3", AWS_KEYS, {"x-amz-server-side-encryption-customer-algorithm": "AES256"}, False, id="SSE-C"),
+        pytest.param("gs", {}, {"x-goog-hash": "crc32c=n03x6A==,md5=CY9rzUYh03PK3k6DJie09g=="}, True, id="Google"),
+        pytest.param("gs", {}, {"x-goog-hash": "crc32c=n03x6A=="}, False, id="Google, composed"),
+        pytest.param("gs", {}, {"x-goog-hash": "md5=nonsense"}, False, id="Google, nonsense"),
+        pytest.param("az", AZURE_KEY, {}, True, id="Azure"),
+        pytest.param("az", SAS, {}, False, id="Azure with a SAS"),
+    ],
+)  # fmt: skip
+def test_what_is_published_as_the_hash(
+    server: BucketServer, scheme: str, credentials: dict[str, str], headers: dict[str, str], verified: bool
+) -> None:
+    server.objects["models"] = {"a/config.json": b"test"}
+    server.headers = headers
+    found = bucket(server.environment(scheme) | credentials, f"{scheme}://models/a")
+    (file,) = found.listing().files
+    assert found.digest(file) == (Digest("md5", "098f6bcd4621d373cade4e832627b4f6") if verified else None)
+
+
+def test_a_key_of_google_signs_without_anybodys_help(server: BucketServer, google_key: str) -> None:
+    server.objects["models"] = {"a/config.json": b"test"}
+    server.headers = {"x-goog-hash": "md5=CY9rzUYh03PK3k6DJie09g=="}
+    found = bucket(server.as_gcs | {"GOOGLE_SERVICE_ACCOUNT_KEY": google_key}, "gs://models/a")
+    (file,) = found.listing().files
+    assert found.digest(file) == Digest("md5", "098f6bcd4621d373cade4e832627b4f6")
+    assert "X-Goog-Signature" in server.asked[-1].query
+
+
+def test_an_authority_that_is_named_is_trusted_and_no_other(tmp_path: Path) -> None:
+    """In processes of their own: certificates are read once."""
+    paths = ClusterPaths(tmp_path / "clone")
+    pki.ensure(paths)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    files = {f"tiny/{name}": content for name, content in MODEL.items()}
+    with bucket_server({"models": files}, tls=tls) as server:
+        trusted = Fetcher(tmp_path, server.as_s3 | AWS_KEYS | {"SSL_CERT_FILE": str(paths.pki / "ca.crt")})
+        ended = trusted.run("model=s3://models/tiny")
+        assert ended.code == 0, ended.words
+        server.asked.clear()
+        with pytest.raises(Unreachable, match=r"not trusted \(UnknownIssuer\)"):
+            bucket(server.as_s3 | AWS_KEYS, "s3://models/tiny").listing()
+        assert server.asked == []
+
+
+def test_proxies_are_used_as_the_variables_say(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    far = {"AWS_ENDPOINT_URL_S3": "http://s3.example"}
+    found = bucket(far)
+    listing = found.listing()
+    assert len(listing.files) == len(MODEL)
+    assert found.digest(listing.files[0]) is not None, "by the same way"
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    assert len(bucket(server.as_s3).listing().files) == len(MODEL), "NO_PROXY"
+
+
+def test_what_must_not_be_said_is_known(google_key: str) -> None:
+    redactor = Redactor({})
+    for uri, environment in (
+        ("s3://models/a", AWS_KEYS | {"AWS_SESSION_TOKEN": "the-session-token"}),
+        ("gs://models/a", {"GOOGLE_SERVICE_ACCOUNT_KEY": google_key}),
+        ("az://models/a", AZURE_KEY | {"AZURE_STORAGE_ACCOUNT_NAME": "weights"}),
+        ("az://models/a", SAS | {"AZURE_STORAGE_ACCOUNT_NAME": "weights"}),
+    ):
+        Bucket.of(uri, "spec.model.uri", environment, redactor.hide)
+    private = json.loads(google_key)["private_key"].splitlines()[3]
+    signature = "c2lnbmF0dXJl/of+azure="
+    secrets = ["the-secret-of-aws", "the-session-token", private, AZURE_KEY["AZURE_STORAGE_ACCOUNT_KEY"], signature]
+    assert redactor.clean(" ".join(secrets)) == " ".join(["***"] * len(secrets))

@@ -152,6 +152,8 @@ def bucket_server(
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Headers and body in one packet, or each answer waits for an acknowledgement.
+        wbufsize = 1 << 16
 
         def do_GET(self) -> None:
             asked = _asked(self.command, self.path, self.headers)

@@ -24,6 +24,11 @@ from tests.support.s3_sign import Credentials, signed
 
 MB = 1_000_000
 SHARD = model_files({"x": 12 * MB})["x"]
+RESPONSE = (
+    '<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+    "<AssumeRoleWithWebIdentityResult><Credentials>{}</Credentials></AssumeRoleWithWebIdentityResult>"
+    "</AssumeRoleWithWebIdentityResponse>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +173,7 @@ def role(tls: ssl.SSLContext | None = None) -> Iterator[str]:
                 body = json.dumps({**keys, "Token": ""})
             elif "WebIdentityToken=the-pods-own-token" in self.path and "RoleArn=arn%3Amodels" in self.path and tls:
                 fields = "".join(f"<{name}>{value}</{name}>" for name, value in {**keys, "SessionToken": ""}.items())
-                body = f'<R xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Credentials>{fields}</Credentials></R>'
+                body = RESPONSE.format(fields)
             else:
                 self.send_error(403)
                 return

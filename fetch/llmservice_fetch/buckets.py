@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -189,7 +189,7 @@ class Bucket:
         return bucket_errors.explained(answer, asked, listing=listing)
 
 
-def files_of(found: list[Mapping[str, Any]], prefix: str, uri: str) -> list[RemoteFile]:
+def files_of(found: Sequence[Mapping[str, Any]], prefix: str, uri: str) -> list[RemoteFile]:
     """What was listed, by path. FetchFailed for anything that is no file below the prefix.
 
     An empty object that has others below it is what some programs call a folder.

@@ -13,6 +13,7 @@ from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Digest
 from llmservice_fetch.http import Refused, Unreachable
+from llmservice_fetch.inspection import inspect
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.redact import Redactor
 
@@ -76,6 +77,16 @@ def test_a_folder_of_a_bucket_comes_whole_and_goes_on_where_it_was(
     (read,) = (asked for asked in server.asked if asked.method == "GET" and asked.key)
     assert (read.headers["Range"] or read.headers["x-ms-range"]) == f"bytes=100000-{len(large) - 1}"
     assert read.headers["If-Match"].strip('"') == tag_of(large).strip('"')
+
+
+@pytest.mark.parametrize("scheme", KINDS)
+def test_a_model_is_inspected_where_it_lies(server: BucketServer, scheme: str) -> None:
+    found = inspect(f"{scheme}://models/team/tiny", server.environment(scheme))
+    assert found.failure is None
+    assert found.tensors is not None
+    weights = [asked for asked in server.asked if asked.key.endswith(".safetensors")]
+    assert weights
+    assert all(asked.headers["Range"] or asked.headers["x-ms-range"] for asked in weights), "never whole"
 
 
 @pytest.mark.parametrize("scheme", KINDS)

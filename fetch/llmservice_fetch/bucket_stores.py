@@ -16,6 +16,8 @@ from urllib.parse import parse_qsl, quote
 
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from llmservice_fetch import failed
+
 Store = S3Store | GCSStore | AzureStore
 SCHEMES = ("s3", "gs", "az")
 _TIMEOUT_SECONDS = 30.0
@@ -120,6 +122,9 @@ def _s3(bucket: str, given: Mapping[str, str]) -> Access:
     elif all(name in given for name in role[:2]):
         config |= {"aws_role_session_name": "llmservice"} | _chosen(given, role)
     elif pod[0] in given or task[0] in given:
+        if task[0] not in given and pod[1] not in given:
+            # obstore would ask the machine for its role instead.
+            raise failed.token_refused(f"{pod[0]} is used with {pod[1]} only, which is not set.", f"Set {pod[1]}.")
         config |= _chosen(given, (*pod, *task))
     elif endpoint or given.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         identity = Identity.NOBODY

@@ -265,19 +265,29 @@ class TestWhoAsks:
         assert not server.asked[0].headers["Authorization"]
 
 
-def test_the_region_that_aws_names_is_asked_instead(server: BucketServer) -> None:
-    """A redirect without an address, as AWS sends it; or a refused signature with the region."""
+MOVED = refusal(301, "PermanentRedirect", "Elsewhere.", x_amz_bucket_region="eu-central-1")
+MALFORMED = Answer(400, b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-central-1</Region></Error>")
 
-    def moved(asked: Asked) -> Answer | None:
-        if "/eu-central-1/s3" in (asked.headers["Authorization"] or ""):
-            return None
-        return refusal(301, "PermanentRedirect", "Elsewhere.", x_amz_bucket_region="eu-central-1")
+
+@pytest.mark.parametrize(
+    ("answer", "asked"),
+    [
+        pytest.param(MOVED, ["GET", "HEAD", "GET"], id="a redirect without an address"),
+        pytest.param(MALFORMED, ["GET", "GET"], id="a refused signature"),
+    ],
+)
+def test_the_region_that_aws_names_is_asked_instead(server: BucketServer, answer: Answer, asked: list[str]) -> None:
+    def moved(request: Asked) -> Answer | None:
+        return None if "/eu-central-1/s3" in (request.headers["Authorization"] or "") else answer
 
     server.first = moved
     found = bucket(server.as_s3 | AWS_KEYS)
     assert len(found.listing().files) == len(MODEL)
     assert found.access.region == "eu-central-1"
-    assert [asked.method for asked in server.asked] == ["GET", "HEAD", "GET"]
+    assert [request.method for request in server.asked] == asked
+
+
+def test_a_region_that_is_wrong_as_well_is_not_asked_for_ever(server: BucketServer) -> None:
     server.first = lambda _: refusal(301, "PermanentRedirect", "Elsewhere.", x_amz_bucket_region="nowhere-1")
     with pytest.raises((FetchFailed, Unreachable, Refused)):
         bucket(server.as_s3 | AWS_KEYS).listing()
@@ -344,6 +354,35 @@ def test_proxies_are_used_as_the_variables_say(server: BucketServer, monkeypatch
     assert found.digest(listing.files[0]) is not None, "by the same way"
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert len(bucket(server.as_s3).listing().files) == len(MODEL), "NO_PROXY"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "credentials"),
+    [("s3", AWS_KEYS), ("gs", {"GOOGLE_BEARER_TOKEN": "ya29.of-somebody"}), ("az", AZURE_KEY)],
+)
+def test_a_redirect_to_another_server_takes_no_proof_along(
+    server: BucketServer, scheme: str, credentials: dict[str, str]
+) -> None:
+    with bucket_server() as other:
+        server.first = lambda asked: Answer(307, headers={"Location": f"{other.url}/elsewhere"})
+        with pytest.raises((FetchFailed, Refused, Unreachable)):
+            bucket(server.environment(scheme) | credentials, f"{scheme}://models/a").listing()
+    assert server.asked[0].headers["Authorization"]
+    assert [asked.headers["Authorization"] for asked in other.asked] == [None]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"AWS_CONTAINER_AUTHORIZATION_TOKEN": "the-pods-token"}, {}],
+    ids=["a token that is no file", "no token"],
+)
+def test_a_pod_identity_that_obstore_would_pass_over(server: BucketServer, given: dict[str, str]) -> None:
+    """It would ask the machine for its role instead, silently."""
+    role = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/role"}
+    told = failure(lambda: bucket(server.as_s3 | role | given))
+    assert told[0] is R.MODEL_TOKEN_REFUSED
+    assert "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE" in told[1]
+    assert "the-pods-token" not in str(told)
 
 
 def test_what_must_not_be_said_is_known(google_key: str) -> None:

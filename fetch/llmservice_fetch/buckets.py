@@ -22,7 +22,8 @@ from llmservice_fetch.bucket_stores import SCHEMES, Access, Identity, Store, acc
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
 
 T = TypeVar("T")
-_CHUNK_BYTES = 1 << 20
+# Larger ones cost more: obstore gathers each from many small ones.
+_CHUNK_BYTES = 256 << 10
 _PAGE = 1000
 _MOST_FILES = 100_000
 _LARGEST_BYTES = 1 << 50

@@ -20,6 +20,7 @@ from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
 from localcluster.tinymodel.pairs import PAIRS
 from tests.e2e.conftest import make_namespace
+from tests.support.buckets import google_key
 from tests.support.cloud_stores import ACCOUNT, ACCOUNT_KEY, AzureStore, GoogleStore, azure_store, google_store
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.hub import Hub, Repo
@@ -153,7 +154,7 @@ def test_a_bucket_of_google_with_a_service_account(sources: Sources) -> None:
             sources,
             "google",
             store,
-            {"key.json": service_account_key()},
+            {"key.json": google_key()},
             uri="gs://models/team/tiny",
             gcs={"endpoint": store.url, "credentialsSecretRef": {"name": "google-keys", "key": "key.json"}},
         ) as server,
@@ -192,13 +193,6 @@ def serving_from(
     sources.cluster.apply(secret(f"{name}-keys", keys), NAMESPACE)
     with serving(sources.cluster, NAMESPACE, name, model=model) as server:
         yield server
-
-
-def service_account_key() -> str:
-    """As Google gives it out."""
-    made = subprocess.run(["openssl", "genrsa", "2048"], capture_output=True, text=True, check=True).stdout
-    named = {"type": "service_account", "client_email": "reader@models.example", "private_key_id": "1"}
-    return json.dumps(named | {"private_key": made})
 
 
 def cluster_secret(cluster: Cluster, name: str, key: str) -> str:

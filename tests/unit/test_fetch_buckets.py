@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import ssl
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,15 @@ from llmservice_fetch.files import Digest
 from llmservice_fetch.http import Refused, Unreachable
 from llmservice_fetch.inspection import inspect
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.redact import Redactor
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths
 from tests.support.bucket_server import Answer, Asked, BucketServer, bucket_server, refusal, tag_of
+from tests.support.buckets import AWS_KEYS, AZURE_KEY, SAS, bucket, failure
 from tests.support.fetching import Fetcher, model_files
 
 MODEL = model_files()
 KINDS = ("s3", "gs", "az")
-AWS_KEYS = {"AWS_ACCESS_KEY_ID": "AKIATHEKEY", "AWS_SECRET_ACCESS_KEY": "the-secret-of-aws"}
-AZURE_KEY = {"AZURE_STORAGE_ACCOUNT_KEY": "dGhlLWtleS1vZi1henVyZQ=="}
-SAS = {"AZURE_STORAGE_SAS_TOKEN": "?sv=2024-01-01&sr=c&sp=rl&sig=c2lnbmF0dXJl%2Fof%2Bazure%3D"}
 
 
 @pytest.fixture
@@ -36,28 +31,6 @@ def server() -> Iterator[BucketServer]:
             running.put("models", f"team/tiny/{name}", content)
         running.put("models", "team/tiny2/config.json", b"{}")
         yield running
-
-
-@pytest.fixture(scope="session")
-def google_key() -> str:
-    """A service account's key, as Google gives it out."""
-    made = subprocess.run(["openssl", "genrsa", "2048"], capture_output=True, text=True, check=True).stdout
-    return json.dumps(
-        {"client_email": "reader@models.example", "private_key": made, "private_key_id": "1", "type": "service_account"}
-    )
-
-
-def bucket(environment: dict[str, str], uri: str = "s3://models/team/tiny") -> Bucket:
-    found = Bucket.of(uri, "spec.model.uri", environment, lambda _: None)
-    assert found is not None
-    return found
-
-
-def failure(ask: Callable[[], object]) -> tuple[R, str, str]:
-    with pytest.raises(FetchFailed) as caught:
-        ask()
-    told = caught.value.failure
-    return told.reason, told.message, told.remedy
 
 
 @pytest.mark.parametrize("scheme", KINDS)
@@ -210,61 +183,6 @@ def test_a_server_that_is_not_there() -> None:
         bucket({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}).listing()
 
 
-class TestWhoAsks:
-    """Credentials are found in the order of the clouds' own programs; where there are none, nobody's will do."""
-
-    def test_nobody(self, server: BucketServer) -> None:
-        for scheme in KINDS:
-            bucket(server.environment(scheme), f"{scheme}://models/team/tiny").listing()
-        assert not [asked for asked in server.asked if asked.headers["Authorization"]]
-
-    def test_keys_of_aws_with_the_line_break_of_a_file(self, server: BucketServer) -> None:
-        bucket(server.as_s3 | {name: f"{value}\n" for name, value in AWS_KEYS.items()}).listing()
-        assert "Credential=AKIATHEKEY/" in server.asked[0].headers["Authorization"]
-
-    def test_a_service_account_whose_key_is_no_file(self, server: BucketServer, google_key: str) -> None:
-        bucket(server.as_gcs | {"GOOGLE_SERVICE_ACCOUNT_KEY": google_key}, "gs://models/team/tiny").listing()
-        assert server.asked[0].headers["Authorization"].startswith("Bearer ey")
-
-    def test_a_service_account_in_a_file(self, server: BucketServer, google_key: str, tmp_path: Path) -> None:
-        (tmp_path / "key.json").write_text(google_key)
-        named = {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")}
-        bucket(server.as_gcs | named, "gs://models/team/tiny").listing()
-        assert server.asked[0].headers["Authorization"].startswith("Bearer ey")
-
-    def test_a_key_and_a_signature_of_azure(self, server: BucketServer) -> None:
-        bucket(server.as_azure | AZURE_KEY, "az://models/team/tiny").listing()
-        assert server.asked[0].headers["Authorization"].startswith("SharedKey weights:")
-        bucket(server.as_azure | SAS, "az://models/team/tiny").listing()
-        assert server.asked[1].query["sig"] == ["c2lnbmF0dXJl/of+azure="]
-
-    @pytest.mark.parametrize(
-        ("scheme", "credentials"),
-        [
-            ("gs", {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"client_email": "a"}'}),
-            ("gs", {"GOOGLE_SERVICE_ACCOUNT_KEY": "the-private-key"}),
-            ("gs", {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/key.json"}),
-            ("az", {"AZURE_STORAGE_ACCOUNT_KEY": "not base64!"}),
-            ("s3", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/r",
-                    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/such/token"}),
-        ],
-    )  # fmt: skip
-    def test_malformed_ones(self, server: BucketServer, scheme: str, credentials: dict[str, str]) -> None:
-        told = failure(bucket(server.environment(scheme) | credentials, f"{scheme}://models/team/tiny").listing)
-        assert told[0] is R.MODEL_TOKEN_REFUSED, told
-        assert "the-private-key" not in str(told)
-
-    def test_a_machine_without_a_role_asks_without_credentials(
-        self, server: BucketServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Its metadata service is asked once, and nobody waits for it for long."""
-        found = bucket(server.as_s3)
-        found.access.identity = type(found.access.identity).MACHINE
-        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
-        assert len(found.listing().files) == len(MODEL)
-        assert not server.asked[0].headers["Authorization"]
-
-
 MOVED = refusal(301, "PermanentRedirect", "Elsewhere.", x_amz_bucket_region="eu-central-1")
 MALFORMED = Answer(400, b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-central-1</Region></Error>")
 
@@ -318,15 +236,6 @@ def test_what_is_published_as_the_hash(
     assert found.digest(file) == (Digest("md5", "098f6bcd4621d373cade4e832627b4f6") if verified else None)
 
 
-def test_a_key_of_google_signs_without_anybodys_help(server: BucketServer, google_key: str) -> None:
-    server.objects["models"] = {"a/config.json": b"test"}
-    server.headers = {"x-goog-hash": "md5=CY9rzUYh03PK3k6DJie09g=="}
-    found = bucket(server.as_gcs | {"GOOGLE_SERVICE_ACCOUNT_KEY": google_key}, "gs://models/a")
-    (file,) = found.listing().files
-    assert found.digest(file) == Digest("md5", "098f6bcd4621d373cade4e832627b4f6")
-    assert "X-Goog-Signature" in server.asked[-1].query
-
-
 def test_an_authority_that_is_named_is_trusted_and_no_other(tmp_path: Path) -> None:
     """In processes of their own: certificates are read once."""
     paths = ClusterPaths(tmp_path / "clone")
@@ -354,47 +263,3 @@ def test_proxies_are_used_as_the_variables_say(server: BucketServer, monkeypatch
     assert found.digest(listing.files[0]) is not None, "by the same way"
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert len(bucket(server.as_s3).listing().files) == len(MODEL), "NO_PROXY"
-
-
-@pytest.mark.parametrize(
-    ("scheme", "credentials"),
-    [("s3", AWS_KEYS), ("gs", {"GOOGLE_BEARER_TOKEN": "ya29.of-somebody"}), ("az", AZURE_KEY)],
-)
-def test_a_redirect_to_another_server_takes_no_proof_along(
-    server: BucketServer, scheme: str, credentials: dict[str, str]
-) -> None:
-    with bucket_server() as other:
-        server.first = lambda asked: Answer(307, headers={"Location": f"{other.url}/elsewhere"})
-        with pytest.raises((FetchFailed, Refused, Unreachable)):
-            bucket(server.environment(scheme) | credentials, f"{scheme}://models/a").listing()
-    assert server.asked[0].headers["Authorization"]
-    assert [asked.headers["Authorization"] for asked in other.asked] == [None]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"AWS_CONTAINER_AUTHORIZATION_TOKEN": "the-pods-token"}, {}],
-    ids=["a token that is no file", "no token"],
-)
-def test_a_pod_identity_that_obstore_would_pass_over(server: BucketServer, given: dict[str, str]) -> None:
-    """It would ask the machine for its role instead, silently."""
-    role = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/role"}
-    told = failure(lambda: bucket(server.as_s3 | role | given))
-    assert told[0] is R.MODEL_TOKEN_REFUSED
-    assert "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE" in told[1]
-    assert "the-pods-token" not in str(told)
-
-
-def test_what_must_not_be_said_is_known(google_key: str) -> None:
-    redactor = Redactor({})
-    for uri, environment in (
-        ("s3://models/a", AWS_KEYS | {"AWS_SESSION_TOKEN": "the-session-token"}),
-        ("gs://models/a", {"GOOGLE_SERVICE_ACCOUNT_KEY": google_key}),
-        ("az://models/a", AZURE_KEY | {"AZURE_STORAGE_ACCOUNT_NAME": "weights"}),
-        ("az://models/a", SAS | {"AZURE_STORAGE_ACCOUNT_NAME": "weights"}),
-    ):
-        Bucket.of(uri, "spec.model.uri", environment, redactor.hide)
-    private = json.loads(google_key)["private_key"].splitlines()[3]
-    signature = "c2lnbmF0dXJl/of+azure="
-    secrets = ["the-secret-of-aws", "the-session-token", private, AZURE_KEY["AZURE_STORAGE_ACCOUNT_KEY"], signature]
-    assert redactor.clean(" ".join(secrets)) == " ".join(["***"] * len(secrets))

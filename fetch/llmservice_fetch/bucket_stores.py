@@ -50,6 +50,8 @@ class Access:
     """obstore's configuration, credentials included."""
     account: str = ""
     region: str = ""
+    answered: bool = False
+    """Whether the bucket's server has accepted a request."""
     moved: bool = False
     """Whether the region was corrected already."""
     signs: bool = False

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Larger ones cost more: obstore gathers each from many small ones.
 _CHUNK_BYTES = 256 << 10
 _PAGE = 1000
-_MOST_FILES = 100_000
+_MOST_FILES = 50_000
 _LARGEST_BYTES = 1 << 50
 _HEAD_SECONDS = 30.0
 _SIGNED_FOR = timedelta(minutes=5)
@@ -145,16 +145,20 @@ class Bucket:
         """The result of an action, repeated where the answer says who or where to ask instead."""
         while True:
             try:
-                return action(self.access.store(self.timeout))
+                result = action(self.access.store(self.timeout))
             except _ERRORS as error:
                 answer = bucket_errors.read(error)
                 if not self._goes_elsewhere(answer):
                     raise self._explained(error, answer, listing=listing) from None
+            else:
+                self.access.answered = True
+                return result
 
     def _goes_elsewhere(self, answer: bucket_errors.Answer) -> bool:
         """Each at most once: without credentials where the machine has none, and to the bucket's own region."""
         access = self.access
-        if access.identity is Identity.MACHINE and self._is_about_credentials(answer):
+        # A role that worked once is there: its failure now is a failure, and not a machine without a role.
+        if access.identity is Identity.MACHINE and not access.answered and self._is_about_credentials(answer):
             access.identity = Identity.NOBODY
             return True
         if access.scheme != "s3" or access.moved or not (answer.region or answer.bare_redirect):
@@ -203,9 +207,10 @@ def files_of(found: Sequence[Mapping[str, Any]], prefix: str, uri: str) -> list[
         if key == prefix and size == 0:
             continue
         path = key[len(start) :]
-        if not key.startswith(start) or not _is_usable(path) or not 0 <= size <= _LARGEST_BYTES:
-            raise failed.unusable(key, uri)
         tag = item["e_tag"] or ""
+        sound = tag.isascii() and tag.isprintable() and 0 <= size <= _LARGEST_BYTES
+        if not (sound and key.startswith(start) and _is_usable(path)):
+            raise failed.unusable(key, uri)
         files[path] = RemoteFile(path, size, _hash(path, tag or str(item["last_modified"]), str(size)), version=tag)
         folders.update(path[:at] for at, character in enumerate(path) if character == "/")
     if both := [path for path in folders & files.keys() if files[path].size]:

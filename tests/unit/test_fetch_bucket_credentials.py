@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llmservice_fetch.bucket_stores import Identity
 from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Digest
@@ -14,7 +15,7 @@ from llmservice_fetch.http import Refused, Unreachable
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.redact import Redactor
 
-from tests.support.bucket_server import Answer, BucketServer, bucket_server
+from tests.support.bucket_server import Answer, Asked, BucketServer, bucket_server
 from tests.support.buckets import AWS_KEYS, AZURE_KEY, SAS, bucket, failure
 from tests.support.buckets import google_key as made_key
 
@@ -80,15 +81,40 @@ def test_malformed_ones(server: BucketServer, scheme: str, credentials: dict[str
     assert "the-private-key" not in str(told)
 
 
+@pytest.mark.parametrize(("scheme", "service"), [("s3", "AWS_METADATA_ENDPOINT"), ("az", "AZURE_MSI_ENDPOINT")])
 def test_a_machine_without_a_role_asks_without_credentials(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch, scheme: str, service: str
 ) -> None:
-    """Its metadata service is asked once, and nobody waits for it for long."""
-    found = bucket(server.as_s3)
-    found.access.identity = type(found.access.identity).MACHINE
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    """Its metadata service is asked once."""
+    found = bucket(server.environment(scheme), f"{scheme}://models/team/tiny")
+    found.access.identity = Identity.MACHINE
+    monkeypatch.setenv(service, "http://127.0.0.1:9")
     assert len(found.listing().files) == len(FILES)
     assert not server.asked[0].headers["Authorization"]
+
+
+def test_a_role_of_the_machine_that_worked_is_not_given_up(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next token is worth another try, and not a request without one."""
+    told = {"access_token": "of-the-machine", "resource": "", "token_type": "Bearer"}
+    past = dict.fromkeys(("expires_on", "expires_in", "not_before"), "1")
+    served = [Answer(200, json.dumps(told | past).encode())]
+
+    def metadata(asked: Asked) -> Answer | None:
+        if asked.path != "/msi":
+            return None
+        return served.pop() if served else Answer(503, b"later")
+
+    server.first = metadata
+    monkeypatch.setenv("AZURE_MSI_ENDPOINT", f"{server.url}/msi")
+    found = bucket(server.as_azure, "az://models/team/tiny")
+    found.access.identity = Identity.MACHINE
+    found.listing()
+    assert server.asked[-1].headers["Authorization"] == "Bearer of-the-machine"
+    with pytest.raises(Refused, match="503"):
+        found.listing()
+    assert found.access.identity is Identity.MACHINE
 
 
 def test_a_key_of_google_signs_without_anybodys_help(server: BucketServer, google_key: str) -> None:

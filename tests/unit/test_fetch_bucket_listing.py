@@ -57,6 +57,8 @@ def check(listing: Listing) -> None:
         assert file.path.isprintable() or not any(ord(character) < 32 for character in file.path)
         assert 0 <= file.size <= 1 << 50
         assert len(file.blob) == 40
+        assert file.version.isascii()
+        assert file.version.isprintable()
     assert not [path for path in paths if any(other.startswith(f"{path}/") for other in paths)]
     assert Listing.from_json(listing.to_json()) == listing
 
@@ -159,5 +161,5 @@ def test_a_bucket_that_never_ends(server: BucketServer) -> None:
     server.first = lambda _: Answer(200, body)
     found = Bucket.of(f"s3://models/{PREFIX}", "spec.model.uri", server.as_s3, lambda _: None)
     assert found is not None
-    with pytest.raises(FetchFailed, match="holds more than 100000 objects"):
+    with pytest.raises(FetchFailed, match="holds more than 50000 objects"):
         found.listing()

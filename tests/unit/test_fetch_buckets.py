@@ -263,3 +263,14 @@ def test_proxies_are_used_as_the_variables_say(server: BucketServer, monkeypatch
     assert found.digest(listing.files[0]) is not None, "by the same way"
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert len(bucket(server.as_s3).listing().files) == len(MODEL), "NO_PROXY"
+
+
+def test_caches_of_earlier_versions_are_found() -> None:
+    """The folder and the revision are those that they always were."""
+    own = bucket({"AWS_ENDPOINT_URL_S3": "https://minio:9000/"})
+    assert own.folder == "s3/models--77657453d090"
+    assert bucket({}, "s3://my.models").folder == "s3/my.models--6e340b9cffb3"
+    with bucket_server({"models": {"a/config.json": b"{}", "a/x/y.bin": b"123", "a/": b"", "a/x/": b""}}) as server:
+        listing = bucket(server.as_s3, "s3://models/a").listing()
+    assert listing.revision == "324033680b55b04d9b63236e724c9aa9446505e2"
+    assert [file.blob[:8] for file in listing.files] == ["ee0e5228", "ced643bd"]

@@ -30,6 +30,8 @@ class Group(StrEnum):
     SIMULATION = "simulation"
     # For tests of s3:// only. Its dependencies are the cluster's own in other versions, so it has a go.mod of its own.
     OBJECT_STORE = "object-store"
+    # The same for gs://, in make test-full only.
+    GOOGLE_STORE = "google-store"
     # What deployment tools make of an LLMService, for tests: kstatus and Argo CD's Lua machine; Argo CD's own engine.
     HEALTH = "health"
     ARGOCD = "argocd"
@@ -101,6 +103,7 @@ PROGRAMS: tuple[Program, ...] = (
     _plugin("meta", "portmap"),
     Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", Group.SIMULATION),
     Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", Group.OBJECT_STORE),
+    Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", Group.GOOGLE_STORE),
     Program("health", "./cmd/health", Group.HEALTH),
     Program("argocd-health", "./cmd/argocd-health", Group.ARGOCD),
 )

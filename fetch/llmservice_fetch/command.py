@@ -20,11 +20,11 @@ from llmservice_runtime.engine import Flags, read_flags
 from llmservice_runtime.redact import Redacted, Redactor
 
 from llmservice_fetch import failed, meter
+from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
 from llmservice_fetch.http import Refused, Unreachable
 from llmservice_fetch.hub import Hub
 from llmservice_fetch.lock import exclusive
-from llmservice_fetch.s3 import Bucket
 from llmservice_fetch.selection import select
 from llmservice_fetch.store import Store, replace_link
 from llmservice_fetch.transfer import Download, Patience, patiently
@@ -160,9 +160,9 @@ class Fetching:
         field = failed.field_of(name, uri)
         if scheme == "hf" and rest and is_inside(rest):
             return Hub.of(rest, field, self._environment)
-        if scheme == "s3" and rest and is_inside(rest):
-            return Bucket.of(rest, field, self._environment, self._hide)
-        raise failed.not_found(field, f"{uri!r} is nothing to fetch.", "It must be hf:// or s3://.")
+        if bucket := Bucket.of(uri, field, self._environment, self._hide):
+            return bucket
+        raise failed.not_found(field, f"{uri!r} is nothing to fetch.", "It must be hf://, s3://, gs:// or az://.")
 
     @contextmanager
     def _lock(self, artifact: Artifact) -> Iterator[bool]:

@@ -12,10 +12,10 @@ from llmservice_runtime import model_files
 from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
 
 from llmservice_fetch import failed
+from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside
 from llmservice_fetch.http import Refused, Unreachable
 from llmservice_fetch.hub import Hub
-from llmservice_fetch.s3 import Bucket
 from llmservice_fetch.transfer import Patience, give_up_or_wait
 
 T = TypeVar("T")
@@ -131,15 +131,16 @@ class Folder:
 
 
 def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], None], budget: Budget) -> Source:
-    """What stands behind hf://, s3:// or a path. FetchFailed."""
+    """What stands behind hf://, s3://, gs://, az:// or a path. FetchFailed."""
     scheme, separator, rest = uri.partition("://")
     where = failed.field_of(MODEL_ARTIFACT, uri)
     if scheme == "hf" and rest and is_inside(rest):
         return Remote(replace(Hub.of(rest, where, environment), timeout=TIMEOUT_SECONDS), budget)
-    if scheme == "s3" and rest and is_inside(rest):
-        return Remote(replace(Bucket.of(rest, where, environment, hide), timeout=TIMEOUT_SECONDS), budget)
+    if bucket := Bucket.of(uri, where, environment, hide):
+        return Remote(replace(bucket, timeout=TIMEOUT_SECONDS), budget)
     if separator:
-        raise failed.not_found(where, f"{uri!r} cannot be inspected.", "It must be hf://, s3:// or a folder.")
+        remedy = "It must be hf://, s3://, gs://, az:// or a folder."
+        raise failed.not_found(where, f"{uri!r} cannot be inspected.", remedy)
     path = Path(uri)
     try:
         if not path.is_file():

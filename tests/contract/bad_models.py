@@ -14,12 +14,21 @@ def names() -> Iterator[Bad]:
     yield Bad("name-long-dash", {}, at, (f"use {'a' * 49}",), name="a" * 49 + "-" + "b" * 5)
 
 
+_AZURE = {"model.azure": {"account": "weights"}}
+
+
 def model() -> Iterator[Bad]:
     at = "spec.model.uri"
-    supported = "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH] or file:"
+    supported = "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, pvc://CLAIM"
     yield Bad("s3-bucket", {"model.uri": "s3://My_Bucket/x"}, at, ("must be s3://BUCKET/PREFIX",))
     yield Bad("s3-short", {"model.uri": "s3://ab"}, at, ("must be s3://BUCKET/PREFIX",))
     yield Bad("s3-key", {"model.uri": "s3://bucket/a?b"}, at, ("must be s3://BUCKET/PREFIX",))
+    yield Bad("gs-bucket", {"model.uri": "gs://My_Bucket/x"}, at, ("must be gs://BUCKET/PREFIX",))
+    yield Bad("gs-up", {"model.uri": "gs://bucket/a/../b"}, at, ("no '..'",))
+    yield Bad("gs-generation", {"model.uri": "gs://bucket/a#1"}, at, ("must be gs://BUCKET/PREFIX",))
+    yield Bad("az-container", {"model.uri": "az://my_models/x", **_AZURE}, at, ("must be az://CONTAINER/PREFIX",))
+    yield Bad("az-account", {"model.uri": "az://models@weights/x", **_AZURE}, at, ("must be az://CONTAINER/PREFIX",))
+    yield Bad("az-sas", {"model.uri": "az://models/x?sig=a", **_AZURE}, at, ("must be az://CONTAINER/PREFIX",))
     yield Bad("image-capital", {"model.uri": "image://a/B:1"}, at, ("must be image://REFERENCE",))
     yield Bad("image-empty", {"model.uri": "image://#a"}, at, ("must be image://REFERENCE",))
     yield Bad("image-two-paths", {"model.uri": "image://a/b:1#c#d"}, at, ("image://REFERENCE#PATH",))
@@ -47,6 +56,19 @@ def model() -> Iterator[Bad]:
         "spec.model.s3",
         ("only for models from S3", "remove it"),
     )
+    yield Bad(
+        "gcs-for-s3",
+        {"model.uri": "s3://models/a", "model.gcs": {"endpoint": "https://gcs.example"}},
+        "spec.model.gcs",
+        ("only for models from Google Cloud Storage", "remove it"),
+    )
+    yield Bad(
+        "azure-for-s3",
+        {"model.uri": "s3://models/a", "model.azure": {"account": "weights"}},
+        "spec.model.azure",
+        ("only for models from Azure", "remove it"),
+    )
+    yield Bad("az-of-no-account", {"model.uri": "az://models/a"}, "spec.model", ("set spec.model.azure.account",))
     yield Bad(
         "convert-by-auto",
         {"model.convert": "embed"},

@@ -41,6 +41,12 @@ def structural() -> Iterator[Bad]:
     yield Bad(
         "endpoint", {"model.uri": "s3://abc", "model.s3.endpoint": "s3.example"}, "spec.model.s3.endpoint", ("http",)
     )
+    yield Bad(
+        "azure-account",
+        {"model.uri": "az://abc", "model.azure.account": "My-Account"},
+        "spec.model.azure.account",
+        ("should match",),
+    )
     yield Bad("rank", {"lora.maxLoraRank": 24}, "spec.lora.maxLoraRank", ("Unsupported value",))
     yield Bad(
         "level", {"compilation.optimizationLevel": 4}, "spec.compilation.optimizationLevel", ("Unsupported value",)

@@ -44,6 +44,38 @@ GOOD: tuple[Good, ...] = (
             },
         },
     ),
+    Good("uri-gs", {"model.uri": "gs://team_models/qwen", "model.cache.size": "10Gi"}),
+    Good(
+        "gcs-all",
+        {
+            "model.uri": "gs://models/a",
+            "model.gcs": {
+                "endpoint": "http://gcs.storage.svc:4443",
+                "credentialsSecretRef": {"name": "google", "key": "reader.json"},
+            },
+        },
+    ),
+    Good(
+        "azure-all",
+        {
+            "model.uri": "az://models/a/b/",
+            "model.azure": {
+                "account": "weights",
+                "endpoint": "https://weights.blob.core.chinacloudapi.cn",
+                "credentialsSecretRef": {"name": "azure"},
+            },
+            "model.cache.size": "10Gi",
+        },
+    ),
+    Good(
+        "azure-by-variable",
+        {
+            "model.uri": "az://models/a",
+            "runtime.env": [{"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": "weights"}],
+        },
+    ),
+    Good("gcs-of-an-adapter", {"model.gcs.endpoint": "http://gcs", "adapters": [{"name": "a", "uri": "gs://abc"}]}),
+    Good("azure-of-the-draft", {"model.azure.account": "weights", **_draft("az://models/a")}),
     Good("s3-of-the-draft", {"model.s3": {"region": "a"}, **_draft("s3://models/a")}),
     Good("s3-of-an-adapter", {"model.s3": {"region": "a"}, "adapters": [{"name": "a", "uri": "s3://abc"}]}),
     Good("s3-of-adapters-to-come", {"model.uri": "pvc://a", "model.s3": {"region": "a"}, "lora": {}}),

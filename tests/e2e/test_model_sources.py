@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
 from localcluster.tinymodel.pairs import PAIRS
 from tests.e2e.conftest import make_namespace
+from tests.support.buckets import google_key
+from tests.support.cloud_stores import ACCOUNT, ACCOUNT_KEY, AzureStore, GoogleStore, azure_store, google_store
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
@@ -27,7 +30,7 @@ from tests.support.models import claim_folder
 from tests.support.object_store import ROOT, ObjectStore, object_store
 from tests.support.oci import import_folder
 from tests.support.services import llmservice, merge
-from tests.support.serving import serving
+from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.parallel
 
@@ -142,6 +145,61 @@ def test_a_bucket_with_credentials(sources: Sources) -> None:
         assert server.say(QUESTION) == ANSWER
         assert_said_nowhere(sources.cluster, ROOT.secret_key)
         assert_said_nowhere(sources.cluster, ROOT.access_key)
+
+
+@pytest.mark.full
+def test_a_bucket_of_google_with_a_service_account(sources: Sources) -> None:
+    """Its key is a variable of the process that fetches, and appears nowhere else."""
+    with (
+        google_store(BRIDGE) as store,
+        serving_from(
+            sources,
+            "google",
+            store,
+            {"key.json": google_key()},
+            uri="gs://models/team/tiny",
+            gcs={"endpoint": store.url, "credentialsSecretRef": {"name": "google-keys", "key": "key.json"}},
+        ) as server,
+    ):
+        assert server.say(QUESTION) == ANSWER
+        key = cluster_secret(sources.cluster, "google-keys", "key.json")
+        assert_said_nowhere(sources.cluster, json.loads(key)["private_key"].splitlines()[1])
+
+
+@pytest.mark.full
+def test_a_container_of_azure_with_a_key(sources: Sources, tmp_path: Path) -> None:
+    with (
+        azure_store(tmp_path, BRIDGE) as store,
+        serving_from(
+            sources,
+            "azure",
+            store,
+            {"AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY},
+            uri="az://models/team/tiny",
+            azure={"account": ACCOUNT, "endpoint": store.endpoint, "credentialsSecretRef": {"name": "azure-keys"}},
+        ) as server,
+    ):
+        assert server.say(QUESTION) == ANSWER
+        assert_said_nowhere(sources.cluster, ACCOUNT_KEY)
+
+
+@contextmanager
+def serving_from(
+    sources: Sources, name: str, store: GoogleStore | AzureStore, keys: Mapping[str, str], **model: Any
+) -> Iterator[Server]:
+    """A service of a bucket that holds the small model, with a Secret NAME-keys."""
+    store.make_bucket("models")
+    for path in sorted(cached_model(print).iterdir()):
+        if path.is_file():
+            store.put("models", f"team/tiny/{path.name}", path.read_bytes())
+    sources.cluster.apply(secret(f"{name}-keys", keys), NAMESPACE)
+    with serving(sources.cluster, NAMESPACE, name, model=model) as server:
+        yield server
+
+
+def cluster_secret(cluster: Cluster, name: str, key: str) -> str:
+    data = cluster.must_get("secrets", NAMESPACE, name)["data"]
+    return base64.b64decode(data[key]).decode()
 
 
 @pytest.mark.full

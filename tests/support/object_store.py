@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmservice_fetch.s3_sign import Credentials, escape, signed
-
 from localcluster.builds import Store, build
 from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
 from tests.support.cluster import eventually
 from tests.support.ports import free_port
+from tests.support.s3_sign import Credentials, escape, signed
 
 REGION = "us-east-1"
 ROOT = Credentials("AKIAROOTOFTHESTORE", "s3cr3t/of+the/store=for-tests")

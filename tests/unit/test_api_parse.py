@@ -76,6 +76,8 @@ def test_uris_that_cel_refuses_are_invalid(bad: Bad) -> None:
         ("hf://Qwen/Qwen2.5-7B-Instruct@refs/pr/1", HubSource("Qwen/Qwen2.5-7B-Instruct", "refs/pr/1")),
         ("s3://models", BucketSource("models")),
         ("s3://team.models/a/b-c/", BucketSource("team.models", "a/b-c")),
+        ("gs://team_models/a/b-c/", BucketSource("team_models", "a/b-c", "gs")),
+        ("az://models/a/b", BucketSource("models", "a/b", "az")),
         ("image://registry.example:5000/a/b:v1", ImageSource("registry.example:5000/a/b:v1")),
         ("image://a#m", ImageSource("a", "m")),
         (f"image://a/b@sha256:{'0' * 64}#/m/n/", ImageSource(f"a/b@sha256:{'0' * 64}", "m/n")),
@@ -89,7 +91,7 @@ def test_uris_that_cel_refuses_are_invalid(bad: Bad) -> None:
 )
 def test_good_uris(uri: str, source: Source) -> None:
     assert parse(uri) == source
-    assert is_fetched(source) is uri.startswith(("hf://", "s3://"))
+    assert is_fetched(source) is uri.startswith(("hf://", "s3://", "gs://", "az://"))
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,9 @@ def test_a_rule_for_a_place_that_is_not_there_is_an_error() -> None:
         attach(schema(), {"spec.nowhere": RULES["spec.batching"]})
 
 
-@pytest.mark.parametrize("uri", ["hf://a/b", "s3://abc", "pvc://a/b", "image://a:b", "file:///a"])
+@pytest.mark.parametrize(
+    "uri", ["hf://a/b", "s3://abc", "gs://abc", "az://abc", "pvc://a/b", "image://a:b", "file:///a"]
+)
 def test_the_pods_own_names_and_paths_are_refused_to_users(uri: str) -> None:
     raw = {
         "model": {"uri": uri, "chatTemplate": {"configMapKeyRef": {"name": "a", "key": "b"}}},

@@ -173,6 +173,29 @@ def test_a_bucket_is_reached_as_the_server_reaches_it() -> None:
     assert "HF_TOKEN" not in found
 
 
+@pytest.mark.parametrize(
+    ("uri", "names"),
+    [
+        ("s3://models/a", {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}),
+        ("gs://models/a", {"GOOGLE_SERVICE_ACCOUNT_KEY"}),
+        ("az://models/a", {"AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN",
+                           "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"}),
+    ],
+)  # fmt: skip
+def test_a_look_into_a_bucket_gets_the_credentials_of_its_kind_only(uri: str, names: set[str]) -> None:
+    """The others may be the draft model's or an adapter's."""
+    sections: Json = {
+        "s3": KEYS,
+        "gcs": {"credentialsSecretRef": {"name": "google", "key": "json"}},
+        "azure": {"account": "weights", "credentialsSecretRef": {"name": "azure"}},
+    }
+    users = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/keys/a"}, {"name": "AZURE_CLIENT_ID", "value": "b"}]
+    found = env(pod({"uri": uri} | sections))
+    assert {name for name in found if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))} == names
+    with_users = env(pod({"uri": uri} | sections, runtime={"env": users}))
+    assert {"GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_ID"} <= set(with_users)
+
+
 def test_the_users_own_ways_of_reaching_a_model_come_along_and_nothing_else() -> None:
     found = env(pod(HUB | TOKEN, NETWORK, runtime={"env": USERS_ENV}))
     assert found["HF_ENDPOINT"] == "https://mirror"
@@ -271,6 +294,10 @@ def test_what_calls_for_another_look() -> None:
     assert len(keys) == 1 + len(OTHER)
     at = BUCKET | {"s3": BUCKET["s3"] | {"endpoint": "https://other"}}
     assert inspection_key(llm(BUCKET).spec) != inspection_key(llm(at).spec)
+    weights: Json = {"uri": "az://models/a", "azure": {"account": "weights"}}
+    assert key_of(weights) != key_of(weights | {"azure": {"account": "others"}})
+    secret: Json = {"gcs": {"credentialsSecretRef": {"name": "a", "key": "b"}}}
+    assert key_of({"uri": "gs://models/a"}) != key_of({"uri": "gs://models/a"} | secret)
 
 
 def test_variables_for_transfers_change_nothing_about_a_claim() -> None:

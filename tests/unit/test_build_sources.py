@@ -185,6 +185,25 @@ def test_buckets_are_reached_by_variables_that_every_client_knows() -> None:
     assert not [name for name in env(render(model={"uri": "s3://bucket/a"})) if name.startswith("AWS_")]
 
 
+def test_buckets_of_google_are_reached_by_a_key_that_never_becomes_a_file() -> None:
+    gcs = {"endpoint": "https://gcs.example", "credentialsSecretRef": {"name": "keys", "key": "reader.json"}}
+    variables = env(render(model={"uri": "gs://bucket/a", "gcs": gcs}))
+    assert variables["GOOGLE_BASE_URL"] == "https://gcs.example"
+    assert variables["GOOGLE_SERVICE_ACCOUNT_KEY"] == {"secretKeyRef": {"name": "keys", "key": "reader.json"}}
+    assert not [name for name in env(render(model={"uri": "gs://bucket/a"})) if name.startswith("GOOGLE_")]
+
+
+def test_containers_of_azure_are_reached_with_whatever_the_secret_has() -> None:
+    azure = {"account": "weights", "endpoint": "https://az.example", "credentialsSecretRef": {"name": "keys"}}
+    variables = env(render(model={"uri": "az://bucket/a", "azure": azure}))
+    assert variables["AZURE_STORAGE_ACCOUNT_NAME"] == "weights"
+    assert variables["AZURE_STORAGE_ENDPOINT"] == "https://az.example"
+    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_CLIENT_ID"):
+        assert variables[name] == {"secretKeyRef": {"name": "keys", "key": name, "optional": True}}
+    plain = env(render(model={"uri": "az://bucket/a", "azure": {"account": "weights"}}))
+    assert [name for name in plain if name.startswith("AZURE_")] == ["AZURE_STORAGE_ACCOUNT_NAME"]
+
+
 def test_the_context_is_extended_by_the_supervisor_which_knows_the_model() -> None:
     for given, said in (
         ({"factor": 4}, "yarn:4"),

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.failed import FetchFailed
-from llmservice_fetch.s3 import Bucket, Place
-from llmservice_fetch.s3_credentials import Chain
-from llmservice_fetch.s3_sign import Credentials, signed
 from llmservice_runtime.contract import FailureReason as R
 
+from localcluster import pki
+from localcluster.paths import ClusterPaths
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.object_store import ROOT, ObjectStore, object_store
+from tests.support.s3_sign import Credentials, signed
 
 MB = 1_000_000
 SHARD = model_files({"x": 12 * MB})["x"]
+RESPONSE = (
+    '<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+    "<AssumeRoleWithWebIdentityResult><Credentials>{}</Credentials></AssumeRoleWithWebIdentityResult>"
+    "</AssumeRoleWithWebIdentityResponse>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -145,19 +153,6 @@ def test_a_server_that_is_not_there(fetcher: Fetcher) -> None:
     assert "3 times in a row" in caught.value.failure.message
 
 
-@pytest.mark.parametrize(
-    ("place", "address"),
-    [
-        pytest.param(Place("", "models", "eu-west-1"), "https://models.s3.eu-west-1.amazonaws.com/a%20b?x=1", id="AWS"),
-        pytest.param(Place("", "my.models", "us-east-1"), "https://s3.us-east-1.amazonaws.com/my.models/a%20b?x=1",
-                     id="dots, which no certificate covers"),
-        pytest.param(Place("http://minio:9000", "models", "x"), "http://minio:9000/models/a%20b?x=1", id="one's own"),
-    ],
-)  # fmt: skip
-def test_where_a_bucket_answers(place: Place, address: str) -> None:
-    assert place.address("a b", {"x": "1"}) == address
-
-
 def test_the_signature_is_the_one_of_the_documentation() -> None:
     """Amazon's own example: Signature Calculations for the Authorization Header, GET Object."""
     credentials = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
@@ -166,8 +161,8 @@ def test_the_signature_is_the_one_of_the_documentation() -> None:
     assert headers["authorization"].endswith("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543")
 
 
-@pytest.fixture
-def role() -> Iterator[str]:
+@contextmanager
+def role(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """What a pod's identity agent, or a token service, answers: the store's own keys, for an hour."""
     ends = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
     keys = {"AccessKeyId": ROOT.access_key, "SecretAccessKey": ROOT.secret_key, "Expiration": ends}
@@ -176,58 +171,64 @@ def role() -> Iterator[str]:
         def do_GET(self) -> None:
             if self.path.startswith("/role") and self.headers["Authorization"] == "the-pods-own-token":
                 body = json.dumps({**keys, "Token": ""})
-            elif "WebIdentityToken=the-pods-own-token" in self.path and "RoleArn=arn%3Amodels" in self.path:
+            elif "WebIdentityToken=the-pods-own-token" in self.path and "RoleArn=arn%3Amodels" in self.path and tls:
                 fields = "".join(f"<{name}>{value}</{name}>" for name, value in {**keys, "SessionToken": ""}.items())
-                body = f'<R xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Credentials>{fields}</Credentials></R>'
+                body = RESPONSE.format(fields)
             else:
                 self.send_error(403)
                 return
             self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body.encode())
+
+        do_POST = do_GET  # noqa: N815 - the standard library's name
 
         def log_message(self, *_: object) -> None:
             return
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
-@pytest.mark.parametrize("kind", ["pod identity", "web identity", "nobody's"])
-def test_a_role_stands_for_keys(store: ObjectStore, role: str, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["pod identity", "web identity", "nobody's", "token service over http"])
+def test_a_role_stands_for_keys(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     token = tmp_path / "token"
-    token.write_text("of somebody else" if kind == "nobody's" else "the-pods-own-token")
-    ways = {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{role}/role",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
-    }
-    if kind == "web identity":
-        ways = {"AWS_ROLE_ARN": "arn:models", "AWS_WEB_IDENTITY_TOKEN_FILE": str(token), "AWS_ENDPOINT_URL_STS": role}
-    ended = Fetcher(tmp_path, {"AWS_ENDPOINT_URL_S3": store.url, "AWS_REGION": "us-east-1", **ways}).run(
-        "model=s3://models/parts"
-    )
-    if kind == "nobody's":
+    token.write_text("of-somebody-else" if kind == "nobody's" else "the-pods-own-token")
+    paths = ClusterPaths(tmp_path / "clone")
+    pki.ensure(paths)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    with role(tls if kind == "web identity" else None) as url:
+        ways = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/role",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+        }
+        if kind in ("web identity", "token service over http"):
+            ways = {
+                "AWS_ROLE_ARN": "arn:models",
+                "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+                "AWS_ENDPOINT_URL_STS": url,
+            }
+        trust = {"SSL_CERT_FILE": str(paths.pki / "ca.crt")}
+        place = {"AWS_ENDPOINT_URL_S3": store.url, "AWS_REGION": "us-east-1"}
+        ended = Fetcher(tmp_path, {**place, **trust, **ways}).run("model=s3://models/parts")
+    if kind in ("pod identity", "web identity"):
+        assert ended.code == 0, ended.words
+    else:
         assert ended.failure is not None
         assert ended.failure.reason is R.MODEL_TOKEN_REFUSED
-    else:
-        assert ended.code == 0, ended.words
-    assert ROOT.secret_key not in ended.words
-
-
-def test_temporary_keys_are_replaced_before_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_first = Credentials("first-key", "secret-1", "token-1", expires=0)
-    given_second = Credentials("second-key", "secret-2", "token-2")
-    given = [given_first, given_second]
-    hidden: list[str] = []
-    chain = Chain({}, "us-east-1", hidden.append)
-    monkeypatch.setattr(Chain, "_find", lambda _: given.pop(0))
-    assert [chain.current() for _ in range(3)] == [given_first, given_second, given_second]
-    assert {"secret-1", "token-1", "secret-2"} <= set(hidden)
+    for secret in (ROOT.secret_key, token.read_text()):
+        assert secret not in ended.words
 
 
 def test_a_listing_is_a_revision(store: ObjectStore, fetcher: Fetcher) -> None:

@@ -309,7 +309,7 @@ def test_a_folder_that_may_not_be_read(folder: Path) -> None:
     assert found.failure.reason is R.WEIGHTS_UNREADABLE
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/model", "hf://", "hf://../x", "s3://", "oci://x"])
+@pytest.mark.parametrize("uri", ["gs://", "hf://", "hf://../x", "s3://", "az://../x", "oci://x"])
 def test_what_nobody_can_inspect(uri: str) -> None:
     found = inspect(uri, {})
     assert found.failure is not None

@@ -24,8 +24,9 @@ examples:
   llmservice plan --compare --config config.json --gpu L4 --gpu L40S
   llmservice plan --batch cases.jsonl > plans.jsonl
 
-Options beside -f stand for the manifest's values. A config.json (--config) needs no network; of hf:// and s3:// models
-config.json and the headers of the safetensors are read, never the weights (HF_TOKEN, HF_ENDPOINT and AWS_... as usual).
+Options beside -f stand for the manifest's values. A config.json (--config) needs no network; of hubs' and buckets'
+models config.json and the headers of the safetensors are read, never the weights (HF_TOKEN, HF_ENDPOINT, AWS_...,
+GOOGLE_... and AZURE_... as usual).
 -f does so for spec.model.uri too, unless the spec or --config says enough, or --offline is given.
 
 A line of a batch holds options under their names with underscores, config (config.json's content), gpu and an id.
@@ -54,7 +55,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     what = parser.add_argument_group("what to plan")
     what.add_argument("-f", "--file", metavar="FILE", help="manifest with LLMServices; - for stdin")
     what.add_argument("--config", metavar="PATH", help="the model's config.json, a folder with it, or - for stdin")
-    what.add_argument("--model", metavar="URI", help="hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX or a folder")
+    what.add_argument(
+        "--model", metavar="URI", help="hf://ORG/NAME[@REVISION], s3://, gs:// or az://BUCKET/PREFIX, or a folder"
+    )
     what.add_argument(
         "--gpu",
         action="append",

@@ -27,7 +27,7 @@ class Given:
     """A path, a folder or `-`."""
     notes: tuple[str, ...] = ()
     model: str | None = None
-    """hf://..., s3://... or a folder."""
+    """hf://..., s3://..., gs://..., az://... or a folder."""
 
 
 def given(options: argparse.Namespace) -> Given:

@@ -19,14 +19,15 @@ from llmservice_cli.errors import BadInput, Wrong
 from .reading import read
 from .values import Refused, shown
 
-REMOTE = ("hf://", "s3://")
+REMOTE = ("hf://", "s3://", "gs://", "az://")
 STDIN = "-"
 CONFIG_JSON = "config.json"
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
 _OTHERWISE = "Or give its config.json with --config."
 _NO_ACCESS = (
-    f"Set HF_TOKEN (hf://) or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) to what may read it. {_OTHERWISE}"
+    "Set HF_TOKEN (hf://), AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://), GOOGLE_APPLICATION_CREDENTIALS (gs://) "
+    f"or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (az://) to what may read it. {_OTHERWISE}"
 )
 _REMEDIES = {
     FailureReason.MODEL_DOWNLOAD_FAILED: f"Check the network, proxies and HF_ENDPOINT. {_OTHERWISE}",
@@ -82,7 +83,7 @@ def from_config(place: str) -> Model:
 
 
 def from_uri(uri: str) -> Model:
-    """--model: hf://, s3:// or a local folder; NotReached where it cannot be looked at."""
+    """--model: hf://, s3://, gs://, az:// or a local folder; NotReached where it cannot be looked at."""
     from llmservice_fetch.inspect_source import Budget
     from llmservice_fetch.inspection import inspect
 
@@ -90,7 +91,7 @@ def from_uri(uri: str) -> Model:
         path = Path(uri.removeprefix("file://"))
         if not path.exists():
             raise Refused(
-                f"{uri} is neither hf://ORG/NAME, s3://BUCKET/PREFIX nor a folder here.",
+                f"{uri} is neither hf://ORG/NAME, a bucket (s3://, gs://, az://) nor a folder here.",
                 "Give one of them, or the model's config.json with --config.",
             )
         return from_config(str(path))

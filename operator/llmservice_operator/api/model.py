@@ -5,24 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import SET, ApiModel, Many, knob, section
+from llmservice_operator.api.buckets import S3, Azure, Gcs
 from llmservice_operator.api.scalars import (
     ClaimName,
     ConfigMapKeyRef,
     ObjectName,
     Quantity,
     SecretKeyRef,
-    SecretRef,
     ServedName,
     Uri,
 )
 from llmservice_operator.api.uri import Source, parse
 
-HttpUrl = Annotated[
-    str,
-    StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[A-Za-z0-9]([A-Za-z0-9.:/_-]*[A-Za-z0-9/])?$"),
-]
 ModelWord = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-Region = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
@@ -223,25 +218,6 @@ class Architecture(ApiModel):
     )
 
 
-class S3(ApiModel):
-    """How s3:// buckets are reached."""
-
-    endpoint: HttpUrl | None = knob(
-        description="Address of the S3 API, for stores other than AWS. Default: AWS's own for the region.",
-        examples=["https://minio.storage.svc:9000"],
-    )
-    region: Region | None = knob(
-        description="Region of the bucket. Default: what the environment says, or us-east-1.",
-        examples=["eu-central-1"],
-    )
-    credentials_secret_ref: SecretRef | None = knob(
-        description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and, for temporary credentials, "
-        "AWS_SESSION_TOKEN. The kubelet hands them to the pod; the operator never reads them. Without it the pod's own "
-        "identity is used (a service account that the cloud knows), and then none, for public buckets.",
-        examples=[{"name": "bucket-keys"}],
-    )
-
-
 class ChatTemplate(ApiModel):
     """A chat template that replaces the model's own."""
 
@@ -300,10 +276,11 @@ class Model(ApiModel):
 
     uri: Uri = Field(
         description="Where the model comes from: hf://ORG/NAME[@REVISION] is fetched from the Hugging Face hub (or "
-        "what HF_ENDPOINT names), s3://BUCKET/PREFIX from a bucket (see s3), pvc://CLAIM/PATH is a folder in a "
-        "PersistentVolumeClaim of the same namespace, image://REFERENCE[#PATH] a folder in an OCI image, which is "
-        "mounted as a volume (from Kubernetes 1.35 on; before with the feature gate ImageVolume), and "
-        "file:///PATH a folder in the runtime image. The only field that must be given.",
+        "what HF_ENDPOINT names), s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and az://CONTAINER/PREFIX from a bucket "
+        "(see s3, gcs, azure), pvc://CLAIM/PATH is a folder in a PersistentVolumeClaim of the same namespace, "
+        "image://REFERENCE[#PATH] a folder in an OCI image, which is mounted as a volume (from Kubernetes 1.35 on; "
+        "before with the feature gate ImageVolume), and file:///PATH a folder in the runtime image. The only field "
+        "that must be given.",
         examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
     )
     served_names: Many[ServedName] | None = knob(
@@ -320,6 +297,8 @@ class Model(ApiModel):
         examples=[{"name": "hugging-face", "key": "token"}],
     )
     s3: S3 = section(S3, "How s3:// buckets are reached: those of the model, the draft model and the adapters.")
+    gcs: Gcs = section(Gcs, "How gs:// buckets are reached, as s3 for s3://.")
+    azure: Azure = section(Azure, "How az:// containers are reached, as s3 for s3://.")
     runner: Literal["auto", "generate", "pooling"] = knob(
         "auto",
         description="What the model is used for (--runner): generate text, or pooling: one vector, score or class for "
@@ -351,8 +330,8 @@ class Model(ApiModel):
     )
     cache: Cache = section(
         Cache,
-        "Keep a downloaded model in a volume, so that further pods do not fetch it again. Only with hf:// and s3://. "
-        "Without it every pod downloads the model into its own scratch space.",
+        "Keep a downloaded model in a volume, so that further pods do not fetch it again. Only with hf:// and "
+        "buckets. Without it every pod downloads the model into its own scratch space.",
     )
 
     @property

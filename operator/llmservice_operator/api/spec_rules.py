@@ -8,6 +8,9 @@ _ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerat
 _POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"
 
 
+_ACCOUNT_ENV = "AZURE_STORAGE_ACCOUNT_NAME"
+
+
 def _any_uri(scheme: str) -> str:
     """Whether anything comes from there; with `lora` an adapter may at any time."""
     matches = f"matches({cel_string(f'^{scheme}://')})"
@@ -37,7 +40,24 @@ SPEC = (
         ".model.s3",
     ),
     Rule(
-        f"!has(self.model.cache) || {_any_uri('(hf|s3)')}",
+        f"!has(self.model.gcs) || {_any_uri('gs')}",
+        "only for models from Google Cloud Storage: remove it, or set spec.model.uri to gs://BUCKET/PREFIX",
+        ".model.gcs",
+    ),
+    Rule(
+        f"!has(self.model.azure) || {_any_uri('az')}",
+        "only for models from Azure: remove it, or set spec.model.uri to az://CONTAINER/PREFIX",
+        ".model.azure",
+    ),
+    Rule(
+        "!self.model.uri.startsWith('az://') || (has(self.model.azure) && has(self.model.azure.account)) || "
+        "(has(self.runtime) && has(self.runtime.env) && "
+        f"self.runtime.env.exists(variable, variable.name == {cel_string(_ACCOUNT_ENV)}))",
+        "az://CONTAINER/PREFIX does not say whose container it is: set spec.model.azure.account",
+        ".model",
+    ),
+    Rule(
+        f"!has(self.model.cache) || {_any_uri('(hf|s3|gs|az)')}",
         "only for models that are fetched: remove it, or set spec.model.uri to hf://ORG/NAME or s3://BUCKET/PREFIX",
         ".model.cache",
     ),

@@ -13,11 +13,16 @@ from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.scalars import IMAGE
 
 FIELD = "spec.model.uri"
-FORMS = "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH] or file:///PATH"
+FORMS = (
+    "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, pvc://CLAIM/PATH, "
+    "image://REFERENCE[#PATH] or file:///PATH"
+)
 
 HF_REPO = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HF_REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
 BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+GCS_BUCKET = r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"
+AZURE_CONTAINER = r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]"
 CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 PATH = r"[^\s@:?#\\/]+(/[^\s@:?#\\/]+)*/?"
 
@@ -32,10 +37,12 @@ class HubSource:
 
 @dataclass(frozen=True, slots=True)
 class BucketSource:
-    """The objects of an S3 bucket whose keys begin with a prefix; an empty one is the whole bucket."""
+    """The objects of a bucket whose keys begin with a prefix; an empty one is the whole bucket."""
 
     bucket: str
     prefix: str = ""
+    scheme: str = "s3"
+    """s3, gs or az; what is a container at Azure is a bucket elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,16 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             rf"(?P<bucket>{BUCKET})(/(?P<path>{PATH})?)?",
             "s3://BUCKET/PREFIX: a bucket's name and what the keys of the files begin with",
             lambda part: BucketSource(part["bucket"], part["path"].rstrip("/")),
+        ),
+        "gs": Scheme(
+            rf"(?P<bucket>{GCS_BUCKET})(/(?P<path>{PATH})?)?",
+            "gs://BUCKET/PREFIX: a bucket's name and what the names of the files begin with",
+            lambda part: BucketSource(part["bucket"], part["path"].rstrip("/"), "gs"),
+        ),
+        "az": Scheme(
+            rf"(?P<bucket>{AZURE_CONTAINER})(/(?P<path>{PATH})?)?",
+            "az://CONTAINER/PREFIX: a container's name and what the names of the files begin with",
+            lambda part: BucketSource(part["bucket"], part["path"].rstrip("/"), "az"),
         ),
         "pvc": Scheme(
             rf"(?P<claim>{CLAIM})(/(?P<path>{PATH})?)?",

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmservice_runtime import contract
 
-from llmservice_operator.api.model import S3
+from llmservice_operator.api.model import Model
 from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -18,24 +18,32 @@ from llmservice_operator.build.sources import needs_models_volume
 EnvVar = dict[str, Any]
 
 CA_DIR = "/llmservice/ca"
+_AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_AWS_TOKEN = "AWS_SESSION_TOKEN"
+_AZURE_KEYS = (
+    "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
+)  # fmt: skip
 
 
 def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
     """Ours first, then the user's; a name that the user gives replaces ours where the API allows it."""
-    ours = _paths(llm) | _network(settings) | _buckets(llm.spec.model.s3) | _engine(llm, settings)
+    ours = _paths(llm) | _network(settings) | _buckets(llm.spec.model) | _engine(llm, settings)
     variables = [{"name": name, "value": value} for name, value in ours.items()]
     variables += _secrets(llm)
     given = {variable["name"] for variable in llm.spec.runtime.env}
     return [v for v in variables if v["name"] not in given] + [dict(v) for v in llm.spec.runtime.env]
 
 
-def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: bool) -> list[EnvVar]:
-    """What reaches a model at a hub or in a bucket, as the server's container has it; nothing where it is mounted."""
+def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: str | None) -> list[EnvVar]:
+    """What reaches a model at a hub or in a bucket of this scheme, as the server's container has it.
+
+    Nothing where it is mounted.
+    """
     if not (hub or bucket):
         return []
-    ours = _network(settings) | (_buckets(llm.spec.model.s3) if bucket else {})
+    ours = _network(settings) | (_buckets(llm.spec.model, bucket) if bucket else {})
     variables = [{"name": name, "value": value} for name, value in ours.items()]
-    variables += _hub_secrets(llm) if hub else _bucket_secrets(llm)
+    variables += _hub_secrets(llm) if hub else _bucket_secrets(llm, bucket)
     given = [dict(variable) for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
     names = {variable["name"] for variable in given}
     return [v for v in variables if v["name"] not in names] + given
@@ -43,7 +51,8 @@ def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: bo
 
 def is_for_transfers(name: str) -> bool:
     """Whether a variable that the user sets says how files are reached, or is read on the way."""
-    return name.startswith(("HF_", "HUGGING_FACE_", "AWS_", "SSL_CERT_")) or name.upper().endswith("_PROXY")
+    prefixes = ("HF_", "HUGGING_FACE_", "AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
+    return name.startswith(prefixes) or name.upper().endswith("_PROXY")
 
 
 def _paths(llm: LLMService) -> dict[str, str]:
@@ -108,14 +117,19 @@ def _no_proxy(settings: Settings) -> str | None:
     return ",".join(given + [host for host in ("localhost", "127.0.0.1") if host not in given])
 
 
-def _buckets(s3: S3) -> dict[str, str]:
-    """Under the names that every S3 client knows."""
-    variables = {}
-    if s3.endpoint is not None:
-        variables["AWS_ENDPOINT_URL_S3"] = s3.endpoint
-    if s3.region is not None:
-        variables |= {"AWS_REGION": s3.region, "AWS_DEFAULT_REGION": s3.region}
-    return variables
+def _buckets(model: Model, scheme: str | None = None) -> dict[str, str]:
+    """Under the names that clients know; of one scheme's buckets, or of all."""
+    found = {
+        "s3": {
+            "AWS_ENDPOINT_URL_S3": model.s3.endpoint,
+            "AWS_REGION": model.s3.region,
+            "AWS_DEFAULT_REGION": model.s3.region,
+        },
+        "gs": {"GOOGLE_BASE_URL": model.gcs.endpoint},
+        "az": {"AZURE_STORAGE_ACCOUNT_NAME": model.azure.account, "AZURE_STORAGE_ENDPOINT": model.azure.endpoint},
+    }
+    chosen = [variables for kind, variables in found.items() if scheme in (None, kind)]
+    return {name: value for variables in chosen for name, value in variables.items() if value is not None}
 
 
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
@@ -152,15 +166,24 @@ def _hub_secrets(llm: LLMService) -> list[EnvVar]:
     return [] if token is None else [_from_secret(contract.HF_TOKEN_ENV, token)]
 
 
-def _bucket_secrets(llm: LLMService) -> list[EnvVar]:
-    keys = llm.spec.model.s3.credentials_secret_ref
-    if keys is None:
-        return []
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    variables = [_from_secret(name, SecretKeyRef(name=keys.name, key=name)) for name in names]
-    # Only temporary credentials have one.
-    token = SecretKeyRef(name=keys.name, key="AWS_SESSION_TOKEN")
-    return [*variables, _from_secret(token.key, token, optional=True)]
+def _bucket_secrets(llm: LLMService, scheme: str | None = None) -> list[EnvVar]:
+    """Of one scheme's buckets, or of all. AWS' token is of temporary keys only, and of Azure's keys some will do."""
+    model = llm.spec.model
+    s3, gcs, azure = (
+        model.s3.credentials_secret_ref,
+        model.gcs.credentials_secret_ref,
+        model.azure.credentials_secret_ref,
+    )
+    variables: list[EnvVar] = []
+    if s3 is not None and scheme in (None, "s3"):
+        variables += [_from_secret(key, SecretKeyRef(name=s3.name, key=key)) for key in _AWS_KEYS]
+        variables.append(_from_secret(_AWS_TOKEN, SecretKeyRef(name=s3.name, key=_AWS_TOKEN), optional=True))
+    if gcs is not None and scheme in (None, "gs"):
+        variables.append(_from_secret("GOOGLE_SERVICE_ACCOUNT_KEY", gcs))
+    if azure is not None and scheme in (None, "az"):
+        references = [SecretKeyRef(name=azure.name, key=key) for key in _AZURE_KEYS]
+        variables += [_from_secret(reference.key, reference, optional=True) for reference in references]
+    return variables
 
 
 def _from_secret(name: str, reference: SecretKeyRef, *, optional: bool = False) -> EnvVar:

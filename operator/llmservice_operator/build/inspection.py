@@ -45,7 +45,8 @@ def is_wanted(llm: LLMService) -> bool:
 
 def inspection_key(spec: LLMServiceSpec) -> str:
     """A hash of what is looked at, and with which rights; nothing else in the spec calls for another look."""
-    model = spec.model.model_dump(mode="json", include={"uri", "token_secret_ref", "s3"}, exclude_defaults=True)
+    fields = {"uri", "token_secret_ref", "s3", "gcs", "azure"}
+    model = spec.model.model_dump(mode="json", include=fields, exclude_defaults=True)
     variables = [variable for variable in spec.runtime.env if is_for_transfers(variable["name"])]
     return digest([model, variables if is_fetched(spec.model.source) else []])
 
@@ -119,7 +120,8 @@ def _container(llm: LLMService, settings: Settings, mounted: list[Mounted], gues
 def _environment(llm: LLMService, settings: Settings) -> Iterator[EnvVar]:
     """What the server would reach its model with; nothing of what it does not need for that."""
     source = llm.spec.model.source
-    yield from for_inspection(llm, settings, hub=isinstance(source, HubSource), bucket=isinstance(source, BucketSource))
+    bucket = source.scheme if isinstance(source, BucketSource) else None
+    yield from for_inspection(llm, settings, hub=isinstance(source, HubSource), bucket=bucket)
 
 
 def _source(llm: LLMService) -> Iterator[Mounted]:

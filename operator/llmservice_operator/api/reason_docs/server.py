@@ -21,9 +21,9 @@ MODEL = Group(
             "Correct the branch, tag or commit behind the @, or leave it out for the default branch.",
         ),
         "ModelTokenRefused": ReasonDoc(
-            "The hub or the S3 server does not know the credentials that it was given.",
+            "The hub or the bucket's server does not accept the credentials that it was given.",
             "Put a valid token into the Secret that spec.model.tokenSecretRef names, or valid keys into the one of "
-            "spec.model.s3.credentialsSecretRef; the next start reads them.",
+            "credentialsSecretRef in spec.model.s3, gcs or azure; the next start reads them.",
         ),
         "ModelDownloadFailed": ReasonDoc(
             "The model could not be fetched: the hub was not reached, or the transfer broke off.",

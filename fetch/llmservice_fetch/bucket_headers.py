@@ -1,0 +1,69 @@
+"""What obstore does not pass on: headers of an answer. A bucket's region, and the published hash of an object."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from email.message import Message
+from typing import Any
+from urllib.parse import urlsplit
+
+from llmservice_fetch.files import Digest
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_REGION = re.compile(r"[a-z0-9-]{1,63}")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def head(url: str, timeout: float) -> tuple[int, Message]:
+    """Status and headers, whatever the status; redirects are not followed. OSError where there is no answer."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise OSError("not an HTTP address")
+    request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "llmservice"})
+    try:
+        with urllib.request.build_opener(_NoRedirects()).open(request, timeout=timeout) as answer:
+            return answer.status, answer.headers
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.headers
+
+
+def region_of(url: str, timeout: float) -> str:
+    """Where AWS says that the bucket is, to whoever asks; empty where it does not say."""
+    try:
+        _, headers = head(url, timeout)
+    except (OSError, ValueError):
+        return ""
+    told = headers.get("x-amz-bucket-region") or ""
+    return told if _REGION.fullmatch(told) else ""
+
+
+def digest_of(scheme: str, headers: Mapping[str, str] | Message, tag: str) -> Digest | None:
+    """The MD5 that the server publishes; None where it publishes none of the content as it is sent.
+
+    S3 has it in the ETag, but for objects in parts, and for those that are encrypted with other keys than S3's own.
+    """
+    if scheme == "s3":
+        encrypted = headers.get("x-amz-server-side-encryption", "AES256") != "AES256"
+        hidden = encrypted or "x-amz-server-side-encryption-customer-algorithm" in headers
+        value = tag.strip('"')
+        return Digest("md5", value) if _MD5.fullmatch(value) and not hidden else None
+    if scheme == "gs":
+        told = headers.get_all("x-goog-hash") if isinstance(headers, Message) else [headers.get("x-goog-hash", "")]
+        parts = [part.strip() for text in told or () for part in text.split(",")]
+        encoded = next((part[4:] for part in parts if part.startswith("md5=")), "")
+    else:
+        encoded = headers.get("Content-MD5") or ""
+    try:
+        value = base64.b64decode(encoded, validate=True).hex()
+    except (binascii.Error, ValueError):
+        return None
+    return Digest("md5", value) if _MD5.fullmatch(value) else None

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from llmservice_operator.kube.resources import LLMSERVICE
 
-from llmservice_cli.cluster import FIELD_MANAGER, connect, scope_arguments
+from llmservice_cli.api import FIELD_MANAGER
+from llmservice_cli.cluster import connect, scope_arguments
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.history.revisions import Json, Revision, pinned_of, recorded, rollout_of
 from llmservice_cli.status.snapshot import service
@@ -59,7 +60,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
             print(f"{options.name}: {f'revision {wanted} is pinned already' if wanted else 'nothing is pinned'}")
             return ExitCode.DONE
         change = {"spec": {"rollout": {"pinnedRevision": wanted}}}
-        await connection.merge(LLMSERVICE, connection.namespace, options.name, change)
+        await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, change)
     print("\n".join([*told(found, wanted), *remarks(found)]))
     return ExitCode.DONE
 

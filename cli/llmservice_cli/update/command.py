@@ -57,7 +57,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
         change = {"metadata": {"annotations": {UPDATE_REQUESTED_ANNOTATION: moment}}}
         for each in chosen:
             metadata = each["metadata"]
-            await connection.merge(LLMSERVICE, metadata["namespace"], metadata["name"], change)
+            await connection.kube.merge(LLMSERVICE, metadata["namespace"], metadata["name"], change)
             waits = "" if rollout_of(each).get("updatePending") else "; nothing was known to wait in it"
             print(f"{metadata['namespace']}/{metadata['name']}: update requested{waits}")
     return ExitCode.DONE

@@ -84,7 +84,7 @@ async def _until_known(connection: Connection, options: argparse.Namespace) -> S
     last: Standing | None = None
     was_there = False
     wanted = ConditionType(options.condition)
-    looks = changes(connection.transport, connection.namespace, options.name, warn=_warn)
+    looks = changes(connection.kube, connection.namespace, options.name, warn=_warn)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(options.timeout or None), contextlib.aclosing(looks):
             async for service in looks:

@@ -52,19 +52,17 @@ class _ClusterAuth(httpx.Auth):
         yield request
 
 
-def scope_arguments() -> argparse.ArgumentParser:
+def add_scope(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that reads a cluster."""
-    parser = argparse.ArgumentParser(add_help=False)
     scope = parser.add_argument_group("cluster")
     scope.add_argument("-n", "--namespace", help="namespace (default: the context's)")
     scope.add_argument("--context", help="context of the kubeconfig (default: the current one)")
     scope.add_argument("--kubeconfig", help="file (default: $KUBECONFIG, in a pod its service account, ~/.kube/config)")
-    return parser
 
 
 @asynccontextmanager
 async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
-    """A connection by the flags of `scope_arguments`; everything that fails inside comes out as CliError."""
+    """A connection by the flags of `add_scope`; everything that fails inside comes out as CliError."""
     try:
         found = await credentials.load(
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None,

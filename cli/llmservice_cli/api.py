@@ -111,10 +111,12 @@ class Api:
         with _reached(f"watch {path}", silence):
             response = await self._send("GET", path, params=params, timeout=patience)
             try:
+                if response.status == 401:
+                    self._credentials.token.forget()
                 if response.status >= 400:
                     raise failure(response.status, await response.read(), right=right, retry_after=None)
                 async for line in response.content:
-                    yield await parsed(line)
+                    yield await _object(line)
             finally:
                 response.close()
 
@@ -145,8 +147,8 @@ class Api:
 
     async def _json(self, verb: str, resource: Resource, path: str, **request: Any) -> Json:
         raw = await self._bytes(verb, resource, path, **request)
-        answer: Json = await parsed(raw) if raw else {}
-        return answer
+        with _reached(f"{verb} {path}", REQUEST_TIMEOUT):
+            return await _object(raw)
 
     async def _bytes(self, verb: str, resource: Resource, path: str, **request: Any) -> bytes:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
@@ -187,12 +189,22 @@ class Api:
         return response
 
 
+async def _object(raw: bytes) -> Json:
+    """ValueError where it is none, such as a proxy's own page."""
+    answer = await parsed(raw)
+    if not isinstance(answer, dict):
+        raise ValueError("no object")
+    return answer
+
+
 @contextmanager
 def _reached(what: str, seconds: float) -> Iterator[None]:
-    """No answer, as Unreachable."""
+    """No answer, or nothing that an API server says, as Unreachable."""
     try:
         yield
     except TimeoutError as error:
         raise Unreachable(f"no answer within {seconds:.0f} s: {what}") from error
     except aiohttp.ClientError as error:
         raise Unreachable(f"{what}: {error}") from error
+    except ValueError as error:
+        raise Unreachable(f"the answer is no API server's: {what}") from error

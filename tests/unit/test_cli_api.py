@@ -115,6 +115,26 @@ async def test_what_users_stored_is_shown_as_far_as_it_can_be_read(api: Api, ser
     assert page["items"][0]["data"]["n"] is None
 
 
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1]", b'"text"', b"null", b"\xff", b""])
+async def test_what_no_api_server_sends_is_told_as_such(api: Api, server: Server, body: bytes) -> None:
+    """A company's login page, for one."""
+    server.says(200, body)
+    with pytest.raises(errors.Unreachable, match="is no API server's"):
+        await api.get(POD, "team", "p")
+    if body:
+        with pytest.raises(errors.Unreachable, match="is no API server's"):
+            [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
+
+
+async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, server: Server) -> None:
+    server.says(401)
+    server.says(200)
+    with pytest.raises(errors.Unauthorized):
+        [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
+    await api.get(POD, "team", "p")
+    assert server.headers[1]["Authorization"] == "Bearer second"
+
+
 async def test_lists_come_in_pages(api: Api, server: Server) -> None:
     server.says(200, {"metadata": {"continue": "more"}, "items": [1]})
     server.says(200, {"metadata": {}, "items": [2]})
@@ -142,6 +162,12 @@ async def test_deleting_what_is_gone_is_no_error(api: Api, server: Server) -> No
     await api.delete(POD, "team", "p", uid="u", grace=0)
     method, _, _, body = server.seen[0]
     assert (method, body["preconditions"], body["gracePeriodSeconds"]) == ("DELETE", {"uid": "u"}, 0)
+
+
+async def test_what_a_pod_answers_comes_as_it_is(api: Api, server: Server) -> None:
+    server.says(200, b"vllm:num_requests_running 1.0\n")
+    assert await api.proxied(POD, "team", "p", 8000, "/metrics") == "vllm:num_requests_running 1.0\n"
+    assert server.seen[0][:2] == ("GET", "/api/v1/namespaces/team/pods/p:8000/proxy/metrics")
 
 
 async def test_a_missing_right_is_named(api: Api, server: Server) -> None:

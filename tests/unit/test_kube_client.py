@@ -254,21 +254,6 @@ async def test_get_of_nothing_is_none(kube: Harness) -> None:
     assert await kube.client().get(LLMSERVICE, "ns", "chat") is None
 
 
-async def test_what_a_pod_answers_comes_as_it_is(kube: Harness) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="vllm:num_requests_running 1.0\n")
-
-    kube.api.answers = [answer]
-    assert await kube.client().proxied(POD, "ns", "p", 8000, "/metrics") == "vllm:num_requests_running 1.0\n"
-    assert kube.api.seen[0][:2] == ("GET", "/api/v1/namespaces/ns/pods/p:8000/proxy/metrics")
-
-
-async def test_a_missing_right_on_a_proxy_names_the_subresource(kube: Harness) -> None:
-    kube.api.answers = [status(403, "Forbidden", 'User "x" cannot get resource "pods/proxy" in API group ""')]
-    with pytest.raises(errors.Forbidden, match="grant it: get pods/proxy"):
-        await kube.client().proxied(POD, "ns", "p", 8000, "/metrics")
-
-
 async def test_lists_come_in_pages_of_metadata(kube: Harness) -> None:
     kube.api.answers = [
         says(200, {"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [1]}),

@@ -95,11 +95,6 @@ class Transport:
         answer: dict[str, Any] = await parsed(raw) if raw else {}
         return answer
 
-    async def read_text(self, resource: Resource, path: str, *, timeout: float = REQUEST_TIMEOUT) -> str:
-        """What is no Kubernetes object, such as a pod's own answer through the proxy subresource."""
-        raw = await self._patiently("get", resource, path, {}, None, {"Accept": "*/*"}, timeout)
-        return raw.decode(errors="replace")
-
     async def lines(
         self,
         resource: Resource,

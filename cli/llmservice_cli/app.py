@@ -15,11 +15,21 @@ EPILOG = """\
 exit codes:
   0    done; plan: it fits; wait: the condition is met
   1    failed, and the message says what to do; plan: it does not fit; wait: it cannot be met
-  2    wrong arguments or input
+  2    wrong arguments or input; wait: the cluster could not be asked
   3    plan: not known; wait: not met within --timeout; bench, probe: some requests were not answered
   130  interrupted; bench and probe print partial results
 """
-COMMANDS = ("plan", "status", "wait", "history", "rollback", "update", "bench", "probe")
+COMMANDS = {
+    "plan": "does it fit, before anything runs: memory, longest request, concurrency, what would help",
+    "status": "how a service is: conditions, remedies, start, pods, live figures",
+    "wait": "until a service is Ready, or cannot become it",
+    "history": "the recorded revisions of a service, and what changed with each",
+    "rollback": "return a service to a recorded revision, or undo that",
+    "update": "roll out what waits for a service's next rollout",
+    "bench": "one load by static, dynamic and continuous batching, side by side",
+    "probe": "constant load, and every request that was lost, through rollouts and whatever else happens",
+}
+"""Each with its line in `llmservice --help`. Its module has DESCRIPTION, EPILOG, `add_arguments` and `run`."""
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -45,8 +55,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Every command registers itself. Where `words` name one, the others, and what they import, are left alone."""
+def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Of all commands, or with the arguments of the one alone that `words` begin with: each imports what it needs."""
     as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
     parser = argparse.ArgumentParser(
         prog="kubectl llmservice" if as_plugin else "llmservice",
@@ -55,7 +65,11 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    named = [name for name in COMMANDS if words[:1] == [name]]
-    for name in named or COMMANDS:
-        import_module(f"llmservice_cli.{name}.command").add_to(commands)
+    for name, line in COMMANDS.items():
+        command = commands.add_parser(name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if words is None or name in words[:1]:
+            module = import_module(f"llmservice_cli.{name}.command")
+            command.description, command.epilog = module.DESCRIPTION, module.EPILOG
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser

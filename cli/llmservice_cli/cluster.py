@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from llmservice_operator.kube import credentials
-from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError, NotFound, ServerError, Unreachable
-from llmservice_operator.kube.resources import LLMSERVICE, Resource
-from llmservice_operator.kube.transport import Transport
+from llmservice_operator.kube.resources import LLMSERVICE
 
+from .api import Api
 from .errors import CliError
-
-FIELD_MANAGER = "llmservice-cli"
 
 
 @dataclass(frozen=True)
 class Connection:
     """One API server, and the namespace that is meant when none is named."""
 
-    kube: KubeClient
-    transport: Transport
+    kube: Api
     credentials: Credentials
     namespace: str
-
-    async def create(self, resource: Resource, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """A plain create, which needs no other right, as an apply would."""
-        path = resource.path(manifest["metadata"]["namespace"])
-        return await self.transport.request("create", resource, path, body=manifest)
-
-    async def merge(self, resource: Resource, namespace: str, name: str, change: Mapping[str, Any]) -> dict[str, Any]:
-        """A merge patch: these fields and no others. A field that the kind does not have is an error, not dropped."""
-        return await self.transport.request(
-            "patch",
-            resource,
-            resource.path(namespace, name),
-            body=change,
-            params={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
-            content_type="application/merge-patch+json",
-        )
 
     def http(self, path: str = "", **options: Any) -> httpx.AsyncClient:
         """For what is no Kubernetes object: logs, and what is behind the proxy. Use it as a context manager."""
@@ -55,6 +34,7 @@ class Connection:
             base_url=self.credentials.server + path,
             auth=_ClusterAuth(self.credentials),
             verify=True if context is None else context,
+            proxy=self.credentials.proxy,
             trust_env=False,
             **options,
         )
@@ -72,28 +52,24 @@ class _ClusterAuth(httpx.Auth):
         yield request
 
 
-def scope_arguments() -> argparse.ArgumentParser:
+def add_scope(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that reads a cluster."""
-    parser = argparse.ArgumentParser(add_help=False)
     scope = parser.add_argument_group("cluster")
     scope.add_argument("-n", "--namespace", help="namespace (default: the context's)")
     scope.add_argument("--context", help="context of the kubeconfig (default: the current one)")
     scope.add_argument("--kubeconfig", help="file (default: $KUBECONFIG, in a pod its service account, ~/.kube/config)")
-    return parser
 
 
 @asynccontextmanager
 async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
-    """A connection by the flags of `scope_arguments`; everything that fails inside comes out as CliError."""
+    """A connection by the flags of `add_scope`; everything that fails inside comes out as CliError."""
     try:
-        found = credentials.load(
-            clock=time.monotonic,
+        found = await credentials.load(
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None,
             context=options.context,
         )
-        async with Transport(found, user_agent="llmservice-cli") as transport:
-            client = KubeClient(transport, AlwaysOpen())
-            yield Connection(client, transport, found, options.namespace or found.namespace)
+        async with Api(found) as api:
+            yield Connection(api, found, options.namespace or found.namespace)
     except KubeError as error:
         raise told(error) from error
 

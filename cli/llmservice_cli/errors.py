@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 1  # plan: the answer is no
     USAGE = 2  # argparse's own
     BAD_INPUT = 2  # plan: a value, a file or a manifest cannot be used; a line for each says why
+    NOT_ASKED = 2  # wait: no usable kubeconfig, no answer from the cluster, or a right is missing
     UNKNOWN = 3  # plan: something is missing, and named; wait: the time is over and neither yes nor no
     REQUESTS_FAILED = 3  # bench, probe: there is a result, and requests in it that were not answered (whole)
     INTERRUPTED = 130  # bench, probe: there is a result of what was measured until Ctrl-C

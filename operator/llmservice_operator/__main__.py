@@ -8,7 +8,6 @@ import gc
 import logging
 import signal
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -338,7 +337,7 @@ def _why(task: asyncio.Task[object]) -> str:
 async def serve(opts: Options) -> int:
     """The whole life of the process."""
     metrics = Metrics()
-    found = kube_credentials.load(clock=time.monotonic, kubeconfig=opts.kubeconfig, context=opts.context)
+    found = await kube_credentials.load(kubeconfig=opts.kubeconfig, context=opts.context)
     async with Transport(found, observer=metrics.observe_request) as transport, StateReader() as reader:
         operator = Operator(opts, transport, reader, metrics)
         where = ", ".join(opts.namespaces) or "all namespaces"

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import kopf
@@ -80,6 +82,17 @@ class Forgetful(kopf.DiffBaseStorage, kopf.ProgressStorage):
         """Never: it would patch the object."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Connection(kopf.ConnectionInfo):
+    """kopf's own, with a TLS context of ours: kopf has no setting for `tls-server-name`."""
+
+    context: ssl.SSLContext | None = field(default=None, compare=False)
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        """Without one the server speaks plain http."""
+        return self.context if self.context is not None else super().as_ssl_context()
+
+
 def registry(credentials: Credentials) -> kopf.OperatorRegistry:
     """All registrations, in a registry of their own."""
     made = kopf.OperatorRegistry()
@@ -92,14 +105,12 @@ def registry(credentials: Credentials) -> kopf.OperatorRegistry:
     async def login(**_: Any) -> kopf.ConnectionInfo:
         # Called again whenever the API server does not accept the token any more.
         credentials.token.forget()
-        return kopf.ConnectionInfo(
+        return _Connection(
             server=credentials.server,
-            ca_data=credentials.ca,
-            insecure=credentials.insecure,
             token=await credentials.token(),
-            certificate_data=credentials.client_certificate,
-            private_key_data=credentials.client_key,
             default_namespace=credentials.namespace,
+            proxy_url=credentials.proxy,
+            context=credentials.ssl_context(),
         )
 
     return made

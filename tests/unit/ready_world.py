@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.control.kinds import WATCHED
 from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import LEASE, LLMSERVICE, Resource
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
@@ -180,13 +180,13 @@ class Running:
                 await asyncio.sleep(0.05)
 
 
-def with_a_token(url: str) -> Credentials:
-    return Credentials(server=url, namespace="system", token=TokenSource("t", None, lambda: 0.0))
+async def with_a_token(url: str) -> Credentials:
+    return Credentials(server=url, namespace="system", token=Token.fixed("t"))
 
 
 @contextlib.asynccontextmanager
 async def running(
-    world: World, *namespaces: str, login: Callable[[str], Credentials] | None = None, **more: Any
+    world: World, *namespaces: str, login: Callable[[str], Awaitable[Credentials]] | None = None, **more: Any
 ) -> AsyncIterator[Running]:
     """An operator, from its start to its end; `login` makes its credentials, from the server's address."""
     options = Options(
@@ -201,7 +201,7 @@ async def running(
     app.router.add_route("*", "/{path:.*}", world.answer)
     async with TestServer(app) as server, contextlib.AsyncExitStack() as stack:
         url = str(server.make_url("")).rstrip("/")
-        credentials = (login or with_a_token)(url)
+        credentials = await (login or with_a_token)(url)
         transport = await stack.enter_async_context(Transport(credentials))
         reader = await stack.enter_async_context(StateReader())
         session = await stack.enter_async_context(aiohttp.ClientSession())

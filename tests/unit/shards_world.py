@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.resources import Resource
@@ -62,7 +62,7 @@ class Connection(Transport):
     """One process's own; it can hang, and be slow."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        super().__init__(Credentials(server="http://x", namespace="ns", token=TokenSource(None, None, cluster.clock)))
+        super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed(None)))
         self.cluster, self.name = cluster, name
         self.hangs = False
         self.hangs_for: str | None = None

@@ -39,6 +39,7 @@ def test_help_has_examples_and_the_rights_that_are_needed(words: tuple[str, ...]
         pytest.param((), 2, "COMMAND", id="no command"),
         pytest.param(("plant",), 2, "invalid choice", id="unknown command"),
         pytest.param(("status", "chat"), 1, "what to do: name one with --kubeconfig", id="no kubeconfig"),
+        pytest.param(("wait", "chat"), 2, "what to do: name one with --kubeconfig", id="wait: no kubeconfig"),
         pytest.param(("plan",), 2, "there is nothing to plan", id="no model"),
         pytest.param(("bench",), 2, "NAME or by --url", id="bench: no server"),
         pytest.param(("probe",), 2, "NAME or by --url", id="probe: no server"),
@@ -58,6 +59,21 @@ def test_what_goes_wrong_is_one_message(words: tuple[str, ...], code: int, said:
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        pytest.param(("--help",), ("aiohttp", "httpx", "kubernetes", "pydantic"), id="llmservice"),
+        pytest.param(("status", "--help"), ("kubernetes",), id="a command's help"),
+        pytest.param(("plan", "--parameters", "7B", "--gpu", "L4"), ("aiohttp", "httpx", "kubernetes"), id="plan"),
+    ],
+)
+def test_what_a_command_does_not_need_is_not_imported(words: tuple[str, ...], left: tuple[str, ...]) -> None:
+    """A third of a second each: `plan` answers a thousand times in a build."""
+    report = f"import atexit, sys; atexit.register(lambda: print([m for m in {left!r} if m in sys.modules]))"
+    done = cli(*words, code=f"{report}; from llmservice_cli.__main__ import main; sys.exit(main())")
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_without_the_extra_the_message_names_it() -> None:

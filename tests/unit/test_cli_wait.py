@@ -181,6 +181,22 @@ async def test_an_api_server_that_never_answered_ends_it(status: int, said: str,
     with pytest.raises(CliError) as error:
         await wait(api, [status])
     assert said in str(error.value)
+    assert error.value.exit_code == 2, "1 means that the service cannot become Ready"
+
+
+async def test_an_address_that_nobody_answers_at_says_nothing_of_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(CliError, match="check the server's address") as error:
+        await wait(Api(), [])
+    assert error.value.exit_code == 2
 
 
 def test_no_wrong_time_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

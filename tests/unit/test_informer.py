@@ -17,11 +17,11 @@ from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import OF_CHILDREN, PROJECTIONS
 from llmservice_operator.control.sync_state import WATCH, SyncState
 from llmservice_operator.kube import informer
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource
 from llmservice_operator.kube.transport import Transport
 
-from tests.unit.watched_api import Api
+from tests.unit.watched_api import Api, token_of
 
 CHAT, OTHER = Key("ns", "chat"), Key("ns", "other")
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
@@ -73,19 +73,19 @@ async def api() -> Api:
 
 
 @contextlib.asynccontextmanager
-async def serving(api: Api, token: TokenSource | None = None) -> AsyncIterator[Credentials]:
+async def serving(api: Api, token: Token | None = None) -> AsyncIterator[Credentials]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
     async with TestServer(app) as server:
         yield Credentials(
             server=str(server.make_url("")).rstrip("/"),
             namespace="ns",
-            token=token or TokenSource("t", None, lambda: 0.0),
+            token=token or Token.fixed("t"),
         )
 
 
 @contextlib.asynccontextmanager
-async def watching(api: Api, token: TokenSource | None = None, *, wait: bool = True) -> AsyncIterator[Watching]:
+async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -> AsyncIterator[Watching]:
     cache, keys, changed = Cache(PROJECTIONS), list[Key](), asyncio.Event()
 
     def enqueue(key: Key) -> None:
@@ -231,7 +231,7 @@ async def test_one_that_brings_nothing_is_asked_less_and_less(api: Api, events: 
 async def test_it_goes_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("t")
-    async with watching(api, TokenSource(None, path, lambda: 0.0)) as seen:
+    async with watching(api, token_of(path)) as seen:
         path.write_text("renewed")
         api.token = "renewed"
         await api.streams[POD].put(None)

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_operator.kube import errors
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, EVENT, LLMSERVICE, POD, resource_of
 from llmservice_operator.kube.transport import Transport
 
@@ -76,7 +76,7 @@ async def kube() -> AsyncIterator[Harness]:
 
     async with TestServer(app) as server:
         credentials = Credentials(
-            server=str(server.make_url("")).rstrip("/"), namespace="ns", token=TokenSource("t0ken", None, lambda: 0.0)
+            server=str(server.make_url("")).rstrip("/"), namespace="ns", token=Token.fixed("t0ken")
         )
         async with Transport(credentials, sleep=sleep, observer=lambda *what: observed.append(what[:3])) as transport:
             yield Harness(api, transport, sleeps, observed)
@@ -243,7 +243,7 @@ async def test_a_write_ends_when_the_lease_could_be_anothers(kube: Harness) -> N
 
 
 async def test_nobody_listens() -> None:
-    credentials = Credentials(server="http://127.0.0.1:1", namespace="ns", token=TokenSource(None, None, lambda: 0.0))
+    credentials = Credentials(server="http://127.0.0.1:1", namespace="ns", token=Token.fixed(None))
     async with Transport(credentials) as transport:
         with pytest.raises(errors.Unreachable, match="check that the API server is up"):
             await KubeClient(transport, AlwaysOpen()).get(POD, "ns", "p")
@@ -252,21 +252,6 @@ async def test_nobody_listens() -> None:
 async def test_get_of_nothing_is_none(kube: Harness) -> None:
     kube.api.answers = [status(404, "NotFound")]
     assert await kube.client().get(LLMSERVICE, "ns", "chat") is None
-
-
-async def test_what_a_pod_answers_comes_as_it_is(kube: Harness) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="vllm:num_requests_running 1.0\n")
-
-    kube.api.answers = [answer]
-    assert await kube.client().proxied(POD, "ns", "p", 8000, "/metrics") == "vllm:num_requests_running 1.0\n"
-    assert kube.api.seen[0][:2] == ("GET", "/api/v1/namespaces/ns/pods/p:8000/proxy/metrics")
-
-
-async def test_a_missing_right_on_a_proxy_names_the_subresource(kube: Harness) -> None:
-    kube.api.answers = [status(403, "Forbidden", 'User "x" cannot get resource "pods/proxy" in API group ""')]
-    with pytest.raises(errors.Forbidden, match="grant it: get pods/proxy"):
-        await kube.client().proxied(POD, "ns", "p", 8000, "/metrics")
 
 
 async def test_lists_come_in_pages_of_metadata(kube: Harness) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.kube import exec_login, single_flight
+from kubernetes.config.exec_provider import ExecProvider
+from kubernetes.config.kube_config import ConfigNode
+from llmservice_operator.kube import exec_login
 from llmservice_operator.kube.credentials import load
 from llmservice_operator.kube.errors import ConfigError
-from llmservice_operator.kube.exec_login import ExecToken, Login, Program
+from llmservice_operator.kube.exec_login import Login, Program
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -23,31 +25,34 @@ def plugin(script: str, **more: Any) -> dict[str, Any]:
     return {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": ["-c", script], **more}
 
 
-def log_in(user: dict[str, Any], kubeconfig: Path) -> Login:
-    return Program(user, kubeconfig).run()
+async def log_in(
+    program: dict[str, Any], kubeconfig: Path, cluster: dict[str, Any] | None = None, hint: str = ""
+) -> Login:
+    nodes = ConfigNode("exec", program), str(kubeconfig.parent), ConfigNode("cluster", cluster or {})
+    return await Program(ExecProvider(*nodes), str(kubeconfig), hint).run()
 
 
 def answers(**status: str) -> str:
     return f"print({json.dumps({'status': status})!r})"
 
 
-def test_a_token_and_when_it_ends(tmp_path: Path) -> None:
-    login = log_in(plugin(answers(token="t", expirationTimestamp="2026-01-01T00:10:00Z")), tmp_path / "config")
+async def test_a_token_and_when_it_ends(tmp_path: Path) -> None:
+    login = await log_in(plugin(answers(token="t", expirationTimestamp="2026-01-01T00:10:00Z")), tmp_path / "config")
     assert login == Login("t", expires=NOW + datetime.timedelta(minutes=10))
 
 
-def test_a_client_certificate(tmp_path: Path) -> None:
-    login = log_in(plugin(answers(clientCertificateData="C", clientKeyData="K")), tmp_path / "config")
+async def test_a_client_certificate(tmp_path: Path) -> None:
+    login = await log_in(plugin(answers(clientCertificateData="C", clientKeyData="K")), tmp_path / "config")
     assert (login.token, login.certificate, login.key) == (None, b"C", b"K")
 
 
-def test_the_program_gets_its_variables_and_is_told_what_to_speak(tmp_path: Path) -> None:
+async def test_the_program_gets_its_variables_and_is_told_what_to_speak(tmp_path: Path) -> None:
     script = (
         "import json, os\n"
         "spoken = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['apiVersion']\n"
         "print(json.dumps({'status': {'token': os.environ['PROFILE'] + ' ' + spoken}}))"
     )
-    login = log_in(plugin(script, env=[{"name": "PROFILE", "value": "prod"}]), tmp_path / "config")
+    login = await log_in(plugin(script, env=[{"name": "PROFILE", "value": "prod"}]), tmp_path / "config")
     assert login.token == "prod client.authentication.k8s.io/v1"
 
 
@@ -55,84 +60,25 @@ def test_the_program_gets_its_variables_and_is_told_what_to_speak(tmp_path: Path
     ("broken", "words"),
     [
         pytest.param(
-            {"command": "no-such-login", "installHint": "install the cloud's tools"},
+            {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-login"},
             ["no-such-login", "install the cloud's tools"],
             id="not installed",
         ),
         pytest.param(plugin("import sys; sys.exit('please log in')"), ["please log in", "log in with it"], id="fails"),
         pytest.param(plugin("print('secret')"), ["no ExecCredential"], id="prints something else"),
         pytest.param(plugin(answers()), ["neither a token nor"], id="gives nothing"),
+        pytest.param(plugin("print('secret' * 10**6)"), ["more than 1048576 bytes"], id="prints too much"),
+        pytest.param(plugin("import sys; sys.exit('x' * 10**7 + 'why')"), ["ended with 1"], id="complains at length"),
     ],
 )
-def test_what_goes_wrong_is_said_with_what_helps(broken: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+async def test_what_goes_wrong_is_said_with_what_helps(
+    broken: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        log_in(broken, tmp_path / "config")
+        await log_in(broken, tmp_path / "config", hint="install the cloud's tools")
     for word in words:
         assert word in str(caught.value)
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("passed", "forgotten", "sent", "runs"),
-    [
-        pytest.param(0, False, "old", 0, id="still good"),
-        pytest.param(575, False, "old", 1, id="about to end, and still sent"),
-        pytest.param(596, False, "new", 1, id="too near its end"),
-        pytest.param(0, True, "new", 1, id="not accepted"),
-    ],
-)
-async def test_the_program_is_asked_again_when_it_must(passed: int, forgotten: bool, sent: str, runs: int) -> None:
-    asked: list[Login] = []
-
-    async def run() -> Login:
-        asked.append(Login("new"))
-        return asked[-1]
-
-    first = Login("old", expires=NOW + datetime.timedelta(minutes=10))
-    token = ExecToken(run, lambda: NOW + datetime.timedelta(seconds=passed), first)
-    if forgotten:
-        token.forget()
-    assert await token() == sent
-    await asyncio.sleep(0)
-    assert len(asked) == runs
-    assert await token() == ("new" if runs else "old")
-
-
-async def test_it_runs_once_for_all_who_wait_and_nothing_else_waits() -> None:
-    runs, release = 0, asyncio.Event()
-
-    async def run() -> Login:
-        nonlocal runs
-        runs += 1
-        await release.wait()
-        return Login("new")
-
-    token = ExecToken(run, lambda: NOW, Login("old", expires=NOW))
-    waiting = [asyncio.create_task(token()) for _ in range(50)]
-    await asyncio.sleep(0)
-    assert not any(task.done() for task in waiting)
-    release.set()
-    assert await asyncio.gather(*waiting) == ["new"] * 50
-    assert runs == 1
-
-
-async def test_one_that_fails_is_not_run_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = 0
-
-    async def run() -> Login:
-        nonlocal runs
-        runs += 1
-        raise ConfigError("please log in")
-
-    token = ExecToken(run, lambda: NOW, Login("old", expires=NOW))
-    for _ in range(10):
-        with pytest.raises(ConfigError, match="please log in"):
-            await token()
-    assert runs == 1
-    monkeypatch.setattr(single_flight, "AFTER_FAILURE", 0.0)
-    with pytest.raises(ConfigError):
-        await token()
-    assert runs == 2
 
 
 async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +91,7 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
         "time.sleep(600)"
     )
     with pytest.raises(ConfigError, match="no answer within 2 s"):
-        await Program(plugin(script), tmp_path / "config").run_beside()
+        await log_in(plugin(script), tmp_path / "config")
     for pid in map(int, pids.read_text().split()):
         await asyncio.wait_for(has_ended(pid), 10)
 
@@ -162,14 +108,68 @@ def is_running(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:
+def kubeconfig(folder: Path, program: dict[str, Any], **cluster: Any) -> str:
     config = {
         "current-context": "one",
         "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443"}}],
-        "users": [{"name": "u", "user": {"exec": plugin(answers(token="from the program"))}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443", **cluster}}],
+        "users": [{"name": "u", "user": {"exec": program}}],
     }
-    path = tmp_path / "config"
+    path = folder / "config"
     path.write_text(yaml.safe_dump(config))
-    credentials = load(clock=lambda: 0.0, kubeconfig=str(path), environ={}, service_account=Path("/nowhere"))
+    return str(path)
+
+
+async def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:
+    credentials = await load(kubeconfig=kubeconfig(tmp_path, plugin(answers(token="from the program"))))
     assert await credentials.token() == "from the program"
+    answer = answers(clientCertificateData="C", clientKeyData="K")
+    credentials = await load(kubeconfig=kubeconfig(tmp_path, plugin(answer)))
+    assert (credentials.client_certificate, credentials.client_key) == (b"C", b"K")
+
+
+async def test_the_program_is_run_again_before_its_token_ends(tmp_path: Path) -> None:
+    counted = (
+        "import json, pathlib\n"
+        f"runs = pathlib.Path({str(tmp_path / 'runs')!r})\n"
+        "n = len(runs.read_text()) if runs.exists() else 0\n"
+        "runs.write_text('x' * (n + 1))\n"
+        "print(json.dumps({'status': {'token': f't{n}', 'expirationTimestamp': '2026-01-01T00:10:00Z'}}))"
+    )
+    now = [NOW.timestamp()]
+    credentials = await load(clock=lambda: now[0], kubeconfig=kubeconfig(tmp_path, plugin(counted)))
+    assert [await credentials.token() for _ in range(3)] == ["t0"] * 3
+    now[0] += 596
+    assert await credentials.token() == "t1"
+
+
+async def test_a_failing_program_ends_the_start(tmp_path: Path) -> None:
+    """The package itself would go on without credentials."""
+    program = plugin("import sys; sys.exit('please log in')", installHint="see the cloud's page")
+    with pytest.raises(ConfigError, match="please log in"):
+        await load(kubeconfig=kubeconfig(tmp_path, program))
+    with pytest.raises(ConfigError, match="see the cloud's page"):
+        await load(kubeconfig=kubeconfig(tmp_path, {**program, "command": "no-such-login"}))
+
+
+async def test_a_program_that_asks_for_it_is_told_of_the_cluster(tmp_path: Path) -> None:
+    script = (
+        "import json, os\n"
+        "cluster = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec'].get('cluster')\n"
+        "print(json.dumps({'status': {'token': json.dumps(cluster)}}))"
+    )
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    path = kubeconfig(tmp_path, plugin(script, provideClusterInfo=True), extensions=[extension])
+    told = json.loads(await (await load(kubeconfig=path)).token() or "")
+    assert (told["server"], told["config"]) == ("https://api:6443", {"audience": "a"})
+    silent = await load(kubeconfig=kubeconfig(tmp_path, plugin(script)))
+    assert await silent.token() == "null"
+
+
+async def test_a_program_beside_the_kubeconfig(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "login"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n" + answers(token="beside"))
+    program.chmod(0o700)
+    credentials = await load(kubeconfig=kubeconfig(tmp_path, {**plugin(""), "command": "./bin/login", "args": []}))
+    assert await credentials.token() == "beside"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from llmservice_operator.kube.lease import Lease, LeaseTiming, Outcome
 from llmservice_operator.kube.resources import Resource
@@ -66,7 +66,7 @@ class FakeTransport(Transport):
     """A candidate's own connection; it can hang or be refused."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(Credentials(server="http://x", namespace="ns", token=TokenSource(None, None, world.clock)))
+        super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed(None)))
         self.world = world
         self.hangs = False
         self.is_refused = False

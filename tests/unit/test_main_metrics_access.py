@@ -13,7 +13,7 @@ from llmservice_operator.control.life import Readiness
 from llmservice_operator.health import HealthServer
 from llmservice_operator.kube import access
 from llmservice_operator.kube.access import ACCESS_REVIEW, TOKEN_REVIEW, Access, Refusal
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import ConfigError, Forbidden, KubeError
 from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.transport import Transport
@@ -29,7 +29,7 @@ class Reviews(Transport):
     """An API server that knows two tokens, by their users' names, and lets one of them read metrics."""
 
     def __init__(self) -> None:
-        super().__init__(Credentials(server="http://x", namespace="ns", token=TokenSource("t", None, lambda: 0.0)))
+        super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed("t")))
         self.asked: list[tuple[str, Any]] = []
         self.at_a_time = self.most_at_a_time = 0
         self.error: KubeError | None = None

@@ -6,7 +6,6 @@ Each test runs a whole operator and asks what the kubelet asks.
 import asyncio
 import gc
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,7 +185,7 @@ print(json.dumps({"status": {"token": "t", "expirationTimestamp": expires}}))
 async def test_probes_are_answered_while_the_login_program_hangs(world: World, tmp_path: Path) -> None:
     program = {"command": sys.executable, "args": ["-c", HANGS_WHEN_RENEWED, str(tmp_path)]}
 
-    def login(url: str) -> Credentials:
+    async def login(url: str) -> Credentials:
         config = {
             "current-context": "one",
             "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
@@ -194,7 +193,7 @@ async def test_probes_are_answered_while_the_login_program_hangs(world: World, t
             "users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **program}}}],
         }
         (tmp_path / "config").write_text(yaml.safe_dump(config))
-        return load(clock=time.monotonic, kubeconfig=str(tmp_path / "config"))
+        return await load(kubeconfig=str(tmp_path / "config"))
 
     try:
         async with asyncio.timeout(30), running(world, login=login) as operator:

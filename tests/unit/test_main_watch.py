@@ -16,11 +16,11 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.intake import Intake
 from llmservice_operator.control.kinds import PROJECTIONS
-from llmservice_operator.kube.credentials import Credentials, TokenSource
+from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
 
-from tests.unit.watched_api import Api
+from tests.unit.watched_api import Api, token_of
 
 
 def service(name: str, version: int, **metadata: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def nothing_in_the_way() -> None:
 
 
 @contextlib.asynccontextmanager
-async def watching(api: Api, token: TokenSource | None = None) -> AsyncIterator[Watching]:
+async def watching(api: Api, token: Token | None = None) -> AsyncIterator[Watching]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
     async with TestServer(app) as server:
@@ -87,7 +87,7 @@ async def watching(api: Api, token: TokenSource | None = None) -> AsyncIterator[
         credentials = Credentials(
             server=str(server.make_url("")).rstrip("/"),
             namespace="ns",
-            token=token or TokenSource("t", None, lambda: 0.0),
+            token=token or Token.fixed("t"),
         )
         stop = asyncio.Event()
         watch = handlers.Watch(
@@ -157,7 +157,7 @@ async def test_a_watch_that_lost_its_place_asks_for_a_comparison(api: Api) -> No
 async def test_watches_go_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("t")
-    async with watching(api, TokenSource(None, path, lambda: 0.0)) as seen:
+    async with watching(api, token_of(path)) as seen:
         path.write_text("renewed")
         api.token = "renewed"
         api.watching[LLMSERVICE].clear()
@@ -217,7 +217,7 @@ async def test_a_signal_that_kopf_took_ends_it(monkeypatch: pytest.MonkeyPatch) 
         return
 
     monkeypatch.setattr(kopf, "operator", returns)
-    credentials = Credentials(server="http://nobody", namespace="ns", token=TokenSource("t", None, lambda: 0.0))
+    credentials = Credentials(server="http://nobody", namespace="ns", token=Token.fixed("t"))
     memo = handlers.Memo(Intake(Cache(PROJECTIONS), print, print), relisted=print, arrived=print)
     async with asyncio.timeout(5):
         watch = handlers.Watch(credentials, memo, None, "test", probe=nothing_in_the_way, told=print, started=print)

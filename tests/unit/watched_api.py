@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from llmservice_operator.control.kinds import WATCHED
+from llmservice_operator.kube.credentials import Issued, Token
 from llmservice_operator.kube.resources import Resource
 
 PATHS = {resource.path(None): resource for resource in WATCHED}
+
+
+def token_of(path: Path) -> Token:
+    """The token of a file, read again where the server does not accept it."""
+
+    async def read() -> Issued:
+        return Issued(await asyncio.to_thread(path.read_text))
+
+    return Token(Issued(path.read_text()), read)
 
 
 class Api:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from llmservice_cli.cluster import scope_arguments
+from llmservice_cli.cluster import add_scope
 from llmservice_cli.errors import CliError, ExitCode, WrongUsage
 from llmservice_cli.numbers import above_zero, count, counts
 
@@ -26,7 +26,8 @@ from .schedule import Discipline
 from .target import Served, Target, look, open_target
 from .traffic import Completions
 
-EXAMPLES = """\
+DESCRIPTION = "Measure a server with one seeded load, sent by one or several client disciplines."
+EPILOG = """\
 disciplines, the same load for each, one after the other:
   static      gather a batch, send it, wait for its longest answer, then the next
   dynamic     the same, but a batch also starts when its oldest request has waited for --window
@@ -42,16 +43,9 @@ By NAME requests pass through the API server (rights: get on llmservices, get an
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "bench",
-        parents=[scope_arguments()],
-        help="one load by static, dynamic and continuous batching, side by side",
-        description="Measure a server with one seeded load, sent by one or several client disciplines.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     target = parser.add_argument_group("server")
     target.add_argument("name", nargs="?", help="the LLMService")
     target.add_argument("--url", help="a server of the OpenAI API, instead of NAME")
@@ -81,7 +75,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     out.add_argument("--out", type=Path, metavar="FILE.json", help="parameters, summaries and every request")
     out.add_argument("--picture", type=Path, metavar="FILE.svg", help="bars and timelines (also .png, .pdf)")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-    parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:

@@ -6,14 +6,15 @@ import argparse
 import json
 from datetime import UTC, datetime
 
-from llmservice_cli.cluster import connect, scope_arguments
+from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.status.snapshot import service
 from llmservice_cli.text import duration, table
 
 from .revisions import Json, Revision, recorded, standing
 
-EXAMPLES = """\
+DESCRIPTION = "The revisions of a service to which `llmservice rollback` can return, the latest first."
+EPILOG = """\
 examples:
   llmservice history chat                  which revisions are recorded, and what changed with each
   llmservice history chat -o json | jq '.revisions[].revision'
@@ -22,19 +23,11 @@ rights: get on llmservices, list on controllerrevisions (`view` has both)
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "history",
-        parents=[scope_arguments()],
-        help="the recorded revisions of a service, and what changed with each",
-        description="The revisions of a service to which `llmservice rollback` can return, the latest first.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     parser.add_argument("name", help="the LLMService")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.build.meta import REVISION_LABEL, SERVICE_LABEL
-from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.resources import CONTROLLER_REVISION
 from llmservice_runtime.contract import SERVER_CONTAINER
+
+from llmservice_cli.api import Api
 
 Json = Mapping[str, Any]
 
@@ -64,7 +65,7 @@ def options_of(args: Sequence[str]) -> Mapping[str, str]:
     return options
 
 
-async def recorded(kube: KubeClient, namespace: str, name: str) -> tuple[Revision, ...]:
+async def recorded(kube: Api, namespace: str, name: str) -> tuple[Revision, ...]:
     """Those of one service, the latest first."""
     selector = f"{SERVICE_LABEL}={name}"
     pages = [page async for page in kube.list_pages(CONTROLLER_REVISION, namespace, label_selector=selector)]

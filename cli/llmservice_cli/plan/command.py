@@ -38,20 +38,14 @@ exit codes:
   3  not known: something is missing, and named; 0 with --allow-unknown
 Of several LLMServices, and of the lines of a batch, the worst counts: 2, then 1, then 3.
 """
+USAGE = "%(prog)s (-f FILE | --config PATH | --model URI | --batch FILE) [--gpu NAME] [option ...]"
 NOTHING = "Give a manifest with -f, or the model with --config, --model, --parameters or --weights-gib."
 OUTPUTS = ("table", "json", "yaml", "markdown")
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "plan",
-        usage="%(prog)s (-f FILE | --config PATH | --model URI | --batch FILE) [--gpu NAME] [option ...]",
-        help="does it fit, before anything runs: memory, longest request, concurrency, what would help",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    parser.usage = USAGE
     what = parser.add_argument_group("what to plan")
     what.add_argument("-f", "--file", metavar="FILE", help="manifest with LLMServices; - for stdin")
     what.add_argument("--config", metavar="PATH", help="the model's config.json, a folder with it, or - for stdin")
@@ -73,7 +67,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     shown.add_argument("--strict", action="store_true", help="end with 1 for Tight too")
     shown.add_argument("--allow-unknown", action="store_true", help="end with 0, not 3, where something is not known")
     inputs.add_to(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> ExitCode:

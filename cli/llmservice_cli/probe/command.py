@@ -16,16 +16,13 @@ from llmservice_cli.errors import CliError, ExitCode
 
 from .gathered import Gathered, mark_by_lines, shown
 from .local import Local, opened
-from .options import add_parser, check, load_options, words_for_pod
+from .options import DESCRIPTION, EPILOG, add_arguments, check, load_options, words_for_pod
 from .remote import Remote, Wanted, in_cluster
 from .report import Report, to_document, to_lines
 
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+
 POD_SPARE_SECONDS = 300.0  # beyond its load: to start, and to end
-
-
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    add_parser(commands).set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from llmservice_cli.cluster import scope_arguments
+from llmservice_cli.cluster import add_scope
 from llmservice_cli.errors import WrongUsage
 from llmservice_cli.numbers import above_zero, count, count_or_none, counts, seconds
 
@@ -14,7 +14,8 @@ from .row import Mode
 
 PROMPT = "Count the stars, one by one."
 DEFAULT_RATE = 4.0
-EXAMPLES = """\
+DESCRIPTION = "Send constant load to a service, and account for every request that was not answered whole."
+EPILOG = """\
 An answer is complete when its status is 200, it has a finish_reason that is not `abort`, exactly the tokens that were
 asked for by the server's own count, and, streamed, [DONE] at its end. Everything else is lost, and told with its time,
 its kind, and what came of it. Nothing is tried again, unless --retries asks for it (the OpenAI client's default is 2).
@@ -31,16 +32,9 @@ The first Ctrl-C stops the sending and awaits what is under way, the second ends
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Everything but what it runs."""
-    parser = commands.add_parser(
-        "probe",
-        parents=[scope_arguments()],
-        help="constant load, and every request that was lost, through rollouts and whatever else happens",
-        description="Send constant load to a service, and account for every request that was not answered whole.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     target = parser.add_argument_group("server")
     target.add_argument("name", nargs="?", help="the LLMService")
     target.add_argument("--url", help="a server of the OpenAI API, reached from here, instead of NAME")
@@ -69,7 +63,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     out.add_argument("--json", action="store_true", help="the report as JSON")
     out.add_argument("--rows", action="store_true", help="a line of JSON for each request as it ends, and no report")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-    return parser
 
 
 def check(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from llmservice_operator.kube.errors import KubeError, NotFound, Refused, ServerError, Unreachable
+from llmservice_operator.kube.errors import KubeError, Refused, ServerError, Unreachable
 from llmservice_operator.kube.resources import DEPLOYMENT, POD
 
 from llmservice_cli.cluster import Connection
@@ -141,11 +141,7 @@ class Remote:
         await self._delete(0)
 
     async def _delete(self, grace: int) -> None:
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": self.uid}}
-        with suppress(NotFound):
-            await self.connection.transport.request(
-                "delete", POD, POD.path(self.namespace, self.name), body={**body, "gracePeriodSeconds": grace}
-            )
+        await self.connection.kube.delete(POD, self.namespace, self.name, uid=self.uid, grace=grace)
 
 
 @asynccontextmanager
@@ -187,7 +183,7 @@ def _remote(connection: Connection, made: dict[str, Any], url: str, model: str) 
 
 async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str, Any]:
     try:
-        return await connection.create(POD, manifest)
+        return await connection.kube.create(POD, manifest)
     except (Unreachable, ServerError) as error:
         # It may have been made all the same, and would send for as long as it was asked to.
         name = manifest["metadata"]["name"]

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from llmservice_operator.kube.resources import LLMSERVICE
 
-from llmservice_cli.cluster import FIELD_MANAGER, connect, scope_arguments
+from llmservice_cli.api import FIELD_MANAGER
+from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.history.revisions import Json, Revision, pinned_of, recorded, rollout_of
 from llmservice_cli.status.snapshot import service
 
-EXAMPLES = """\
+DESCRIPTION = "Have a service run a recorded revision, whatever the rest of its spec says."
+EPILOG = """\
 examples:
   llmservice rollback chat                       to the revision before: the last one that was fully rolled out
   llmservice rollback chat --to 9c0572bd91       to a recorded revision (llmservice history chat)
@@ -32,21 +34,13 @@ GIT_SIGNS = (
 )
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "rollback",
-        parents=[scope_arguments()],
-        help="return a service to a recorded revision, or undo that",
-        description="Have a service run a recorded revision, whatever the rest of its spec says.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     parser.add_argument("name", help="the LLMService")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--to", metavar="REVISION", help="revision or its number (default: the one before)")
     what.add_argument("--undo", action="store_true", help="remove the pin")
-    parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
@@ -59,7 +53,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
             print(f"{options.name}: {f'revision {wanted} is pinned already' if wanted else 'nothing is pinned'}")
             return ExitCode.DONE
         change = {"spec": {"rollout": {"pinnedRevision": wanted}}}
-        await connection.merge(LLMSERVICE, connection.namespace, options.name, change)
+        await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, change)
     print("\n".join([*told(found, wanted), *remarks(found)]))
     return ExitCode.DONE
 

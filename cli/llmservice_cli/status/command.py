@@ -6,14 +6,15 @@ import argparse
 import json
 from datetime import UTC, datetime
 
-from llmservice_cli.cluster import connect, scope_arguments
+from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import CliError, ExitCode
 
 from .document import document
 from .screen import overview, screen
 from .snapshot import services, snapshot
 
-EXAMPLES = """\
+DESCRIPTION = "How a service is, on one screen. What cannot be read is told with the reason."
+EPILOG = """\
 examples:
   llmservice status                        every service of the namespace, a line each
   llmservice status chat -n team-a         one service: conditions, failure, start, pods, live figures of vLLM
@@ -23,20 +24,12 @@ rights: get and list on llmservices and pods, get on pods/proxy for the live fig
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "status",
-        parents=[scope_arguments()],
-        help="how a service is: conditions, remedies, start, pods, live figures",
-        description="How a service is, on one screen. What cannot be read is told with the reason.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     parser.add_argument("name", nargs="?", help="the LLMService (default: a line for each)")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="list those of all namespaces")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
-    parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
 from llmservice_operator.observe.facts import SERVICE_LABEL
 from llmservice_operator.observe.pods import PodFacts
 from llmservice_runtime.contract import HTTP_PORT
 
+from llmservice_cli.api import Api
 from llmservice_cli.errors import CliError
 
 from .figures import Figures, read_figures
@@ -50,13 +50,13 @@ class Snapshot:
     pods: tuple[Pod, ...] | str
 
 
-async def services(kube: KubeClient, namespace: str | None) -> tuple[Json, ...]:
+async def services(kube: Api, namespace: str | None) -> tuple[Json, ...]:
     """Every LLMService of one namespace, or of all."""
     found = [item async for page in kube.list_pages(LLMSERVICE, namespace) for item in page.get("items") or ()]
     return tuple(sorted(found, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])))
 
 
-async def service(kube: KubeClient, namespace: str, name: str) -> Json:
+async def service(kube: Api, namespace: str, name: str) -> Json:
     """The LLMService, or a CliError that names those that there are."""
     found = await kube.get(LLMSERVICE, namespace, name)
     if found is not None:
@@ -68,7 +68,7 @@ async def service(kube: KubeClient, namespace: str, name: str) -> Json:
     )
 
 
-async def snapshot(kube: KubeClient, namespace: str, name: str) -> Snapshot:
+async def snapshot(kube: Api, namespace: str, name: str) -> Snapshot:
     """All of it; what may not be read is told in its place, and the rest is there."""
     found = await service(kube, namespace, name)
     try:
@@ -81,12 +81,12 @@ async def snapshot(kube: KubeClient, namespace: str, name: str) -> Snapshot:
     return Snapshot(found, tuple(sorted(pods, key=lambda pod: pod.facts.name)))
 
 
-async def _pod(kube: KubeClient, obj: Json) -> Pod:
+async def _pod(kube: Api, obj: Json) -> Pod:
     facts = PodFacts.from_object(obj)
     return Pod(facts, await _figures(kube, facts.namespace, facts.name) if facts.ready else NOT_READY)
 
 
-async def _figures(kube: KubeClient, namespace: str, pod: str) -> Figures | str:
+async def _figures(kube: Api, namespace: str, pod: str) -> Figures | str:
     try:
         text = await kube.proxied(POD, namespace, pod, HTTP_PORT, METRICS)
     except KubeError as error:

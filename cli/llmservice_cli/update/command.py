@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.kube.resources import LLMSERVICE
 
-from llmservice_cli.cluster import connect, scope_arguments
+from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import ExitCode, WrongUsage
 from llmservice_cli.history.revisions import Json, rollout_of
 from llmservice_cli.status.snapshot import service, services
 
-EXAMPLES = """\
+DESCRIPTION = "Ask for what waits for the next rollout of a service: it restarts its replicas."
+EPILOG = """\
 examples:
   llmservice update chat                   the replicas of one service are replaced, one after the other
   llmservice update --all                  every service of the namespace in which something waits
@@ -25,20 +26,12 @@ It sets the annotation llmservice.dev/update-requested. Rights: get, list and pa
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "update",
-        parents=[scope_arguments()],
-        help="roll out what waits for a service's next rollout",
-        description="Ask for what waits for the next rollout of a service: it restarts its replicas.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     parser.add_argument("names", nargs="*", metavar="NAME", help="LLMServices")
     parser.add_argument("--all", action="store_true", help="every one in which something waits")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="with --all: of all namespaces")
-    parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
@@ -57,7 +50,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
         change = {"metadata": {"annotations": {UPDATE_REQUESTED_ANNOTATION: moment}}}
         for each in chosen:
             metadata = each["metadata"]
-            await connection.merge(LLMSERVICE, metadata["namespace"], metadata["name"], change)
+            await connection.kube.merge(LLMSERVICE, metadata["namespace"], metadata["name"], change)
             waits = "" if rollout_of(each).get("updatePending") else "; nothing was known to wait in it"
             print(f"{metadata['namespace']}/{metadata['name']}: update requested{waits}")
     return ExitCode.DONE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable, from_status
 from llmservice_operator.kube.resources import LLMSERVICE
-from llmservice_operator.kube.transport import Transport
+
+from llmservice_cli.api import Api
 
 Json = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ _PASSING = (Gone, ServerError, TooMany, Unreachable)
 
 
 async def changes(
-    transport: Transport,
+    api: Api,
     namespace: str,
     name: str,
     *,
@@ -34,7 +34,7 @@ async def changes(
     has_answered = False
     while True:
         try:
-            async with contextlib.aclosing(_once(transport, namespace, name)) as looks:
+            async with contextlib.aclosing(_once(api, namespace, name)) as looks:
                 async for each in looks:
                     has_answered = True
                     yield each
@@ -46,21 +46,14 @@ async def changes(
         await sleep(PAUSE)
 
 
-async def _once(transport: Transport, namespace: str, name: str) -> AsyncGenerator[Json | None]:
+async def _once(api: Api, namespace: str, name: str) -> AsyncGenerator[Json | None]:
     """Until the API server ends the watch."""
-    path, params = LLMSERVICE.path(namespace), {"fieldSelector": f"metadata.name={name}"}
-    listed = await transport.request("list", LLMSERVICE, path, params=params)
+    listed = await api.list_named(LLMSERVICE, namespace, name)
     yield next(iter(listed.get("items") or ()), None)
-    watched = {
-        **params,
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": str(listed["metadata"]["resourceVersion"]),
-        "timeoutSeconds": str(WATCH_SECONDS),
-    }
-    async with contextlib.aclosing(transport.lines(LLMSERVICE, path, params=watched, silence=SILENCE)) as lines:
-        async for line in lines:
-            event = json.loads(line)
+    since = str(listed["metadata"]["resourceVersion"])
+    watched = api.events(LLMSERVICE, namespace, name, since=since, seconds=WATCH_SECONDS, silence=SILENCE)
+    async with contextlib.aclosing(watched) as events:
+        async for event in events:
             match event["type"]:
                 case "ERROR":
                     status = event["object"]

@@ -9,14 +9,15 @@ import sys
 
 from llmservice_operator.api.conditions import ConditionType
 
-from llmservice_cli.cluster import Connection, connect, scope_arguments
-from llmservice_cli.errors import ExitCode
+from llmservice_cli.cluster import Connection, add_scope, connect
+from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.numbers import seconds_or_none
 from llmservice_cli.text import duration
 
 from .changes import changes
 from .standing import AWAITED, Outcome, Standing, standing
 
+DESCRIPTION = "Wait for a condition of a service, and end at once where it cannot become True."
 EPILOG = """\
 examples:
   llmservice wait chat                              until it is Ready, for 30 minutes at most
@@ -26,7 +27,7 @@ examples:
 exit codes:
   0    the condition is True for the current generation
   1    it cannot become True: Stalled (the message says why, and what to do), paused, scaled to zero, or deleted
-  2    wrong arguments
+  2    wrong arguments, or the cluster could not be asked: kubeconfig, address, rights
   3    neither within --timeout
   130  interrupted
 
@@ -35,16 +36,9 @@ rights: list and watch on llmservices
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "wait",
-        parents=[scope_arguments()],
-        help="until a service is Ready, or cannot become it",
-        description="Wait for a condition of a service, and end at once where it cannot become True.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_scope(parser)
     parser.add_argument("name", help="the LLMService")
     parser.add_argument(
         "--for",
@@ -56,13 +50,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--timeout", type=seconds_or_none, default=1800.0, help="such as 90s, 5m, 2h; 0: look once (default: 30m)"
     )
-    parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
     """Print the last word on standard output, or what stands in the way on standard error."""
-    async with connect(options) as connection:
-        found = await _until_known(connection, options)
+    try:
+        async with connect(options) as connection:
+            found = await _until_known(connection, options)
+    except CliError as error:
+        # Of the service nothing is known, and 1 would say that it cannot become what was asked for.
+        error.exit_code = ExitCode.NOT_ASKED
+        raise
     name, condition = options.name, options.condition
     if found is None or found.outcome is Outcome.OPEN:
         within = f"within {duration(options.timeout)}" if options.timeout else "now"
@@ -84,7 +82,7 @@ async def _until_known(connection: Connection, options: argparse.Namespace) -> S
     last: Standing | None = None
     was_there = False
     wanted = ConditionType(options.condition)
-    looks = changes(connection.transport, connection.namespace, options.name, warn=_warn)
+    looks = changes(connection.kube, connection.namespace, options.name, warn=_warn)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(options.timeout or None), contextlib.aclosing(looks):
             async for service in looks:

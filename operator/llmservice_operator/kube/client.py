@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from .errors import NotFound, NotLeader
-from .resources import EVENT, Resource, proxy_path, resource_of
+from .resources import EVENT, Resource, resource_of
 from .transport import REQUEST_TIMEOUT, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -28,7 +28,7 @@ class Gate(Protocol):
 
 
 class AlwaysOpen:
-    """For those who write without a lease: a single process, the CLI."""
+    """For those who write without a lease: a single process."""
 
     def remaining(self, namespace: str) -> float:
         """Never a limit."""
@@ -90,10 +90,6 @@ class KubeClient:
             "list", resource, resource.path(namespace), params=params, max_bytes=SOME_BYTES
         )
         return list(page.get("items") or ())
-
-    async def proxied(self, resource: Resource, namespace: str, name: str, port: int, path: str) -> str:
-        """What a pod or Service answers to GET on `port`, through the API server; `path` starts with a slash."""
-        return await self._transport.read_text(resource, proxy_path(resource, namespace, name, port) + path)
 
     # Writes
 

@@ -1,5 +1,7 @@
 """Logins by a program that a kubeconfig names: what cloud providers' clusters use.
 
+`kubernetes.config` reads what is to be run. Running it is ours: the package's own way has no time limit, leaves a
+program behind that hangs, reads any amount, and goes on without credentials where the program fails.
 Shapes: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/ (ExecCredential).
 """
 
@@ -11,112 +13,69 @@ import datetime
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .single_flight import SingleFlight
 
 PLUGIN_SECONDS = 60.0
-EARLY = datetime.timedelta(seconds=30)
-"""A token is renewed so long before it ends."""
-LAST = datetime.timedelta(seconds=5)
-"""So long before it ends it is sent no more: a request under way should not outlive it."""
+MOST_BYTES = 2**20
+"""Of what the program prints: a token and a chain of certificates have some kilobytes."""
+CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
+"""The cluster's extension that a program with `provideClusterInfo` gets."""
 
 
 @dataclass(frozen=True)
 class Login:
     """What the program answered; a token, a client certificate, or both."""
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
     expires: datetime.datetime | None = None
 
-    def is_over(self, now: datetime.datetime) -> bool:
-        """Whether another one is to be fetched."""
-        return self.expires is not None and now >= self.expires - EARLY
-
-    def has_ended(self, now: datetime.datetime) -> bool:
-        """Whether this one is of no use any more."""
-        return self.expires is not None and now >= self.expires - LAST
-
-
-class ExecToken:
-    """The program's token; it is run again when its token is about to end, or when the server did not accept it.
-
-    It runs as a process of its own while the event loop goes on, one at a time, and is not waited for while the token
-    that there is still holds.
-    """
-
-    def __init__(self, run: Callable[[], Awaitable[Login]], now: Callable[[], datetime.datetime], first: Login) -> None:
-        self._run, self._now = run, now
-        self._login: Login | None = first
-        self._flight = SingleFlight(self._fetch)
-
-    async def __call__(self) -> str | None:
-        """The token to send now; ConfigError where the program gives none."""
-        now, known = self._now(), self._login
-        if known is None or known.has_ended(now):
-            await self._flight.wait()
-        elif known.is_over(now):
-            self._flight.start()
-        return self._login.token if self._login is not None else None
-
-    def forget(self) -> None:
-        """Ask the program again at the next use."""
-        self._login = None
-
-    async def _fetch(self) -> None:
-        self._login = await self._run()
-
 
 class Program:
-    """The program of a kubeconfig's `exec`; ConfigError says what it printed, or how to install it."""
+    """The program of a kubeconfig's `exec`; ConfigError says what it printed, or how to install it.
 
-    def __init__(self, plugin: Mapping[str, Any], kubeconfig: Path, environ: Mapping[str, str] = os.environ) -> None:
-        command, version = str(plugin.get("command", "")), str(plugin.get("apiVersion", ""))
-        self._command = str(kubeconfig.parent / command) if os.sep in command else command
+    `provider` is the package's ExecProvider.
+    """
+
+    def __init__(self, provider: Any, kubeconfig: str, hint: str = "") -> None:
+        spec: dict[str, Any] = {"interactive": False}
+        if provider.cluster is not None:
+            cluster = provider.cluster.value
+            extensions = {each.get("name"): each.get("extension") for each in cluster.get("extensions") or ()}
+            spec["cluster"] = {**cluster, "config": extensions.get(CLUSTER_CONFIG)}
         # Only what may be printed goes in: the program itself asks whoever it needs to.
-        info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
-        added = {str(item["name"]): str(item["value"]) for item in plugin.get("env") or ()}
-        self._environment = {**environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-        self._arguments = [self._command, *map(str, plugin.get("args") or ())]
-        self._hint, self._kubeconfig = str(plugin.get("installHint") or "").strip(), kubeconfig
+        info = {"apiVersion": provider.api_version, "kind": "ExecCredential", "spec": spec}
+        self._environment = {**provider.env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        command, *arguments = map(str, provider.args)
+        self._command = os.path.join(provider.cwd or "", command) if os.sep in command else command  # noqa: PTH118
+        self._arguments, self._hint, self._kubeconfig = arguments, hint, kubeconfig
 
-    def run(self) -> Login:
-        """Wait for it: at the start, when there is nothing else to do."""
-        try:
-            done = subprocess.run(
-                self._arguments, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True,
-                timeout=PLUGIN_SECONDS, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise self._not_run(error) from error
-        return self._login(done.returncode, done.stdout, done.stderr)
-
-    async def run_beside(self) -> Login:
-        """The same while everything else goes on; its process group is killed when nobody waits for it any more."""
+    async def run(self) -> Login:
+        """Its process group is killed when nobody waits for it any more."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._arguments, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, start_new_session=True,
+                self._command, *self._arguments, env=self._environment, stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise self._not_run(error) from error
         try:
             async with asyncio.timeout(PLUGIN_SECONDS):
-                out, err = await process.communicate()
+                out, err = await asyncio.gather(_read(process.stdout), _read(process.stderr))
+                code = await process.wait()
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, TimeoutError):
                 raise self._not_run(f"no answer within {PLUGIN_SECONDS:.0f} s") from error
             raise
-        return self._login(process.returncode, out, err)
+        if len(out) > MOST_BYTES:
+            raise self._not_run(f"it prints more than {MOST_BYTES} bytes")
+        return self._login(code, out, err)
 
     def _not_run(self, why: object) -> ConfigError:
         return ConfigError(
@@ -124,7 +83,7 @@ class Program:
             remedy=self._hint or "install it, or use a kubeconfig with a token or a client certificate",
         )
 
-    def _login(self, code: int | None, out: bytes, err: bytes) -> Login:
+    def _login(self, code: int, out: bytes, err: bytes) -> Login:
         if code != 0:
             said = err.decode(errors="replace").strip()[-500:]
             raise ConfigError(
@@ -132,6 +91,14 @@ class Program:
                 remedy="log in with it first, as `kubectl get namespaces` would need too",
             )
         return _login(out.decode(errors="replace"), self._command)
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    """To its end; a byte more than MOST_BYTES is kept of what is longer."""
+    kept = b""
+    while stream is not None and (part := await stream.read(2**16)):
+        kept += part[: MOST_BYTES + 1 - len(kept)]
+    return kept
 
 
 def _login(text: str, command: str) -> Login:
@@ -146,7 +113,7 @@ def _login(text: str, command: str) -> Login:
             expires=datetime.datetime.fromisoformat(expires) if expires else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        # Its output may hold a token, so it is not quoted.
+        # Its output may hold a token, so neither it nor the cause that quotes it is shown.
         raise ConfigError(f"what the login program {command!r} printed is no ExecCredential") from error
     if login.token is None and login.certificate is None:
         raise ConfigError(f"the login program {command!r} gave neither a token nor a client certificate")

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
 import orjson
@@ -19,6 +19,7 @@ from .errors import ApiError, ServerError, TooMany, Unauthorized, Unreachable, f
 from .resources import Resource
 from .wire import parsed
 
+_T = TypeVar("_T")
 Observer = Callable[[str, str, int, float], None]
 """Called after every request with verb, resource, status code (0: no answer) and seconds."""
 
@@ -56,7 +57,9 @@ class Transport:
         # Workers bound what is asked at once; a limit here would have their requests wait for watches to end.
         connector = aiohttp.TCPConnector(limit=0, ssl=True if context is None else context)
         self._session = aiohttp.ClientSession(
-            connector=connector, headers={"User-Agent": self._user_agent, "Accept": "application/json"}
+            connector=connector,
+            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            proxy=self.credentials.proxy,
         )
         return self
 
@@ -92,11 +95,6 @@ class Transport:
         answer: dict[str, Any] = await parsed(raw) if raw else {}
         return answer
 
-    async def read_text(self, resource: Resource, path: str, *, timeout: float = REQUEST_TIMEOUT) -> str:
-        """What is no Kubernetes object, such as a pod's own answer through the proxy subresource."""
-        raw = await self._patiently("get", resource, path, {}, None, {"Accept": "*/*"}, timeout)
-        return raw.decode(errors="replace")
-
     async def lines(
         self,
         resource: Resource,
@@ -117,7 +115,8 @@ class Transport:
                 "GET", self.credentials.server + path, params=params, headers=signed, timeout=patience
             ) as response:
                 if response.status >= 400:
-                    self._refused(response.status)
+                    if response.status == 401:
+                        self.credentials.token.forget()
                     raise failure(
                         response.status, await response.read(), right=f"watch {resource.full_name}", retry_after=None
                     )
@@ -136,11 +135,6 @@ class Transport:
             raise Unreachable(f"nothing came for {silence:.0f} s: watch {path}") from error
         except aiohttp.ClientError as error:
             raise Unreachable(f"watch {path}: {error}") from error
-
-    def _refused(self, code: int) -> None:
-        """The kubelet may have renewed the token since we read it."""
-        if code == 401:
-            self.credentials.token.forget()
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -168,23 +162,11 @@ class Transport:
         timeout: Callable[[], float] | float,
         max_bytes: int | None = None,
     ) -> bytes:
-        patience = MAX_PATIENCE
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        async def once() -> bytes:
             seconds = timeout() if callable(timeout) else timeout
-            try:
-                return await self._once(verb, resource, path, params, data, headers, seconds, max_bytes)
-            except (TooMany, ServerError) as error:
-                pause = error.retry_after
-                if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
-                    raise
-                patience -= pause
-                await self._sleep(pause)
-            except Unauthorized:
-                # The kubelet may have renewed the token since we read it; a second refusal is real.
-                self._refused(401)
-                if attempt > 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+            return await self._once(verb, resource, path, params, data, headers, seconds, max_bytes)
+
+        return await patiently(once, self.credentials.token.forget, self._sleep)
 
     async def _once(
         self,
@@ -220,7 +202,34 @@ class Transport:
             self._observer(verb, resource.plural, code, self._clock() - started)
         if code < 400:
             return raw
-        raise failure(code, raw, right=f"{verb} {_with_subresource(resource, path)}", retry_after=retry_after)
+        raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=retry_after)
+
+
+async def patiently(
+    once: Callable[[], Awaitable[_T]],
+    forget: Callable[[], None],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> _T:
+    """`once`, and again where the server says when, for a few seconds, or does not accept the token any more.
+
+    `forget` has another token fetched.
+    """
+    patience = MAX_PATIENCE
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return await once()
+        except (TooMany, ServerError) as error:
+            pause = error.retry_after
+            if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
+                raise
+            patience -= pause
+            await sleep(pause)
+        except Unauthorized:
+            # The kubelet may have renewed the token since we read it; a second refusal is real.
+            forget()
+            if attempt > 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
@@ -260,7 +269,7 @@ def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> Ap
     return from_status(code, status, right=right, retry_after=seconds)
 
 
-def _with_subresource(resource: Resource, path: str) -> str:
+def with_subresource(resource: Resource, path: str) -> str:
     """As a role names it."""
     if path.endswith("/status"):
         return f"{resource.full_name}/status"

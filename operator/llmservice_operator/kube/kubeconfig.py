@@ -1,0 +1,194 @@
+"""One context of a kubeconfig, or of several, read by `kubernetes.config`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException
+from kubernetes.config.exec_provider import ExecProvider
+from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+from .credentials import TOKEN_MAX_AGE, Credentials, Issued, Token, bearer
+from .errors import ConfigError
+from .exec_login import Login, Program
+
+EARLY = 30.0
+"""A program's token is renewed so many seconds before it ends."""
+LAST = 5.0
+"""So many seconds before it ends it is sent no more: a request under way should not outlive it."""
+NAME_ONE = "name one with --kubeconfig or $KUBECONFIG"
+NOT_SUPPORTED = ("auth-provider", "username", "as", "as-uid", "as-groups", "as-user-extra")
+"""Keys of a user. The package would ask an auth-provider without checking whose certificate it has, and ignores that a
+user impersonates another: requests would have rights that were to be left aside."""
+_BROKEN = (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+
+
+async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[], float]) -> Credentials:
+    """`paths` as in $KUBECONFIG. Client certificate, token, token file, or a program that gives them.
+
+    All is read again where the token ends or is not accepted.
+    """
+
+    async def read() -> tuple[_Scope, Login | None]:
+        scope = await asyncio.to_thread(_read, paths, context)
+        return scope, await scope.program.run() if scope.program is not None else None
+
+    async def again() -> Issued:
+        scope, login = await read()
+        _, issued = await asyncio.to_thread(scope.load, login, clock)
+        return issued
+
+    scope, login = await read()
+    made, issued = await asyncio.to_thread(scope.load, login, clock)
+    return made(Token(issued, again, clock))
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """One context; `config`, `cluster` and `user` are the package's nodes, read for this and changed here."""
+
+    paths: str
+    config: Any
+    context: str
+    namespace: str
+    cluster: Any
+    user: Any
+    program: Program | None
+
+    def load(self, login: Login | None, clock: Callable[[], float]) -> tuple[Callable[[Token], Credentials], Issued]:
+        """By the package, with what the program answered in its place."""
+        if login is not None:
+            del self.user.value["exec"]
+            for key, data in (("client-certificate-data", login.certificate), ("client-key-data", login.key)):
+                if data is not None:
+                    self.user.value[key] = base64.b64encode(data).decode()
+            if login.token is not None:
+                self.user.value["token"] = login.token
+        configuration = Configuration()
+        # The package hands certificates over as files.
+        with tempfile.TemporaryDirectory(prefix="llmservice-") as folder:
+            try:
+                KubeConfigLoader(self.config, self.context, temp_file_path=folder, config_base_path=None).load_and_set(
+                    configuration
+                )
+                files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+                ca, client, secret = (Path(file).read_bytes() if file else None for file in files)
+            except _BROKEN as error:
+                raise _unreadable(self.paths, error) from None
+        made = partial(
+            Credentials,
+            configuration.host,
+            self.namespace,
+            ca=ca,
+            client_certificate=client,
+            client_key=secret,
+            insecure=not configuration.verify_ssl,
+            tls_server_name=configuration.tls_server_name,
+            proxy=self.cluster.safe_get("proxy-url"),
+        )
+        return made, self._issued(bearer(configuration), login, clock)
+
+    def _issued(self, token: str | None, login: Login | None, clock: Callable[[], float]) -> Issued:
+        if login is not None and login.token is not None and login.expires is not None:
+            ends = login.expires.timestamp()
+            return Issued(token, renew_at=ends - EARLY, ends_at=ends - LAST)
+        if self.user is not None and self.user.safe_get("tokenFile"):
+            return Issued(token, renew_at=clock() + TOKEN_MAX_AGE)
+        return Issued(token)
+
+
+def _read(paths: str, context: str | None) -> _Scope:
+    try:
+        config = KubeConfigMerger(paths).config
+    except _BROKEN as error:
+        raise _unreadable(paths, error) from None
+    if config is None:
+        raise ConfigError(f"cannot read the kubeconfig {paths}: there is no such file", remedy=NAME_ONE)
+    chosen = context or config.safe_get("current-context")
+    if not chosen:
+        raise ConfigError(f"{paths} has no current-context", remedy="name one with --context")
+    scope = _named(config, "context", chosen, paths)
+    cluster = _named(config, "cluster", scope.safe_get("cluster"), paths)
+    if not cluster.safe_get("server"):
+        raise ConfigError(f"the cluster {scope.safe_get('cluster')!r} of {paths} has no server", remedy=NAME_ONE)
+    _check_proxy(cluster.safe_get("proxy-url"), paths)
+    user, program = None, None
+    if name := scope.safe_get("user"):
+        user = _named(config, "user", name, paths)
+        program = _prepared(user, cluster, name, paths)
+    return _Scope(paths, config, chosen, str(scope.safe_get("namespace") or "default"), cluster, user, program)
+
+
+def _named(config: Any, kind: str, name: Any, paths: str) -> Any:
+    """The package's node of a context, cluster or user."""
+    try:
+        node = config[f"{kind}s"].get_with_name(name)[kind]
+        node.value.keys()
+    except _BROKEN:
+        entries = config.safe_get(f"{kind}s") or ()
+        names = ", ".join(str(entry.safe_get("name")) for entry in entries) or "none"
+        raise ConfigError(f"{paths} has no {kind} {name!r}", remedy=f"it has: {names}") from None
+    return node
+
+
+def _prepared(user: Any, cluster: Any, name: str, paths: str) -> Program | None:
+    """The program to run, if any; other files and keys of the user as kubectl takes them, and not as the package."""
+    unsupported = [key for key in NOT_SUPPORTED if user.value.get(key) not in (None, "", [])]
+    if unsupported:
+        raise ConfigError(
+            f"user {name!r} of {paths} has {', '.join(unsupported)}, not supported here",
+            remedy="use a kubeconfig with a token or a client certificate (kubectl create token)",
+        )
+    folder = Path(user.path).absolute().parent
+    for key in ("client-certificate", "client-key"):
+        if file := user.value.get(key):
+            # The package looks for them beside the file that has the cluster.
+            user.value[key] = str(folder / file)
+    if user.value.get("tokenFile"):
+        user.value.pop("token", None)
+    if not user.value.get("exec") or user.value.get("token") or user.value.get("tokenFile"):
+        return None
+    try:
+        provider = ExecProvider(user["exec"], str(folder), cluster)
+        return Program(provider, paths, str(user["exec"].safe_get("installHint") or "").strip())
+    except _BROKEN as error:
+        raise _unreadable(paths, error) from None
+
+
+def _check_proxy(proxy: Any, paths: str) -> None:
+    """With a password it is refused: aiohttp and kopf quote the whole address where the proxy fails."""
+    try:
+        parts = urlsplit(proxy or "http://none")
+        known = parts.scheme in ("http", "https") and not parts.password
+    except (ValueError, TypeError, AttributeError):
+        known = False
+    if not known:
+        raise ConfigError(
+            f"the cluster's proxy-url in {paths} cannot be used",
+            remedy="give one such as http://proxy:3128: SOCKS proxies and passwords are not supported",
+        )
+
+
+def _unreadable(paths: str, error: Exception) -> ConfigError:
+    """What the package says may quote whole users of the file, with their tokens."""
+    match error:
+        case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
+            why = f"line {mark.line + 1} is no YAML"
+        case ConfigException():
+            why = str(error).partition("{")[0].strip()
+        case OSError() | UnicodeError() | binascii.Error():
+            why = str(error)
+        case _:
+            why = "it is no kubeconfig"
+    return ConfigError(f"cannot read the kubeconfig {paths}: {why}", remedy=NAME_ONE)

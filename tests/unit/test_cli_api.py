@@ -1,0 +1,183 @@
+"""The commands' requests against a real HTTP server that plays the API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from llmservice_cli.api import Api
+from llmservice_operator.kube import errors
+from llmservice_operator.kube.credentials import Credentials, Issued, Token
+from llmservice_operator.kube.resources import CONTROLLER_REVISION, LLMSERVICE, POD
+
+REVISIONS = CONTROLLER_REVISION.path("team")
+
+
+@dataclass
+class Server:
+    """Answers by a queue, the last one again and again: a code, or a code and a body; `headers` go with failures."""
+
+    answers: list[tuple[int, bytes, Mapping[str, str]]] = field(default_factory=list)
+    seen: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+    def says(self, code: int, body: Any = b"{}", **headers: str) -> None:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.answers.append((code, raw, {key.replace("_", "-"): value for key, value in headers.items()}))
+
+    async def answer(self, request: web.Request) -> web.Response:
+        raw = await request.read()
+        self.seen.append((request.method, request.path, dict(request.query), json.loads(raw) if raw else None))
+        self.headers.append(request.headers)
+        code, body, headers = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return web.Response(status=code, body=body, headers=headers, content_type="application/json")
+
+
+@pytest.fixture
+async def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def api(server: Server) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    tokens = iter(["first", "second"])
+
+    async def another() -> Issued:
+        return Issued(next(tokens))
+
+    async with TestServer(app) as served:
+        address = str(served.make_url("")).rstrip("/")
+        token = Token(Issued(next(tokens)), another)
+        async with Api(Credentials(address, "team", token)) as made:
+            yield made
+
+
+async def test_a_request_says_who_sends_it(api: Api, server: Server) -> None:
+    server.says(200, {"kind": "Pod"})
+    assert await api.get(POD, "team", "p") == {"kind": "Pod"}
+    assert (server.headers[0]["Authorization"], server.headers[0]["User-Agent"]) == ("Bearer first", "llmservice-cli")
+
+
+async def test_without_a_token_none_is_sent(server: Server) -> None:
+    server.says(200)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    async with TestServer(app) as served:
+        address = str(served.make_url("")).rstrip("/")
+        async with Api(Credentials(address, "team", Token.fixed(None))) as api:
+            await api.get(POD, "team", "p")
+    assert "Authorization" not in server.headers[0]
+
+
+async def test_a_refused_token_is_renewed_once(api: Api, server: Server) -> None:
+    server.says(401)
+    server.says(200, {"kind": "Pod"})
+    assert await api.get(POD, "team", "p") == {"kind": "Pod"}
+    assert [headers["Authorization"] for headers in server.headers] == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(
+    ("code", "headers", "requests", "raised"),
+    [
+        pytest.param(429, {"Retry-After": "0"}, 2, None, id="later, says the server"),
+        pytest.param(503, {"Retry-After": "0"}, 2, None, id="and when it restarts"),
+        pytest.param(503, {"Retry-After": "60"}, 1, errors.ServerError, id="not for a minute"),
+        pytest.param(500, {}, 1, errors.ServerError, id="a failure"),
+        pytest.param(409, {}, 1, errors.Conflict, id="an answer"),
+    ],
+)
+async def test_patience(
+    api: Api, server: Server, code: int, headers: dict[str, str], requests: int, raised: type[Exception] | None
+) -> None:
+    server.answers.append((code, b"{}", headers))
+    server.says(200)
+    if raised is None:
+        await api.create(POD, {"metadata": {"namespace": "team"}})
+    else:
+        with pytest.raises(raised):
+            await api.create(POD, {"metadata": {"namespace": "team"}})
+    assert len(server.seen) == requests
+
+
+async def test_what_users_stored_is_shown_as_far_as_it_can_be_read(api: Api, server: Server) -> None:
+    """A number that no double holds, half of a pair and a nesting without end, in one object of a list."""
+    deep = b"[" * 5000 + b"]" * 5000
+    server.says(200, b'{"metadata":{},"items":[{"data":{"n":1e400,"s":"\\ud800","d":' + deep + b'}},{"data":1}]}')
+    (page,) = [page async for page in api.list_pages(CONTROLLER_REVISION, "team")]
+    assert page["items"][1] == {"data": 1}
+    assert page["items"][0]["data"]["n"] is None
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1]", b'"text"', b"null", b"\xff", b""])
+async def test_what_no_api_server_sends_is_told_as_such(api: Api, server: Server, body: bytes) -> None:
+    """A company's login page, for one."""
+    server.says(200, body)
+    with pytest.raises(errors.Unreachable, match="is no API server's"):
+        await api.get(POD, "team", "p")
+    if body:
+        with pytest.raises(errors.Unreachable, match="is no API server's"):
+            [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
+
+
+async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, server: Server) -> None:
+    server.says(401)
+    server.says(200)
+    with pytest.raises(errors.Unauthorized):
+        [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
+    await api.get(POD, "team", "p")
+    assert server.headers[1]["Authorization"] == "Bearer second"
+
+
+async def test_lists_come_in_pages(api: Api, server: Server) -> None:
+    server.says(200, {"metadata": {"continue": "more"}, "items": [1]})
+    server.says(200, {"metadata": {}, "items": [2]})
+    pages = [page["items"] async for page in api.list_pages(CONTROLLER_REVISION, "team", label_selector="a=b c")]
+    assert pages == [[1], [2]]
+    assert [path for _, path, _, _ in server.seen] == [REVISIONS] * 2
+    assert [query for _, _, query, _ in server.seen] == [
+        {"limit": "500", "labelSelector": "a=b c"},
+        {"limit": "500", "labelSelector": "a=b c", "continue": "more"},
+    ]
+
+
+async def test_a_field_is_removed_by_a_merge_patch(api: Api, server: Server) -> None:
+    server.says(200)
+    change = {"spec": {"rollout": {"pinnedRevision": None}}}
+    await api.merge(LLMSERVICE, "team", "chat", change)
+    method, path, query, body = server.seen[0]
+    assert (method, path, body) == ("PATCH", LLMSERVICE.path("team", "chat"), change)
+    assert query == {"fieldManager": "llmservice-cli", "fieldValidation": "Strict"}
+    assert server.headers[0]["Content-Type"] == "application/merge-patch+json"
+
+
+async def test_deleting_what_is_gone_is_no_error(api: Api, server: Server) -> None:
+    server.says(404, {"kind": "Status", "reason": "NotFound"})
+    await api.delete(POD, "team", "p", uid="u", grace=0)
+    method, _, _, body = server.seen[0]
+    assert (method, body["preconditions"], body["gracePeriodSeconds"]) == ("DELETE", {"uid": "u"}, 0)
+
+
+async def test_what_a_pod_answers_comes_as_it_is(api: Api, server: Server) -> None:
+    server.says(200, b"vllm:num_requests_running 1.0\n")
+    assert await api.proxied(POD, "team", "p", 8000, "/metrics") == "vllm:num_requests_running 1.0\n"
+    assert server.seen[0][:2] == ("GET", "/api/v1/namespaces/team/pods/p:8000/proxy/metrics")
+
+
+async def test_a_missing_right_is_named(api: Api, server: Server) -> None:
+    server.says(403, {"kind": "Status", "message": 'User "x" cannot get resource "pods/proxy" in API group ""'})
+    with pytest.raises(errors.Forbidden, match="grant it: get pods/proxy"):
+        await api.proxied(POD, "team", "p", 8000, "/metrics")
+
+
+async def test_an_event_may_have_megabytes(api: Api, server: Server) -> None:
+    event = {"type": "MODIFIED", "object": {"text": "x" * 3_000_000}}
+    server.says(200, json.dumps(event).encode() + b"\n")
+    seen = [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
+    assert seen == [event]

@@ -1,10 +1,10 @@
-"""The programs of the cluster, one row each: all built from the one go.mod in `go/`, but for the object store."""
+"""The programs of the cluster, its tests and releases, one row each; `builds.py` says which go.mod each group has."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 KUBERNETES = "1.36.3"
@@ -33,6 +33,10 @@ class Group(StrEnum):
     # What deployment tools make of an LLMService, for tests: kstatus and Argo CD's Lua machine; Argo CD's own engine.
     HEALTH = "health"
     ARGOCD = "argocd"
+    # What `make release` signs, describes and looks up with; the registry of its tests; the check of its workflow.
+    RELEASE = "release"
+    REGISTRY = "registry"
+    WORKFLOWS = "workflows"
 
 
 class Folder(StrEnum):
@@ -50,6 +54,8 @@ class Program:
     folder: Folder = Folder.BIN
     cgo: bool = False
     tags: tuple[str, ...] = ()
+    # Its version, for programs that write it into what they make. go.mod has it too, so the hash needs no second one.
+    version: str = field(default="", repr=False)
 
     @property
     def built_name(self) -> str:
@@ -103,6 +109,11 @@ PROGRAMS: tuple[Program, ...] = (
     Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", Group.OBJECT_STORE),
     Program("health", "./cmd/health", Group.HEALTH),
     Program("argocd-health", "./cmd/argocd-health", Group.ARGOCD),
+    Program("cosign", "github.com/sigstore/cosign/v3/cmd/cosign", Group.RELEASE),
+    Program("crane", "github.com/google/go-containerregistry/cmd/crane", Group.RELEASE),
+    Program("syft", "github.com/anchore/syft/cmd/syft", Group.RELEASE, version="1.52.0"),
+    Program("registry", "github.com/distribution/distribution/v3/cmd/registry", Group.REGISTRY),
+    Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", Group.WORKFLOWS),
 )
 
 
@@ -113,11 +124,14 @@ class Build:
     programs: tuple[Program, ...]
     cgo: bool
     tags: tuple[str, ...]
+    version: str = ""
 
     def command(self, go: str, output: str) -> tuple[str, ...]:
         tags = ("-tags", ",".join(self.tags)) if self.tags else ()
+        *flags, linked = BUILD_FLAGS
+        version = f" -X main.version={self.version}" if self.version else ""
         packages = tuple(program.package for program in self.programs)
-        return (go, "build", "-v", *BUILD_FLAGS, *tags, "-o", output, *packages)
+        return (go, "build", "-v", *flags, linked + version, *tags, "-o", output, *packages)
 
 
 def of_group(group: Group, programs: Iterable[Program] = PROGRAMS) -> tuple[Program, ...]:
@@ -125,10 +139,10 @@ def of_group(group: Group, programs: Iterable[Program] = PROGRAMS) -> tuple[Prog
 
 
 def builds_of(programs: Iterable[Program]) -> tuple[Build, ...]:
-    shared: dict[tuple[bool, tuple[str, ...]], list[Program]] = {}
+    shared: dict[tuple[bool, tuple[str, ...], str], list[Program]] = {}
     for program in programs:
-        shared.setdefault((program.cgo, program.tags), []).append(program)
-    return tuple(Build(tuple(members), cgo, tags) for (cgo, tags), members in shared.items())
+        shared.setdefault((program.cgo, program.tags, program.version), []).append(program)
+    return tuple(Build(tuple(members), *settings) for settings, members in shared.items())
 
 
 def content_hash(sources: Mapping[str, bytes], programs: Iterable[Program], architecture: str) -> str:

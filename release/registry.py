@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,14 @@ class Registry:
 
     def validate(self, reference: Reference) -> None:
         """Raises a ClusterError unless manifest, configuration and layers are what their digests say."""
-        self.tools.run("crane", "validate", *self._words, "--remote", reference.pinned)
+        manifest = self.tools.output("crane", "manifest", *self._words, reference.pinned)
+        _require(reference, "manifest", reference.digest, hashlib.sha256(manifest).hexdigest())
+        described = json.loads(manifest)
+        for blob in (described["config"], *described["layers"]):
+            place = f"{reference.name}@{blob['digest']}"
+            # Whole, since what a registry says of its blobs is what is in question.
+            found = self.tools.digest("crane", "blob", *self._words, place)
+            _require(reference, f"blob {blob['digest']}", blob["digest"], found)
 
     def chart(self, reference: Reference) -> bytes:
         """The archive of the chart with this digest."""
@@ -39,3 +48,8 @@ class Registry:
     @property
     def _words(self) -> tuple[str, ...]:
         return ("--insecure",) if self.insecure else ()
+
+
+def _require(reference: Reference, what: str, stated: str, found: str) -> None:
+    if stated != f"sha256:{found}":
+        raise ClusterError(f"the {what} of {reference.name} has the hash sha256:{found}")

@@ -50,6 +50,7 @@ class Signer:
         """Sign a file; the signature and what is needed to verify it go to `bundle`."""
         with self._words() as words:
             self.tools.run("cosign", "sign-blob", *words, "--bundle", str(bundle), str(path))
+        bundle.chmod(0o644)
 
     @contextmanager
     def _words(self) -> Iterator[tuple[str, ...]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from localcluster.builds import Store, build
 from localcluster.errors import ClusterError
@@ -16,8 +20,8 @@ from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
 
-# cosign stays silent about a registry's plain HTTP and syft asks nobody for a newer syft.
-QUIET = {"SYFT_CHECK_FOR_APP_UPDATE": "false"}
+# SBOMs are of packages, and syft asks nobody for a newer syft.
+SETTINGS = {"SYFT_CHECK_FOR_APP_UPDATE": "false", "SYFT_FILE_METADATA_SELECTION": "none"}
 
 
 @dataclass(frozen=True)
@@ -32,23 +36,40 @@ class Tools:
         """PATH with the programs first."""
         return os.pathsep.join([*map(str, self.folders), self.environment.get("PATH", os.defpath)])
 
-    def run(
-        self, *command: str, cwd: Path | None = None, more: Mapping[str, str] | None = None, timeout: float = 3600
-    ) -> str:
+    def run(self, *command: str, cwd: Path | None = None, more: Mapping[str, str] | None = None) -> str:
         """The command's standard output; its failure is a ClusterError with the end of what it said."""
-        environment = {**self.environment, **QUIET, **(more or {}), "PATH": self.path}
-        try:
-            done = subprocess.run(
-                command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except FileNotFoundError as missing:
-            raise ClusterError(f"{command[0]} is not on the PATH") from missing
-        except subprocess.TimeoutExpired as slow:
-            raise ClusterError(f"{command[0]} did not end within {timeout:.0f} s") from slow
-        if done.returncode != 0:
-            raise ClusterError(f"{shown(command)} failed", last_lines(done.stderr or done.stdout))
-        return done.stdout
+        return self.output(*command, cwd=cwd, more=more).decode()
+
+    def output(self, *command: str, cwd: Path | None = None, more: Mapping[str, str] | None = None) -> bytes:
+        """Standard output as bytes."""
+        with self._started(command, cwd, more) as printed:
+            return printed.read()
+
+    def digest(self, *command: str) -> str:
+        """The SHA-256 of standard output, which may be gigabytes."""
+        with self._started(command, None, None) as printed:
+            digest = hashlib.sha256()
+            while chunk := printed.read(1 << 20):
+                digest.update(chunk)
+            return digest.hexdigest()
+
+    @contextmanager
+    def _started(self, command: Sequence[str], cwd: Path | None, more: Mapping[str, str] | None) -> Iterator[IO[bytes]]:
+        environment = {**self.environment, **SETTINGS, **(more or {}), "PATH": self.path}
+        program = shutil.which(command[0], path=self.path)
+        if program is None:
+            raise ClusterError(f"{command[0]} is not on the PATH")
+        with tempfile.TemporaryFile() as errors:
+            with subprocess.Popen(
+                (program, *command[1:]), cwd=cwd, env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            ) as child:  # fmt: skip
+                assert child.stdout is not None
+                yield child.stdout
+            errors.seek(0)
+            if child.returncode != 0:
+                said = errors.read().decode(errors="replace")
+                raise ClusterError(f"{shown(command)} failed", last_lines(said))
 
 
 @contextmanager

@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     make.add_argument("--only", action="append", choices=[*Part], default=[], help="this part; may be repeated")
     make.add_argument("--mirror", default="", metavar="HOST/PATH", help="base and vLLM images are looked up below it")
     make.add_argument("--keep-tags", action="store_true", help="leave the default vLLM images of the chart by tag")
+    make.add_argument("--no-cache", action="store_true", help="build images anew, to compare them with a release")
     make.add_argument("--dry-run", action="store_true", help="print what would be made")
     check.add_argument("--key", default="", help="cosign's public key or a KMS address")
     check.add_argument("--identity", default="", metavar="REGEXP", help="keyless: who signed, with --issuer")
@@ -105,7 +106,14 @@ def _make(arguments: argparse.Namespace, folder: Path, environment: Mapping[str,
     groups = [Group.RELEASE, *([Group.IMAGES] if planned.images else [])]
     tools = _tools(groups, environment, progress)
     state = REPOSITORY / ".cluster" / "release"
-    options = Options(folder, state, arguments.insecure, arguments.mirror, arguments.keep_tags)
+    options = Options(
+        folder,
+        state,
+        arguments.insecure,
+        arguments.mirror,
+        arguments.keep_tags,
+        uses_cache=not arguments.no_cache,
+    )
     options = with_key(options, arguments.key, tools, logged=arguments.logged)
     with checkout(REPOSITORY, source, progress) as root:
         made = Maker(planned, source, root, options, tools, progress).make()

@@ -25,6 +25,7 @@ class Builder:
     address: str
     tools: Tools
     logs: Path
+    uses_cache: bool = True
 
     def push(self, recipe: Recipe, base: Reference, epoch: int, *, insecure: bool, step: Step) -> str:
         """Build, push under `recipe.reference`, and return the digest of the image's manifest.
@@ -40,7 +41,8 @@ class Builder:
         }
         output = f"type=image,name={recipe.reference},push=true,oci-mediatypes=true,rewrite-timestamp=true"
         with tempfile.NamedTemporaryFile(suffix=".json") as metadata:
-            words = build_words(recipe, secrets(self.tools.environment), arguments)
+            cache = () if self.uses_cache else ("--no-cache",)
+            words = (*build_words(recipe, secrets(self.tools.environment), arguments), *cache)
             asked = f"{output},registry.insecure=true" if insecure else output
             self._buildctl(log, step, *words, "--metadata-file", metadata.name, "--output", asked)
             digest = str(json.loads(Path(metadata.name).read_text()).get("containerimage.digest"))
@@ -69,14 +71,14 @@ class Builder:
 
 
 @contextmanager
-def release_builder(tools: Tools, state: Path, logs: Path) -> Iterator[Builder]:
+def release_builder(tools: Tools, state: Path, logs: Path, *, uses_cache: bool = True) -> Iterator[Builder]:
     """The BuildKit of BUILDKIT_HOST, else one of our own for the time of the block, which needs root.
 
     It has its own worker: no cluster has to run, and no image in a cluster's store takes part.
     """
     given = tools.environment.get("BUILDKIT_HOST", "")
     if given:
-        yield Builder(given, tools, logs)
+        yield Builder(given, tools, logs, uses_cache)
         return
     if os.geteuid() != 0:
         raise ClusterError("building images needs root", "Run as root, or set BUILDKIT_HOST to a running BuildKit.")
@@ -90,7 +92,7 @@ def release_builder(tools: Tools, state: Path, logs: Path) -> Iterator[Builder]:
             "--oci-worker-gc-keepstorage", "8000", "--allow-insecure-entitlement", "network.host",
         )  # fmt: skip
         with answering("buildkitd", command, tools, _probe(address, tools), logs / "buildkitd.log"):
-            yield Builder(address, tools, logs)
+            yield Builder(address, tools, logs, uses_cache)
 
 
 def _probe(address: str, tools: Tools) -> Callable[[], bool]:

@@ -38,6 +38,7 @@ class Options:
     mirror: str = ""
     keep_tags: bool = False
     signer: Signer | None = None
+    uses_cache: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Maker:
     def _images(self, inputs: provenance.Inputs) -> dict[Part, tuple[Artifact, Reference]]:
         if not self.plan.images:
             return {}
-        with release_builder(self.tools, self.options.state / "buildkit", self.output / "logs") as builder:
+        state, logs = self.options.state / "buildkit", self.output / "logs"
+        with release_builder(self.tools, state, logs, uses_cache=self.options.uses_cache) as builder:
             pushed = {}
             for image in self.plan.images:
                 reference = self.plan.reference(image)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from localcluster.errors import ClusterError
 
 HUB = "docker.io"
-_FORM = re.compile(r"(?P<name>[A-Za-z0-9][^@:\s]*(?::\d+(?=/)[^@:\s]*)?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>\S+))?")
+_FORM = re.compile(
+    r"(?P<name>[A-Za-z0-9][^@:\s]*(?::\d+(?=/)[^@:\s]*)?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>\S+))?"
+)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 

@@ -65,7 +65,9 @@ def _of_folder(folder: Path, name: str, version: str, seed: str, tools: Tools, e
 
 
 def stable(document: JSON, seed: str, epoch: int) -> str:
-    """The document with a serial number that depends on its subject, and the release's time."""
+    """The document with names that depend on its subject and not on where it was scanned, and the release's time."""
+    subject = document["metadata"].get("component", {}).get("bom-ref", "")
     document["serialNumber"] = f"urn:uuid:{uuid.uuid5(_NAMESPACE, seed)}"
     document["metadata"]["timestamp"] = dt.datetime.fromtimestamp(epoch, dt.UTC).isoformat()
-    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    return text.replace(json.dumps(subject), json.dumps(document["serialNumber"])) if subject else text

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -153,7 +153,7 @@ TAMPERINGS = [
 
 @pytest.mark.parametrize(("tampering", "message"), TAMPERINGS)
 def test_a_registry_that_was_tampered_with_is_found_out(
-    released: Release, tampering: Callable[[Release], contextmanager[None]], message: str
+    released: Release, tampering: Callable[[Release], AbstractContextManager[None]], message: str
 ) -> None:
     with tampering(released):
         assert message in released.check()

@@ -192,6 +192,11 @@ def other_wheel(world: World) -> None:
     world.sums()
 
 
+def other_commit(world: World) -> None:
+    describe(world, IMAGE_ARTIFACT, OPERATOR, "d" * 40)
+    world.sums()
+
+
 IMAGE_TAG, CHART_TAG = f"{REGISTRY}/llmservice-operator:0.1.0", f"{REGISTRY}/charts/llmservice-operator:0.1.0"
 GPU_BY_TAG = {**GOOD_VALUES["services"], "defaultGpuImage": "vllm/vllm-openai:v0.32.0"}
 OTHER_CPU = {**GOOD_VALUES["services"], "defaultCpuImage": f"{REGISTRY}/llmservice-operator:x@{OTHER}"}
@@ -226,7 +231,7 @@ TAMPERED = [
     ("another version of the wheel", other_wheel, "it is of version 0.2.0, the release of 0.1.0"),
     (
         "provenance of another commit",
-        lambda w: (describe(w, IMAGE_ARTIFACT, OPERATOR, "d" * 40), w.sums()),
+        other_commit,
         f"it is of commit {'d' * 40}",
     ),
     (

@@ -178,7 +178,10 @@ def test_who_builds(environment: dict[str, str], builder: str) -> None:
 
 
 def test_an_sbom_of_the_same_content_is_the_same_document() -> None:
-    first, second = ({"serialNumber": number, "metadata": {"timestamp": number}} for number in ("1", "2"))
+    first, second = (
+        {"serialNumber": n, "metadata": {"timestamp": n, "component": {"bom-ref": n}}, "dependencies": [{"ref": n}]}
+        for n in ("scan-1", "scan-2")
+    )
     assert stable(first, A, 0) == stable(second, A, 0)
     assert json.loads(stable(second, A, 0))["metadata"]["timestamp"] == "1970-01-01T00:00:00+00:00"
 

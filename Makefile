@@ -85,7 +85,7 @@ crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 release: $(SYNCED) ## wheel, images, OCI chart, SBOMs, provenance: REGISTRY=host/path [KEY=cosign.key|keyless] [VERSION=] [ONLY="operator chart"] [MIRROR=host/path] [INSECURE=1] [DRY_RUN=1]
 	@$(PYTHON) -m release make --registry "$(REGISTRY)" $(if $(VERSION),--version "$(VERSION)") $(if $(KEY),--key "$(KEY)") \
 	  $(foreach part,$(ONLY),--only $(part)) $(if $(MIRROR),--mirror "$(MIRROR)") $(if $(INSECURE),--insecure) $(if $(DRY_RUN),--dry-run) \
-	  $(if $(KEEP_TAGS),--keep-tags) $(if $(LOGGED),--logged) $(if $(NO_CACHE),--no-cache)
+	  $(if $(KEEP_TAGS),--keep-tags) $(if $(LOGGED),--logged)
 
 release-check: $(SYNCED) ## verify what `make release` made: REGISTRY=host/path [KEY=cosign.pub | IDENTITY=regexp ISSUER=url] [INSECURE=1]
 	@$(PYTHON) -m release check --registry "$(REGISTRY)" $(if $(VERSION),--version "$(VERSION)") $(if $(KEY),--key "$(KEY)") \

@@ -37,6 +37,8 @@ class Group(StrEnum):
     RELEASE = "release"
     REGISTRY = "registry"
     WORKFLOWS = "workflows"
+    # Helm alone, for machines that make releases and run no cluster. Never linked beside the cluster's.
+    HELM = "helm"
 
 
 class Folder(StrEnum):
@@ -113,6 +115,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("crane", "github.com/google/go-containerregistry/cmd/crane", Group.RELEASE),
     Program("syft", "github.com/anchore/syft/cmd/syft", Group.RELEASE, version="1.52.0"),
     Program("registry", "github.com/distribution/distribution/v3/cmd/registry", Group.REGISTRY),
+    Program("helm", "helm.sh/helm/v4/cmd/helm", Group.HELM),
     Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", Group.WORKFLOWS),
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,7 +50,6 @@ def parser() -> argparse.ArgumentParser:
     make.add_argument("--only", action="append", choices=[*Part], default=[], help="this part; may be repeated")
     make.add_argument("--mirror", default="", metavar="HOST/PATH", help="base and vLLM images are looked up below it")
     make.add_argument("--keep-tags", action="store_true", help="leave the default vLLM images of the chart by tag")
-    make.add_argument("--no-cache", action="store_true", help="build images anew, to compare them with a release")
     make.add_argument("--dry-run", action="store_true", help="print what would be made")
     check.add_argument("--key", default="", help="cosign's public key or a KMS address")
     check.add_argument("--identity", default="", metavar="REGEXP", help="keyless: who signed, with --issuer")
@@ -90,11 +88,9 @@ def described(planned: Plan, folder: Path, commit: str) -> str:
 
 
 def _tools(groups: Sequence[Group], environment: Mapping[str, str], progress: Progress) -> Tools:
-    """Helm is the pinned one where it is built, else the PATH's: it comes with the whole of Kubernetes."""
-    cluster = Store(cache_root(environment, Path.home()))
-    path = environment.get("PATH", os.defpath)
-    needed = [*groups, Group.CLUSTER] if cluster.has(Group.CLUSTER) or not shutil.which("helm", path=path) else groups
-    return release_tools(progress, needed, environment)
+    """With Helm: the cluster's where that is built, else built alone."""
+    has_cluster = Store(cache_root(environment, Path.home())).has(Group.CLUSTER)
+    return release_tools(progress, [*groups, Group.CLUSTER if has_cluster else Group.HELM], environment)
 
 
 def _make(arguments: argparse.Namespace, folder: Path, environment: Mapping[str, str], progress: Progress) -> int:
@@ -106,14 +102,7 @@ def _make(arguments: argparse.Namespace, folder: Path, environment: Mapping[str,
     groups = [Group.RELEASE, *([Group.IMAGES] if planned.images else [])]
     tools = _tools(groups, environment, progress)
     state = REPOSITORY / ".cluster" / "release"
-    options = Options(
-        folder,
-        state,
-        arguments.insecure,
-        arguments.mirror,
-        arguments.keep_tags,
-        uses_cache=not arguments.no_cache,
-    )
+    options = Options(folder, state, arguments.insecure, arguments.mirror, arguments.keep_tags)
     options = with_key(options, arguments.key, tools, logged=arguments.logged)
     with checkout(REPOSITORY, source, progress) as root:
         made = Maker(planned, source, root, options, tools, progress).make()

@@ -25,7 +25,6 @@ class Builder:
     address: str
     tools: Tools
     logs: Path
-    uses_cache: bool = True
 
     def push(self, recipe: Recipe, base: Reference, epoch: int, *, insecure: bool, step: Step) -> str:
         """Build, push under `recipe.reference`, and return the digest of the image's manifest.
@@ -41,8 +40,8 @@ class Builder:
         }
         output = f"type=image,name={recipe.reference},push=true,oci-mediatypes=true,rewrite-timestamp=true"
         with tempfile.NamedTemporaryFile(suffix=".json") as metadata:
-            cache = () if self.uses_cache else ("--no-cache",)
-            words = (*build_words(recipe, secrets(self.tools.environment), arguments), *cache)
+            # A cached layer has the times of an earlier build, and is what an earlier state of Debian's archive gave.
+            words = (*build_words(recipe, secrets(self.tools.environment), arguments), "--no-cache")
             asked = f"{output},registry.insecure=true" if insecure else output
             self._buildctl(log, step, *words, "--metadata-file", metadata.name, "--output", asked)
             digest = str(json.loads(Path(metadata.name).read_text()).get("containerimage.digest"))
@@ -71,28 +70,31 @@ class Builder:
 
 
 @contextmanager
-def release_builder(tools: Tools, state: Path, logs: Path, *, uses_cache: bool = True) -> Iterator[Builder]:
+def release_builder(tools: Tools, state: Path, logs: Path) -> Iterator[Builder]:
     """The BuildKit of BUILDKIT_HOST, else one of our own for the time of the block, which needs root.
 
-    It has its own worker: no cluster has to run, and no image in a cluster's store takes part.
+    It has its own worker: no cluster has to run, and no image in a cluster's store takes part. `state` has room for it.
     """
     given = tools.environment.get("BUILDKIT_HOST", "")
     if given:
-        yield Builder(given, tools, logs, uses_cache)
+        yield Builder(given, tools, logs)
         return
     if os.geteuid() != 0:
         raise ClusterError("building images needs root", "Run as root, or set BUILDKIT_HOST to a running BuildKit.")
     for folder in (state, logs):
         folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="llmservice-release-") as runtime:
+    with (
+        tempfile.TemporaryDirectory(prefix="llmservice-release-") as runtime,
+        tempfile.TemporaryDirectory(dir=state, prefix="buildkit-") as root,
+    ):
         address = f"unix://{runtime}/buildkitd.sock"
         command = (
-            "buildkitd", "--root", str(state), "--addr", address,
+            "buildkitd", "--root", root, "--addr", address,
             "--containerd-worker=false", "--oci-worker=true", "--oci-worker-net", "host",
             "--oci-worker-gc-keepstorage", "8000", "--allow-insecure-entitlement", "network.host",
         )  # fmt: skip
         with answering("buildkitd", command, tools, _probe(address, tools), logs / "buildkitd.log"):
-            yield Builder(address, tools, logs, uses_cache)
+            yield Builder(address, tools, logs)
 
 
 def _probe(address: str, tools: Tools) -> Callable[[], bool]:

@@ -38,7 +38,6 @@ class Options:
     mirror: str = ""
     keep_tags: bool = False
     signer: Signer | None = None
-    uses_cache: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,7 @@ class Maker:
     def _images(self, inputs: provenance.Inputs) -> dict[Part, tuple[Artifact, Reference]]:
         if not self.plan.images:
             return {}
-        state, logs = self.options.state / "buildkit", self.output / "logs"
-        with release_builder(self.tools, state, logs, uses_cache=self.options.uses_cache) as builder:
+        with release_builder(self.tools, self.options.state, self.output / "logs") as builder:
             pushed = {}
             for image in self.plan.images:
                 reference = self.plan.reference(image)

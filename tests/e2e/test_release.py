@@ -71,9 +71,9 @@ def run_release(command: str, registry: OciRegistry, folder: Path, *more: str) -
     )  # fmt: skip
 
 
-def make(registry: OciRegistry, folder: Path, key: Path, *more: str) -> Release:
+def make(registry: OciRegistry, folder: Path, key: Path) -> Release:
     parts = [word for part in ("python", "operator", "chart") for word in ("--only", part)]
-    done = run_release("make", registry, folder, "--key", str(key), "--mirror", registry.mirror, *parts, *more)
+    done = run_release("make", registry, folder, "--key", str(key), "--mirror", registry.mirror, *parts)
     assert done.returncode == 0, done.stderr
     assert PASSWORD not in done.stdout + done.stderr
     return Release(folder, registry, key)
@@ -112,7 +112,7 @@ def test_the_sboms_list_what_was_installed(released: Release) -> None:
 
 
 def test_the_same_commit_makes_the_same_release(released: Release, tmp_path: Path) -> None:
-    again = make(released.registry, tmp_path / "again", released.key, "--no-cache")
+    again = make(released.registry, tmp_path / "again", released.key)
     assert again.record == released.record
     for name in ("*.whl", "*.tar.gz", "*.tgz", "sbom/*.json", "provenance/*.json"):
         for path in released.folder.glob(name):

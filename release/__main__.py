@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,17 +95,16 @@ def _tools(groups: Sequence[Group], environment: Mapping[str, str], progress: Pr
 
 
 def _make(arguments: argparse.Namespace, folder: Path, environment: Mapping[str, str], progress: Progress) -> int:
-    planned = plan(REPOSITORY, arguments.registry, arguments.version, [Part(name) for name in arguments.only])
     source = source_of(REPOSITORY)
-    print(described(planned, folder, source.commit), flush=True)
-    if arguments.dry_run:
-        return 0
-    groups = [Group.RELEASE, *([Group.IMAGES] if planned.images else [])]
-    tools = _tools(groups, environment, progress)
-    state = REPOSITORY / ".cluster" / "release"
-    options = Options(folder, state, arguments.insecure, arguments.mirror, arguments.keep_tags)
-    options = with_key(options, arguments.key, tools, logged=arguments.logged)
     with checkout(REPOSITORY, source, progress) as root:
+        planned = plan(root, arguments.registry, arguments.version, [Part(name) for name in arguments.only])
+        print(described(planned, folder, source.commit), flush=True)
+        if arguments.dry_run:
+            return 0
+        tools = _tools([Group.RELEASE, *([Group.IMAGES] if planned.images else [])], environment, progress)
+        state = REPOSITORY / ".cluster" / "release"
+        options = Options(folder, state, arguments.insecure, arguments.mirror, arguments.keep_tags)
+        options = with_key(options, arguments.key, tools, logged=arguments.logged)
         made = Maker(planned, source, root, options, tools, progress).make()
     for artifact in made.artifacts:
         print(f"{artifact.kind:<6} {artifact.title}")
@@ -130,4 +130,6 @@ def _check(arguments: argparse.Namespace, folder: Path, environment: Mapping[str
 
 
 if __name__ == "__main__":
+    # A CI job that is cancelled gets SIGTERM: servers that this process started end with it either way.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:], os.environ))

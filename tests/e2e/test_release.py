@@ -235,7 +235,8 @@ def test_an_upgrade_from_the_commit_before_to_the_chart_in_the_registry(
     chart = released.reference("chart")
     installed = (f"oci://{chart.name}", "--version", chart.tag, "--plain-http")
     cluster.helm("upgrade", "from-registry", *installed, *common)
-    (operator,) = cluster.list("pods", namespace, "app.kubernetes.io/name=llmservice-operator")
+    operators = cluster.list("pods", namespace, "app.kubernetes.io/instance=from-registry")
+    (operator,) = (pod for pod in operators if "deletionTimestamp" not in pod["metadata"])
     assert operator["spec"]["containers"][0]["image"] == released.reference("image").pinned
     assert list(rolling.pods(cluster, namespace, "served")) == [serving], "an upgrade restarts no model"
 

@@ -15,7 +15,7 @@ from release.tools import Tools
 
 @dataclass(frozen=True)
 class Registry:
-    """Reads of registries; `insecure`: without TLS, or with a certificate that nobody vouches for."""
+    """Reads of registries; `insecure`: without TLS, or with an untrusted certificate."""
 
     tools: Tools
     insecure: bool = False

@@ -122,10 +122,10 @@ def _check(arguments: argparse.Namespace, folder: Path, environment: Mapping[str
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     if problems:
-        print(f"{len(problems)} problems: do not install this release", file=sys.stderr)
+        print(f"problems: {len(problems)}; do not install this release", file=sys.stderr)
         return 1
     signed = "signed and unchanged" if verifier else "unchanged; it has no signatures"
-    print(f"release {folder.name} is {signed}")
+    print(f"the release in {folder} is {signed}")
     return 0
 
 

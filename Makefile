@@ -10,7 +10,7 @@ KUBECONTEXT ?=
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale calibration lint format crds operator engine clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale calibration lint format crds operator engine release release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,15 @@ crds: $(SYNCED) ## regenerate the CRD and the reference pages from the models
 	@$(PYTHON) -m llmservice_operator.api.crd
 	@$(PYTHON) -m llmservice_operator.control.metrics > docs/reference/metrics.md
 
+release: $(SYNCED) ## wheel, images, OCI chart, SBOMs, provenance: REGISTRY=host/path [KEY=cosign.key|keyless] [VERSION=] [ONLY="operator chart"] [MIRROR=host/path] [INSECURE=1] [DRY_RUN=1]
+	@$(PYTHON) -m release make --registry "$(REGISTRY)" $(if $(VERSION),--version "$(VERSION)") $(if $(KEY),--key "$(KEY)") \
+	  $(foreach part,$(ONLY),--only $(part)) $(if $(MIRROR),--mirror "$(MIRROR)") $(if $(INSECURE),--insecure) $(if $(DRY_RUN),--dry-run) \
+	  $(if $(KEEP_TAGS),--keep-tags) $(if $(LOGGED),--logged)
+
+release-check: $(SYNCED) ## verify what `make release` made: REGISTRY=host/path [KEY=cosign.pub | IDENTITY=regexp ISSUER=url] [INSECURE=1]
+	@$(PYTHON) -m release check --registry "$(REGISTRY)" $(if $(VERSION),--version "$(VERSION)") $(if $(KEY),--key "$(KEY)") \
+	  $(if $(IDENTITY),--identity "$(IDENTITY)") $(if $(ISSUER),--issuer "$(ISSUER)") $(if $(INSECURE),--insecure) $(if $(LOGGED),--logged)
+
 engine: $(WITH_VLLM) ## the Python packages with vLLM and PyTorch in .venv, for the tests and the tiny model
 
 clean: ## remove the virtual environment and caches of this clone (not the cluster: cluster-down)
@@ -94,5 +103,5 @@ $(SYNCED): pyproject.toml uv.lock
 
 $(WITH_VLLM): pyproject.toml uv.lock
 	@echo "installing the Python packages of uv.lock and vLLM into .venv (6 GB; uv keeps them in its cache)" >&2
-	@scripts/uv sync --frozen --all-extras --all-groups
+	@scripts/uv sync --frozen --all-extras --group vllm
 	@touch $@ $(SYNCED)

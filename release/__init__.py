@@ -1,0 +1,1 @@
+"""Make a release (wheel, images, chart, SBOMs, provenance, signatures), and verify one."""

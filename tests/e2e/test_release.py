@@ -1,0 +1,248 @@
+"""A release is made into a registry, verified, tampered with, and installed from it over the commit before."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
+from localcluster.paths import REPOSITORY
+from release.record import RECORD, Record, sha256
+from release.references import Reference
+from tests.e2e.conftest import make_namespace
+from tests.support import rolling
+from tests.support.cluster import Cluster
+from tests.support.oci_registry import OciRegistry, oci_registry
+from tests.support.operator import scale_operator
+from tests.support.services import stand_in
+
+pytestmark = pytest.mark.full
+
+PASSWORD = "of-the-test's-key"
+NAMESPACE = "e2e-release"
+
+
+@dataclass(frozen=True)
+class Release:
+    """What `make release` made of this commit: without the CPU image, whose 5 GB show nothing more."""
+
+    folder: Path
+    registry: OciRegistry
+    key: Path
+
+    @property
+    def record(self) -> Record:
+        return Record.parse((self.folder / RECORD).read_text())
+
+    def reference(self, kind: str) -> Reference:
+        (found,) = (a.reference for a in self.record.artifacts if a.kind == kind)
+        return Reference.parse(found)
+
+    def by_tag(self, kind: str) -> str:
+        reference = self.reference(kind)
+        return f"{reference.name}:{reference.tag}"
+
+    def check(self, folder: Path | None = None, key: Path | None = None) -> str:
+        """What `make release-check` prints; empty when it finds nothing."""
+        public = (key or self.key).with_suffix(".pub")
+        done = run_release("check", self.registry, folder or self.folder, "--key", str(public))
+        assert (done.returncode == 0) == ("problems" not in done.stderr), done.stderr
+        return "" if done.returncode == 0 else done.stderr
+
+
+def run_release(command: str, registry: OciRegistry, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ("--registry", f"{registry.host}/llm", "--insecure", "--output", str(folder), *more)
+    environment = {**os.environ, "COSIGN_PASSWORD": PASSWORD}
+    return subprocess.run(
+        (sys.executable, "-m", "release", command, *words),
+        cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def make(registry: OciRegistry, folder: Path, key: Path) -> Release:
+    parts = [word for part in ("python", "operator", "chart") for word in ("--only", part)]
+    done = run_release("make", registry, folder, "--key", str(key), "--mirror", registry.mirror, *parts)
+    assert done.returncode == 0, done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
+    return Release(folder, registry, key)
+
+
+def new_key(registry: OciRegistry, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = folder / "cosign"
+    more = {"COSIGN_PASSWORD": PASSWORD}
+    registry.tools.run("cosign", "generate-key-pair", "--output-key-prefix", str(prefix), more=more)
+    return prefix.with_suffix(".key")
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    folder = tmp_path_factory.mktemp("release")
+    (folder / "registry").mkdir()
+    with oci_registry(folder / "registry") as registry:
+        registry.with_upstream_images()
+        yield make(registry, folder / "made", new_key(registry, folder / "key"))
+
+
+def test_a_release_holds_what_it_claims(released: Release) -> None:
+    assert released.check() == ""
+
+
+def test_the_sboms_list_what_was_installed(released: Release) -> None:
+    kinds = {artifact.kind: artifact for artifact in released.record.artifacts}
+    names = {
+        kind: {part["name"] for part in json.loads((released.folder / artifact.sbom).read_text())["components"]}
+        for kind, artifact in kinds.items()
+    }
+    assert {"kopf", "obstore", "python3", "libc6"} <= names["image"]
+    assert {"kopf", "llmservice-operator"} <= names["wheel"]
+    assert names["chart"] == {released.reference("image").name, "docker.io/vllm/vllm-openai"}
+
+
+def test_the_same_commit_makes_the_same_release(released: Release, tmp_path: Path) -> None:
+    again = make(released.registry, tmp_path / "again", released.key)
+    assert again.record == released.record
+    for name in ("*.whl", "*.tar.gz", "*.tgz", "sbom/*.json", "provenance/*.json"):
+        for path in released.folder.glob(name):
+            assert sha256(again.folder / path.relative_to(released.folder)) == sha256(path), path.name
+
+
+@contextmanager
+def moved_tag(released: Release, kind: str) -> Iterator[None]:
+    """The tag names another image for a while."""
+    tag, stated = released.by_tag(kind), released.reference(kind)
+    released.registry.crane("copy", f"{released.registry.mirror}/vllm/vllm-openai:v0.32.0", tag)
+    try:
+        yield
+    finally:
+        released.registry.crane("copy", stated.pinned, tag)
+
+
+@contextmanager
+def changed_blob(released: Release, kind: str) -> Iterator[None]:
+    """The registry's storage has one byte more of the artifact's last layer."""
+    manifest = json.loads(released.registry.crane("manifest", released.reference(kind).pinned))
+    blob = released.registry.blob(manifest["layers"][-1]["digest"])
+    before = blob.read_bytes()
+    try:
+        blob.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        yield
+    finally:
+        blob.write_bytes(before)
+
+
+TAMPERINGS = [
+    pytest.param(partial(moved_tag, kind="image"), "error: tag of", id="the image's tag"),
+    pytest.param(partial(moved_tag, kind="chart"), "error: tag of", id="the chart's tag"),
+    pytest.param(partial(changed_blob, kind="image"), "error: content of", id="a layer of the image"),
+    pytest.param(partial(changed_blob, kind="chart"), "error: content of", id="the chart's archive in the registry"),
+]
+
+
+@pytest.mark.parametrize(("tampering", "message"), TAMPERINGS)
+def test_a_registry_that_was_tampered_with_is_found_out(
+    released: Release, tampering: Callable[[Release], AbstractContextManager[None]], message: str
+) -> None:
+    with tampering(released):
+        assert message in released.check()
+    assert released.check() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sbom/llmservice-operator.cdx.json", "llmservice-operator.cdx.json differs from its checksum"),
+        ("SHA256SUMS", "error: signature of SHA256SUMS"),
+        ("release.json", "release.json differs from its checksum"),
+    ],
+)
+def test_a_file_that_was_changed_is_found_out(released: Release, tmp_path: Path, name: str, message: str) -> None:
+    folder = tmp_path / "changed"
+    shutil.copytree(released.folder, folder)
+    path = folder / name
+    path.write_bytes(path.read_bytes().replace(b"a", b"b", 1))
+    assert message in released.check(folder)
+
+
+def test_another_key_verifies_nothing(released: Release, tmp_path: Path) -> None:
+    assert "error: signature of SHA256SUMS" in released.check(key=new_key(released.registry, tmp_path))
+
+
+def test_an_attestation_that_somebody_else_signed_counts_for_nothing(released: Release, tmp_path: Path) -> None:
+    """A second SBOM in the registry, by another key: the release's own is still the one that is found."""
+    forged = tmp_path / "forged.json"
+    forged.write_text('{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": []}')
+    (tmp_path / "config.json").write_text(
+        '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json", "rekorTlogConfig": {}, "tsaConfig": {}}'
+    )
+    key, config = new_key(released.registry, tmp_path / "key"), str(tmp_path / "config.json")
+    released.registry.tools.run(
+        "cosign", "attest", "--yes", "--key", str(key), "--signing-config", config, "--type", "cyclonedx",
+        "--predicate", str(forged), released.reference("image").pinned, more={"COSIGN_PASSWORD": PASSWORD},
+    )  # fmt: skip
+    assert released.check() == ""
+
+
+def chart_of_the_commit_before(folder: Path) -> Path:
+    path = "charts/llmservice-operator"
+    packed = subprocess.run(
+        ("git", "-C", str(REPOSITORY), "archive", "HEAD~1", path), capture_output=True, check=False
+    )  # fmt: skip
+    if packed.returncode != 0:
+        pytest.skip(f"the commit before is not in this clone: {packed.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / path
+
+
+@pytest.fixture
+def namespace_of_the_release(cluster: Cluster) -> Iterator[str]:
+    """The cluster-wide release stands still meanwhile, so that who acts is plain."""
+    make_namespace(cluster, NAMESPACE)
+    with scale_operator(cluster, 0):
+        yield NAMESPACE
+        cluster.helm("uninstall", "from-registry", "-n", NAMESPACE, "--wait", "--timeout", "120s")
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=180s")
+
+
+def test_an_upgrade_from_the_commit_before_to_the_chart_in_the_registry(
+    cluster: Cluster, released: Release, namespace_of_the_release: str, tmp_path: Path
+) -> None:
+    namespace = namespace_of_the_release
+    common = ["-n", namespace, "--reset-values", "--wait", "--timeout", "180s"]
+    for key, value in {"watch.namespaces": f"{{{namespace}}}", "services.defaultCpuImage": CPU_IMAGE}.items():
+        common += ["--set", f"{key}={value}"]
+    repository, _, tag = OPERATOR_IMAGE.rpartition(":")
+    local = ["--set", f"image.repository={repository},image.tag={tag}"]
+    before = str(chart_of_the_commit_before(tmp_path))
+    cluster.helm("upgrade", "--install", "from-registry", before, *common, *local)
+    cluster.apply(stand_in("served"), namespace)
+    cluster.wait_condition(namespace, "served", "Ready", "True", timeout=90)
+    (serving,) = rolling.pods(cluster, namespace, "served")
+
+    chart = released.reference("chart")
+    installed = (f"oci://{chart.name}", "--version", chart.tag, "--plain-http")
+    cluster.helm("upgrade", "from-registry", *installed, *common)
+    operators = cluster.list("pods", namespace, "app.kubernetes.io/instance=from-registry")
+    (operator,) = (pod for pod in operators if "deletionTimestamp" not in pod["metadata"])
+    assert operator["spec"]["containers"][0]["image"] == released.reference("image").pinned
+    assert list(rolling.pods(cluster, namespace, "served")) == [serving], "an upgrade restarts no model"
+
+    # A new service: its pod takes the supervisor from the image in the registry.
+    cluster.apply(stand_in("new"), namespace)
+    cluster.wait_condition(namespace, "new", "Ready", "True", timeout=120)
+    (pod,) = rolling.pods(cluster, namespace, "new").values()
+    images = {container["image"] for container in pod["spec"]["initContainers"]}
+    assert released.reference("image").pinned in images

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from llmservice_fetch import failed
+from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Digest, Listing, Origin, RemoteFile, total
-from llmservice_fetch.http import CHUNK_BYTES, Refused, Unreachable
 from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store, size_of
 
 T = TypeVar("T")
+CHUNK_BYTES = 1 << 20
 WORKERS = 8
 # No answer is longer: some hubs refuse to send very large files in one piece.
 PIECE_BYTES = 8 << 30

@@ -22,7 +22,9 @@ from typing import Protocol
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from llmservice_fetch.errors import Refused, Unreachable, plain
+from llmservice_fetch.errors import Refused as Refused
+from llmservice_fetch.errors import Unreachable as Unreachable
+from llmservice_fetch.errors import plain
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20

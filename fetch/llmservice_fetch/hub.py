@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urljoin
 
 from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, get_session, hf_hub_url
@@ -17,7 +19,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 from llmservice_runtime.contract import HF_TOKEN_ENV
 
 from llmservice_fetch import failed, hub_session, xet
@@ -48,11 +50,12 @@ class Hub:
     offline: bool
     timeout: float | None = None
     """Seconds without a byte; None: as long as a fetch waits."""
-    _places: dict[str, HfFileMetadata] = field(default_factory=dict, compare=False, repr=False)
+    _places: dict[str, HfFileMetadata] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Where the bytes of large files are, as the hub said; their addresses are signed for an hour or so."""
-    _without_xet: set[str] = field(default_factory=set, compare=False, repr=False)
+    _locks: dict[str, threading.Lock] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    _without_xet: set[str] = dataclasses.field(default_factory=set, compare=False, repr=False)
     """Files that hf_xet did not bring."""
-    _stores: dict[str, xet.Store] = field(default_factory=dict, compare=False, repr=False)
+    _stores: dict[str, xet.Store] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, rest: str, field: str, environment: Mapping[str, str]) -> Hub:
@@ -104,10 +107,9 @@ class Hub:
         """As it was listed."""
         return file.digest
 
-    def parts(self, file: RemoteFile) -> bool:
-        """Whether a file may be asked for in several parts at once: hf_xet does that itself."""
-        place = self._places.get(file.path)
-        return place is None or not self._in_xet(file, place)
+    def in_parts(self, listing: Listing, file: RemoteFile) -> bool:
+        """Whether a file may be read in several parts at once: hf_xet does that itself."""
+        return not self._in_xet(file, self._place(listing.revision, file.path))
 
     @contextmanager
     def read(self, listing: Listing, file: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -118,8 +120,8 @@ class Hub:
                 hf_raise_for_status(told)
                 yield 0, told.iter_raw(CHUNK_BYTES)
             return
-        fresh = file.path not in self._places
-        place = self._places.get(file.path) or self._place(listing.revision, file.path)
+        known = self._places.get(file.path)
+        place = self._place(listing.revision, file.path)
         if self._in_xet(file, place):
             with self._xet(place, file, start, end) as stream:
                 yield start, stream
@@ -131,8 +133,8 @@ class Hub:
             headers["Authorization"] = f"Bearer {self.token}"
         with ask(location, headers, timeout=self._timeout) as answer:
             if answer.status >= 400:
-                del self._places[file.path]
-                if answer.status in _OVER and not fresh:
+                self._places.pop(file.path, None)
+                if answer.status in _OVER and known is not None:
                     raise Unreachable(
                         f"the store of {self.uri} answers {answer.status}: its address is asked for again"
                     )
@@ -177,16 +179,18 @@ class Hub:
         return RemoteFile(path, place.size, place.etag, _digest_of(place.etag))
 
     def _place(self, commit: str, path: str) -> HfFileMetadata:
-        with self._asking():
-            place = get_hf_file_metadata(
-                self._address(commit, path),
-                token=self.token or False,
-                timeout=self._timeout,
-                library_name=hub_session.USER_AGENT,
-                endpoint=self.endpoint,
-            )
-        self._places[path] = place
-        return place
+        """Where a file is; asked for once, however many threads read it."""
+        with self._locks.setdefault(path, threading.Lock()):
+            if path not in self._places:
+                with self._asking():
+                    self._places[path] = get_hf_file_metadata(
+                        self._address(commit, path),
+                        token=self.token or False,
+                        timeout=self._timeout,
+                        library_name=hub_session.USER_AGENT,
+                        endpoint=self.endpoint,
+                    )
+            return self._places[path]
 
     def _address(self, commit: str, path: str) -> str:
         return hf_hub_url(self.repo, path, revision=commit, endpoint=self.endpoint)

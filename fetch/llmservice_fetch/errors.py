@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 
+_ADDRESS = re.compile(r"\w+://[^\s()<>'\"]+")
+_WORDS_LIMIT = 300
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -28,3 +31,9 @@ def plain(url: str) -> str:
     """An address without its query, which may be a signature, and without a password."""
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def words(error: Exception) -> str:
+    """What a library says of its error: one line, with no address's query."""
+    said = " ".join(_ADDRESS.sub(lambda found: plain(found[0]), str(error)).split())
+    return said[:_WORDS_LIMIT] or type(error).__name__

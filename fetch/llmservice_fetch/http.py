@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError
 
 from llmservice_fetch.errors import Refused as Refused
 from llmservice_fetch.errors import Unreachable as Unreachable
-from llmservice_fetch.errors import plain
+from llmservice_fetch.errors import plain, words
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20
@@ -50,7 +50,7 @@ def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout: f
         answer = _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS)
         yield answer
     except (HTTPError, OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"{plain(url)}: {_words(error)}") from None
+        raise Unreachable(f"{plain(url)}: {words(error)}") from None
     finally:
         if answer is not None:
             # A connection whose answer was read to its end is kept; this closes any other.
@@ -95,7 +95,7 @@ def origin(url: str) -> tuple[str, str, int] | None:
 def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> Answer:
     if origin(url) is None:
         raise Refused(0, url, text="is not asked: only http:// and https:// are")
-    return _pool(_proxy(url), *trusted_files()).request(
+    return _pool(proxy_of(url), *trusted_files()).request(
         method,
         url,
         headers=dict(headers),
@@ -107,7 +107,7 @@ def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> 
     )
 
 
-def _proxy(url: str) -> str | None:
+def proxy_of(url: str) -> str | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY give an address; None: asked directly."""
     parts = urllib.parse.urlsplit(url)
     if urllib.request.proxy_bypass(parts.netloc):
@@ -186,8 +186,3 @@ def chunks(answer: Answer) -> Iterator[bytes]:
     """The body as it comes, at most CHUNK_BYTES at a time."""
     while chunk := answer.read1(CHUNK_BYTES, decode_content=False):
         yield chunk
-
-
-def _words(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return str(reason or error or type(error).__name__)

@@ -15,7 +15,7 @@ import httpx2
 from huggingface_hub import constants, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
 
-from llmservice_fetch.errors import Refused, Unreachable, plain
+from llmservice_fetch.errors import Refused, Unreachable, words
 from llmservice_fetch.http import origin, redirected, trust, wait_of
 
 _ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
@@ -54,7 +54,7 @@ def asking(endpoint: str) -> Iterator[None]:
     except HfHubHTTPError:
         raise
     except _ERRORS as error:
-        raise Unreachable(f"{endpoint}: {_words(error)}") from None
+        raise Unreachable(f"{endpoint}: {words(error)}") from None
     finally:
         _hub.reset(mark)
 
@@ -113,8 +113,3 @@ class _Bounded(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
-
-
-def _words(error: Exception) -> str:
-    """Without addresses, which may be signed."""
-    return " ".join(word if "://" not in word else plain(word) for word in str(error).split()) or type(error).__name__

@@ -197,19 +197,27 @@ class Download:
     def _parts(self, file: RemoteFile, start: int, ahead: ThreadPoolExecutor) -> Iterator[memoryview]:
         """The parts of a file in their order, read by several connections."""
         under_way: deque[Future[memoryview]] = deque()
+        # Used again: fresh memory costs more than what is done with it.
+        free: list[bytearray] = []
         try:
             while start < file.size or under_way:
                 while start < file.size and len(under_way) < max(1, self._at_once(file)):
                     end = min(file.size, start + PART_BYTES)
-                    under_way.append(ahead.submit(self._part, file, start, end))
+                    under_way.append(ahead.submit(self._part, file, start, end, free))
                     start = end
-                yield under_way.popleft().result()
+                part = under_way.popleft().result()
+                yield part
+                free.append(part.obj)  # type: ignore[arg-type]
         finally:
             for future in under_way:
                 future.cancel()
 
-    def _part(self, file: RemoteFile, start: int, end: int) -> memoryview:
-        body = memoryview(bytearray(end - start))
+    def _part(self, file: RemoteFile, start: int, end: int, free: list[bytearray]) -> memoryview:
+        try:
+            buffer = free.pop()
+        except IndexError:
+            buffer = bytearray(PART_BYTES)
+        body = memoryview(buffer)[: end - start]
         filled = 0
 
         def take(chunk: bytes) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import importlib
 import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
-from llmservice_fetch.errors import Unreachable
+from llmservice_fetch.errors import Unreachable, words
 
 _MIB = 1 << 20
 # hf_xet's own limits follow the machine's memory, not the container's: 1.5 GB and more.
@@ -47,17 +49,21 @@ class Store:
 
     def read(self, file_hash: str, size: int, start: int, end: int) -> Iterator[bytes]:
         """Bytes of a file from `start` up to and without `end`, in their order. Raises Unreachable."""
-        # What hf_xet raises is mostly not of its own.
-        import hf_xet
-
         try:
-            stream = self._connected().download_stream(hf_xet.XetFileInfo(file_hash, size), start=start, end=end)
+            info = _library().XetFileInfo(file_hash, size)
+            stream = self._connected().download_stream(info, start=start, end=end)
+        # What hf_xet raises is mostly not of its own.
         except Exception as error:  # noqa: BLE001
             raise _failed(error) from None
         try:
-            yield from _chunks(stream)
+            for chunk in _chunks(stream):
+                start += len(chunk)
+                yield chunk
         finally:
             stream.cancel()
+        if start < end:
+            # For a file that it does not have, hf_xet's stream just ends.
+            raise Unreachable("the hub's Xet store sent too little")
 
     def _connected(self) -> Any:
         with self._lock:
@@ -82,15 +88,19 @@ def _chunks(stream: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _failed(error: Exception) -> Unreachable:
-    """Without its text: that may hold the signed addresses of chunks."""
-    return Unreachable(f"the hub's Xet store ({type(error).__name__})")
+    """Chunks have signed addresses."""
+    return Unreachable(f"the hub's Xet store: {words(error)}")
+
+
+@functools.cache
+def _library() -> ModuleType:
+    """hf_xet, which makes folders while it is imported: none in HOME. Its log has addresses, and is thrown away."""
+    os.environ.setdefault("HF_XET_CACHE", tempfile.mkdtemp(prefix="llmservice-xet-"))
+    os.environ["HF_XET_LOG_DEST"] = os.devnull
+    return importlib.import_module("hf_xet")
 
 
 @functools.cache
 def _session() -> Any:
-    """With limits, and with its folders out of HOME. Its log has addresses, so that it is thrown away."""
-    os.environ.setdefault("HF_XET_CACHE", tempfile.mkdtemp(prefix="llmservice-xet-"))
-    os.environ["HF_XET_LOG_DEST"] = os.devnull
-    import hf_xet
-
-    return hf_xet.XetSession(hf_xet.XetConfig().with_config(_SETTINGS))
+    library = _library()
+    return library.XetSession(library.XetConfig().with_config(_SETTINGS))

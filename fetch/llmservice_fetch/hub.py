@@ -92,6 +92,8 @@ class Hub:
         with self._asking():
             try:
                 info = api.model_info(self.repo, revision=self.asked, files_metadata=True, timeout=self._timeout)
+            except HfHubHTTPError:
+                raise  # some are ValueErrors as well
             except HFValidationError as error:
                 raise failed.not_found(self.field, f"{self.uri} is no model's name: {error}", "") from None
             except (ValueError, TypeError, KeyError, AttributeError):

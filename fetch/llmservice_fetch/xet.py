@@ -6,10 +6,12 @@ fetched as plain bytes.
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import functools
 import importlib
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -95,7 +97,8 @@ def _failed(error: Exception) -> Unreachable:
 @functools.cache
 def _library() -> ModuleType:
     """hf_xet, which makes folders while it is imported: none in HOME. Its log has addresses, and is thrown away."""
-    os.environ.setdefault("HF_XET_CACHE", tempfile.mkdtemp(prefix="llmservice-xet-"))
+    os.environ["HF_XET_CACHE"] = folder = tempfile.mkdtemp(prefix="llmservice-xet-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["HF_XET_LOG_DEST"] = os.devnull
     return importlib.import_module("hf_xet")
 

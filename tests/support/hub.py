@@ -76,8 +76,10 @@ class Hub:
     """So many requests are answered with 503 from now on."""
     retry_after: str = ""
     """What those answers ask for."""
-    expired: bool = False
-    """Whether addresses in the storage that were given out are refused, until new ones are asked for."""
+    address_lasts: int | None = None
+    """How often an address in the storage is good, until it is asked for again."""
+    used: int = 0
+    """How often it was used."""
     xet_store: str = ""
     """Where hf_xet finds chunks."""
     asked: list[Asked] = field(default_factory=list)
@@ -144,10 +146,12 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if hub.failures > 0:
                 hub.failures -= 1
                 self._refuse(503, "", "busy", {"Retry-After": hub.retry_after} if hub.retry_after else {})
-            elif path.startswith("/storage/") and hub.expired:
-                self._refuse(403, "", "Request has expired")
             elif found := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
-                self._storage(found[1])
+                hub.used += 1
+                if hub.address_lasts is not None and hub.used > hub.address_lasts:
+                    self._refuse(403, "", "Request has expired")
+                else:
+                    self._storage(found[1])
             elif token and token not in hub.tokens:
                 self._refuse(401, "", "Invalid credentials in Authorization header")
             elif re.fullmatch(r"/api/models/[^/]+/[^/]+/xet-read-token/[0-9a-f]{40}", path):
@@ -203,7 +207,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             digest = _sha256(content)
             linked = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"'}
             location = f"{hub.storage_url}/storage/{digest}?X-Amz-Signature=never-to-be-said"
-            hub.expired = False
+            hub.used = 0
             if path in repo.xet:
                 refresh = f"{hub.url}/api/models/{name}/xet-read-token/{repo.commit}"
                 linked |= {"X-Xet-Hash": repo.xet[path], "Link": f'<{refresh}>; rel="xet-auth"'}

@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 from llmservice_runtime.contract import HF_TOKEN_ENV
 
@@ -88,22 +88,32 @@ class Hub:
 
     def listing(self) -> Listing:
         """The revision's commit and its files."""
+        info = self._info(files_metadata=True) or self._info(files_metadata=False)
+        if info is None or not isinstance(info.sha, str):
+            raise failed.not_found(
+                self.field,
+                f"{self.endpoint} does not answer like a model hub.",
+                "HF_ENDPOINT (services.hfEndpoint of the chart, or spec.runtime.env) must name the hub or a mirror.",
+            )
+        commit = info.sha
+        if not is_inside(commit) or "/" in commit:
+            raise failed.unusable(commit, self.uri)
+        return Listing(commit, tuple(self._file(commit, sibling) for sibling in info.siblings or ()))
+
+    def _info(self, *, files_metadata: bool) -> ModelInfo | None:
+        """None where the library makes nothing of the answer: of some mirrors' it can read the names only."""
         api = HfApi(self.endpoint, token=self.token or False, library_name=hub_session.USER_AGENT)
         with self._asking():
             try:
-                info = api.model_info(self.repo, revision=self.asked, files_metadata=True, timeout=self._timeout)
+                return api.model_info(
+                    self.repo, revision=self.asked, files_metadata=files_metadata, timeout=self._timeout
+                )
             except HfHubHTTPError:
                 raise  # some are ValueErrors as well
             except HFValidationError as error:
                 raise failed.not_found(self.field, f"{self.uri} is no model's name: {error}", "") from None
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise self._no_hub() from None
-        commit = info.sha
-        if not isinstance(commit, str):
-            raise self._no_hub()
-        if not is_inside(commit) or "/" in commit:
-            raise failed.unusable(commit, self.uri)
-        return Listing(commit, tuple(self._file(commit, sibling) for sibling in info.siblings or ()))
+                return None
 
     def digest(self, file: RemoteFile) -> Digest | None:
         """As it was listed."""
@@ -215,13 +225,6 @@ class Hub:
                 yield
             except HfHubHTTPError as error:
                 raise self._explained(error) from None
-
-    def _no_hub(self) -> failed.FetchFailed:
-        return failed.not_found(
-            self.field,
-            f"{self.endpoint} does not answer like a model hub.",
-            "HF_ENDPOINT (services.hfEndpoint of the chart, or spec.runtime.env) must name the hub or a mirror.",
-        )
 
     def _explained(self, error: HfHubHTTPError) -> Exception:
         """The hub's refusals, told apart. It answers 401 for what is private and for what is not there at all."""

@@ -17,6 +17,8 @@ class ForwardProxy:
     url: str = ""
     asked: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    """Addresses of hosts that only it knows."""
 
 
 @contextmanager
@@ -53,7 +55,8 @@ def _serve(client: socket.socket, proxy: ForwardProxy) -> None:
         proxy.asked.append(f"{method} {target}")
         proxy.headers.append(rest.decode())
         parts = urlsplit(target if "://" in target else f"//{target}")
-        with socket.create_connection((str(parts.hostname), parts.port or 80)) as server:
+        host = str(parts.hostname)
+        with socket.create_connection((proxy.names.get(host, host), parts.port or 80)) as server:
             if method == "CONNECT":
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             else:

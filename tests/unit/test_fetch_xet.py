@@ -5,6 +5,7 @@ The hub's own Xet store is reachable from no test: only its protocol is left uns
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ import pytest
 from llmservice_fetch import xet
 from llmservice_fetch.errors import Unreachable
 
+from localcluster import pki
+from localcluster.paths import ClusterPaths
 from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.forward_proxy import forward_proxy
 from tests.support.hub import Hub, Repo, serving
 
 MB = 1_000_000
@@ -123,6 +127,31 @@ def test_a_hub_that_sends_the_token_elsewhere_is_not_followed(hub: Hub, fetcher:
     assert ended.code == 0, ended.words
     assert fetched(fetcher) == weights
     assert refreshes(hub) == []
+
+
+def test_hf_xet_trusts_the_authority_that_is_named(hub: Hub, fetcher: Fetcher, weights: bytes, tmp_path: Path) -> None:
+    paths = ClusterPaths(tmp_path / "clone")
+    pki.ensure(paths)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    with serving(Hub(hub.repos, hub.tokens, xet_store=hub.xet_store), tls=tls) as behind:
+        ended = fetcher.with_(HF_ENDPOINT=behind.url, SSL_CERT_FILE=str(paths.pki / "ca.crt")).run(
+            "model=hf://org/tiny"
+        )
+        assert ended.code == 0, ended.words
+    assert fetched(fetcher) == weights
+    assert (refreshes(behind), behind.contents()) == ([True], []), "it asked over TLS where the chunks are"
+
+
+def test_hf_xet_goes_through_the_proxy(hub: Hub, fetcher: Fetcher, weights: bytes) -> None:
+    with forward_proxy() as proxy:
+        hub.url = hub.url.replace("127.0.0.1", "hub.invalid")
+        proxy.names["hub.invalid"] = "127.0.0.1"
+        words = {"HTTP_PROXY": proxy.url, "http_proxy": proxy.url, "NO_PROXY": "localhost", "no_proxy": "localhost"}
+        ended = fetcher.with_(HF_ENDPOINT=hub.url, **words).run("model=hf://org/tiny")
+        assert ended.code == 0, ended.words
+    assert fetched(fetcher) == weights
+    assert (refreshes(hub), hub.contents()) == ([True], []), "nobody else knows where the hub is"
 
 
 def test_ranges_are_exact(store: tuple[str, str], weights: bytes, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
 
 from llmservice_fetch import failed
-from llmservice_fetch.http import Refused, Unreachable
+from llmservice_fetch.errors import Refused, Unreachable, plain
 
 _LONGEST = 300
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -109,15 +108,6 @@ def passing(answer: Answer, place: str) -> Unreachable | Refused:
 def unreachable(place: str, words: str) -> Unreachable:
     """No answer."""
     return Unreachable(f"{place}: {words}")
-
-
-def plain(url: str) -> str:
-    """An address without its query, which may be a signature, and without a password."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def without_queries(text: str) -> str:

@@ -21,8 +21,8 @@ from llmservice_runtime.redact import Redacted, Redactor
 
 from llmservice_fetch import failed, meter
 from llmservice_fetch.buckets import Bucket
+from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
-from llmservice_fetch.http import Refused, Unreachable
 from llmservice_fetch.hub import Hub
 from llmservice_fetch.lock import exclusive
 from llmservice_fetch.selection import select

@@ -1,76 +1,65 @@
-"""HTTP with the standard library: credentials stay with their origin, and every error is one of two kinds."""
+"""Bytes by HTTP, with urllib3: ranges, connections that are used again, and credentials that stay with their origin.
+
+huggingface_hub's own client takes 2.8 times the processor time for a byte (docs/reference/fetching.md), so that it is
+asked where a file's bytes are, and they are read here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import importlib
+import os
 import ssl
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from llmservice_fetch.errors import Refused, Unreachable, plain, words
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20
-# The hub's word for the hash of a file that lies elsewhere.
-LINKED_TAG = "X-Linked-Etag"
+Answer = urllib3.BaseHTTPResponse
 _REDIRECTS = 5
 _REDIRECTING = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 # What another origin may be told. Everything else may be a credential: Authorization, Cookie, a signature of AWS.
 _HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "range", "if-match"})
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-
-class Unreachable(Exception):
-    """No answer, or half of one. Worth another try."""
-
-
-class Refused(Exception):
-    """An answer that is no success. `code` and `text` are the server's own words."""
-
-    def __init__(self, status: int, url: str, *, code: str = "", text: str = "", wait: float = 0.0) -> None:
-        super().__init__(f"{plain(url)} answered {status}" + (f": {text}" if text else ""))
-        self.status, self.code, self.text, self.wait = status, code, text, wait
-
-    @property
-    def passes(self) -> bool:
-        """Whether the same request may do better in a moment."""
-        return self.status in _PASSING
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
+# Connections that are kept to one host: as many as files or parts of a file are read at once.
+_CONNECTIONS = 16
 
 
 @contextmanager
-def ask(
-    url: str, headers: Mapping[str, str], *, method: str = "GET", timeout: float | None = None
-) -> Iterator[http.client.HTTPResponse]:
+def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout: float | None = None) -> Iterator[Answer]:
     """The answer to a request, whatever its status. Raises Unreachable, also while the answer is read.
 
-    Redirects are followed, but for the HEAD of a file, which is asked for what the redirect itself tells. Refused where
-    the address, or one on the way, is not http(s), or leads from https to http.
+    Redirects of reading requests are followed. Refused where the address, or one on the way, is not http(s), or leads
+    from https to http.
     """
+    answer: Answer | None = None
     try:
-        with _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS) as answer:
-            yield answer
-    except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"{plain(url)}: {_words(error)}") from None
+        answer = _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS)
+        yield answer
+    except (HTTPError, OSError, http.client.HTTPException) as error:
+        raise Unreachable(f"{plain(url)}: {words(error)}") from None
+    finally:
+        if answer is not None:
+            # A connection whose answer was read to its end is kept; this closes any other.
+            answer.close()
 
 
-def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> http.client.HTTPResponse:
+def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> Answer:
     for _ in range(_REDIRECTS):
         answer = _once(url, headers, method, timeout)
         target = answer.headers.get("Location")
         if answer.status not in _REDIRECTING or not target or method not in ("GET", "HEAD"):
-            return answer
-        if method == "HEAD" and LINKED_TAG in answer.headers:
             return answer
         answer.close()
         url, headers = redirected(url, target, headers, answer.status)
@@ -83,7 +72,7 @@ def redirected(url: str, target: str, headers: dict[str, str], status: int) -> t
     Refused where it leads away from HTTP, from https to http, or names a password.
     """
     target = urllib.parse.urljoin(url, target)
-    before, after = _origin(url), _origin(target)
+    before, after = origin(url), origin(target)
     if before is None or after is None or (before[0], after[0]) == ("https", "http"):
         raise Refused(status, url, text=f"with a redirect that is not followed, to {plain(target)}")
     if before != after:
@@ -91,7 +80,7 @@ def redirected(url: str, target: str, headers: dict[str, str], status: int) -> t
     return target, headers
 
 
-def _origin(url: str) -> tuple[str, str, int] | None:
+def origin(url: str) -> tuple[str, str, int] | None:
     """Scheme, host and port; None where it is no address of HTTP, or holds a user's name."""
     try:
         parts = urllib.parse.urlsplit(url)
@@ -101,34 +90,57 @@ def _origin(url: str) -> tuple[str, str, int] | None:
     return (parts.scheme, parts.hostname, port) if parts.hostname and "@" not in parts.netloc else None
 
 
-def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> http.client.HTTPResponse:
-    request = urllib.request.Request(url, headers=dict(headers), method=method)
-    if request.type not in _PORTS:
+def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> Answer:
+    if origin(url) is None:
         raise Refused(0, url, text="is not asked: only http:// and https:// are")
-    try:
-        answer: http.client.HTTPResponse = _opener(request.type).open(request, timeout=timeout)
-    except urllib.error.HTTPError as refused:
-        # An answer too: its body and headers say what is wrong.
-        return refused  # type: ignore[return-value]
-    return answer
+    return _pool(proxy_of(url), *trusted_files()).request(
+        method,
+        url,
+        headers=dict(headers),
+        timeout=urllib3.Timeout(connect=timeout, read=timeout),
+        retries=False,
+        redirect=False,
+        preload_content=False,
+        decode_content=False,
+    )
 
 
-def _opener(scheme: str) -> urllib.request.OpenerDirector:
-    """HTTP and nothing else: urllib's own opener reads files, too."""
-    opener = urllib.request.OpenerDirector()
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(), urllib.request.HTTPHandler()]
-    handlers += [urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(), _NoRedirects()]
-    if scheme == "https":
-        handlers.append(urllib.request.HTTPSHandler(context=trust()))
-    for handler in handlers:
-        opener.add_handler(handler)
-    return opener
+def proxy_of(url: str) -> str | None:
+    """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY give an address; None: asked directly."""
+    parts = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(parts.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+
+@functools.lru_cache(maxsize=8)
+def _pool(proxy: str | None, *trusted: str | None) -> urllib3.PoolManager:
+    """Connections by one way. `trusted` is trust()'s input: with other certificates no connection is used again."""
+    context = trust()
+    if proxy is None:
+        return urllib3.PoolManager(maxsize=_CONNECTIONS, ssl_context=context)
+    parts = urllib.parse.urlsplit(proxy)
+    words = f"{urllib.parse.unquote(parts.username or '')}:{urllib.parse.unquote(parts.password or '')}"
+    return urllib3.ProxyManager(
+        urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", "")),
+        proxy_headers=urllib3.make_headers(proxy_basic_auth=words) if parts.username else None,
+        maxsize=_CONNECTIONS,
+        ssl_context=context,
+        proxy_ssl_context=context if parts.scheme == "https" else None,
+    )
+
+
+def trusted_files() -> tuple[str | None, str | None]:
+    """The environment's own certificates."""
+    return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
 
 
 def trust() -> ssl.SSLContext:
     """Whom to believe: the image's certificates, or what SSL_CERT_FILE names.
 
-    Slim images have none, and vLLM's own packages bring some along.
+    Slim images have none; certifi's are taken then.
     """
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
@@ -138,13 +150,15 @@ def trust() -> ssl.SSLContext:
     return context
 
 
-def plain(url: str) -> str:
-    """An address without its query, which may be a signature, and without a password."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+class Told(Protocol):
+    """An answer of any client."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name, whatever its case."""
 
 
-def wait_of(answer: http.client.HTTPResponse) -> float:
+def wait_of(answer: Told) -> float:
     """Seconds of a Retry-After header; 0 where there is none that is a number."""
     text = answer.headers.get("Retry-After") or ""
     return float(text) if text.isdigit() else 0.0
@@ -155,7 +169,7 @@ def range_header(start: int, end: int) -> str:
     return f"bytes={start}-{end - 1}"
 
 
-def begins_at(answer: http.client.HTTPResponse) -> int:
+def begins_at(answer: Answer) -> int:
     """The first byte of an answer's body: a server that ignores Range sends all of it with 200."""
     if answer.status != 206:
         return 0
@@ -166,12 +180,7 @@ def begins_at(answer: http.client.HTTPResponse) -> int:
     return int(first)
 
 
-def chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body, piece by piece."""
-    while chunk := answer.read(CHUNK_BYTES):
+def chunks(answer: Answer) -> Iterator[bytes]:
+    """The body as it comes, at most CHUNK_BYTES at a time."""
+    while chunk := answer.read1(CHUNK_BYTES, decode_content=False):
         yield chunk
-
-
-def _words(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return str(reason or error or type(error).__name__)

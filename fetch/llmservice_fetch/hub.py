@@ -1,37 +1,41 @@
-"""hf://ORG/NAME[@REVISION]: the Hugging Face hub, or the mirror that HF_ENDPOINT names."""
+"""hf://ORG/NAME[@REVISION]: the Hugging Face hub, or the mirror that HF_ENDPOINT names, asked by huggingface_hub."""
 
 from __future__ import annotations
 
-import http.client
-import json
+import dataclasses
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote
+from urllib.parse import urljoin
 
+from huggingface_hub import HfApi, HfFileMetadata, constants, get_hf_file_metadata, get_session, hf_hub_url
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import ModelInfo, RepoSibling
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 from llmservice_runtime.contract import HF_TOKEN_ENV
 
-from llmservice_fetch import failed
+from llmservice_fetch import failed, hub_session, xet
+from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
-from llmservice_fetch.http import (
-    LINKED_TAG,
-    Refused,
-    Unreachable,
-    ask,
-    begins_at,
-    chunks,
-    range_header,
-    wait_of,
-)
+from llmservice_fetch.http import CHUNK_BYTES, TIMEOUT_SECONDS, ask, begins_at, chunks, origin, range_header, wait_of
 
 HUB = "https://huggingface.co"
 DEFAULT_REVISION = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TOKEN_NAMES = (HF_TOKEN_ENV, "HUGGING_FACE_HUB_TOKEN")
 _BAD_TOKEN = "invalid credentials"
-_ANSWER_LIMIT = 64 << 20
+# What git holds itself: the hub sends it without a detour. Everything larger it redirects to a store.
+_SMALL_BYTES = 16 << 20
+# A store's answers to an address whose signature is over.
+_OVER = frozenset({400, 401, 403, 404, 410})
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,17 @@ class Hub:
     offline: bool
     timeout: float | None = None
     """Seconds without a byte; None: as long as a fetch waits."""
+    _places: dict[str, HfFileMetadata] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    """Where the bytes of large files are, as the hub said; their addresses are signed for an hour or so."""
+    _locks: dict[str, threading.Lock] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    _without_xet: set[str] = dataclasses.field(default_factory=set, compare=False, repr=False)
+    """Files that hf_xet did not bring."""
+    _stores: dict[str, xet.Store] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, rest: str, field: str, environment: Mapping[str, str]) -> Hub:
         """From what stands behind hf://."""
+        hub_session.prepare()
         repo, _, revision = rest.partition("@")
         return cls(
             repo,
@@ -57,7 +68,7 @@ class Hub:
             field,
             (environment.get("HF_ENDPOINT") or HUB).rstrip("/"),
             next((environment[name].strip() for name in _TOKEN_NAMES if environment.get(name)), ""),
-            environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
+            environment.get("HF_HUB_OFFLINE", "").upper() in constants.ENV_VARS_TRUE_VALUES,
         )
 
     @property
@@ -77,87 +88,162 @@ class Hub:
 
     def listing(self) -> Listing:
         """The revision's commit and its files."""
-        document = self._json(f"/api/models/{self.repo}/revision/{quote(self.asked, safe='')}?blobs=true")
-        commit = str(document["sha"])
-        if not is_inside(commit) or "/" in commit:
-            raise failed.unusable(commit, self.uri)
-        files = []
-        for item in document.get("siblings") or ():
-            path = str(item["rfilename"])
-            if not is_inside(path):
-                raise failed.unusable(path, self.uri)
-            files.append(_listed(path, item) or self._looked_up(commit, path))
-        return Listing(commit, tuple(files))
-
-    def digest(self, file: RemoteFile) -> Digest | None:
-        """As it was listed."""
-        return file.digest
-
-    @contextmanager
-    def read(self, listing: Listing, file: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """A part of a file of the listed commit."""
-        with self._ask(self._address(listing.revision, file.path), Range=range_header(start, end)) as answer:
-            yield begins_at(answer), chunks(answer)
-
-    def _looked_up(self, commit: str, path: str) -> RemoteFile:
-        """For mirrors whose listing has names only."""
-        with self._ask(self._address(commit, path), method="HEAD") as answer:
-            headers = answer.headers
-            size = headers.get("X-Linked-Size") or headers.get("Content-Length")
-            tag = (headers.get(LINKED_TAG) or headers.get("ETag") or "").removeprefix("W/").strip('"')
-        if not size or not re.fullmatch(r"[\w.-]+", tag):
-            raise Unreachable(f"{self.endpoint} tells neither size nor ETag of {path}")
-        return RemoteFile(path, int(size), tag, _digest_of(tag))
-
-    def _address(self, commit: str, path: str) -> str:
-        return f"{self.endpoint}/{self.repo}/resolve/{commit}/{quote(path)}"
-
-    def _json(self, path: str) -> dict[str, Any]:
-        with self._ask(self.endpoint + path) as answer:
-            body = answer.read(_ANSWER_LIMIT)
-        try:
-            document = json.loads(body)
-        except ValueError:
-            document = None
-        if not isinstance(document, dict) or "sha" not in document:
+        info = self._info(files_metadata=True) or self._info(files_metadata=False)
+        if info is None or not isinstance(info.sha, str):
             raise failed.not_found(
                 self.field,
                 f"{self.endpoint} does not answer like a model hub.",
                 "HF_ENDPOINT (services.hfEndpoint of the chart, or spec.runtime.env) must name the hub or a mirror.",
             )
-        return document
+        commit = info.sha
+        if not is_inside(commit) or "/" in commit:
+            raise failed.unusable(commit, self.uri)
+        return Listing(commit, tuple(self._file(commit, sibling) for sibling in info.siblings or ()))
+
+    def _info(self, *, files_metadata: bool) -> ModelInfo | None:
+        """None where the library makes nothing of the answer: of some mirrors' it can read the names only."""
+        api = HfApi(self.endpoint, token=self.token or False, library_name=hub_session.USER_AGENT)
+        with self._asking():
+            try:
+                return api.model_info(
+                    self.repo, revision=self.asked, files_metadata=files_metadata, timeout=self._timeout
+                )
+            except HfHubHTTPError:
+                raise  # some are ValueErrors as well
+            except HFValidationError as error:
+                raise failed.not_found(self.field, f"{self.uri} is no model's name: {error}", "") from None
+            except (ValueError, TypeError, KeyError, AttributeError):
+                return None
+
+    def digest(self, file: RemoteFile) -> Digest | None:
+        """As it was listed."""
+        return file.digest
+
+    def in_parts(self, listing: Listing, file: RemoteFile) -> bool:
+        """Whether a file may be read in several parts at once: hf_xet does that itself."""
+        return not self._in_xet(file, self._place(listing.revision, file.path))
 
     @contextmanager
-    def _ask(self, url: str, *, method: str = "GET", **headers: str) -> Iterator[http.client.HTTPResponse]:
+    def read(self, listing: Listing, file: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """A part of a file of the listed commit; all of a small one."""
+        url = self._address(listing.revision, file.path)
+        if file.size <= _SMALL_BYTES and file.digest and file.digest.algorithm == "git-sha1":
+            with self._asking(), get_session().stream("GET", url, headers=self._headers, timeout=self._timeout) as told:
+                hf_raise_for_status(told)
+                yield 0, told.iter_raw(CHUNK_BYTES)
+            return
+        known = self._places.get(file.path)
+        place = self._place(listing.revision, file.path)
+        if self._in_xet(file, place):
+            with self._xet(place, file, start, end) as stream:
+                yield start, stream
+            return
+        headers = {"Accept-Encoding": "identity", "User-Agent": hub_session.USER_AGENT}
+        headers["Range"] = range_header(start, end)
+        location = urljoin(url, place.location)
+        if self.token and origin(location) == origin(self.endpoint):
+            headers["Authorization"] = f"Bearer {self.token}"
+        with ask(location, headers, timeout=self._timeout) as answer:
+            if answer.status >= 400:
+                self._places.pop(file.path, None)
+                if answer.status in _OVER and known is not None:
+                    raise Unreachable(
+                        f"the store of {self.uri} answers {answer.status}: its address is asked for again"
+                    )
+                raise Refused(answer.status, location, wait=wait_of(answer))
+            yield begins_at(answer), chunks(answer)
+
+    @contextmanager
+    def _xet(self, place: HfFileMetadata, file: RemoteFile, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """By hf_xet; after a failure the next try is for plain bytes."""
+        data = place.xet_file_data
+        assert data is not None
+        store = self._stores.setdefault(data.refresh_route, xet.Store(data.refresh_route, self._headers))
+        try:
+            yield store.read(data.file_hash, file.size, start, end)
+        except Unreachable as error:
+            self._without_xet.add(file.path)
+            raise Unreachable(f"{error}; {file.path} goes on without Xet") from None
+
+    def _in_xet(self, file: RemoteFile, place: HfFileMetadata) -> bool:
+        """Whether hf_xet is to bring it. Only the hub itself may say who is shown its token for that."""
+        if place.xet_file_data is None or constants.HF_HUB_DISABLE_XET or file.path in self._without_xet:
+            return False
+        return origin(place.xet_file_data.refresh_route) == origin(self.endpoint)
+
+    def _file(self, commit: str, sibling: RepoSibling) -> RemoteFile:
+        path = sibling.rfilename
+        if not isinstance(path, str) or not is_inside(path):
+            raise failed.unusable(str(path), self.uri)
+        blob, size = sibling.blob_id, sibling.size
+        if sibling.lfs is not None:
+            blob, size = sibling.lfs.sha256, sibling.lfs.size
+        if isinstance(blob, str) and isinstance(size, int) and _digest_of(blob):
+            return RemoteFile(path, size, blob, _digest_of(blob))
+        return self._looked_up(commit, path)
+
+    def _looked_up(self, commit: str, path: str) -> RemoteFile:
+        """For mirrors whose listing has names only."""
+        place = self._place(commit, path)
+        if place.size is None or not re.fullmatch(r"[\w.-]+", place.etag or ""):
+            raise Unreachable(f"{self.endpoint} tells neither size nor ETag of {path}")
+        assert place.etag is not None
+        return RemoteFile(path, place.size, place.etag, _digest_of(place.etag))
+
+    def _place(self, commit: str, path: str) -> HfFileMetadata:
+        """Where a file is; asked for once, however many threads read it."""
+        with self._locks.setdefault(path, threading.Lock()):
+            if path not in self._places:
+                with self._asking():
+                    self._places[path] = get_hf_file_metadata(
+                        self._address(commit, path),
+                        token=self.token or False,
+                        timeout=self._timeout,
+                        library_name=hub_session.USER_AGENT,
+                        endpoint=self.endpoint,
+                    )
+            return self._places[path]
+
+    def _address(self, commit: str, path: str) -> str:
+        return hf_hub_url(self.repo, path, revision=commit, endpoint=self.endpoint)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return build_hf_headers(token=self.token or False, library_name=hub_session.USER_AGENT)
+
+    @property
+    def _timeout(self) -> float:
+        return self.timeout or TIMEOUT_SECONDS
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
         if self.offline:
             message = f"HF_HUB_OFFLINE is set: nobody is asked for {self.uri}."
             raise failed.download_failed(message, "HF_HUB_OFFLINE in spec.runtime.env") from Unreachable("not asked")
-        # Compressed bytes could not be counted, nor asked for from the middle.
-        headers |= {"Accept-Encoding": "identity", "User-Agent": "llmservice"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        with ask(url, headers, method=method, timeout=self.timeout) as answer:
-            if answer.status >= 400:
-                raise self._explained(_refused(url, answer))
-            yield answer
+        with hub_session.asking(self.endpoint):
+            try:
+                yield
+            except HfHubHTTPError as error:
+                raise self._explained(error) from None
 
-    def _explained(self, refused: Refused) -> Exception:
+    def _explained(self, error: HfHubHTTPError) -> Exception:
         """The hub's refusals, told apart. It answers 401 for what is private and for what is not there at all."""
         secret = "spec.model.tokenSecretRef"
-        if refused.code == "RevisionNotFound":
+        refused = hub_session.refused(error)
+        if isinstance(error, RevisionNotFoundError):
             return failed.revision_not_found(self.field, self.uri, self.asked)
         if _BAD_TOKEN in refused.text.lower() or (refused.status == 401 and not refused.code and self.token):
             return failed.token_refused(
                 f"{self.endpoint} does not accept the token: {refused.text or refused.status}.",
                 f"Put a valid token into the Secret that {secret} names (it may have expired or been revoked).",
             )
-        if refused.code == "GatedRepo":
+        if isinstance(error, GatedRepoError):
             return failed.access_denied(
                 f"{self.uri} is gated, and {'this token' if self.token else 'nobody without a token'} may read it: "
                 f"{refused.text or refused.status}.",
                 f"Accept the model's licence on the hub with the token's account, and give its token in {secret}.",
             )
-        if refused.code == "RepoNotFound" or refused.status == 404:
+        if isinstance(error, RepositoryNotFoundError) or refused.status == 404:
             who = "or the token may not see it" if self.token else "or it is private"
             return failed.not_found(
                 self.field, f"{self.endpoint} has no model {self.repo}, {who}.", f"A private model needs {secret}."
@@ -168,21 +254,6 @@ class Hub:
                 f"Give a token that may read it in {secret}.",
             )
         return refused
-
-
-def _refused(url: str, answer: http.client.HTTPResponse) -> Refused:
-    headers = answer.headers
-    code, text = headers.get("X-Error-Code") or "", headers.get("X-Error-Message") or ""
-    return Refused(answer.status, url, code=code, text=text.strip().rstrip("."), wait=wait_of(answer))
-
-
-def _listed(path: str, item: Mapping[str, Any]) -> RemoteFile | None:
-    """A file of the listing; None where its size and identity are missing."""
-    large = item.get("lfs")
-    blob, size = (large.get("sha256"), large.get("size")) if large else (item.get("blobId"), item.get("size"))
-    if not isinstance(blob, str) or not isinstance(size, int) or not _digest_of(blob):
-        return None
-    return RemoteFile(path, size, blob, _digest_of(blob))
 
 
 def _digest_of(tag: str) -> Digest | None:

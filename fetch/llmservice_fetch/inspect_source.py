@@ -13,8 +13,8 @@ from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
 
 from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket
+from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside
-from llmservice_fetch.http import Refused, Unreachable
 from llmservice_fetch.hub import Hub
 from llmservice_fetch.transfer import Patience, give_up_or_wait
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from io import FileIO
-from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from llmservice_fetch import failed
-from llmservice_fetch.files import Digest, Listing, Origin, RemoteFile, total
-from llmservice_fetch.http import CHUNK_BYTES, Refused, Unreachable
+from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.files import Listing, Origin, RemoteFile, total
 from llmservice_fetch.meter import Meter
-from llmservice_fetch.store import Store, size_of
+from llmservice_fetch.partial import Partial
+from llmservice_fetch.store import Store
 
 T = TypeVar("T")
 WORKERS = 8
-# No answer is longer: some hubs refuse to send very large files in one piece.
-PIECE_BYTES = 8 << 30
+# Connections for parts of large files, whose bytes wait in memory for their turn: 64 MiB in all.
+PARTS = 8
+PART_BYTES = 8 << 20
+# Parts that wait are at most one in so many of their file.
+_PARTS_OF_FILE = 20
+# After so much it is looked again whether connections are free for parts.
+STRETCH_BYTES = 512 << 20
 # Left free: listings, links, and whatever else lives on this volume.
 _SPARE_BYTES = 64 << 20
 
@@ -44,6 +47,37 @@ class Patience:
 
 class Stopped(Exception):
     """Another file has failed already."""
+
+
+class _WholeOnly(Exception):
+    """The server sends files from their beginning only."""
+
+
+def _refuse() -> None:
+    raise _WholeOnly
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """An origin that does not want every file to be read in several parts at once."""
+
+    def in_parts(self, listing: Listing, file: RemoteFile) -> bool:
+        """Whether this one may be. Raises as read does."""
+
+
+class Crowd:
+    """How many files are under way: a context for each."""
+
+    def __init__(self) -> None:
+        self.count, self._lock = 0, threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.count -= 1
 
 
 def patiently(action: Callable[[], T], patience: Patience, say: Callable[[str], None], place: str) -> T:
@@ -83,6 +117,7 @@ class Download:
     suffix: str = ""
     """Where the cache has no locks, partial files of two processes must not meet."""
     stop: threading.Event = field(default_factory=threading.Event)
+    crowd: Crowd = field(default_factory=Crowd)
 
     def check_space(self, files: Sequence[RemoteFile]) -> None:
         """FetchFailed where the rest of these files has no room."""
@@ -94,10 +129,13 @@ class Download:
     def fetch(self, files: Sequence[RemoteFile]) -> None:
         """Everything that is not there yet. The first failure ends all; what came stays."""
         missing = {file.blob: file for file in self.store.missing(files)}
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="fetch") as pool:
+        with (
+            ThreadPoolExecutor(PARTS, thread_name_prefix="part") as ahead,
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="fetch") as pool,
+        ):
             # Large files first, so that the last one does not end alone.
             ordered = sorted(missing.values(), key=lambda file: -file.size)
-            running = [pool.submit(self._fetch, file) for file in ordered]
+            running = [pool.submit(self._fetch, file, ahead) for file in ordered]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             errors = [error for future in done if (error := future.exception())]
             if errors:
@@ -105,80 +143,114 @@ class Download:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
 
-    def _fetch(self, file: RemoteFile) -> None:
+    def _fetch(self, file: RemoteFile, ahead: ThreadPoolExecutor) -> None:
         digest = patiently(lambda: self.origin.digest(file), self.patience, self.say, self.origin.uri)
-        partial = self.store.partial(file)
-        partial = partial.with_name(partial.name + self.suffix)
+        path = self.store.partial(file)
+        path = path.with_name(path.name + self.suffix)
+        words = f"{file.path} of {self.origin.uri} came with another hash than published"
         for last in (False, True):
             # Unbuffered: what is written is what the next process finds.
-            with failed.storage(self.store.root), partial.open("ab", buffering=0) as target:
-                hashed = self._fill(file, target, digest)
-                if digest is None or hashed == digest.value:
-                    os.fsync(target.fileno())
-                    partial.replace(self.store.blob(file))
-                    return
-            partial.unlink()
-            self.meter.add(-file.size)
-            words = f"{file.path} of {self.origin.uri} came with another hash than published"
+            with failed.storage(self.store.root), path.open("ab", buffering=0) as target, self.crowd:
+                partial = Partial(target, file, digest, self.meter.add)
+                if partial.offset:
+                    self.say(f"going on with {file.path} at {partial.offset / file.size:.0%}")
+                self._fill(file, partial, ahead)
+                other = partial.finish(self.store.blob(file))
+            if other is None or digest is None:
+                return
             if last:
                 raise failed.corrupt(
-                    self.origin.field, f"{words}, twice ({digest.algorithm} {hashed}, not {digest.value})."
+                    self.origin.field, f"{words}, twice ({digest.algorithm} {other}, not {digest.value})."
                 )
             self.say(f"{words}; fetching it once more")
 
-    def _fill(self, file: RemoteFile, target: FileIO, digest: Digest | None) -> str:
-        """Append until the file has its size. The hash of all of it; empty where none is asked for."""
-        offset, hasher = self._resumed(file, target, digest)
+    def _fill(self, file: RemoteFile, partial: Partial, ahead: ThreadPoolExecutor) -> None:
+        """Append until the file has its size: in several parts at once where that loses little, else in a stream."""
+        in_parts = file.size >= 2 * _PARTS_OF_FILE * PART_BYTES and self._may_be_in_parts(file)
+        while partial.offset < file.size:
+            if not in_parts:
+                self._read(file, partial.offset, file.size, partial.append, partial.begin_anew)
+                continue
+            try:
+                if self._at_once(file) > 1:
+                    for part in self._parts(file, partial.offset, ahead):
+                        partial.append(part)
+                else:
+                    end = min(file.size, partial.offset + STRETCH_BYTES)
+                    self._read(file, partial.offset, end, partial.append, _refuse)
+            except _WholeOnly:
+                in_parts = False
+
+    def _may_be_in_parts(self, file: RemoteFile) -> bool:
+        origin = self.origin
+        if not isinstance(origin, InParts):
+            return True
+        return patiently(lambda: origin.in_parts(self.listing, file), self.patience, self.say, origin.uri)
+
+    def _at_once(self, file: RemoteFile) -> int:
+        """How many parts of a file may be under way: together with the other files' no more than PARTS.
+
+        What a kill takes with it is in memory: parts that wait for an earlier one, at most 5% of the file.
+        """
+        return min(PARTS // self.crowd.count, file.size // (_PARTS_OF_FILE * PART_BYTES))
+
+    def _parts(self, file: RemoteFile, start: int, ahead: ThreadPoolExecutor) -> Iterator[memoryview]:
+        """The parts of a file in their order, read by several connections."""
+        under_way: deque[Future[memoryview]] = deque()
+        # Used again: fresh memory costs more than what is done with it.
+        free: list[bytearray] = []
+        try:
+            while start < file.size or under_way:
+                while start < file.size and len(under_way) < max(1, self._at_once(file)):
+                    end = min(file.size, start + PART_BYTES)
+                    under_way.append(ahead.submit(self._part, file, start, end, free))
+                    start = end
+                part = under_way.popleft().result()
+                yield part
+                free.append(part.obj)  # type: ignore[arg-type]
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _part(self, file: RemoteFile, start: int, end: int, free: list[bytearray]) -> memoryview:
+        try:
+            buffer = free.pop()
+        except IndexError:
+            buffer = bytearray(PART_BYTES)
+        body = memoryview(buffer)[: end - start]
+        filled = 0
+
+        def take(chunk: bytes) -> None:
+            nonlocal filled
+            body[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+
+        self._read(file, start, end, take, _refuse)
+        return body
+
+    def _read(
+        self, file: RemoteFile, offset: int, end: int, take: Callable[[bytes], None], anew: Callable[[], None]
+    ) -> None:
+        """Bytes of a file, over as many connections as it needs. `anew` is called where a server sends all of it."""
         failures = 0
-        while offset < file.size:
+        while offset < end:
             before = offset
             try:
-                end = min(file.size, offset + PIECE_BYTES)
-                with self.origin.read(self.listing, file, offset, end) as (start, chunks):
-                    if start != offset:
-                        self.meter.add(-offset)
-                        offset, hasher = self._anew(target, file, digest)
+                with self.origin.read(self.listing, file, offset, end) as (first, chunks):
+                    if first not in (0, offset):
+                        raise Unreachable(f"{self.origin.uri} sends another part of {file.path} than was asked for")
+                    if first != offset:
+                        anew()
+                        offset = 0
                     for chunk in chunks:
-                        offset += self._take(chunk[: file.size - offset], target, hasher)
+                        if self.stop.is_set():
+                            raise Stopped
+                        take(piece := chunk[: end - offset])
+                        offset += len(piece)
+                        if offset == end:
+                            break
                 if offset < end:
                     raise Unreachable(f"{self.origin.uri}: the connection ended early, in {file.path}")
             except (Unreachable, Refused) as error:
                 failures = 1 if offset > before else failures + 1
                 give_up_or_wait(error, failures, self.patience, self.say, self.origin.uri)
-        return hasher.hexdigest() if hasher else ""
-
-    def _take(self, chunk: bytes, target: FileIO, hasher: hashlib._Hash | None) -> int:
-        if self.stop.is_set():
-            raise Stopped
-        left = memoryview(chunk)
-        while left:
-            with failed.storage(self.store.root):
-                left = left[target.write(left) :]
-        if hasher:
-            hasher.update(chunk)
-        self.meter.add(len(chunk))
-        return len(chunk)
-
-    def _resumed(self, file: RemoteFile, target: FileIO, digest: Digest | None) -> tuple[int, hashlib._Hash | None]:
-        """What an earlier process left is taken over: counted already, but to be hashed."""
-        size = size_of(Path(str(target.name)))
-        if size > file.size:
-            self.meter.add(-file.size)
-            return self._anew(target, file, digest)
-        hasher = digest.start(file.size) if digest else None
-        if size:
-            self.say(f"going on with {file.path} at {size / file.size:.0%}")
-        if hasher and size:
-            for chunk in _read(Path(str(target.name))):
-                hasher.update(chunk)
-        return size, hasher
-
-    def _anew(self, target: FileIO, file: RemoteFile, digest: Digest | None) -> tuple[int, hashlib._Hash | None]:
-        target.truncate(0)
-        return 0, digest.start(file.size) if digest else None
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            yield chunk

@@ -5,6 +5,7 @@ tests/unit/test_hub_stand_in.py holds it against the real huggingface_hub.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -34,6 +35,8 @@ class Repo:
     """Files that come with other bytes than their hash says."""
     cut_at: dict[str, int] = field(default_factory=dict)
     """The next answer with this file ends after so many bytes."""
+    xet: dict[str, str] = field(default_factory=dict)
+    """Files that are in Xet as well, by their hashes there."""
 
     @property
     def commit(self) -> str:
@@ -71,6 +74,14 @@ class Hub:
     bytes_per_second: float | None = None
     failures: int = 0
     """So many requests are answered with 503 from now on."""
+    retry_after: str = ""
+    """What those answers ask for."""
+    address_lasts: int | None = None
+    """How often an address in the storage is good, until it is asked for again."""
+    used: int = 0
+    """How often it was used."""
+    xet_store: str = ""
+    """Where hf_xet finds chunks."""
     asked: list[Asked] = field(default_factory=list)
     sent: Counter[str] = field(default_factory=Counter)
     """Bytes of large files, by their path in the repository."""
@@ -105,6 +116,11 @@ def serving(
         thread.join()
 
 
+@functools.lru_cache(maxsize=64)
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def git_hash(content: bytes) -> str:
     """The name of a small file."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
@@ -129,11 +145,18 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             hub.asked.append(Asked(self.command, path, _start(self.headers.get("Range")), bool(token)))
             if hub.failures > 0:
                 hub.failures -= 1
-                self._refuse(503, "", "busy")
+                self._refuse(503, "", "busy", {"Retry-After": hub.retry_after} if hub.retry_after else {})
             elif found := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
-                self._storage(found[1])
+                hub.used += 1
+                if hub.address_lasts is not None and hub.used > hub.address_lasts:
+                    self._refuse(403, "", "Request has expired")
+                else:
+                    self._storage(found[1])
             elif token and token not in hub.tokens:
                 self._refuse(401, "", "Invalid credentials in Authorization header")
+            elif re.fullmatch(r"/api/models/[^/]+/[^/]+/xet-read-token/[0-9a-f]{40}", path):
+                expires = int(time.time()) + 3600
+                self._json({"accessToken": "xet_ofAnHour", "exp": expires, "casUrl": hub.xet_store})
             elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(?:revision|tree)/(.+)", path):
                 self._describe(found[1], found[2], token)
             elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -181,15 +204,19 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if not path.endswith(_LARGE):
                 self._content(content, {**headers, "ETag": f'"{git_hash(content)}"'})
                 return
-            digest = hashlib.sha256(content).hexdigest()
+            digest = _sha256(content)
             linked = {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"'}
             location = f"{hub.storage_url}/storage/{digest}?X-Amz-Signature=never-to-be-said"
+            hub.used = 0
+            if path in repo.xet:
+                refresh = f"{hub.url}/api/models/{name}/xet-read-token/{repo.commit}"
+                linked |= {"X-Xet-Hash": repo.xet[path], "Link": f'<{refresh}>; rel="xet-auth"'}
             self._head(302, {**headers, **linked, "Location": location, "Content-Length": "0"})
 
         def _storage(self, digest: str) -> None:
             for repo in hub.repos.values():
                 for path, content in repo.files.items():
-                    if path.endswith(_LARGE) and hashlib.sha256(content).hexdigest() == digest:
+                    if path.endswith(_LARGE) and _sha256(content) == digest:
                         cut = repo.cut_at.pop(path, None) if self.command == "GET" else None
                         if path in repo.damaged:
                             content = bytes([content[0] ^ 1]) + content[1:]
@@ -229,8 +256,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if self.command == "GET":
                 self.wfile.write(body)
 
-        def _refuse(self, status: int, code: str, text: str) -> None:
-            headers = {"X-Error-Code": code, "X-Error-Message": text}
+        def _refuse(self, status: int, code: str, text: str, more: Mapping[str, str] | None = None) -> None:
+            headers = {"X-Error-Code": code, "X-Error-Message": text, **(more or {})}
             self._head(status, {**{k: v for k, v in headers.items() if v}, "Content-Length": "0"})
 
         def _head(self, status: int, headers: Mapping[str, str]) -> None:
@@ -247,7 +274,7 @@ def _entry(key: str, path: str, content: bytes) -> dict[str, object]:
     if key == "path":
         entry |= {"type": "file", "oid": git_hash(content)}
     if path.endswith(_LARGE):
-        digest = hashlib.sha256(content).hexdigest()
+        digest = _sha256(content)
         entry["lfs"] = {"sha256": digest, "oid": digest, "size": len(content), "pointerSize": 134}
     return entry
 

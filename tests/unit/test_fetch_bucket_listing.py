@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_fetch import bucket_errors
 from llmservice_fetch.buckets import Bucket, files_of
+from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Listing, is_inside
-from llmservice_fetch.http import Refused, Unreachable
 
 from tests.support.bucket_server import Answer, BucketServer, bucket_server, page
 from tests.unit.hostile import fuzz

@@ -117,16 +117,22 @@ class TrickledHeader(Trickle):
 
     def do_GET(self) -> None:
         if self.path.startswith("/api/"):
-            large = {"sha256": "0" * 64, "size": 1 << 30}
+            large = {"sha256": "0" * 64, "size": 1 << 30, "pointerSize": 134}
             names = [{"rfilename": "config.json", "size": 2, "blobId": "0" * 40}]
             shards = [{"rfilename": f"model-{n}.safetensors", "lfs": large} for n in range(3)]
-            self._send(json.dumps({"sha": "0" * 40, "siblings": names + shards}).encode())
+            self._send(json.dumps({"id": "org/x", "sha": "0" * 40, "siblings": names + shards}).encode())
         elif self.path.endswith("config.json"):
             self._send(b"{}")
         elif self.headers["Range"] == "bytes=0-7":
             self._send((1 << 20).to_bytes(8, "little"))
         else:
             super().do_GET()
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("ETag", f'"{"0" * 64}"')
+        self.send_header("Content-Length", str(1 << 30))
+        self.end_headers()
 
     def _send(self, body: bytes) -> None:
         self.send_response(200)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import http
-from llmservice_fetch.http import Refused, Unreachable, ask
+from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.http import ask
 
 CREDENTIALS = {
     "Authorization": "Bearer t",

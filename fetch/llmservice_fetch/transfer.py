@@ -18,7 +18,7 @@ from llmservice_fetch import failed
 from llmservice_fetch.files import Digest, Listing, Origin, RemoteFile, total
 from llmservice_fetch.http import CHUNK_BYTES, Refused, Unreachable
 from llmservice_fetch.meter import Meter
-from llmservice_fetch.store import Store, size_of
+from llmservice_fetch.store import Store
 
 T = TypeVar("T")
 WORKERS = 8
@@ -107,17 +107,15 @@ class Download:
 
     def _fetch(self, file: RemoteFile) -> None:
         digest = patiently(lambda: self.origin.digest(file), self.patience, self.say, self.origin.uri)
-        partial = self.store.partial(file)
-        partial = partial.with_name(partial.name + self.suffix)
         for last in (False, True):
             # Unbuffered: what is written is what the next process finds.
-            with failed.storage(self.store.root), partial.open("ab", buffering=0) as target:
+            with failed.storage(self.store.root), self.store.append(file, self.suffix) as target:
                 hashed = self._fill(file, target, digest)
                 if digest is None or hashed == digest.value:
                     os.fsync(target.fileno())
-                    partial.replace(self.store.blob(file))
+                    self.store.keep(file, self.suffix)
                     return
-            partial.unlink()
+            self.store.drop_partial(file, self.suffix)
             self.meter.add(-file.size)
             words = f"{file.path} of {self.origin.uri} came with another hash than published"
             if last:
@@ -161,7 +159,7 @@ class Download:
 
     def _resumed(self, file: RemoteFile, target: FileIO, digest: Digest | None) -> tuple[int, hashlib._Hash | None]:
         """What an earlier process left is taken over: counted already, but to be hashed."""
-        size = size_of(Path(str(target.name)))
+        size = os.fstat(target.fileno()).st_size
         if size > file.size:
             self.meter.add(-file.size)
             return self._anew(target, file, digest)

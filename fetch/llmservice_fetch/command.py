@@ -19,7 +19,7 @@ from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure,
 from llmservice_runtime.engine import Flags, read_flags
 from llmservice_runtime.redact import Redacted, Redactor
 
-from llmservice_fetch import failed, meter, pod_folder
+from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
 from llmservice_fetch.http import Refused, Unreachable
 from llmservice_fetch.hub import Hub
@@ -40,6 +40,12 @@ class Wanted:
     weights: str = "auto"
     context_extension: str | None = None
     args: tuple[str, ...] = ()
+    verify: str = verify.SIZE
+    service: str = ""
+    """Whose pod this is, for the rule of `prune`."""
+    prune_after_hours: int | None = None
+    """How long the cache keeps what this service no longer uses; None: nothing is pruned."""
+    pod: str = ""
 
 
 def main(wanted: Wanted) -> int:
@@ -78,6 +84,8 @@ class Artifact:
     small: list[RemoteFile]
     weights: list[RemoteFile]
     links: Path
+    is_fresh: bool
+    """Whether the origin told the listing just now."""
 
     @property
     def files(self) -> list[RemoteFile]:
@@ -120,6 +128,8 @@ class Fetching:
     def run(self) -> None:
         """The whole of it. Raises FetchFailed."""
         artifacts = [self._listed(*_named(text)) for text in self._wanted.fetch]
+        self._prune()
+        self._verify(artifacts)
         absent = [artifact for artifact in artifacts if not artifact.is_there]
         with ExitStack() as locks:
             # In the order of their names, so that two processes never wait for each other.
@@ -141,9 +151,9 @@ class Fetching:
         store = Store(self._wanted.cache, origin.folder)
         known = store.recall(origin.asked, origin.pinned)
         self._tell({"transfer": Transfer(name, TransferStep.LISTING).to_document()})
-        kept = self._artifact(name, origin, store, known) if known else None
+        kept = self._artifact(name, origin, store, known, is_fresh=False) if known else None
         kept = kept if kept and kept.is_there else None
-        if kept and origin.pinned:
+        if kept and origin.pinned and self._wanted.verify != verify.HASH:
             return kept
         # Who has something to serve does not wait long for news.
         patience = replace(self._patience, attempts=2) if kept else self._patience
@@ -157,11 +167,33 @@ class Fetching:
         with failed.storage(store.root):
             store.prepare()
             store.remember(origin, listing)
-        return self._artifact(name, origin, store, listing)
+        return self._artifact(name, origin, store, listing, is_fresh=True)
 
-    def _artifact(self, name: str, origin: Origin, store: Store, listing: Listing) -> Artifact:
+    def _artifact(self, name: str, origin: Origin, store: Store, listing: Listing, *, is_fresh: bool) -> Artifact:
+        # Before anybody looks what is there: see `uses`.
+        uses.record(store, self._use(name, origin, listing, pod=self._wanted.pod or os.uname().nodename), say)
         small, weights = select(listing.files, self._flags.load_format if name == MODEL_ARTIFACT else "auto")
-        return Artifact(name, origin, store, listing, small, weights, self._wanted.links)
+        return Artifact(name, origin, store, listing, small, weights, self._wanted.links, is_fresh)
+
+    def _use(self, name: str, origin: Origin, listing: Listing, pod: str = "") -> uses.Use:
+        hours = self._wanted.prune_after_hours or uses.DEFAULT_HOURS
+        return uses.Use(name, origin.asked, listing.revision, self._wanted.service, pod, hours)
+
+    def _prune(self) -> None:
+        """Before the download, which needs the room."""
+        if self._wanted.prune_after_hours:
+            self._tell({"cache": prune.prune(self._wanted.cache, self._wanted.prune_after_hours, say).to_document()})
+
+    def _verify(self, artifacts: Sequence[Artifact]) -> None:
+        """What was there before; what is fetched is verified as it comes."""
+        for artifact in artifacts if self._wanted.verify == verify.HASH else ():
+            counted = meter.Meter(artifact.name)
+            there = total(artifact.files) - total(artifact.store.missing(artifact.files))
+            counted.begin(TransferStep.VERIFYING, 0, there)
+            with meter.telling(counted.look, self._transfer):
+                verify.Verification(
+                    artifact.origin, artifact.store, counted, say, self._patience, artifact.is_fresh
+                ).run(artifact.files)
 
     def _origin(self, name: str, uri: str) -> Origin:
         scheme, _, rest = uri.partition("://")
@@ -235,6 +267,8 @@ class Fetching:
             _raise_first(model_files.check_files(folder, needs_weights=needed))
         with failed.storage(self._wanted.links):
             pod_folder.point(artifact.links, artifact.name, artifact.listing.revision)
+        if self._wanted.service and artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
+            uses.record(artifact.store, self._use(artifact.name, artifact.origin, artifact.listing), say)
         say(f"{artifact.origin.uri} is there: {folder}")
         self._tell({"artifact": artifact.name, "path": str(folder)})
 

@@ -55,7 +55,7 @@ class Meter:
                 self._step,
                 self._done,
                 self._total or None,
-                pace if self._step is TransferStep.DOWNLOADING else None,
+                pace if self._step in (TransferStep.DOWNLOADING, TransferStep.VERIFYING) else None,
             )
 
 

@@ -3,7 +3,7 @@
 FOLDER/blobs/HASH                  a whole, verified file (HASH.incomplete: what has come of it so far)
 FOLDER/snapshots/REVISION/PATH     a link to it, for other programs; a pod has links of its own (pod_folder)
 FOLDER/refs/BRANCH                 the revision that a branch had when it was last asked for
-FOLDER/.llmservice/REVISION.json   the listing of a revision
+FOLDER/.llmservice/REVISION.json   the listing of a revision (REVISION.pruned: while it is being deleted)
 FOLDER/.llmservice/used/           who uses which revision (uses)
 
 Whoever mounts the claim may write all of this. What is read is parsed with bounds, and no link is followed.
@@ -25,7 +25,7 @@ from llmservice_fetch.folders import Folder
 
 OWN = ".llmservice"
 PARTIAL = ".incomplete"
-_LISTING = ".json"
+LISTED, PRUNED = ".json", ".pruned"
 _SMALL_TEXT = 4096
 _PROGRESS = "progress"
 
@@ -128,7 +128,7 @@ class Store:
         if wrong is not None:
             raise failed.unusable(wrong, origin.uri)
         with self.open(OWN) as own:
-            own.write(f"{listing.revision}{_LISTING}", listing.to_json())
+            own.write(f"{listing.revision}{LISTED}", listing.to_json())
         if origin.asked != listing.revision and is_file_path(origin.asked):
             *parents, name = origin.asked.split("/")
             with self.open("refs", *parents, make=True) as refs:
@@ -140,20 +140,20 @@ class Store:
             return self.listing(pinned or self._revision(asked))
         return None
 
-    def listing(self, revision: str, *parts: str) -> Listing:
+    def listing(self, revision: str, kind: str = LISTED) -> Listing:
         """What was kept for a revision. OSError or ValueError where nothing was."""
         if not is_plain(revision):
             raise ValueError(f"{revision!r} is not a revision")
-        with self.open(OWN, *parts) as own:
-            listing = Listing.from_json(own.read(f"{revision}{_LISTING}", LISTING_BYTES))
+        with self.open(OWN) as own:
+            listing = Listing.from_json(own.read(f"{revision}{kind}", LISTING_BYTES))
         if listing.revision != revision:
             raise ValueError(f"it is the listing of {listing.revision}")
         return listing
 
-    def revisions(self, *parts: str) -> Iterator[str]:
+    def revisions(self, kind: str = LISTED) -> Iterator[str]:
         """Those whose listings were kept."""
-        with contextlib.suppress(FileNotFoundError), self.open(OWN, *parts) as own:
-            yield from (name[: -len(_LISTING)] for name in own.names() if name.endswith(_LISTING) and is_plain(name))
+        with contextlib.suppress(FileNotFoundError), self.open(OWN) as own:
+            yield from (name[: -len(kind)] for name in own.names() if name.endswith(kind) and is_plain(name))
 
     def _revision(self, asked: str) -> str:
         if not is_file_path(asked):

@@ -103,11 +103,11 @@ class Fetcher:
         """From start to end."""
         return end_of(self.start(*wanted, args=args, options=options))
 
-    def run_here(self, *wanted: str, attempts: int = 3) -> list[dict[str, Any]]:
+    def run_here(self, *wanted: str, attempts: int = 3, **more: Any) -> list[dict[str, Any]]:
         """In this process, where waiting takes no time. Raises FetchFailed."""
         told: list[dict[str, Any]] = []
         patience = Patience(attempts=attempts, sleep=lambda _: None)
-        asked = Wanted(wanted, self.cache, self.links)
+        asked = Wanted(wanted, self.cache, self.links, **more)
         Fetching(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
         return told
 

@@ -64,13 +64,14 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="size",
         help="what of the cache is compared with the origin before it is used; hash reads every file",
     )
-    command.add_argument("--service", default="", metavar="NAME", help="whose pod this is, for what may be pruned")
     command.add_argument("--pod", default="", metavar="NAME", help="which pod this is; the host's name by default")
+    command.add_argument("--service", default="", metavar="NAME", help="whose pod this is; else nothing is pruned")
     command.add_argument(
         "--prune-after-hours",
         type=_hours,
+        default=720,
         metavar="HOURS",
-        help="delete revisions from the cache that nothing has used for so long; without it nothing is deleted",
+        help="how long the cache keeps what no pod serves and no service with pods may return to",
     )
     command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
     command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")

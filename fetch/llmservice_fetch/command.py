@@ -42,9 +42,8 @@ class Wanted:
     args: tuple[str, ...] = ()
     verify: str = verify.SIZE
     service: str = ""
-    """Whose pod this is, for the rule of `prune`."""
-    prune_after_hours: int | None = None
-    """How long the cache keeps what this service no longer uses; None: nothing is pruned."""
+    """Whose pod this is, for the rule of `prune`; without it nothing is pruned."""
+    prune_after_hours: int = uses.DEFAULT_HOURS
     pod: str = ""
 
 
@@ -176,12 +175,12 @@ class Fetching:
         return Artifact(name, origin, store, listing, small, weights, self._wanted.links, is_fresh)
 
     def _use(self, name: str, origin: Origin, listing: Listing, pod: str = "") -> uses.Use:
-        hours = self._wanted.prune_after_hours or uses.DEFAULT_HOURS
+        hours = self._wanted.prune_after_hours
         return uses.Use(name, origin.asked, listing.revision, self._wanted.service, pod, hours)
 
     def _prune(self) -> None:
         """Before the download, which needs the room."""
-        if self._wanted.prune_after_hours:
+        if self._wanted.service:
             self._tell({"cache": prune.prune(self._wanted.cache, self._wanted.prune_after_hours, say).to_document()})
 
     def _verify(self, artifacts: Sequence[Artifact]) -> None:

@@ -58,6 +58,13 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
     command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
+    _add_cache_options(command)
+    command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
+    command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
+
+
+def _add_cache_options(command: argparse.ArgumentParser) -> None:
+    """What spec.model.cache says; as the operator writes them (build/pvc.py)."""
     command.add_argument(
         "--verify",
         choices=("size", "hash"),
@@ -73,8 +80,6 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="HOURS",
         help="how long the cache keeps what no pod serves and no service with pods may return to",
     )
-    command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
-    command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
 
 
 def _hours(text: str) -> int:

@@ -181,7 +181,8 @@ class Fetching:
     def _prune(self) -> None:
         """Before the download, which needs the room."""
         if self._wanted.service:
-            self._tell({"cache": prune.prune(self._wanted.cache, self._wanted.prune_after_hours, say).to_document()})
+            pruned = prune.prune(self._wanted.cache, self._wanted.prune_after_hours, say)
+            self._tell({"cache": pruned.room.to_document()})
 
     def _verify(self, artifacts: Sequence[Artifact]) -> None:
         """What was there before; what is fetched is verified as it comes."""

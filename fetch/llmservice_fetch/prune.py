@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmservice_runtime.contract import CacheRoom
+
 from llmservice_fetch import uses
 from llmservice_fetch.files import Listing
 from llmservice_fetch.folders import Folder
@@ -38,7 +40,7 @@ _MOST_LEVELS = 32
 
 @dataclass
 class Pruned:
-    """What was deleted, and the room in the cache then. Bytes; `used` are those of whole and partial files."""
+    """What was deleted, and the room in the cache then. Bytes."""
 
     revisions: int = 0
     partials: int = 0
@@ -46,9 +48,10 @@ class Pruned:
     used: int = 0
     available: int = 0
 
-    def to_document(self) -> dict[str, int]:
-        """As JSON."""
-        return {"freedBytes": self.freed, "usedBytes": self.used, "availableBytes": self.available}
+    @property
+    def room(self) -> CacheRoom:
+        """For the pod's metrics."""
+        return CacheRoom(self.used, self.available, self.freed)
 
 
 def prune(cache: Path, hours: int, say: Callable[[str], None], now: float | None = None) -> Pruned:

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmservice_fetch.command import Fetching, Wanted
 from llmservice_fetch.transfer import Patience
-from llmservice_runtime.contract import Failure, Transfer
+from llmservice_runtime.contract import CacheRoom, Failure, Transfer
 from llmservice_runtime.fetch_phase import Fetched, read_document
 
 from tests.support.weights import safetensors
@@ -43,7 +43,7 @@ class Ended:
     log: str
 
     @property
-    def documents(self) -> list[Transfer | Fetched | Failure]:
+    def documents(self) -> list[Transfer | CacheRoom | Fetched | Failure]:
         return [found for line in self.stdout.splitlines() if (found := read_document(line)) is not None]
 
     @property

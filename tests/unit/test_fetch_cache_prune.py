@@ -19,6 +19,8 @@ from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.store import Store
 from llmservice_fetch.uses import Use
+from llmservice_runtime import fetch_phase, metrics
+from llmservice_runtime.contract import Phase, State
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.hub import Hub, Repo, serving
@@ -124,7 +126,11 @@ def test_the_room_is_told(claim: Claim) -> None:
     assert pruned.freed == 0
     assert pruned.used == sum(path.stat().st_size for path in (claim.cache / MODEL / "blobs").iterdir())
     assert pruned.available > 0
-    assert set(pruned.to_document()) == {"freedBytes", "usedBytes", "availableBytes"}
+    state = fetch_phase.noted(State(Phase.FETCHING), pruned.room)
+    assert State.from_json(state.to_json()) == state
+    assert f'llmservice_server_cache_bytes{{state="used"}} {pruned.used}' in metrics.exposition(
+        metrics.Seen(state, [0] * 8)
+    )
 
 
 def test_what_a_service_may_return_to_stays_while_it_has_pods(claim: Claim) -> None:

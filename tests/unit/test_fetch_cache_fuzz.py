@@ -93,7 +93,16 @@ PLACES = st.sampled_from([
     "hub/m/.llmservice/used/since", "hub/m/.llmservice/used/pod-x", "other", "other/m/.llmservice",
 ])  # fmt: skip
 KINDS = st.sampled_from(
-    ["file", "folder", "pipe", "link to outside", "link to a file outside", "link to itself", "gone"]
+    [
+        "file",
+        "folder",
+        "pipe",
+        "link to outside",
+        "link to a file outside",
+        "link to a new file",
+        "link to itself",
+        "gone",
+    ]
 )
 
 
@@ -121,7 +130,7 @@ def _plant(cache: Path, outside: Path, place: str, kind: str, text: str) -> None
         elif kind == "link to itself":
             path.symlink_to(path.name)
         else:
-            path.symlink_to(outside / "kept" if "file" in kind else outside)
+            path.symlink_to(outside / {"link to a new file": "new", "link to a file outside": "kept"}.get(kind, ""))
 
 
 def _everything(folder: Path) -> dict[str, tuple[int, bytes]]:

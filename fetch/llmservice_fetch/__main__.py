@@ -71,7 +71,7 @@ def _add_cache_options(command: argparse.ArgumentParser) -> None:
         default="size",
         help="what of the cache is compared with the origin before it is used; hash reads every file",
     )
-    command.add_argument("--pod", default="", metavar="NAME", help="which pod this is; the host's name by default")
+    command.add_argument("--pod", default=os.uname().nodename, metavar="NAME", help="which pod this is")
     command.add_argument("--service", default="", metavar="NAME", help="whose pod this is; else nothing is pruned")
     command.add_argument(
         "--prune-after-hours",

@@ -58,8 +58,34 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
     command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
+    _add_cache_options(command)
     command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
     command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
+
+
+def _add_cache_options(command: argparse.ArgumentParser) -> None:
+    """What spec.model.cache says; as the operator writes them (build/pvc.py)."""
+    command.add_argument(
+        "--verify",
+        choices=("size", "hash"),
+        default="size",
+        help="what of the cache is compared with the origin before it is used; hash reads every file",
+    )
+    command.add_argument("--pod", default=os.uname().nodename, metavar="NAME", help="which pod this is")
+    command.add_argument("--service", default="", metavar="NAME", help="whose pod this is; else nothing is pruned")
+    command.add_argument(
+        "--prune-after-hours",
+        type=_hours,
+        default=720,
+        metavar="HOURS",
+        help="how long the cache keeps what no pod serves and no service with pods may return to",
+    )
+
+
+def _hours(text: str) -> int:
+    if not 1 <= int(text) <= 87_600:
+        raise argparse.ArgumentTypeError("must be from 1 to 87600")
+    return int(text)
 
 
 def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -94,7 +120,20 @@ def main(arguments: Sequence[str]) -> int:
     from llmservice_fetch.command import main as fetch
 
     extension = namespace.context_extension
-    return fetch(Wanted(tuple(namespace.fetch), namespace.cache, namespace.links, namespace.weights, extension, flags))
+    return fetch(
+        Wanted(
+            tuple(namespace.fetch),
+            namespace.cache,
+            namespace.links,
+            namespace.weights,
+            extension,
+            flags,
+            namespace.verify,
+            namespace.service,
+            namespace.prune_after_hours,
+            namespace.pod,
+        )
+    )
 
 
 if __name__ == "__main__":

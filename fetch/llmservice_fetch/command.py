@@ -19,14 +19,14 @@ from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure,
 from llmservice_runtime.engine import Flags, read_flags
 from llmservice_runtime.redact import Redacted, Redactor
 
-from llmservice_fetch import failed, meter
+from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
 from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
 from llmservice_fetch.hub import Hub
 from llmservice_fetch.lock import exclusive
 from llmservice_fetch.selection import select
-from llmservice_fetch.store import Store, replace_link
+from llmservice_fetch.store import Store
 from llmservice_fetch.transfer import Download, Patience, patiently
 
 
@@ -40,6 +40,11 @@ class Wanted:
     weights: str = "auto"
     context_extension: str | None = None
     args: tuple[str, ...] = ()
+    verify: str = verify.SIZE
+    service: str = ""
+    """Whose pod this is, for the rule of `prune`; without it nothing is pruned."""
+    prune_after_hours: int = uses.DEFAULT_HOURS
+    pod: str = ""
 
 
 def main(wanted: Wanted) -> int:
@@ -77,6 +82,9 @@ class Artifact:
     listing: Listing
     small: list[RemoteFile]
     weights: list[RemoteFile]
+    links: Path
+    is_fresh: bool
+    """Whether the origin told the listing just now."""
 
     @property
     def files(self) -> list[RemoteFile]:
@@ -90,8 +98,15 @@ class Artifact:
 
     @property
     def folder(self) -> Path:
-        """Where it lies, whole or not."""
-        return self.store.snapshot(self.listing.revision)
+        """Where this pod finds it, whole or not."""
+        return pod_folder.path(self.links, self.name, self.listing.revision)
+
+    def link(self, files: Sequence[RemoteFile]) -> None:
+        """Into the cache's own folder for the revision, and into the pod's."""
+        with failed.storage(self.store.root):
+            self.store.link(self.listing.revision, files)
+        with failed.storage(self.links):
+            pod_folder.fill(self.links, self.name, self.listing.revision, self.store, files)
 
 
 class Fetching:
@@ -112,6 +127,8 @@ class Fetching:
     def run(self) -> None:
         """The whole of it. Raises FetchFailed."""
         artifacts = [self._listed(*_named(text)) for text in self._wanted.fetch]
+        self._prune()
+        self._verify(artifacts)
         absent = [artifact for artifact in artifacts if not artifact.is_there]
         with ExitStack() as locks:
             # In the order of their names, so that two processes never wait for each other.
@@ -130,12 +147,12 @@ class Fetching:
     def _listed(self, name: str, uri: str) -> Artifact:
         """What it consists of. A complete revision needs no server, nor does a branch whose server is away."""
         origin = self._origin(name, uri)
-        store = Store(self._wanted.cache / origin.folder)
+        store = Store(self._wanted.cache, origin.folder)
         known = store.recall(origin.asked, origin.pinned)
         self._tell({"transfer": Transfer(name, TransferStep.LISTING).to_document()})
-        kept = self._artifact(name, origin, store, known) if known else None
+        kept = self._artifact(name, origin, store, known, is_fresh=False) if known else None
         kept = kept if kept and kept.is_there else None
-        if kept and origin.pinned:
+        if kept and origin.pinned and self._wanted.verify != verify.HASH:
             return kept
         # Who has something to serve does not wait long for news.
         patience = replace(self._patience, attempts=2) if kept else self._patience
@@ -148,12 +165,35 @@ class Fetching:
             return kept
         with failed.storage(store.root):
             store.prepare()
-            store.remember(origin.asked, listing)
-        return self._artifact(name, origin, store, listing)
+            store.remember(origin, listing)
+        return self._artifact(name, origin, store, listing, is_fresh=True)
 
-    def _artifact(self, name: str, origin: Origin, store: Store, listing: Listing) -> Artifact:
+    def _artifact(self, name: str, origin: Origin, store: Store, listing: Listing, *, is_fresh: bool) -> Artifact:
+        # Before anybody looks what is there: see `uses`.
+        uses.record(store, self._use(name, origin, listing, pod=self._wanted.pod or os.uname().nodename), say)
         small, weights = select(listing.files, self._flags.load_format if name == MODEL_ARTIFACT else "auto")
-        return Artifact(name, origin, store, listing, small, weights)
+        return Artifact(name, origin, store, listing, small, weights, self._wanted.links, is_fresh)
+
+    def _use(self, name: str, origin: Origin, listing: Listing, pod: str = "") -> uses.Use:
+        hours = self._wanted.prune_after_hours
+        return uses.Use(name, origin.asked, listing.revision, self._wanted.service, pod, hours)
+
+    def _prune(self) -> None:
+        """Before the download, which needs the room."""
+        if self._wanted.service:
+            pruned = prune.prune(self._wanted.cache, self._wanted.prune_after_hours, say)
+            self._tell({"cache": pruned.room.to_document()})
+
+    def _verify(self, artifacts: Sequence[Artifact]) -> None:
+        """What was there before; what is fetched is verified as it comes."""
+        for artifact in artifacts if self._wanted.verify == verify.HASH else ():
+            counted = meter.Meter(artifact.name)
+            there = total(artifact.files) - total(artifact.store.missing(artifact.files))
+            counted.begin(TransferStep.VERIFYING, 0, there)
+            with meter.telling(counted.look, self._transfer):
+                verify.Verification(
+                    artifact.origin, artifact.store, counted, say, self._patience, artifact.is_fresh
+                ).run(artifact.files)
 
     def _origin(self, name: str, uri: str) -> Origin:
         scheme, _, rest = uri.partition("://")
@@ -169,9 +209,10 @@ class Fetching:
         """While another process downloads, its progress is told as ours."""
 
         def waiting() -> AbstractContextManager[None]:
-            return meter.telling(lambda: meter.found(artifact.store.progress_file, artifact.name), self._transfer)
+            return meter.telling(lambda: meter.found(artifact.store, artifact.name), self._transfer)
 
-        with failed.storage(artifact.store.root), exclusive(artifact.store.lock_file, say, waiting) as alone:
+        store = artifact.store
+        with failed.storage(store.root), exclusive(store.open_lock, store.root, say, waiting) as alone:
             yield alone
 
     def _download(self, artifact: Artifact, *, alone: bool) -> Download:
@@ -197,12 +238,11 @@ class Fetching:
 
         def tell(transfer: Transfer) -> None:
             self._transfer(transfer)
-            meter.leave(artifact.store.progress_file, transfer)
+            meter.leave(artifact.store, transfer)
 
         with meter.telling(download.meter.look, tell):
             download.fetch(missing)
-        with failed.storage(artifact.store.root):
-            artifact.store.link(artifact.listing.revision, files)
+        artifact.link(files)
 
     def _check_configurations(self, artifacts: Sequence[Artifact]) -> None:
         """What can be told before the weights come, which may be hundreds of gigabytes."""
@@ -220,14 +260,15 @@ class Fetching:
         self._transfer(
             Transfer(artifact.name, TransferStep.VERIFYING, total(artifact.files), total(artifact.files) or None)
         )
-        with failed.storage(artifact.store.root):
-            folder = artifact.store.link(artifact.listing.revision, artifact.files)
+        artifact.link(artifact.files)
+        folder = artifact.folder
         if artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
             needed = artifact.name != MODEL_ARTIFACT or self._flags.load_format != "dummy"
             _raise_first(model_files.check_files(folder, needs_weights=needed))
         with failed.storage(self._wanted.links):
-            self._wanted.links.mkdir(parents=True, exist_ok=True)
-            replace_link(self._wanted.links / artifact.name, str(folder))
+            pod_folder.point(artifact.links, artifact.name, artifact.listing.revision)
+        if self._wanted.service and artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
+            uses.record(artifact.store, self._use(artifact.name, artifact.origin, artifact.listing), say)
         say(f"{artifact.origin.uri} is there: {folder}")
         self._tell({"artifact": artifact.name, "path": str(folder)})
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
+
+from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
+
+LISTING_BYTES = 32 << 20
+"""Of a listing that is kept."""
+_MOST_FILES = 50_000
+_LARGEST_FILE = 1 << 50
+_LONGEST_PATH, _LONGEST_NAME, _DEEPEST = 1024, 255, 32
+_PLAIN = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}")
+_PARTIAL = ".incomplete"
+# Hex digits of each.
+_HASHES = {"sha256": 64, "md5": 32, "git-sha1": 40}
 
 
 @dataclass(frozen=True)
@@ -50,14 +63,65 @@ class Listing:
 
     @classmethod
     def from_json(cls, text: str) -> Listing:
-        """The reverse. ValueError, KeyError or TypeError where the text is something else."""
-        document = json.loads(text)
-        return cls(document["revision"], tuple(_file(item) for item in document["files"]))
+        """The reverse. Refused, which is a ValueError, where the text is something else, or not sound."""
+        given = Reader(parse(text, LISTING_BYTES))
+        files = tuple(_file(Reader(item, "file")) for item in given.items("files", _MOST_FILES))
+        listing = cls(_text(given, "revision"), files)
+        wrong = listing.unsound()
+        if wrong is not None or not files:
+            raise Refused(f"it lists {wrong!r}")
+        return listing
+
+    def unsound(self) -> str | None:
+        """The first name in it that may not become a file of the cache; None where all may.
+
+        A listing comes from a server or from a cache that others write: neither may choose a place outside of it.
+        """
+        if not is_plain(self.revision):
+            return self.revision
+        seen: set[str] = set()
+        sizes: dict[str, int] = {}
+        for file in self.files:
+            sound = is_file_path(file.path) and is_plain(file.blob) and _PARTIAL not in file.blob
+            whole = 0 <= file.size <= _LARGEST_FILE and sizes.setdefault(file.blob, file.size) == file.size
+            if not (sound and whole and file.version.isprintable() and file.version.isascii()) or file.path in seen:
+                return file.path
+            seen.add(file.path)
+        return None
 
 
-def _file(item: dict[str, Any]) -> RemoteFile:
-    file = RemoteFile(**item)
-    return replace(file, digest=Digest(**item["digest"])) if item["digest"] else file
+def _file(given: Reader) -> RemoteFile:
+    digest = None
+    if given.has("digest"):
+        told = given.within("digest")
+        digest = Digest(_text(told, "algorithm"), _text(told, "value"))
+        if not re.fullmatch(rf"[0-9a-f]{{{_HASHES.get(digest.algorithm, 0)}}}", digest.value or "-"):
+            raise Refused("it has a hash that is none")
+    size = given.integer("size", most=_LARGEST_FILE)
+    return RemoteFile(_text(given, "path"), size, _text(given, "blob"), digest, _text(given, "version", default=""))
+
+
+def _text(given: Reader, name: str, default: str | None = None) -> str:
+    """Exactly as it stands there, unlike `Reader.word`, which takes characters out."""
+    given.word(name, _LONGEST_PATH, default)
+    return str(given.value(name) if given.has(name) else default)
+
+
+def is_plain(name: str) -> bool:
+    """Whether it may name a revision or a content: one part of a path, which is not hidden."""
+    return _PLAIN.fullmatch(name) is not None
+
+
+def is_file_path(path: str) -> bool:
+    """Whether it may name a file below a folder: no part leads elsewhere, is empty, or is no name of a file."""
+    parts = path.split("/")
+    printable = clean(path) == path and not set("\n\t\\") & set(path)
+    return (
+        printable
+        and len(path) <= _LONGEST_PATH
+        and len(parts) <= _DEEPEST
+        and all(part not in ("", ".", "..") and len(part.encode()) <= _LONGEST_NAME for part in parts)
+    )
 
 
 def is_inside(path: str) -> bool:

@@ -10,27 +10,31 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 # What file systems say that cannot lock.
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
 @contextmanager
 def exclusive(
-    path: Path, say: Callable[[str], None], while_waiting: Callable[[], AbstractContextManager[None]]
+    opened: Callable[[], int],
+    folder: Path,
+    say: Callable[[str], None],
+    while_waiting: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[bool]:
-    """Hold the lock of a file, made if need be. False where the file system has no locks, and nobody is kept out.
+    """Hold the lock of a file in `folder`, whose descriptor `opened` gives.
 
+    False where the file system has no locks: other processes may work in the folder as well.
     `while_waiting` is entered when another process holds it, until that one is done.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = opened()
     try:
-        yield _acquire(descriptor, path, say, while_waiting)
+        yield _acquire(descriptor, folder, say, while_waiting)
     finally:
         os.close(descriptor)
 
 
 def _acquire(
     descriptor: int,
-    path: Path,
+    folder: Path,
     say: Callable[[str], None],
     while_waiting: Callable[[], AbstractContextManager[None]],
 ) -> bool:
@@ -41,8 +45,8 @@ def _acquire(
         with while_waiting():
             fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
-        say(f"{path.parent} is on a file system without locks: replicas may fetch the same files at once")
+        say(f"{folder} is on a file system without locks: replicas may fetch the same files at once")
         return False
     return True

@@ -8,9 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from llmservice_runtime.contract import Transfer, TransferStep
+
+from llmservice_fetch.store import Store
 
 TELL_SECONDS = 1.0
 # Long enough to smooth the gaps between files, short enough to follow a network that changes.
@@ -54,7 +55,7 @@ class Meter:
                 self._step,
                 self._done,
                 self._total or None,
-                pace if self._step is TransferStep.DOWNLOADING else None,
+                pace if self._step in (TransferStep.DOWNLOADING, TransferStep.VERIFYING) else None,
             )
 
 
@@ -79,17 +80,15 @@ def telling(look: Callable[[], Transfer], tell: Callable[[Transfer], None]) -> I
         thread.join()
 
 
-def leave(path: Path, transfer: Transfer) -> None:
+def leave(store: Store, transfer: Transfer) -> None:
     """Leave it for those who wait. A cache that is full has no room for this either, and says so elsewhere."""
     with contextlib.suppress(OSError):
-        staging = path.with_name(f".{path.name}.new")
-        staging.write_text(transfer.to_json(), encoding="utf-8")
-        staging.replace(path)
+        store.leave_progress(transfer.to_json())
 
 
-def found(path: Path, artifact: str) -> Transfer:
+def found(store: Store, artifact: str) -> Transfer:
     """What the process that downloads left, as news of one that waits."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        seen = Transfer.from_json(path.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError):
+        seen = Transfer.from_json(store.progress())
         return Transfer(artifact, TransferStep.WAITING, seen.bytes_done, seen.bytes_total, seen.bytes_per_second)
     return Transfer(artifact, TransferStep.WAITING)

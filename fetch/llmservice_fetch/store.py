@@ -1,117 +1,169 @@
 """The cache on disk, in the layout of huggingface_hub: contents by their hash, and a folder of links for each revision.
 
 FOLDER/blobs/HASH                  a whole, verified file (HASH.incomplete: what has come of it so far)
-FOLDER/snapshots/REVISION/PATH     a link to it
+FOLDER/snapshots/REVISION/PATH     a link to it, for other programs; a pod has links of its own (pod_folder)
 FOLDER/refs/BRANCH                 the revision that a branch had when it was last asked for
-FOLDER/.llmservice/REVISION.json   the listing of a revision
+FOLDER/.llmservice/REVISION.json   the listing of a revision (REVISION.pruned: while it is being deleted)
+FOLDER/.llmservice/used/           who uses which revision (uses)
+
+Whoever mounts the claim may write all of this. What is read is parsed with bounds, and no link is followed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
-from llmservice_fetch.files import Listing, RemoteFile
+from llmservice_fetch import failed, folders
+from llmservice_fetch.files import LISTING_BYTES, Listing, Origin, RemoteFile, is_file_path, is_plain
+from llmservice_fetch.folders import Folder
 
 OWN = ".llmservice"
+PARTIAL = ".incomplete"
+LISTED, PRUNED = ".json", ".pruned"
+_SMALL_TEXT = 4096
+_PROGRESS = "progress"
 
 
 @dataclass(frozen=True)
 class Store:
     """One model's part of the cache."""
 
-    root: Path
+    cache: Path
+    folder: str
+
+    @property
+    def root(self) -> Path:
+        """For messages, and for what is only looked at."""
+        return self.cache / self.folder
+
+    def open(self, *parts: str, make: bool = False) -> AbstractContextManager[Folder]:
+        """A folder of it. OSError where it is missing, or a link is on the way."""
+        return folders.opened(self.cache, (*self.folder.split("/"), *parts), make=make)
 
     def prepare(self) -> None:
         """Make the folders. OSError where the cache cannot be written."""
+        self.cache.mkdir(parents=True, exist_ok=True)
         for name in ("blobs", "snapshots", "refs", OWN):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+            with self.open(name, make=True):
+                pass
 
-    @property
-    def lock_file(self) -> Path:
-        """What a download holds a lock on."""
-        return self.root / OWN / "lock"
+    def open_lock(self, name: str = "lock") -> int:
+        """A descriptor of what a download holds a lock on."""
+        with self.open(OWN) as own:
+            return own.open(name, os.O_RDWR | os.O_CREAT)
 
-    @property
-    def progress_file(self) -> Path:
+    def leave_progress(self, text: str) -> None:
         """Where the process that downloads tells the waiting ones how far it is."""
-        return self.root / OWN / "progress.json"
+        with self.open(OWN) as own:
+            own.write(_PROGRESS, text)
+
+    def progress(self) -> str:
+        """What was left. OSError or ValueError where nothing was."""
+        with self.open(OWN) as own:
+            return own.read(_PROGRESS, _SMALL_TEXT)
 
     def blob(self, file: RemoteFile) -> Path:
         """A file's content, once it is whole."""
         return self.root / "blobs" / file.blob
 
-    def partial(self, file: RemoteFile) -> Path:
-        """What has come of it so far."""
-        return self.root / "blobs" / f"{file.blob}.incomplete"
+    def append(self, file: RemoteFile, suffix: str = "") -> FileIO:
+        """What has come of it so far, to write at its end."""
+        with self.open("blobs") as blobs:
+            return blobs.append(f"{file.blob}{PARTIAL}{suffix}")
+
+    def partial(self, file: RemoteFile, suffix: str = "") -> Path:
+        """The same, for a library that opens files by their paths: whatever is no regular file there is removed."""
+        name = f"{file.blob}{PARTIAL}{suffix}"
+        with self.open("blobs") as blobs:
+            if blobs.size(name) < 0:
+                blobs.remove(name)
+            return blobs.path / name
+
+    def keep(self, file: RemoteFile, suffix: str = "") -> None:
+        """The partial file is whole and verified: it gets its name."""
+        with self.open("blobs") as blobs:
+            blobs.rename(f"{file.blob}{PARTIAL}{suffix}", file.blob)
+
+    def drop_partial(self, file: RemoteFile, suffix: str = "") -> None:
+        """What has come of it is of no use."""
+        with self.open("blobs") as blobs:
+            blobs.remove(f"{file.blob}{PARTIAL}{suffix}")
+
+    def drop(self, file: RemoteFile) -> None:
+        """Its content is not what it should be; whoever reads it now goes on reading it."""
+        with self.open("blobs") as blobs:
+            blobs.remove(file.blob)
 
     def has(self, file: RemoteFile) -> bool:
-        """Whether it is there. Nothing gets its name before it was verified, so its size is proof enough."""
-        return size_of(self.blob(file)) == file.size
+        """Whether it is there, as a file of this folder and of the right size."""
+        return self._size(file.blob) == file.size
 
     def bytes_of(self, file: RemoteFile) -> int:
         """How much of it is there."""
         if self.has(file):
             return file.size
-        return min(max(size_of(self.partial(file)), 0), file.size)
+        return min(max(self._size(f"{file.blob}{PARTIAL}"), 0), file.size)
 
     def missing(self, files: Sequence[RemoteFile]) -> list[RemoteFile]:
         """Those that are not whole yet."""
         return [file for file in files if not self.has(file)]
 
-    def link(self, revision: str, files: Sequence[RemoteFile]) -> Path:
-        """Put files that are there into the revision's folder."""
-        folder = self.snapshot(revision)
-        for file in files:
-            place = folder / file.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            replace_link(place, os.path.relpath(self.blob(file), place.parent))
-        return folder
+    def link(self, revision: str, files: Sequence[RemoteFile]) -> None:
+        """Put files that are there into the revision's folder, where huggingface_hub finds them."""
+        with self.open("snapshots", revision, make=True) as snapshot:
+            for file in files:
+                *parents, name = file.path.split("/")
+                with snapshot.folder(*parents, make=True) as parent:
+                    parent.link(name, "/".join([".."] * (len(parents) + 2) + ["blobs", file.blob]))
 
-    def snapshot(self, revision: str) -> Path:
-        """The folder of a revision."""
-        return self.root / "snapshots" / revision
-
-    def remember(self, asked: str, listing: Listing) -> None:
-        """Keep a listing, and which revision a branch has."""
-        _write(self._listing(listing.revision), listing.to_json())
-        if asked != listing.revision:
-            (self.root / "refs" / asked).parent.mkdir(parents=True, exist_ok=True)
-            _write(self.root / "refs" / asked, listing.revision)
+    def remember(self, origin: Origin, listing: Listing) -> None:
+        """Keep a listing, and which revision a branch has. FetchFailed where it would write outside of the cache."""
+        wrong = listing.unsound()
+        if wrong is not None:
+            raise failed.unusable(wrong, origin.uri)
+        with self.open(OWN) as own:
+            own.write(f"{listing.revision}{LISTED}", listing.to_json())
+        if origin.asked != listing.revision and is_file_path(origin.asked):
+            *parents, name = origin.asked.split("/")
+            with self.open("refs", *parents, make=True) as refs:
+                refs.write(name, listing.revision)
 
     def recall(self, asked: str, pinned: str | None) -> Listing | None:
-        """What was kept for a revision or a branch; None where nothing was."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            revision = pinned or (self.root / "refs" / asked).read_text(encoding="utf-8").strip()
-            return Listing.from_json(self._listing(revision).read_text(encoding="utf-8"))
+        """What was kept for a revision or a branch; None where nothing was, or nothing that can be used."""
+        with contextlib.suppress(OSError, ValueError):
+            return self.listing(pinned or self._revision(asked))
         return None
 
-    def _listing(self, revision: str) -> Path:
-        return self.root / OWN / f"{revision}.json"
+    def listing(self, revision: str, kind: str = LISTED) -> Listing:
+        """What was kept for a revision. OSError or ValueError where nothing was."""
+        if not is_plain(revision):
+            raise ValueError(f"{revision!r} is not a revision")
+        with self.open(OWN) as own:
+            listing = Listing.from_json(own.read(f"{revision}{kind}", LISTING_BYTES))
+        if listing.revision != revision:
+            raise ValueError(f"it is the listing of {listing.revision}")
+        return listing
 
+    def revisions(self, kind: str = LISTED) -> Iterator[str]:
+        """Those whose listings were kept."""
+        with contextlib.suppress(FileNotFoundError), self.open(OWN) as own:
+            yield from (name[: -len(kind)] for name in own.names() if name.endswith(kind) and is_plain(name))
 
-def size_of(path: Path) -> int:
-    """In bytes; -1 for what is not there."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
+    def _revision(self, asked: str) -> str:
+        if not is_file_path(asked):
+            raise ValueError(f"{asked!r} is not a branch")
+        *parents, name = asked.split("/")
+        with self.open("refs", *parents) as refs:
+            return refs.read(name, _SMALL_TEXT).strip()
+
+    def _size(self, name: str) -> int:
+        """-1 where there is no such file, or a link on the way to it, which `prepare` reports."""
+        with contextlib.suppress(OSError), self.open("blobs") as blobs:
+            return blobs.size(name)
         return -1
-
-
-def replace_link(place: Path, target: str) -> None:
-    """A symbolic link, in one step for whoever looks."""
-    if place.is_symlink() and os.readlink(place) == target:  # noqa: PTH115 - the text as it is
-        return
-    staging = place.with_name(f".{place.name}.{os.getpid()}")
-    staging.unlink(missing_ok=True)
-    staging.symlink_to(target)
-    staging.replace(place)
-
-
-def _write(path: Path, text: str) -> None:
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    staging.write_text(text, encoding="utf-8")
-    staging.replace(path)

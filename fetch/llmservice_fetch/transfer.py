@@ -145,19 +145,23 @@ class Download:
 
     def _fetch(self, file: RemoteFile, ahead: ThreadPoolExecutor) -> None:
         digest = patiently(lambda: self.origin.digest(file), self.patience, self.say, self.origin.uri)
-        path = self.store.partial(file)
-        path = path.with_name(path.name + self.suffix)
         words = f"{file.path} of {self.origin.uri} came with another hash than published"
         for last in (False, True):
             # Unbuffered: what is written is what the next process finds.
-            with failed.storage(self.store.root), path.open("ab", buffering=0) as target, self.crowd:
-                partial = Partial(target, file, digest, self.meter.add)
+            with (
+                failed.storage(self.store.root),
+                self.store.append(file, self.suffix) as target,
+                self.crowd,
+            ):
+                partial = Partial(target, self.store.root, file, digest, self.meter.add)
                 if partial.offset:
                     self.say(f"going on with {file.path} at {partial.offset / file.size:.0%}")
                 self._fill(file, partial, ahead)
-                other = partial.finish(self.store.blob(file))
-            if other is None or digest is None:
-                return
+                other = partial.finish()
+                if other is None or digest is None:
+                    self.store.keep(file, self.suffix)
+                    return
+                self.store.drop_partial(file, self.suffix)
             if last:
                 raise failed.corrupt(
                     self.origin.field, f"{words}, twice ({digest.algorithm} {other}, not {digest.value})."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, parse
+from llmservice_runtime.cache_room import CacheRoom as CacheRoom
 from llmservice_runtime.measured import Measured as Measured
 from llmservice_runtime.str_enum import StrEnum as StrEnum
 from llmservice_runtime.transfer import Transfer as Transfer
@@ -301,6 +302,7 @@ class State:
     model_names: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
     transfer: Transfer | None = None
+    cache: CacheRoom | None = None
     adapters: tuple[AdapterState, ...] = ()
     adapters_hash: str = ""
     """Of the mounted list that `adapters` is about; empty where there is none."""
@@ -324,6 +326,8 @@ class State:
             document["usualStartSeconds"] = self.usual_start_seconds
         if self.transfer is not None:
             document["transfer"] = self.transfer.to_document()
+        if self.cache is not None:
+            document["cache"] = self.cache.to_document()
         if self.adapters_hash:
             document["adapters"] = [adapter.to_document() for adapter in self.adapters]
             document["adaptersHash"] = self.adapters_hash
@@ -360,6 +364,7 @@ class State:
             model_names=given.words("modelNames", 2 * MAX_ADAPTERS, MAX_TEXT),
             measured=Measured.from_document(given.value("measured")),
             transfer=_known(lambda: Transfer.from_document(given.value("transfer"))) if given.has("transfer") else None,
+            cache=CacheRoom.from_document(given.value("cache")) if given.has("cache") else None,
             adapters=tuple(map(AdapterState.from_document, given.items("adapters", MAX_ADAPTERS))),
             adapters_hash=given.word("adaptersHash", default=""),
             failure=Failure.from_document(given.value("failure")) if given.has("failure") else None,

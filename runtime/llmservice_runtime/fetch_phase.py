@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmservice_runtime import handover
 from llmservice_runtime.bounded_json import Reader, Refused, parse
-from llmservice_runtime.contract import Failure, FailureReason, Phase, Transfer
+from llmservice_runtime.contract import CacheRoom, Failure, FailureReason, Phase, State, Transfer
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child, Reaper
 from llmservice_runtime.waiting import end
@@ -32,12 +32,14 @@ def command(base: Sequence[str], options: ServeOptions, args: Sequence[str]) -> 
     return (*base, handover.OPTION, *wanted, f"--weights={options.weights}", *extension, "--", *args)
 
 
-def read_document(line: str) -> Transfer | Fetched | Failure | None:
+def read_document(line: str) -> Transfer | CacheRoom | Fetched | Failure | None:
     """One line of its standard output; None for what is none of its documents."""
     try:
         given = Reader(parse(line))
         if given.has("transfer"):
             return Transfer.from_document(given.value("transfer"))
+        if given.has("cache"):
+            return CacheRoom.from_document(given.value("cache"))
         if given.has("artifact"):
             return Fetched(given.word("artifact"), Path(given.word("path", 4096)))
         return Failure.from_document(given.value("failure"))
@@ -45,8 +47,19 @@ def read_document(line: str) -> Transfer | Fetched | Failure | None:
         return None
 
 
+def noted(state: State, news: Transfer | CacheRoom) -> State:
+    """The state with what a fetch says of itself."""
+    if isinstance(news, CacheRoom):
+        return replace(state, cache=news)
+    percent = "" if news.percent is None else f" {news.percent}%"
+    return replace(state, transfer=news, progress=f"{news.artifact}: {news.step}{percent}")
+
+
 async def run(
-    reaper: Reaper, command: Sequence[str], environment: Mapping[str, str], on_transfer: Callable[[Transfer], None]
+    reaper: Reaper,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    on_news: Callable[[Transfer | CacheRoom], None],
 ) -> Failure | None:
     """One fetch from start to end; its failure, if it ended with one. Cancelled, the process ends as well."""
     plain, secret = handover.parts(environment)
@@ -56,13 +69,13 @@ async def run(
             child = reaper.start(command, plain, merge_stderr=False, stdin=theirs.fileno())
         giving = asyncio.ensure_future(handover.give(ours, secret))
         try:
-            return await follow(child, on_transfer)
+            return await follow(child, on_news)
         finally:
             child.kill_group()
             await end(giving)
 
 
-async def follow(child: Child, on_transfer: Callable[[Transfer], None]) -> Failure | None:
+async def follow(child: Child, on_news: Callable[[Transfer | CacheRoom], None]) -> Failure | None:
     """Read what it says until it ends; its failure, if it ended with one."""
     failure: Failure | None = None
     reader = asyncio.StreamReader()
@@ -72,8 +85,8 @@ async def follow(child: Child, on_transfer: Callable[[Transfer], None]) -> Failu
     try:
         while line := await reader.readline():
             said = read_document(line.decode(errors="replace"))
-            if isinstance(said, Transfer):
-                on_transfer(said)
+            if isinstance(said, Transfer | CacheRoom):
+                on_news(said)
             elif isinstance(said, Failure):
                 failure = said
     finally:

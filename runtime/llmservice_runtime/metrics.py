@@ -50,6 +50,12 @@ def _transfer(name: str) -> Callable[[Seen], Samples]:
     return samples
 
 
+def _cache(seen: Seen) -> Samples:
+    room = seen.state.cache
+    if room is not None:
+        yield from (({"state": name}, float(getattr(room, name))) for name in ("used", "available", "freed"))
+
+
 def _phases(seen: Seen) -> Samples:
     return (({"phase": str(phase)}, float(phase is seen.state.phase)) for phase in Phase)
 
@@ -79,6 +85,11 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "llmservice_server_fetch_bytes_per_second", "gauge", ("artifact",), "Pace of the fetch over the last 20 s.",
         _transfer("bytes_per_second"),
+    ),
+    Metric(
+        "llmservice_server_cache_bytes", "gauge", ("state",),
+        "The model cache when the fetch began: bytes used by files of models, bytes available, and bytes freed by "
+        "pruning. Absent without spec.model.cache.", _cache,
     ),
     Metric(
         "llmservice_server_requests_in_flight", "gauge", (), "Requests that vLLM has not answered yet.",

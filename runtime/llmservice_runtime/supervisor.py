@@ -35,6 +35,7 @@ from llmservice_runtime import (
 from llmservice_runtime.access import Access
 from llmservice_runtime.contract import (
     START_CEILING_SECONDS,
+    CacheRoom,
     DrainReport,
     Failure,
     Phase,
@@ -160,7 +161,7 @@ class Supervisor:
         if self._options.fetch:
             self._enter(Phase.FETCHING, "looking for the model")
             command = fetch_phase.command(self._around.fetch, self._options, self._args)
-            fetch = fetch_phase.run(self._reaper, command, self._around.environment, self._on_transfer)
+            fetch = fetch_phase.run(self._reaper, command, self._around.environment, self._on_news)
             if failure := await self._unless_terminated(fetch):
                 raise _Failed(failure)
             self._state = replace(self._state, transfer=None)
@@ -172,9 +173,8 @@ class Supervisor:
             self._say(f"context extension: {' '.join(extended)}")
             self._args += extended
 
-    def _on_transfer(self, transfer: Transfer) -> None:
-        percent = "" if transfer.percent is None else f" {transfer.percent}%"
-        self._state = replace(self._state, transfer=transfer, progress=f"{transfer.artifact}: {transfer.step}{percent}")
+    def _on_news(self, news: Transfer | CacheRoom) -> None:
+        self._state = fetch_phase.noted(self._state, news)
 
     def _start(self) -> Child:
         self._enter(Phase.LOADING, "starting vLLM")

@@ -37,7 +37,11 @@ class Transfer:
     @property
     def eta_seconds(self) -> int | None:
         """At the present pace; None while there is none."""
-        if self.step is not TransferStep.DOWNLOADING or not self.bytes_total or (self.bytes_per_second or 0) < 1:
+        if (
+            self.step not in (TransferStep.DOWNLOADING, TransferStep.VERIFYING)
+            or not self.bytes_total
+            or (self.bytes_per_second or 0) < 1
+        ):
             return None
         return round(max(0, self.bytes_total - self.bytes_done) / (self.bytes_per_second or 1))
 

@@ -102,6 +102,18 @@ def structural() -> Iterator[Bad]:
         ('"Delete", "Retain"',),
     )
     yield Bad(
+        "verify",
+        {"model.cache": {"size": "1Gi", "verify": "Sha256"}},
+        "spec.model.cache.verify",
+        ('"Size", "Hash"',),
+    )
+    yield Bad(
+        "prune-at-once",
+        {"model.cache": {"size": "1Gi", "pruneAfterHours": 0}},
+        "spec.model.cache.pruneAfterHours",
+        ("greater than or equal to 1",),
+    )
+    yield Bad(
         "heads-zero",
         {"model.architecture.numAttentionHeads": 0},
         "spec.model.architecture.numAttentionHeads",

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from llmservice_runtime.contract import STATE_PORT
 
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
@@ -30,7 +32,7 @@ from tests.support.models import claim_folder
 from tests.support.object_store import ROOT, ObjectStore, object_store
 from tests.support.oci import import_folder
 from tests.support.services import llmservice, merge
-from tests.support.serving import Server, serving
+from tests.support.serving import Metrics, Server, serving
 
 pytestmark = pytest.mark.parallel
 
@@ -39,7 +41,7 @@ NAMESPACE = "e2e-sources"
 BRIDGE = "10.244.0.1"
 TOKEN = "hf_tokenOfTheTeamThatNobodyMayRead"
 IMAGE = "registry.local/tiny-chat-model:1"
-SHARED, FULL, CUT = CLAIMS = ("shared-cache", "full-disk", "cut")
+SHARED, FULL, CUT, VERIFIED = CLAIMS = ("shared-cache", "full-disk", "cut", "verified")
 QUESTION, ANSWER = PAIRS[0]
 TOLD_WITHIN = 300
 """Eight pods import what they need at once, on a machine that its host may give half of its processors."""
@@ -137,6 +139,32 @@ def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Sources, record: 
         assert server.say(QUESTION) == ANSWER
         record(weights_asked_from=starts, told_percent=seen["percent"])
         assert_said_nowhere(cluster, TOKEN)
+
+
+@pytest.mark.full
+def test_what_another_writer_did_to_a_claim_is_not_served(sources: Sources) -> None:
+    """A damaged file is fetched again where hashes are verified; a file that nobody listed is not part of the model."""
+    hub, cache = sources.hub, sources.claim(VERIFIED)
+    spec = sources.from_hub("hf://team/open", secret=None, cache=VERIFIED)
+    with serving(sources.cluster, NAMESPACE, "claimed", **spec) as server:
+        assert server.say(QUESTION) == ANSWER
+    (snapshot,) = (cache / "hub/models--team--open/snapshots").iterdir()
+    whole = (snapshot / "model.safetensors").read_bytes()
+    (snapshot / "model.safetensors").resolve().write_bytes(whole[:-1000] + bytes(1000))
+    (snapshot / "model-2.safetensors").write_bytes(b"no weights")
+    hub.asked.clear()
+    spec = merge(spec, {"model": {"cache": {"verify": "Hash"}}})
+    with serving(sources.cluster, NAMESPACE, "claimed", **spec) as server:
+        assert server.say(QUESTION) == ANSWER
+        assert (snapshot / "model.safetensors").read_bytes() == whole
+        assert len(hub.contents()) == 1
+        (pod,) = server.pods()
+        state = f"http://{pod['status']['podIP']}:{STATE_PORT}/metrics"
+        room = Metrics(httpx.get(state, timeout=10, trust_env=False).text).by_label(
+            "llmservice_server_cache_bytes", "state"
+        )
+        assert room["used"] >= len(whole)
+        assert room["available"] > 0
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmservice_fetch.command import Fetching, Wanted
 from llmservice_fetch.transfer import Patience
-from llmservice_runtime.contract import Failure, Transfer
+from llmservice_runtime.contract import CacheRoom, Failure, Transfer
 from llmservice_runtime.fetch_phase import Fetched, read_document
 
 from tests.support.weights import safetensors
@@ -43,7 +43,7 @@ class Ended:
     log: str
 
     @property
-    def documents(self) -> list[Transfer | Fetched | Failure]:
+    def documents(self) -> list[Transfer | CacheRoom | Fetched | Failure]:
         return [found for line in self.stdout.splitlines() if (found := read_document(line)) is not None]
 
     @property
@@ -103,11 +103,11 @@ class Fetcher:
         """From start to end."""
         return end_of(self.start(*wanted, args=args, options=options))
 
-    def run_here(self, *wanted: str, attempts: int = 3) -> list[dict[str, Any]]:
+    def run_here(self, *wanted: str, attempts: int = 3, **more: Any) -> list[dict[str, Any]]:
         """In this process, where waiting takes no time. Raises FetchFailed."""
         told: list[dict[str, Any]] = []
         patience = Patience(attempts=attempts, sleep=lambda _: None)
-        asked = Wanted(wanted, self.cache, self.links)
+        asked = Wanted(wanted, self.cache, self.links, **more)
         Fetching(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
         return told
 

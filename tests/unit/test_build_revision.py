@@ -46,9 +46,10 @@ def test_no_restart_for(change: Json) -> None:
     assert key(**change) == key()
 
 
-def test_no_restart_for_a_larger_or_kept_cache() -> None:
+def test_no_restart_for_another_care_of_the_cache() -> None:
     small = {"uri": HF, "cache": {"size": "10Gi"}}
-    large = {"uri": HF, "cache": {"size": "20Gi", "retentionPolicy": "Retain"}}
+    kept = {"retentionPolicy": "Retain", "verify": "Hash", "pruneAfterHours": 1}
+    large = {"uri": HF, "cache": {"size": "20Gi", **kept}}
     assert key(model=small) == key(model=large)
 
 

@@ -41,6 +41,7 @@ NO_FLAG = {
     "model.architecture.positions": "a fact for checks",
     "model.cache.access_modes": "of the claim",
     "model.cache.retention_policy": "of the claim",
+    "model.cache.verify": "of the fetch container",
     "accelerator.type": "decides the image and what the supervisor is told",
     "runtime.image_pull_policy": "of the pod",
     "rollout.strategy": "of the Deployment",

@@ -259,6 +259,18 @@ class Cache(ApiModel):
         "Default: Delete. Retain keeps the downloaded model for a later service of the same name.",
         examples=["Retain"],
     )
+    verify: Literal["Size", "Hash"] | None = knob(
+        description="What of the cached files is compared with their origin before a pod serves them. Default: Size. "
+        "Hash reads every file at each start. A change takes effect with the next rollout.",
+        examples=["Hash"],
+    )
+    prune_after_hours: int | None = knob(
+        description="Hours that the cache keeps a revision which no pod serves and no service with pods can roll back "
+        "to. Default: 720. A change takes effect with the next rollout.",
+        examples=[168],
+        ge=1,
+        le=87_600,
+    )
 
     @property
     def wanted(self) -> bool:

@@ -33,3 +33,13 @@ def cache_claim(llm: LLMService) -> Manifest:
         "metadata": metadata(llm, cache_claim_name(llm), owned=not cache.retained),
         "spec": spec,
     }
+
+
+def fetch_options(llm: LLMService) -> tuple[str, ...]:
+    """What the process that fetches is told of the claim; scratch space of a pod is neither verified nor pruned."""
+    cache = llm.spec.model.cache
+    if not cache.wanted:
+        return ()
+    hours = () if cache.prune_after_hours is None else (f"--prune-after-hours={cache.prune_after_hours}",)
+    verify = () if cache.verify is None else (f"--verify={cache.verify.lower()}",)
+    return (f"--service={llm.name}", *hours, *verify)

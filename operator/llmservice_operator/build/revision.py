@@ -16,7 +16,7 @@ from llmservice_operator.build.sources import adapter_stores
 Json = Mapping[str, Any]
 
 # Everything that is not listed needs no restart. Left out on purpose: model.architecture and accelerator.memory on
-# GPUs are facts for checks; of the cache only which claim it is reaches the pod; the drain timeout waits for the next
+# GPUs are facts for checks; of the cache only another claim needs a restart; the drain timeout waits for the next
 # rollout, since a restart would cost more than a shorter or longer drain is worth; of the adapters only whether there
 # may be any, and what has to be mounted for them, since the supervisor loads and unloads them.
 _REACHED_BY = {"token_secret_ref", "s3", "gcs", "azure"}

@@ -14,6 +14,7 @@ import pytest
 from llmservice_fetch import lock, meter, transfer
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import RemoteFile
+from llmservice_fetch.folders import Folder
 from llmservice_fetch.http import trust
 from llmservice_fetch.selection import select
 from llmservice_runtime.contract import FailureReason as R
@@ -77,13 +78,13 @@ def test_a_file_system_without_locks_serves_too(hub: Hub, tmp_path: Path, monkey
 
     monkeypatch.setattr(fcntl, "flock", flock)
     seen: list[str] = []
-    replaced = Path.replace
+    renamed = Folder.rename
 
-    def replace(path: Path, target: Path) -> Path:
-        seen.append(path.name)
-        return replaced(path, target)
+    def rename(folder: Folder, name: str, new: str) -> None:
+        seen.append(name)
+        renamed(folder, name, new)
 
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(Folder, "rename", rename)
     fetcher = Fetcher(tmp_path, {"HF_ENDPOINT": hub.url})
     fetcher.run_here("model=hf://org/tiny")
     assert (fetcher.links / "model" / "model-1.safetensors").exists()
@@ -93,14 +94,15 @@ def test_a_file_system_without_locks_serves_too(hub: Hub, tmp_path: Path, monkey
 
 
 def test_a_lock_is_one_processs(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
     waited: list[str] = []
 
     def never() -> AbstractContextManager[None]:
         raise AssertionError("nobody holds it")
 
-    with lock.exclusive(tmp_path / "lock", waited.append, never) as alone:
+    with lock.exclusive(lambda: os.open(path, os.O_RDWR | os.O_CREAT), tmp_path, waited.append, never) as alone:
         assert alone
-        other = subprocess.run(["flock", "--nonblock", str(tmp_path / "lock"), "true"], check=False)
+        other = subprocess.run(["flock", "--nonblock", str(path), "true"], check=False)
         assert other.returncode == 1
     assert waited == []
 

@@ -1,0 +1,224 @@
+"""Deletes what nobody needs from a cache: revisions that are neither used nor returned to, and abandoned partial files.
+
+Kept are
+- what a pod serves: its use is renewed while it lives, and counts for some hours after that (spec.model.cache);
+- what a service that has such pods served last for each of its last URIs, as many as templates are recorded;
+- what was listed, or has been without a use, for fewer hours than that;
+- everything whose listing is not ours, such as what huggingface_hub downloaded into the same folder;
+- a model that is being fetched, or whose file system has no locks: its revisions are kept.
+
+A revision goes in steps of which each may be the last before a kill: its listing is renamed, so that nobody takes it
+for whole; then its branches and links go, then the contents that no other listing and no link names, then the renamed
+listing. The next `prune` goes on where one was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmservice_runtime.contract import CacheRoom
+
+from llmservice_fetch import uses
+from llmservice_fetch.files import Listing
+from llmservice_fetch.folders import Folder
+from llmservice_fetch.lock import NO_LOCKS
+from llmservice_fetch.store import LISTED, OWN, PARTIAL, PRUNED, Store
+
+PARTIAL_SECONDS = 24 * 3600.0
+"""How long nothing must have been written to a partial file that nobody wants."""
+_STAGING = ".new-"
+_MOST_LEVELS = 32
+
+
+@dataclass
+class Pruned:
+    """What was deleted, and the room in the cache then. Bytes."""
+
+    revisions: int = 0
+    partials: int = 0
+    freed: int = 0
+    used: int = 0
+    available: int = 0
+
+    @property
+    def room(self) -> CacheRoom:
+        """For the pod's metrics."""
+        return CacheRoom(self.used, self.available, self.freed)
+
+
+def prune(cache: Path, hours: int, say: Callable[[str], None], now: float | None = None) -> Pruned:
+    """Delete what the rule says. A model where that fails is left as it is, and said; nothing is raised."""
+    now = time.time() if now is None else now
+    result = Pruned()
+    for store in uses.stores(cache):
+        try:
+            Pruning(store, hours, now, say, result).run()
+            result.used += _used(store)
+        except (OSError, ValueError) as error:
+            say(f"{store.root} was not pruned: {error}")
+    with contextlib.suppress(OSError):
+        result.available = shutil.disk_usage(cache).free
+    if result.revisions or result.partials:
+        say(
+            f"pruned {result.revisions} revisions and {result.partials} partial files of {cache}: "
+            f"{result.freed} bytes freed, {result.used} in use, {result.available} available"
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """One model's part of the cache, once."""
+
+    store: Store
+    hours: int
+    now: float
+    say: Callable[[str], None]
+    result: Pruned
+
+    def run(self) -> None:
+        """All steps, under the lock of downloads and that of uses."""
+        with self._alone("lock") as fetches, uses.locked(self.store, fcntl.LOCK_EX | fcntl.LOCK_NB) as excluded:
+            if fetches is None:
+                self._partials()
+            if not (fetches and excluded):
+                return
+            everywhere = [seen for store in uses.stores(self.store.cache) for seen in uses.seen(store)]
+            needed = uses.needed(everywhere, self.now)
+            kept = {seen.use.revision for seen in needed if seen.store == self.store}
+            for revision in list(self.store.revisions()):
+                if revision not in kept and self._is_old(revision):
+                    self._rename(revision)
+            for revision in list(self.store.revisions(PRUNED)):
+                self._finish(revision)
+            self._partials()
+            for seen in everywhere:
+                if seen.store == self.store and seen not in needed and not seen.is_live(self.now):
+                    uses.forget(seen)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[bool | None]:
+        """Whether nobody fetches this model; None where the file system has no locks."""
+        descriptor = self.store.open_lock(name)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            yield None if error.errno in NO_LOCKS else False
+        else:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _is_old(self, revision: str) -> bool:
+        with self.store.open(OWN) as own:
+            found = own.stat(f"{revision}{LISTED}")
+        last = max(found.st_mtime if found else self.now, uses.since(self.store, self.now))
+        return self.now - last >= self.hours * 3600
+
+    def _rename(self, revision: str) -> None:
+        with self.store.open(OWN) as own:
+            own.rename(f"{revision}{LISTED}", f"{revision}{PRUNED}")
+        self.result.revisions += 1
+
+    def _finish(self, revision: str) -> None:
+        listing = self._listing(revision, PRUNED)
+        if listing is not None:
+            if revision not in self.store.revisions():
+                self._branches(revision)
+                self._links(listing)
+            self._contents(listing)
+        with self.store.open(OWN) as own:
+            own.remove(f"{revision}{PRUNED}")
+
+    def _branches(self, revision: str) -> None:
+        """Those that lead to a revision which is gone."""
+        with self.store.open("refs") as refs:
+            for folder, name in _walk(refs):
+                with contextlib.suppress(OSError, ValueError):
+                    if folder.read(name, 256).strip() == revision:
+                        folder.remove(name)
+
+    def _links(self, listing: Listing) -> None:
+        """Ours only: what another program put into the same snapshot stays, and with it the contents it points to."""
+        with contextlib.suppress(FileNotFoundError), self.store.open("snapshots", listing.revision) as snapshot:
+            for file in listing.files:
+                *parents, name = file.path.split("/")
+                with contextlib.suppress(OSError), snapshot.folder(*parents) as parent:
+                    if (parent.target(name) or "").endswith(f"../blobs/{file.blob}"):
+                        parent.remove(name)
+                for depth in range(len(parents), 0, -1):
+                    with contextlib.suppress(OSError), snapshot.folder(*parents[: depth - 1]) as parent:
+                        os.rmdir(parents[depth - 1], dir_fd=parent.descriptor)
+        with contextlib.suppress(OSError), self.store.open("snapshots") as snapshots:
+            os.rmdir(listing.revision, dir_fd=snapshots.descriptor)
+
+    def _contents(self, listing: Listing) -> None:
+        gone = {file.blob for file in listing.files} - self._wanted() - set(self._linked())
+        with self.store.open("blobs") as blobs:
+            for name in blobs.names():
+                if name.partition(PARTIAL)[0] in gone:
+                    self._delete(blobs, name)
+
+    def _partials(self) -> None:
+        wanted = self._wanted()
+        with self.store.open("blobs") as blobs:
+            for name in blobs.names():
+                blob, partial, suffix = name.partition(PARTIAL)
+                resumed = blob in wanted and not suffix
+                if (partial and not resumed) or name.startswith(_STAGING):
+                    self.result.partials += self._delete_old(blobs, name)
+
+    def _delete_old(self, blobs: Folder, name: str) -> bool:
+        found = blobs.stat(name)
+        if found is None or self.now - found.st_mtime < PARTIAL_SECONDS:
+            return False
+        self._delete(blobs, name)
+        return True
+
+    def _delete(self, blobs: Folder, name: str) -> None:
+        size = blobs.size(name)
+        if not blobs.is_folder(name):
+            blobs.remove(name)
+            self.result.freed += max(size, 0)
+
+    def _wanted(self) -> set[str]:
+        """The contents that listings name."""
+        found = (self._listing(revision, LISTED) for revision in self.store.revisions())
+        return {file.blob for listing in found if listing for file in listing.files}
+
+    def _linked(self) -> Iterator[str]:
+        """The contents that links in any snapshot point to, whoever made them."""
+        with contextlib.suppress(FileNotFoundError), self.store.open("snapshots") as snapshots:
+            for folder, name in _walk(snapshots):
+                yield (folder.target(name) or "").rpartition("/")[2]
+
+    def _listing(self, revision: str, kind: str) -> Listing | None:
+        with contextlib.suppress(OSError, ValueError):
+            return self.store.listing(revision, kind)
+        return None
+
+
+def _walk(folder: Folder, levels: int = _MOST_LEVELS) -> Iterator[tuple[Folder, str]]:
+    """Everything below a folder that is none itself. OSError where it is deeper than any listing."""
+    if not levels:
+        raise OSError(f"{folder.path} is nested too deep")
+    for name in folder.names():
+        if folder.is_folder(name):
+            with folder.folder(name) as inner:
+                yield from _walk(inner, levels - 1)
+        else:
+            yield folder, name
+
+
+def _used(store: Store) -> int:
+    with contextlib.suppress(FileNotFoundError), store.open("blobs") as blobs:
+        return sum(max(blobs.size(name), 0) for name in blobs.names())
+    return 0

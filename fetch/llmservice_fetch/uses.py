@@ -1,0 +1,199 @@
+"""Which revisions of a cache are in use: one small file for each use, whose time says when it was last true.
+
+STORE/.llmservice/used/pod-POD-ARTIFACT.json        a pod serves this revision; its time is renewed while the pod lives
+STORE/.llmservice/used/service-NAME-ARTIFACT-URI    what a service served last for a URI: it may return to it
+STORE/.llmservice/used/since                        since when uses are kept here
+(the parts of these names are hashes)
+
+A use is written before it is looked whether the revision is whole, and `prune` reads uses and deletes under a lock
+that excludes such a write: either `prune` sees the use, or the one who uses it sees what is missing, and fetches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llmservice_runtime.bounded_json import Reader, parse
+
+from llmservice_fetch import folders
+from llmservice_fetch.files import is_plain
+from llmservice_fetch.store import OWN, Store
+
+DEFAULT_HOURS = 720
+MOST_HOURS = 87_600
+RENEW_SECONDS = 300.0
+KEPT_URIS = 5
+"""Of each artifact of a service: the operator records as many pod templates, each with one URI."""
+_USED = "used"
+_SINCE = "since"
+_LOCK = "prune-lock"
+_LIMIT = 4096
+_MOST = 10_000
+_LOCK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Use:
+    """A revision that something needs. `pod` is empty where it is a service that may return to it."""
+
+    artifact: str
+    asked: str
+    revision: str
+    service: str = ""
+    pod: str = ""
+    hours: int = DEFAULT_HOURS
+    """How long it counts after it was last renewed."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        words = (self.pod, self.artifact) if self.pod else (self.service, self.artifact, self.asked)
+        return "-".join(["pod" if self.pod else "service", *map(_hashed, words)])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A use as it was found, and where. `at`: seconds since the epoch."""
+
+    store: Store
+    use: Use
+    at: float
+
+    def is_live(self, now: float) -> bool:
+        """Whether it was renewed lately enough."""
+        return now - self.at < self.use.hours * 3600
+
+
+def stores(cache: Path) -> Iterator[Store]:
+    """All models in a cache that this program fetched: SCHEME/MODEL, and never through a link."""
+    with contextlib.suppress(OSError), folders.opened(cache) as top:
+        for scheme in top.names():
+            if not top.is_folder(scheme):
+                continue
+            with top.folder(scheme) as folder:
+                models = [name for name in folder.names() if folder.is_folder(name)]
+            yield from (store for name in models if _is_ours(store := Store(cache, f"{scheme}/{name}")))
+
+
+def record(store: Store, use: Use, say: Callable[[str], None]) -> None:
+    """Write a use. Where that fails it only says so: what is whole in a read-only cache can be served."""
+    try:
+        with store.open(OWN, _USED, make=True) as used, locked(store, fcntl.LOCK_SH):
+            if used.size(_SINCE) < 0:
+                used.write(_SINCE, "")
+            used.write(use.name, json.dumps(asdict(use)))
+    except (OSError, ValueError) as error:
+        say(f"the use of {store.root} cannot be recorded in it: {error}")
+
+
+def renew(cache: Path, pod: str) -> None:
+    """Everything that a pod serves is still in use."""
+    prefix = f"pod-{_hashed(pod)}-"
+    for store in stores(cache):
+        with contextlib.suppress(OSError), store.open(OWN, _USED) as used:
+            for name in used.names():
+                if name.startswith(prefix) and used.size(name) >= 0:
+                    os.utime(name, dir_fd=used.descriptor, follow_symlinks=False)
+
+
+def seen(store: Store) -> Iterator[Seen]:
+    """The uses of one model. OSError where there are too many to be true."""
+    with contextlib.suppress(FileNotFoundError), store.open(OWN, _USED) as used:
+        names = used.names()
+        if len(names) > _MOST:
+            raise OSError(f"{used.path} has more than {_MOST} files")
+        for name in names:
+            found = used.stat(name)
+            with contextlib.suppress(OSError, ValueError):
+                use = _read(used.read(name, _LIMIT))
+                if found is not None and use.name == name:
+                    yield Seen(store, use, found.st_mtime)
+
+
+def since(store: Store, now: float) -> float:
+    """When uses began to be kept; now, where they never were."""
+    with contextlib.suppress(FileNotFoundError), store.open(OWN, _USED) as used:
+        found = used.stat(_SINCE)
+        return now if found is None else found.st_mtime
+    return now
+
+
+def needed(uses: Sequence[Seen], now: float) -> list[Seen]:
+    """Those that count: of pods that live, and the last URIs of services that have such pods."""
+    pods = [seen for seen in uses if seen.use.pod and seen.is_live(now)]
+    services = {seen.use.service for seen in pods if seen.use.service}
+    counted: dict[tuple[str, str], int] = {}
+    found = pods
+    for seen in sorted(uses, key=lambda seen: -seen.at):
+        key = (seen.use.service, seen.use.artifact)
+        if seen.use.pod or seen.use.service not in services or counted.get(key, 0) >= KEPT_URIS:
+            continue
+        counted[key] = counted.get(key, 0) + 1
+        found.append(seen)
+    return found
+
+
+def forget(seen: Seen) -> None:
+    """It counts no longer."""
+    with seen.store.open(OWN, _USED) as used:
+        used.remove(seen.use.name)
+
+
+@contextmanager
+def locked(store: Store, how: int) -> Iterator[bool]:
+    """Keep uses from being written while revisions are deleted. False where that cannot be had within a minute."""
+    descriptor = store.open_lock(_LOCK)
+    try:
+        yield _acquire(descriptor, how)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, how: int) -> bool:
+    # Whoever writes the claim may hold it for ever, so nobody waits for ever.
+    until = time.monotonic() + (0 if how & fcntl.LOCK_NB else _LOCK_SECONDS)
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.05)
+        except OSError:
+            return False
+        else:
+            return True
+
+
+def _read(text: str) -> Use:
+    given = Reader(parse(text))
+    use = Use(
+        artifact=given.word("artifact"),
+        asked=given.word("asked"),
+        revision=given.word("revision"),
+        service=given.word("service", default=""),
+        pod=given.word("pod", default=""),
+        hours=given.integer("hours", least=1, most=MOST_HOURS),
+    )
+    if not is_plain(use.revision):
+        raise ValueError(f"{use.revision!r} is not a revision")
+    return use
+
+
+def _is_ours(store: Store) -> bool:
+    with contextlib.suppress(OSError), store.open(OWN):
+        return True
+    return False
+
+
+def _hashed(word: str) -> str:
+    return hashlib.sha256(word.encode(errors="surrogateescape")).hexdigest()[:20]

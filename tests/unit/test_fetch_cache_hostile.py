@@ -1,0 +1,238 @@
+"""A cache that another writer of the same claim prepared: nothing of it leads out of its folder, or into the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmservice_fetch.failed import FetchFailed
+
+from tests.support.fetching import Fetcher, model_files
+from tests.support.hub import Hub, Repo, serving
+
+REPO = "hub/models--org--tiny"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with serving(Hub({"org/tiny": Repo(model_files())})) as running:
+        yield running
+
+
+class Claim:
+    """A fetched model in a cache, a home beside it, and what another tenant does to the cache."""
+
+    def __init__(self, folder: Path, hub: Hub) -> None:
+        self.repo = hub.repos["org/tiny"]
+        self.fetcher = Fetcher(folder, {"HF_ENDPOINT": hub.url})
+        self.uri = f"model=hf://org/tiny@{self.repo.commit}"
+        self.fetcher.run_here(self.uri)
+        self.root = self.fetcher.cache / REPO
+        self.home = folder / "home"
+        self.home.mkdir()
+        (self.home / "kept").write_text("mine")
+        self.evil = self.root / "blobs" / ("e" * 40)
+        self.evil.write_text("import os")
+
+    def listing(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change the listing of the revision."""
+        path = self.root / ".llmservice" / f"{self.repo.commit}.json"
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+    def add(self, **fields: object) -> None:
+        """One file more, whose content is there."""
+        item = {"path": "x", "size": 9, "blob": self.evil.name, "digest": None, "version": "", **fields}
+        self.listing(lambda document: document["files"].append(item))
+
+    def everything(self) -> set[str]:
+        """All names outside of the cache and of the links that the pod asked for."""
+        outside = (path for path in self.home.parent.rglob("*") if path.name not in ("cache", "links"))
+        return {str(path) for path in outside if not path.is_relative_to(self.fetcher.cache)
+                and not path.is_relative_to(self.fetcher.links)}  # fmt: skip
+
+    def served(self) -> dict[str, bytes]:
+        """What vLLM sees."""
+        folder = self.fetcher.links / "model"
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def claim(tmp_path: Path, hub: Hub) -> Claim:
+    return Claim(tmp_path, hub)
+
+
+LISTED: dict[str, dict[str, object]] = {
+    "a path that leads out": {"path": "../../../../../home/.profile"},
+    "an absolute path": {"path": "/tmp/planted-by-a-listing"},
+    "a path that leads out later": {"path": "a/../../../../../../home/x.py"},
+    "a dot": {"path": "./x.py"},
+    "an empty part": {"path": "a//x.py"},
+    "a backslash": {"path": "..\\..\\x.py"},
+    "a NUL": {"path": "x\0.py"},
+    "a newline": {"path": "x\n.py"},
+    "a path that is too long": {"path": "/".join(["x" * 100] * 50)},
+    "a name that is too long": {"path": "x" * 300},
+    "no text": {"path": 7},
+    "a path twice": {"path": "config.json"},
+    "a blob outside": {"blob": "../../../../home/kept", "size": 4},
+    "an absolute blob": {"blob": "/etc/hostname", "size": Path("/etc/hostname").stat().st_size},
+    "a blob that is a folder": {"blob": "..", "size": 0},
+    "a partial file for a blob": {"blob": "e" * 40 + ".incomplete"},
+    "a hidden blob": {"blob": ".e"},
+    "a negative size": {"size": -1},
+    "an infinite size": {"size": 1e400},
+    "a size that is text": {"size": "9"},
+    "an unknown hash": {"digest": {"algorithm": "crc32", "value": "0" * 8}},
+    "a hash that is none": {"digest": {"algorithm": "sha256", "value": "0"}},
+    "an ETag that splits a request": {"version": "a\r\nHost: evil"},
+}
+
+
+@pytest.mark.parametrize("case", LISTED)
+def test_a_listing_that_lies_is_not_used(claim: Claim, case: str) -> None:
+    before = claim.everything()
+    claim.add(**LISTED[case])
+    claim.fetcher.run_here(claim.uri)
+    assert claim.everything() == before
+    assert claim.served() == claim.repo.files, "the listing was not fetched anew"
+
+
+def _is_other(document: dict[str, Any]) -> None:
+    document["revision"] = "../../../../home/revision"
+
+
+def _has_too_many(document: dict[str, Any]) -> None:
+    document["files"] *= 15_000
+
+
+DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another revision than its name": _is_other,
+    "too many files": _has_too_many,
+    "no files": lambda document: document.pop("files"),
+    "files that are text": lambda document: document.update(files="config.json"),
+    "a file that is a list": lambda document: document["files"].append([1]),
+    "deep nesting": lambda document: document.update(more=json.loads("[" * 500 + "]" * 500)),
+}
+
+
+@pytest.mark.parametrize("case", DOCUMENTS)
+def test_a_document_that_is_no_listing_is_not_used(claim: Claim, case: str) -> None:
+    before = claim.everything()
+    claim.listing(DOCUMENTS[case])
+    claim.fetcher.run_here(claim.uri)
+    assert claim.everything() == before
+    assert claim.served() == claim.repo.files
+
+
+BRANCHES = ["../../../home", "a/b", "", "x" * 4096, "\0", "..", "."]
+
+
+@pytest.mark.parametrize("text", BRANCHES)
+def test_a_branch_that_points_elsewhere_is_not_followed(claim: Claim, text: str) -> None:
+    claim.fetcher.run_here("model=hf://org/tiny")
+    (claim.root / "refs" / "main").write_text(text)
+    with pytest.raises(FetchFailed):
+        claim.fetcher.with_(HF_HUB_OFFLINE="1").run_here("model=hf://org/tiny")
+
+
+def _home_for(*parts: str) -> Callable[[Claim], None]:
+    """One of the cache's folders is a link to the home."""
+
+    def plant(claim: Claim) -> None:
+        place = claim.fetcher.cache.joinpath(*parts)
+        if place.exists():
+            place.rename(claim.fetcher.cache / "moved")
+        place.symlink_to(claim.home)
+
+    return plant
+
+
+def _nested(claim: Claim) -> None:
+    claim.add(path="inner/x.py")
+    (claim.root / "snapshots" / claim.repo.commit / "inner").symlink_to(claim.home)
+
+
+def _file_for(name: str) -> Callable[[Claim], None]:
+    """A file that is written is a link to one of the home."""
+
+    def plant(claim: Claim) -> None:
+        place = claim.root / name
+        place.unlink(missing_ok=True)
+        place.symlink_to(claim.home / "kept")
+
+    return plant
+
+
+def _partial(claim: Claim) -> None:
+    blob = (claim.root / "snapshots" / claim.repo.commit / "model.safetensors").resolve()
+    blob.unlink()
+    blob.with_name(f"{blob.name}.incomplete").symlink_to(claim.home / "kept")
+
+
+def _blob(claim: Claim) -> None:
+    blob = (claim.root / "snapshots" / claim.repo.commit / "model.safetensors").resolve()
+    (claim.home / "model").write_bytes(bytes(blob.stat().st_size))
+    blob.unlink()
+    blob.symlink_to(claim.home / "model")
+
+
+def _pipe(claim: Claim) -> None:
+    path = claim.root / ".llmservice" / f"{claim.repo.commit}.json"
+    path.unlink()
+    os.mkfifo(path)
+
+
+PLANTED: dict[str, Callable[[Claim], None]] = {
+    "the hub's folder": _home_for("hub"),
+    "the model's folder": _home_for(*REPO.split("/")),
+    "blobs": _home_for(*REPO.split("/"), "blobs"),
+    "snapshots": _home_for(*REPO.split("/"), "snapshots"),
+    "refs": _home_for(*REPO.split("/"), "refs"),
+    "our own folder": _home_for(*REPO.split("/"), ".llmservice"),
+    "a folder in a snapshot": _nested,
+    "the lock": _file_for(".llmservice/lock"),
+    "the progress": _file_for(".llmservice/progress"),
+    "the progress to be": _file_for(".llmservice/.progress.new"),
+    "a branch": _file_for("refs/main"),
+    "a partial file": _partial,
+    "a blob": _blob,
+    "a pipe for a listing": _pipe,
+}
+
+
+def _refusal(claim: Claim, uri: str) -> str | None:
+    try:
+        claim.fetcher.run_here(uri)
+    except FetchFailed as refused:
+        return refused.failure.remedy
+    return None
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_a_planted_link_is_never_followed(claim: Claim, case: str) -> None:
+    PLANTED[case](claim)
+    before = claim.everything()
+    weights = (claim.home / "model").read_bytes() if (claim.home / "model").exists() else b""
+    for uri in (claim.uri, "model=hf://org/tiny"):
+        remedy = _refusal(claim, uri)
+        assert remedy is None or "spec.model.cache" in remedy
+        # The model as it was served before, or as it is served now.
+        assert set(claim.served()) - {"inner/x.py"} <= set(claim.repo.files)
+        assert remedy or claim.served().items() >= claim.repo.files.items()
+    assert claim.everything() == before
+    assert (claim.home / "kept").read_text() == "mine"
+    assert not (claim.home / "model").exists() or (claim.home / "model").read_bytes() == weights
+
+
+def test_what_nobody_listed_is_not_served(claim: Claim) -> None:
+    snapshot = claim.root / "snapshots" / claim.repo.commit
+    (snapshot / "modeling_planted.py").write_text("import os")
+    (snapshot / "model-2.safetensors").symlink_to(claim.evil)
+    claim.fetcher.run_here(claim.uri)
+    assert claim.served() == claim.repo.files

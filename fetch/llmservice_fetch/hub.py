@@ -25,7 +25,17 @@ from llmservice_runtime.contract import HF_TOKEN_ENV
 from llmservice_fetch import failed, hub_session, xet
 from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
-from llmservice_fetch.http import CHUNK_BYTES, TIMEOUT_SECONDS, ask, begins_at, chunks, origin, range_header, wait_of
+from llmservice_fetch.http import (
+    CHUNK_BYTES,
+    LINKED_TAG,
+    TIMEOUT_SECONDS,
+    ask,
+    begins_at,
+    chunks,
+    origin,
+    range_header,
+    wait_of,
+)
 
 HUB = "https://huggingface.co"
 DEFAULT_REVISION = "main"
@@ -185,10 +195,19 @@ class Hub:
     def _looked_up(self, commit: str, path: str) -> RemoteFile:
         """For mirrors whose listing has names only."""
         place = self._place(commit, path)
-        if place.size is None or not re.fullmatch(r"[\w.-]+", place.etag or ""):
+        size, tag = place.size, place.etag or ""
+        if size is None or not tag:
+            # A mirror that says nothing but where else to ask: the library stops there.
+            headers = {"Accept-Encoding": "identity", "User-Agent": hub_session.USER_AGENT}
+            elsewhere = urljoin(self._address(commit, path), place.location)
+            with ask(elsewhere, headers, method="HEAD", timeout=self._timeout) as answer:
+                told = answer.headers
+            found = told.get("X-Linked-Size") or told.get("Content-Length") or ""
+            size = int(found) if found.isdigit() else None
+            tag = (told.get(LINKED_TAG) or told.get("ETag") or "").removeprefix("W/").strip('"')
+        if size is None or not re.fullmatch(r"[\w.-]+", tag):
             raise Unreachable(f"{self.endpoint} tells neither size nor ETag of {path}")
-        assert place.etag is not None
-        return RemoteFile(path, place.size, place.etag, _digest_of(place.etag))
+        return RemoteFile(path, size, tag, _digest_of(tag))
 
     def _place(self, commit: str, path: str) -> HfFileMetadata:
         """Where a file is; asked for once, however many threads read it."""

@@ -157,6 +157,24 @@ def test_what_is_no_hub_is_said(answer: Answer, reason: R, said: str, tmp_path: 
     assert "\n" not in caught.value.failure.message
 
 
+def test_a_listing_that_the_library_reads_in_part_only(tmp_path: Path) -> None:
+    """Some mirrors leave out what is in the listing of a large file; its size and hash are asked for one by one."""
+    files = model_files()
+    with stand_in.serving(stand_in.Hub({"org/tiny": stand_in.Repo(files)})) as hub, site() as mirror:
+        large = {"rfilename": "model.safetensors", "lfs": {"size": 1, "sha256": "0" * 64}}
+        listing = {"id": "a", "sha": hub.repos["org/tiny"].commit, "siblings": [{"rfilename": "config.json"}, large]}
+        names = {**listing, "siblings": [{"rfilename": "config.json"}, {"rfilename": "model.safetensors"}]}
+
+        def answer(path: str) -> Answer:
+            if path.startswith("/api/"):
+                return Answer(body=json.dumps(listing if "blobs" in path else names).encode())
+            return Answer(307, {"Location": hub.url + path})
+
+        mirror.answer = answer
+        Fetcher(tmp_path, {"HF_ENDPOINT": mirror.url}).run_here("model=hf://org/tiny")
+    assert (tmp_path / "links" / "model" / "model.safetensors").read_bytes() == files["model.safetensors"]
+
+
 def test_an_answer_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_session, "_ANSWER_LIMIT", 1000)
     with site() as hub:

@@ -8,6 +8,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from llmservice_runtime.contract import Measured
@@ -90,7 +91,9 @@ def measure(measured: Measured, text: str) -> Measured:
     """What is known after one more line."""
     for pattern, update in _MEASURES:
         if found := pattern.search(text):
-            return update(measured, found)
+            # A model's own code may write lines of the same form, with what is no number.
+            with suppress(ValueError, OverflowError):
+                return update(measured, found)
     return measured
 
 

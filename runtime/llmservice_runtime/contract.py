@@ -75,9 +75,11 @@ HANG_RESTART_SECONDS_ENV = "LLMSERVICE_HANG_RESTART_SECONDS"
 API_KEY_ENV = "VLLM_API_KEY"
 HF_TOKEN_ENV = "HF_TOKEN"
 
-# Commands, without their options.
-INSTALL_COMMAND = ("python", "-m", "llmservice_runtime", "install", RUNTIME_DIR)
-INSPECT_COMMAND = ("python", "-m", "llmservice_fetch", "inspect")
+# Commands, without their options. Python imports nothing from a home or working directory: -s, -P. An image of the
+# user's may have a Python before 3.11, which knows no -P, so the server's container has variables for that.
+OPERATOR_PYTHON = ("python", "-s", "-P", "-m")
+INSTALL_COMMAND = (*OPERATOR_PYTHON, "llmservice_runtime", "install", RUNTIME_DIR)
+INSPECT_COMMAND = (*OPERATOR_PYTHON, "llmservice_fetch", "inspect")
 SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
 DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 

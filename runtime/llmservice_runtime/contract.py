@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, parse
+from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
 from llmservice_runtime.measured import Measured as Measured
 from llmservice_runtime.str_enum import StrEnum as StrEnum
 from llmservice_runtime.transfer import Transfer as Transfer
@@ -199,9 +199,10 @@ class Failure:
         document: dict[str, Any] = {
             "version": VERSION,
             "reason": str(self.reason),
-            "message": self.message,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
+            # Texts may quote names of files, which need not be Unicode.
+            "message": clean(self.message),
+            "remedy": clean(self.remedy),
+            "evidence": [clean(line) for line in self.evidence],
             "phase": None if self.phase is None else str(self.phase),
             "exitCode": self.exit_code,
             "signal": self.signal,

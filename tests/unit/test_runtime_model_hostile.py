@@ -182,6 +182,17 @@ def test_whatever_is_written(
     seen_by_all(model(folder, config=config, model_safetensors_index=index, tokenizer=tokenizer, header=header))
 
 
+def test_names_of_files_that_are_not_unicode(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m", model_safetensors_index='{"weight_map": {"a": "absent"}}')
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff\x1b[2J.safetensors")).write_text("x")
+    for name in ("absent", "model.safetensors.index.json", "config.json"):
+        (folder / name).unlink(missing_ok=True)
+        failure = found(folder)
+        assert failure is not None
+        assert Failure.from_json(failure.to_json()) is not None
+        assert "\x1b" not in inspect(str(folder), {}).to_json()
+
+
 OWN_JSON = {
     "runtime/llmservice_runtime/bounded_json.py": "the reader itself",
     "runtime/llmservice_runtime/handover.py": "the supervisor's own words, over a socket",

@@ -46,16 +46,17 @@ seeds = st.integers(0, 2**63 - 1)
 """Of what is changed in a document: one draw an example, since each draw costs more than what is tested."""
 
 
-def _value(random: Random, depth: int = 3) -> Any:
-    """Any JSON, and what Python's reader makes of more than that."""
-    kind = random.randrange(9 if depth else 6)
-    if kind < 6:
-        leaves = (None, random.random() < 0.5, random.randint(-(2**70), 2**70), random.randint(-3, 300))
-        return (*leaves, random.choice(_FLOATS), _text(random))[kind]
+def json_value(random: Random, leaves: Sequence[Any] = (None,), names: Sequence[str] = (), depth: int = 3) -> Any:
+    """Any JSON, and what Python's reader makes of more than that; with these leaves and names of fields in it."""
+    kind = random.randrange(10 if depth else 7)
+    if kind < 7:
+        plain = (None, random.random() < 0.5, random.randint(-(2**70), 2**70), random.randint(-3, 300))
+        return (*plain, random.choice(_FLOATS), _text(random), random.choice(leaves))[kind]
     length = random.randrange(5)
-    if kind == 6:
-        return [_value(random, depth - 1) for _ in range(length)]
-    return {_text(random): _value(random, depth - 1) for _ in range(length)}
+    if kind == 7:
+        return [json_value(random, leaves, names, depth - 1) for _ in range(length)]
+    keys = (random.choice(names) if names and random.random() < 0.8 else _text(random) for _ in range(length))
+    return {key: json_value(random, leaves, names, depth - 1) for key in keys}
 
 
 def _text(random: Random) -> str:
@@ -70,7 +71,7 @@ _ALPHABETS = ('{}[]",:0123456789eE+-.', "abc xyz_./-", '\\u"\n\t\x00\x1b', "\u00
 def _anything(seed: int) -> str:
     random = Random(seed)
     kind = random.randrange(3)
-    return random.choice(LEAVES) if kind == 0 else _text(random) if kind == 1 else json.dumps(_value(random))
+    return random.choice(LEAVES) if kind == 0 else _text(random) if kind == 1 else json.dumps(json_value(random))
 
 
 anything = seeds.map(_anything)

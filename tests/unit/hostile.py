@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -80,16 +81,16 @@ anything = seeds.map(_anything)
 
 def texts(document: Any) -> st.SearchStrategy[str]:
     """Texts near a valid document: parts of it replaced, taken away or doubled, and what is near nothing."""
-    paths = tuple(_paths(document))
-    return seeds.map(lambda seed: _mutated(document, paths, Random(seed)) if seed % 4 else _anything(seed))
+    paths, kept = tuple(_paths(document)), pickle.dumps(document)
+    return seeds.map(lambda seed: _mutated(kept, paths, Random(seed)) if seed % 4 else _anything(seed))
 
 
 def objects(document: Any) -> st.SearchStrategy[Any]:
     """Values near a valid one, for what arrives parsed: lone surrogates, infinities and depth are in them too."""
-    paths = tuple(_paths(document))
+    paths, kept = tuple(_paths(document)), pickle.dumps(document)
 
     def changed(seed: int) -> Any:
-        found, random = copy.deepcopy(document), Random(seed)
+        found, random = pickle.loads(kept), Random(seed)
         for _ in range(random.randint(1, 3)):
             _replace(found, random.choice(paths), random.choice(PARSED))
         return found
@@ -140,8 +141,8 @@ def _replace(document: Any, path: tuple[Any, ...], value: Any) -> None:
         return
 
 
-def _mutated(document: Any, paths: Sequence[tuple[Any, ...]], random: Random) -> str:
-    found, leaves = copy.deepcopy(document), []
+def _mutated(kept: bytes, paths: Sequence[tuple[Any, ...]], random: Random) -> str:
+    found, leaves = pickle.loads(kept), []
     for number in range(random.randint(1, 3)):
         leaf = random.choice((None, *LEAVES))
         leaves.append(leaf or "")

@@ -6,7 +6,6 @@ Clouds' own servers, or any that speaks their API (AWS_ENDPOINT_URL_S3, GOOGLE_B
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -216,11 +215,6 @@ def files_of(found: Sequence[Mapping[str, Any]], prefix: str, uri: str) -> list[
     if both := [path for path in folders & files.keys() if files[path].size]:
         raise failed.unusable(min(both), uri)
     return [files[path] for path in sorted(files.keys() - folders)]
-
-
-def _is_usable(path: str) -> bool:
-    hidden = any(unicodedata.category(character).startswith("C") for character in path)
-    return is_inside(path) and not hidden and "//" not in path and not path.endswith("/")
 
 
 def _tag(text: str) -> str:

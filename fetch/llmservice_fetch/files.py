@@ -67,8 +67,9 @@ class Listing:
         given = Reader(parse(text, LISTING_BYTES))
         files = tuple(_file(Reader(item, "file")) for item in given.items("files", _MOST_FILES))
         listing = cls(_text(given, "revision"), files)
-        wrong = listing.unsound()
-        if wrong is not None or not files:
+        if not files:
+            raise Refused("it lists no file")
+        if (wrong := listing.unsound()) is not None:
             raise Refused(f"it lists {wrong!r}")
         return listing
 

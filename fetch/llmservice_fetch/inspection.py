@@ -7,7 +7,6 @@ model is not there: a container that ended otherwise has no conclusion.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -18,13 +17,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspect_config import selected
 from llmservice_runtime.inspect_mistral import from_params
 from llmservice_runtime.inspect_tensors import Sum, layers_of
 from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.model_files import CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS
 from llmservice_runtime.redact import Redacted, Redactor
-from llmservice_runtime.safetensors_header import LENGTH_BYTES, Tensor, header_length, parse_header, tensors_of
+from llmservice_runtime.safetensors_header import (
+    INDEX_BYTES,
+    LENGTH_BYTES,
+    Header,
+    header_length,
+    parse_header,
+    shards,
+)
 
 from llmservice_fetch import failed
 from llmservice_fetch.files import RemoteFile
@@ -38,15 +46,12 @@ MODELOPT = "hf_quant_config.json"
 # A whole inspection ends before Kubernetes ends its pod, which would leave no message.
 DEADLINE_SECONDS = 100.0
 _WORKERS = 8
-_CONFIG_LIMIT = 4 << 20
-_INDEX_LIMIT = 64 << 20
 # Of one file's header, in memory while it is added up. Files of the largest models stay far below it.
 _HEADER_LIMIT = 30 << 20
 _DOWNLOAD_REMEDY = (
     "Check DNS, proxy and CA settings of the operator's chart, and that pods of this namespace may reach {}. Or give "
     "the facts in spec.model.architecture."
 )
-Header = Mapping[str, Tensor]
 
 
 def inspect(
@@ -103,12 +108,13 @@ def _config(source: Source) -> dict[str, Any]:
 
 
 def _document(source: Source, file: RemoteFile) -> dict[str, Any]:
-    if file.size > _CONFIG_LIMIT:
+    if file.size > CONFIG_BYTES:
         raise _invalid(source, f"{file.path} of {source.uri} has {file.size} bytes")
     try:
-        document = json.loads(source.read(file, 0, file.size))
-    except (RecursionError, ValueError):
-        raise _invalid(source, f"{file.path} of {source.uri} is no JSON") from None
+        text = source.read(file, 0, file.size)
+        document = parse(text, CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS, drops_numbers=True)
+    except Refused as why:
+        raise _invalid(source, f"{file.path} of {source.uri} is no JSON: {why}") from None
     if not isinstance(document, dict):
         raise _invalid(source, f"{file.path} of {source.uri} is no JSON object")
     return document
@@ -128,7 +134,7 @@ def _weights(source: Source) -> list[RemoteFile] | None:
     if not tensors or len(tensors) < len(here):
         return None
     index = next((file for file in source.files if file.path == INDEX), None)
-    if index is None or index.size > _INDEX_LIMIT:
+    if index is None or index.size > INDEX_BYTES:
         return tensors
     named = _named_by(source, index)
     if missing := sorted(named - {file.path for file in tensors}):
@@ -136,11 +142,11 @@ def _weights(source: Source) -> list[RemoteFile] | None:
     return [file for file in tensors if file.path in named] if named else tensors
 
 
-def _named_by(source: Source, index: RemoteFile) -> set[str]:
+def _named_by(source: Source, index: RemoteFile) -> frozenset[str]:
     try:
-        return {str(name) for name in json.loads(source.read(index, 0, index.size))["weight_map"].values()}
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-        raise _invalid(source, f"{INDEX} of {source.uri} is not readable") from None
+        return shards(source.read(index, 0, index.size))
+    except Refused as why:
+        raise _invalid(source, f"{INDEX} of {source.uri} is not readable: {why}") from None
 
 
 def _headers(source: Source, files: Iterable[RemoteFile]) -> Iterable[Header]:
@@ -158,11 +164,9 @@ def _headers(source: Source, files: Iterable[RemoteFile]) -> Iterable[Header]:
 def _header(source: Source, file: RemoteFile) -> Header:
     """Two small reads: how long it is, and itself. Never the tensors behind it."""
     try:
-        length = header_length(source.read(file, 0, min(LENGTH_BYTES, file.size)), file.size)
-        if length > _HEADER_LIMIT:
-            raise ValueError(f"its header has {length} bytes")
-        return tensors_of(parse_header(source.read(file, LENGTH_BYTES, LENGTH_BYTES + length), file.size))
-    except ValueError as error:
+        length = header_length(source.read(file, 0, min(LENGTH_BYTES, file.size)), file.size, _HEADER_LIMIT)
+        return parse_header(source.read(file, LENGTH_BYTES, LENGTH_BYTES + length), file.size)
+    except Refused as error:
         message = f"{file.path} of {source.uri} is damaged or was cut short: {error}."
         raise failed.corrupt(source.field, message) from None
 

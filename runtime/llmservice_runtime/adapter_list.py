@@ -7,6 +7,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llmservice_runtime.bounded_json import Reader, Refused, parse
+from llmservice_runtime.contract import MAX_ADAPTERS
+
+MOST_BYTES = 1 << 20
+"""Of a ConfigMap's value."""
+
+_LONGEST_NAME = 253
+_LONGEST_PLACE = 4096
+_DEPTH = 3
+
 
 @dataclass(frozen=True)
 class Adapter:
@@ -28,12 +38,19 @@ def to_json(adapters: Sequence[Adapter]) -> str:
 
 
 def from_json(text: str) -> tuple[Adapter, ...]:
-    """The reverse. ValueError where the text is something else."""
-    documents = json.loads(text)
-    try:
-        return tuple(Adapter(item["name"], item["uri"], item.get("path")) for item in documents)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not a list of adapters: {error!r}") from error
+    """The reverse. Refused (a ValueError) where the text is something else."""
+    documents = parse(text, MOST_BYTES, _DEPTH)
+    if not isinstance(documents, list) or len(documents) > MAX_ADAPTERS:
+        raise Refused(f"it is not a list of at most {MAX_ADAPTERS} adapters")
+    adapters = tuple(_adapter(Reader(document, "an adapter")) for document in documents)
+    if len({adapter.name for adapter in adapters}) < len(adapters):
+        raise Refused("two adapters have one name")
+    return adapters
+
+
+def _adapter(given: Reader) -> Adapter:
+    path = given.word("path", _LONGEST_PLACE) if given.has("path") else None
+    return Adapter(given.word("name", _LONGEST_NAME), given.word("uri", _LONGEST_PLACE), path)
 
 
 def digest(text: str) -> str:

@@ -1,17 +1,21 @@
 """Reads JSON that somebody else wrote: bounded in size, depth and numbers, and never an error but `Refused`.
 
 Pods, Jobs and repositories may write anything. `parse` takes text and gives a value in which every number is finite
-and below 2**63, every string is valid Unicode, and nothing is nested deeper than asked for. `Reader` gives the fields
-of an object with the type and range that the caller names. Standard library only, like all of the runtime.
+and below 2**63, every string is valid Unicode, and nothing is nested deeper than asked for; `read` does so for a file.
+`Reader` gives the fields of an object with the type and range that the caller names. Standard library only, like all
+of the runtime.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 LARGEST = 2**53
 """Of a number in a report: every JSON reader in the cluster keeps it exactly."""
@@ -38,14 +42,31 @@ class UnknownWord(Refused):
     """A word of an enumeration that this version does not know; a later one of the same format may."""
 
 
-def parse(text: str, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
-    """The JSON value of a text; Refused where it is none, or larger, deeper or wider than these bounds."""
+def parse(
+    text: str | bytes,
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_items: int | None = None,
+    *,
+    drops_numbers: bool = False,
+) -> Any:
+    """The JSON value of a text; Refused where it is none, or larger, deeper or wider than these bounds.
+
+    `max_items` bounds the memory that a large text takes as values. With `drops_numbers` a number that is not finite
+    or too large is null, for documents of others' formats, where such a number may be in a field that nobody reads.
+    """
+    if isinstance(text, bytes):
+        text = _decoded(text)
     if len(text) > max_bytes or len(_encoded(text)) > max_bytes:
         raise Refused(f"it is longer than {max_bytes} bytes")
+    # Separators in strings count too, so this is an upper bound.
+    if max_items is not None and sum(map(text.count, ",[{")) > max_items:
+        raise Refused(f"it has more than {max_items} parts")
     if depth_of(text) > max_depth:
         raise Refused(f"it is nested deeper than {max_depth}")
+    integer, real, constant = map(_or_null, (_integer, _real, _constant)) if drops_numbers else _STRICT
     try:
-        value = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+        value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=constant)
     except Refused:
         raise
     except (RecursionError, ValueError):
@@ -53,6 +74,29 @@ def parse(text: str, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> 
     if "\\u" in text:  # only an escape can bring half of a surrogate pair into valid text
         _encoded(json.dumps(value, ensure_ascii=False))
     return value
+
+
+def read(
+    path: Path,
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_items: int | None = None,
+    *,
+    drops_numbers: bool = False,
+) -> Any:
+    """The JSON value of a regular file, bounded as in `parse`. Refused; OSError where it cannot be read."""
+    with opened(path) as file:
+        text = file.read(max_bytes + 1)
+    return parse(text, max_bytes, max_depth, max_items, drops_numbers=drops_numbers)
+
+
+def opened(path: Path) -> BinaryIO:
+    """A regular file, for reading. Refused for anything else, without waiting for the writer of a FIFO; OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refused("it is not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def depth_of(text: str) -> int:
@@ -132,7 +176,7 @@ class Reader:
         if value is None:
             return
         if not isinstance(value, list | tuple) or len(value) > limit:
-            raise Refused(f"{self._path(name)} is not a list of at most {limit}")
+            raise Refused(f"{self.path(name)} is not a list of at most {limit}")
         yield from value
 
     def texts(self, name: str, limit: int, longest: int) -> tuple[str, ...]:
@@ -150,17 +194,17 @@ class Reader:
         except Refused:
             raise
         except ValueError:
-            raise UnknownWord(f"{self._path(name)} is not one of the known words") from None
+            raise UnknownWord(f"{self.path(name)} is not one of the known words") from None
 
     def within(self, name: str) -> Reader:
         """An object in the object."""
-        return Reader(self._value.get(name), self._path(name))
+        return Reader(self._value.get(name), self.path(name))
 
     def _get(self, name: str, default: T | None, read: Callable[[object], T]) -> T:
         value = self._value.get(name)
         if value is None:
             if default is None:
-                raise Refused(f"{self._path(name)} is missing")
+                raise Refused(f"{self.path(name)} is missing")
             return default
         return self._told(name, read, value)
 
@@ -168,10 +212,18 @@ class Reader:
         try:
             return read(value)
         except Refused as why:
-            raise Refused(f"{self._path(name)} {why}") from None
+            raise Refused(f"{self.path(name)} {why}") from None
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """The field as messages name it."""
         return name if self._what == "it" else f"{self._what}.{name}"
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise Refused("it is not UTF-8") from None
 
 
 def _encoded(text: str) -> bytes:
@@ -195,6 +247,19 @@ def _real(text: str) -> float:
 
 def _constant(text: str) -> float:
     raise Refused(f"a number in it is out of range: {text}")
+
+
+_STRICT: tuple[Callable[[str], Any], ...] = (_integer, _real, _constant)
+
+
+def _or_null(read_number: Callable[[str], Any]) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        try:
+            return read_number(text)
+        except Refused:
+            return None
+
+    return number
 
 
 def _string(value: object) -> str:

@@ -21,6 +21,10 @@ _NO_ROPE = frozenset({
     "bert", "biogpt", "bloom", "deberta-v2", "distilbert", "falcon_mamba", "gpt2", "gpt_bigcode", "gpt_neo", "jais",
     "mamba", "mamba2", "modernbert-decoder", "mpt", "opt", "roberta", "rwkv", "t5", "xglm", "xlm-roberta",
 })  # fmt: skip
+_SHOWN = 64
+_LONGEST_CONTEXT = 2**40
+_LONGEST_ROPE = 16 << 10
+"""Characters of JSON that become an argument of vLLM's."""
 _PLAIN = frozenset({None, "default", "mrope"})
 
 
@@ -60,7 +64,7 @@ def arguments(config: Mapping[str, Any], extension: Extension, flags: Flags) -> 
     _check_rotary(text)
     rope = _rope(text)
     original = extension.original or text.get("original_max_position_embeddings") or text.get("max_position_embeddings")
-    if not isinstance(original, int) or original < 1:
+    if type(original) is not int or not 1 <= original <= _LONGEST_CONTEXT:
         raise Invalid(
             "The model's config.json does not say for how many tokens it was made.",
             f"Give the length in {_FIELD}.originalMaxPositionEmbeddings.",
@@ -88,8 +92,9 @@ def _check_rotary(text: Mapping[str, Any]) -> None:
     attention = text.get("attn_config")
     alibi = text.get("alibi") or text.get("use_alibi") or (isinstance(attention, dict) and attention.get("alibi"))
     kind = str(text.get("position_embedding_type") or ("alibi" if alibi else "")).lower()
-    if text.get("model_type") in _NO_ROPE or (kind and not kind.startswith("rop") and kind != "rotary"):
-        positions = kind or f"those of {text['model_type']}"
+    family = text.get("model_type")
+    if (isinstance(family, str) and family in _NO_ROPE) or (kind and not kind.startswith("rop") and kind != "rotary"):
+        positions = kind[:_SHOWN] or f"those of {family}"
         raise Invalid(
             f"The model has no rotary positions (it has {positions}), and {METHODS[0]} stretches nothing else.",
             f"Remove {_FIELD}, or choose a model with rotary positions (RoPE).",
@@ -109,9 +114,9 @@ def _rope(text: Mapping[str, Any]) -> dict[str, Any]:
                 f"Remove {_FIELD}.",
             )
         method = given.get("rope_type", given.get("type"))
-        if method not in _PLAIN:
+        if not (method is None or isinstance(method, str)) or method not in _PLAIN:
             raise Invalid(
-                f"The model's config.json stretches its context by {method} already.",
+                f"The model's config.json stretches its context by {str(method)[:_SHOWN]} already.",
                 f"Remove {_FIELD}: the model's own length is in force without it.",
             )
         rope |= given
@@ -119,6 +124,10 @@ def _rope(text: Mapping[str, Any]) -> dict[str, Any]:
         if text.get(key) is not None:
             rope.setdefault(key, text[key])
     rope.pop("type", None)
+    if len(_json(rope)) > _LONGEST_ROPE:
+        raise Invalid(
+            "The rotary parameters in the model's config.json are too many to be given to vLLM.", f"Remove {_FIELD}."
+        )
     return rope
 
 

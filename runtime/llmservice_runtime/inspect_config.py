@@ -29,7 +29,7 @@ _QUANTIZER_NOTES = frozenset({
     "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "bnb_4bit_quant_storage",
 })  # fmt: skip
 # A part of a module's name that is a number.
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 _DEEPEST = 6
 _LARGEST = 2**63
 _LONGEST_TEXT = 600

@@ -27,6 +27,8 @@ _EXPERTS: Mapping[str, str] = {
 _YARN = ("factor", "original_max_position_embeddings")
 # vLLM's, where the file says nothing.
 _MAX_POSITIONS = 128_000
+_MOST_LAYERS = 10_000
+"""No model has as many; a list is as long."""
 
 
 def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     window = config.get("sliding_window")
     if isinstance(window, list) and window:
         layers = config.get("num_hidden_layers")
-        repeats = layers // len(window) if isinstance(layers, int) else 1
+        repeats = min(layers, _MOST_LAYERS) // len(window) if isinstance(layers, int) else 1
         config["layer_types"] = ["sliding_attention" if length else "full_attention" for length in window] * repeats
         config["sliding_window"] = next((length for length in window if length), None)
     experts = params.get("moe")

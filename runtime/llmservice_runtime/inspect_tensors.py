@@ -45,7 +45,7 @@ _EMBEDDINGS = _words("embed_tokens wte word_embeddings tok_embeddings embed_in e
 _POSITIONS = _words("position_embeddings token_type_embeddings position_embedding layernorm norm")
 _HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
 _IN_LAYER = re.compile(r"(^|\.)(layers|layer|h|blocks|block|midlayer|decoder_layers?)\.(\d+\.)?")
-_NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
 
 _BUFFERS = re.compile(r"(^|\.)(attn|attention)\.(masked_)?bias$|inv_freq$")
 

@@ -8,8 +8,10 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from llmservice_runtime.bounded_json import LARGEST
 from llmservice_runtime.contract import Measured
 
 # Eight workers that fail together leave eight tracebacks before the line that says why.
@@ -41,7 +43,11 @@ def parse_line(raw: str) -> Line:
 
 
 def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    """ValueError for what is none, or more than the state can hold."""
+    number = float(text.replace(",", ""))
+    if not number < LARGEST:
+        raise ValueError(f"{number} is out of range")
+    return number
 
 
 _Update = Callable[[Measured, "re.Match[str]"], Measured]
@@ -90,7 +96,9 @@ def measure(measured: Measured, text: str) -> Measured:
     """What is known after one more line."""
     for pattern, update in _MEASURES:
         if found := pattern.search(text):
-            return update(measured, found)
+            # A model's own code may write lines of the same form, with what is no number.
+            with suppress(ValueError):
+                return update(measured, found)
     return measured
 
 

@@ -6,9 +6,17 @@ urllib and http.client would each block the loop; a library is not there in othe
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from llmservice_runtime.bounded_json import Refused, clean, parse
+
+_MOST_BYTES = 64 << 20
+"""Of an answer. The longest is that of /metrics."""
+_MOST_JSON_BYTES = 8 << 20
+_DEPTH = 32
+_LONGEST_ERROR = 2048
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,18 @@ class Answer:
     def error(self) -> str:
         """What a failure says of itself, in OpenAI's shape or in any other."""
         try:
-            error = json.loads(self.body)["error"]
-            return str(error["message"] if isinstance(error, dict) else error)
-        except (ValueError, KeyError, TypeError):
-            return self.body.strip()[:500]
+            document = self.json()
+            error = document["error"] if isinstance(document, dict) else None
+            text = error.get("message") if isinstance(error, dict) else error
+            if isinstance(text, str):
+                return clean(text[:_LONGEST_ERROR])
+        except (Refused, KeyError):
+            pass
+        return clean(self.body.strip()[:500])
+
+    def json(self) -> Any:
+        """The body's JSON value, bounded. Refused."""
+        return parse(self.body, _MOST_JSON_BYTES, _DEPTH, drops_numbers=True)
 
 
 async def ask(
@@ -68,7 +84,7 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
         if headers.get("transfer-encoding", "").lower() == "chunked":
             body = await _read_chunks(reader)
         elif "content-length" in headers:
-            body = await reader.readexactly(int(headers["content-length"]))
+            body = await reader.readexactly(_bounded(int(headers["content-length"])))
         else:
             body = await reader.read()
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError) as error:
@@ -77,8 +93,15 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    chunks: list[bytes] = []
+    body = bytearray()
     while size := int(await reader.readuntil(b"\r\n"), 16):
-        chunks.append(await reader.readexactly(size))
+        _bounded(len(body) + size)
+        body += await reader.readexactly(size)
         await reader.readexactly(2)
-    return b"".join(chunks)
+    return bytes(body)
+
+
+def _bounded(size: int) -> int:
+    if size > _MOST_BYTES:
+        raise ValueError(f"more than {_MOST_BYTES} bytes")
+    return size

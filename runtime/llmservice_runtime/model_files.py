@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmservice_runtime import bounded_json
+from llmservice_runtime.bounded_json import Refused, clean
 from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.engine import Flags
-from llmservice_runtime.safetensors_header import read_header
+from llmservice_runtime.safetensors_header import INDEX_BYTES, read_header, shards
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 ONLINE_SHORTHANDS = frozenset({"online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "nvfp4_per_token"})
 # Methods of checkpoints that `fp8` does not read.
 OTHER_CHECKPOINTS = frozenset({"compressed-tensors", "gptq", "awq", "bitsandbytes", "modelopt", "mxfp4", "quark"})
 _LFS = b"version https://git-lfs"
+CONFIG_BYTES = 4 << 20
+CONFIG_DEPTH = 32
+CONFIG_PARTS = 500_000
 Config = Mapping[str, Any]
 
 
 def check_files(folder: Path, *, needs_weights: bool) -> Iterator[Failure]:
-    """Is everything there, whole, and readable for this user?"""
+    """Is everything there, whole, and readable for this user? Raises nothing, whatever is there."""
+    try:
+        yield from _check_files(folder, needs_weights)
+    except OSError as error:
+        yield _broken(f"{folder} cannot be read: {error.filename or ''} {error.strerror or error}.")
+
+
+def _check_files(folder: Path, needs_weights: bool) -> Iterator[Failure]:
     if not folder.exists():
         yield _not_found(folder, _what_exists(folder))
         return
@@ -47,24 +58,36 @@ def _check_weights(folder: Path, weights: list[Path]) -> Iterator[Failure]:
     if not weights:
         yield _broken(f"Cannot find any model weights with `{folder}`.")
     for path in weights:
+        if not path.is_file():
+            yield _broken(f"{path} is not a file.")
+            return
         if path.stat().st_size < 1024 and path.read_bytes().startswith(_LFS):
             yield _broken(f"{path} is a git-lfs pointer, not the weights.")
             return
     index = folder / "model.safetensors.index.json"
-    if index.exists():
-        wanted = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        if missing := sorted(wanted - {path.name for path in weights}):
-            yield _broken(f"{index.name} names files that are not in {folder}: {_some(missing)}.")
-            return
+    if index.exists() and (failure := _check_index(index, weights)):
+        yield failure
+        return
     for path in weights:
         if path.suffix == ".safetensors":
             yield from _check_whole(path)
 
 
+def _check_index(index: Path, weights: list[Path]) -> Failure | None:
+    try:
+        with bounded_json.opened(index) as file:
+            wanted = shards(file.read(INDEX_BYTES + 1))
+    except Refused as why:
+        return _broken(f"{index} is not readable: {why}.")
+    if missing := sorted(wanted - {path.name for path in weights}):
+        return _broken(f"{index.name} names files that are not in {index.parent}: {_some(missing)}.")
+    return None
+
+
 def _check_whole(path: Path) -> Iterator[Failure]:
     try:
         read_header(path)
-    except ValueError as error:
+    except Refused as error:
         yield Failure(
             FailureReason.MODEL_CORRUPT,
             f"{path} is damaged or was cut short: {error}.",
@@ -73,12 +96,20 @@ def _check_whole(path: Path) -> Iterator[Failure]:
 
 
 def read_config(folder: Path) -> Config:
-    """The model's config.json; empty where there is none that can be read."""
+    """The model's config.json, with bounded numbers, size and depth; empty where there is none that can be read."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_object(folder / "config.json", CONFIG_BYTES)
     except (OSError, ValueError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return config
+
+
+def read_object(path: Path, most_bytes: int, most_parts: int = CONFIG_PARTS) -> dict[str, Any]:
+    """A JSON object of a model's; a number that nobody can compute with is null in it. Refused; OSError."""
+    found = bounded_json.read(path, most_bytes, CONFIG_DEPTH, most_parts, drops_numbers=True)
+    if not isinstance(found, dict):
+        raise Refused("it is not an object")
+    return found
 
 
 def check_config(config: Config, flags: Flags, weights: str, *, stretched: bool = False) -> Iterator[Failure]:
@@ -86,8 +117,8 @@ def check_config(config: Config, flags: Flags, weights: str, *, stretched: bool 
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None
     heads, size = text.get("num_attention_heads"), flags.tensor_parallel_size
-    if isinstance(heads, int) and heads % size:
-        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0 and n <= 16)
+    if isinstance(heads, int) and size > 0 and heads % size:
+        fitting = ", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0)
         yield Failure(
             FailureReason.PARALLELISM_MISMATCH,
             f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({size}).",
@@ -119,6 +150,7 @@ def _is_stretched(rope: object) -> bool:
 
 def _check_quantization(quantized: object, flags: Flags, weights: str) -> Iterator[Failure]:
     method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    method = clean(method[:64]) if isinstance(method, str) else None
     converts = flags.quantization in ONLINE_SHORTHANDS
     if method and (converts or (flags.quantization == "fp8" and method in OTHER_CHECKPOINTS)):
         yield Failure(
@@ -145,7 +177,7 @@ def _what_exists(path: Path) -> str:
 
 
 def _some(names: Any) -> str:
-    listed = list(names)
+    listed = [clean(str(name)[:128]) for name in names]
     shown = ", ".join(listed[:8])
     return f"{shown}, ..." if len(listed) > 8 else shown or "nothing"
 
@@ -167,6 +199,8 @@ def _broken(message: str) -> Failure:
 
 
 def _unreadable(path: Path) -> Failure:
+    if not path.exists():
+        return _broken(f"{path} is a link to nothing.")
     facts = path.stat()
     mode, kind = stat.filemode(facts.st_mode), "folder" if path.is_dir() else "file"
     return Failure(

@@ -1,87 +1,113 @@
 """The header of a safetensors file: what is in it, and the cheap proof that it is whole.
 
 A safetensors file is the header's length in 8 bytes, little-endian, the header as JSON, and the tensors' bytes, whose
-offsets the header holds: https://github.com/huggingface/safetensors#format.
+offsets the header holds: https://github.com/huggingface/safetensors#format. Every reader of such files is here. What
+it gives is typed and bounded; it raises `Refused` and, where a file cannot be read, OSError.
 """
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from llmservice_runtime.bounded_json import Reader, Refused, clean, opened, parse
 
 LENGTH_BYTES = 8
-# The format's own limit.
-_LIMIT = 100_000_000
+HEADER_BYTES = 100_000_000
+"""Of one file's header: the format's own limit."""
+INDEX_BYTES = 64 << 20
+_MOST_PARTS = 4_000_000
 _MOST_BYTES = 2**50
+_LONGEST_NAME = 1024
 _LONGEST_TYPE = 32
 _MOST_EXTENTS = 16
+_SHOWN = 128
+_DEPTH = 4
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: its type as the format calls it (BF16), how many values it has, and how many bytes."""
+    """One tensor: its type as the format calls it (BF16), its extents, and how many bytes it has."""
 
     dtype: str
-    values: int
+    shape: tuple[int, ...]
     size: int
 
-
-def read_header(path: Path) -> Mapping[str, Any]:
-    """The tensors of a file by name. ValueError, which says what is wrong, where it is damaged; OSError."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = header_length(file.read(LENGTH_BYTES), size)
-        text = file.read(length)
-    return parse_header(text, size)
+    @property
+    def values(self) -> int:
+        """How many values it has."""
+        return math.prod(self.shape)
 
 
-def header_length(start: bytes, size: int) -> int:
-    """Of the header of a file of so many bytes, by its first 8. ValueError."""
+Header = Mapping[str, Tensor]
+
+
+def read_header(path: Path, most_bytes: int = HEADER_BYTES) -> Header:
+    """The tensors of a file by name. Refused, which says what is wrong, where it is damaged; OSError."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = header_length(file.read(LENGTH_BYTES), size, most_bytes)
+        return parse_header(file.read(length), size)
+
+
+def header_length(start: bytes, size: int, most_bytes: int = HEADER_BYTES) -> int:
+    """Of the header of a file of so many bytes, by its first 8. Refused."""
     length = int.from_bytes(start, "little")
-    if size < LENGTH_BYTES or len(start) < LENGTH_BYTES or length > min(_LIMIT, size - LENGTH_BYTES):
-        raise ValueError(f"its first bytes are no header of a safetensors file of {size} bytes")
+    if size < LENGTH_BYTES or len(start) < LENGTH_BYTES or length > size - LENGTH_BYTES:
+        raise Refused(f"its first bytes are no header of a safetensors file of {size} bytes")
+    if length > most_bytes:
+        raise Refused(f"its header has {length} bytes, which is more than {most_bytes}")
     return length
 
 
-def parse_header(text: bytes, size: int) -> Mapping[str, Any]:
-    """The tensors by name, where the file has the size that its header tells. ValueError."""
+def parse_header(text: bytes, size: int) -> Header:
+    """The tensors by name, where the file has the size that its header tells. Refused."""
     try:
-        header = json.loads(text)
-        tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
-        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
-        raise ValueError("its header is not readable") from None
-    if size != LENGTH_BYTES + len(text) + end:
-        raise ValueError(f"it has {size} bytes, and its header is of a file with {LENGTH_BYTES + len(text) + end}")
-    return tensors
+        document = parse(text, max(len(text), 1), _DEPTH, _MOST_PARTS)
+        if not isinstance(document, dict):
+            raise Refused("it is not an object")
+        document.pop("__metadata__", None)
+        ends = {name: _tensor(name, entry) for name, entry in document.items()}
+    except Refused as why:
+        raise Refused(f"its header is not readable: {why}") from None
+    told = LENGTH_BYTES + len(text) + max((end for _, end in ends.values()), default=0)
+    if size != told:
+        raise Refused(f"it has {size} bytes, and its header is of a file with {told}")
+    return {name: tensor for name, (tensor, _) in ends.items()}
 
 
-def tensors_of(header: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What a header says of its tensors. ValueError where it says something impossible."""
-    try:
-        return {str(name): _tensor(entry) for name, entry in header.items()}
-    except (IndexError, KeyError, TypeError, ValueError, OverflowError):
-        raise ValueError("its header is not readable") from None
-
-
-def _tensor(entry: Mapping[str, Any]) -> Tensor:
-    """ValueError for what no file holds: these figures go far, into statuses and plans."""
-    start, end = (int(place) for place in entry["data_offsets"])
-    extents = [int(extent) for extent in entry["shape"]]
-    dtype = str(entry["dtype"])
-    if (
-        not 0 <= start <= end <= _MOST_BYTES
-        or min(extents, default=0) < 0
-        or len(dtype) > _LONGEST_TYPE
-        or len(extents) > _MOST_EXTENTS
-    ):
-        raise ValueError("no such tensor")
-    values = math.prod(extents)
+def _tensor(name: str, entry: object) -> tuple[Tensor, int]:
+    """It and where it ends. Refused for what no file holds: these figures go far, into statuses and plans."""
+    if len(name) > _LONGEST_NAME:
+        raise Refused(f"the name of a tensor is longer than {_LONGEST_NAME} characters")
+    name = clean(name[:_SHOWN])
+    given = Reader(entry, name)
+    begin, end = _integers(given, "data_offsets", 2)
+    tensor = Tensor(given.word("dtype", _LONGEST_TYPE), tuple(_integers(given, "shape", _MOST_EXTENTS)), end - begin)
     # The smallest types have four bits.
-    if values > 2 * (end - start):
-        raise ValueError("no such tensor")
-    return Tensor(dtype, values, end - start)
+    if begin > end or tensor.values > 2 * tensor.size:
+        raise Refused(f"{name} has more values than bytes for them")
+    return tensor, end
+
+
+def _integers(given: Reader, field: str, most: int) -> list[int]:
+    found = given.value(field)
+    if not isinstance(found, list) or len(found) > most or (field == "data_offsets" and len(found) != most):
+        raise Refused(f"{given.path(field)} is not a list of integers")
+    if not all(type(item) is int and 0 <= item <= _MOST_BYTES for item in found):
+        raise Refused(f"{given.path(field)} is not a list of integers from 0 to {_MOST_BYTES}")
+    return found
+
+
+def shards(index: bytes) -> frozenset[str]:
+    """The files that a model.safetensors.index.json names. Refused where it is no such index."""
+    document = Reader(parse(index, INDEX_BYTES, _DEPTH, _MOST_PARTS))
+    names = document.value("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise Refused("weight_map does not name a file for each tensor")
+    if too_long := [name for name in names.values() if len(name) > _LONGEST_NAME]:
+        raise Refused(f"weight_map has {len(too_long)} file names of more than {_LONGEST_NAME} characters")
+    return frozenset(names.values())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -41,38 +43,59 @@ LEAVES = (*NUMBERS, *TEXTS, *DEEP, *OTHERS)
 
 PLACE = "@@{}@@"
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-"""Any JSON, and what Python's reader makes of more than that."""
+seeds = st.integers(0, 2**63 - 1)
+"""Of what is changed in a document: one draw an example, since each draw costs more than what is tested."""
 
-anything = st.one_of(
-    st.sampled_from(LEAVES),
-    st.text(max_size=30),
-    values.map(lambda value: json.dumps(value)),
-)
+
+def json_value(random: Random, leaves: Sequence[Any] = (None,), names: Sequence[str] = (), depth: int = 3) -> Any:
+    """Any JSON, and what Python's reader makes of more than that; with these leaves and names of fields in it."""
+    kind = random.randrange(10 if depth else 7)
+    if kind < 7:
+        plain = (None, random.random() < 0.5, random.randint(-(2**70), 2**70), random.randint(-3, 300))
+        return (*plain, random.choice(_FLOATS), _text(random), random.choice(leaves))[kind]
+    length = random.randrange(5)
+    if kind == 7:
+        return [json_value(random, leaves, names, depth - 1) for _ in range(length)]
+    keys = (random.choice(names) if names and random.random() < 0.8 else _text(random) for _ in range(length))
+    return {key: json_value(random, leaves, names, depth - 1) for key in keys}
+
+
+def _text(random: Random) -> str:
+    alphabet = random.choice(_ALPHABETS)
+    return "".join(random.choice(alphabet) for _ in range(random.randrange(30)))
+
+
+_FLOATS = (0.0, -0.0, 1.5, 1e308, 5e-324, float("inf"), float("-inf"), float("nan"), 2.0**63)
+_ALPHABETS = ('{}[]",:0123456789eE+-.', "abc xyz_./-", '\\u"\n\t\x00\x1b', "\u00e9\u2028\ufeff\u202e\U0001f600\uffff")
+
+
+def _anything(seed: int) -> str:
+    random = Random(seed)
+    kind = random.randrange(3)
+    return random.choice(LEAVES) if kind == 0 else _text(random) if kind == 1 else json.dumps(json_value(random))
+
+
+anything = seeds.map(_anything)
 """Texts of which hardly any is a document."""
 
 
 def texts(document: Any) -> st.SearchStrategy[str]:
     """Texts near a valid document: parts of it replaced, taken away or doubled, and what is near nothing."""
-    return st.one_of(_mutated(document), _mutated(document), _mutated(document), anything)
+    paths, kept = tuple(_paths(document)), pickle.dumps(document)
+    return seeds.map(lambda seed: _mutated(kept, paths, Random(seed)) if seed % 4 else _anything(seed))
 
 
 def objects(document: Any) -> st.SearchStrategy[Any]:
     """Values near a valid one, for what arrives parsed: lone surrogates, infinities and depth are in them too."""
-    paths = tuple(_paths(document))
+    paths, kept = tuple(_paths(document)), pickle.dumps(document)
 
-    @st.composite
-    def drawn(draw: st.DrawFn) -> Any:
-        found = copy.deepcopy(document)
-        for _ in range(draw(st.integers(1, 3))):
-            _replace(found, draw(st.sampled_from(paths)), draw(st.sampled_from(PARSED)))
+    def changed(seed: int) -> Any:
+        found, random = pickle.loads(kept), Random(seed)
+        for _ in range(random.randint(1, 3)):
+            _replace(found, random.choice(paths), random.choice(PARSED))
         return found
 
-    return drawn()
+    return seeds.map(changed)
 
 
 GONE = object()
@@ -118,19 +141,13 @@ def _replace(document: Any, path: tuple[Any, ...], value: Any) -> None:
         return
 
 
-def _mutated(document: Any) -> st.SearchStrategy[str]:
-    paths = tuple(_paths(document))
-
-    @st.composite
-    def drawn(draw: st.DrawFn) -> str:
-        found, leaves = copy.deepcopy(document), []
-        for number in range(draw(st.integers(1, 3))):
-            leaf = draw(st.sampled_from((None, *LEAVES)))
-            leaves.append(leaf or "")
-            _replace(found, draw(st.sampled_from(paths)), GONE if leaf is None else PLACE.format(number))
-        text = json.dumps(found, ensure_ascii=draw(st.booleans()))
-        for number, leaf in enumerate(leaves):
-            text = text.replace(json.dumps(PLACE.format(number)), leaf)
-        return text[: draw(st.integers(0, len(text)))] if draw(st.integers(0, 9)) == 0 else text
-
-    return drawn()
+def _mutated(kept: bytes, paths: Sequence[tuple[Any, ...]], random: Random) -> str:
+    found, leaves = pickle.loads(kept), []
+    for number in range(random.randint(1, 3)):
+        leaf = random.choice((None, *LEAVES))
+        leaves.append(leaf or "")
+        _replace(found, random.choice(paths), GONE if leaf is None else PLACE.format(number))
+    text = json.dumps(found, ensure_ascii=random.random() < 0.5)
+    for number, leaf in enumerate(leaves):
+        text = text.replace(json.dumps(PLACE.format(number)), leaf)
+    return text[: random.randint(0, len(text))] if random.random() < 0.1 else text

@@ -79,7 +79,7 @@ def test_it_runs_once_and_not_long() -> None:
     assert (spec["backoffLimit"], spec["activeDeadlineSeconds"]) == (0, 120)
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     assert "ttlSecondsAfterFinished" not in spec, "the operator deletes it when it has read the result"
-    assert container(spec["template"]["spec"])["command"] == ["python", "-m", "llmservice_fetch", "inspect"]
+    assert container(spec["template"]["spec"])["command"] == ["python", "-s", "-P", "-m", "llmservice_fetch", "inspect"]
 
 
 @pytest.mark.parametrize("model", [HUB, BUCKET, CLAIM, IMAGE], ids=["hub", "bucket", "claim", "image"])

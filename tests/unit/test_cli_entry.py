@@ -1,20 +1,42 @@
 """What every command has in common: help, exit codes, and an installation without the extra."""
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
+from llmservice_cli.__main__ import main
 
 WITHOUT_HTTPX = "import sys; sys.modules['httpx'] = None; from llmservice_cli.__main__ import main; sys.exit(main())"
+Ran = tuple[int, str, str]
+"""Exit code, standard output, standard error."""
 
 
-def cli(*words: str, code: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    start = ["-c", code] if code else ["-m", "llmservice_cli"]
-    env = {**os.environ, "KUBECONFIG": "/no/such/kubeconfig", **environ}
-    return subprocess.run(
-        [sys.executable, "-W", "error", *start, *words], capture_output=True, text=True, env=env, check=False
-    )
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """A command as its entry point runs it, in this process: a process of its own takes a second."""
+    monkeypatch.setenv("KUBECONFIG", "/no/such/kubeconfig")
+
+    def ran(*words: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["llmservice", *words])
+        try:
+            code = int(main())
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return (code, *capsys.readouterr())
+
+    return ran
+
+
+def in_a_process(*words: str) -> Ran:
+    done = subprocess.run([sys.executable, "-W", "error", *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_it_is_a_module_that_imports_without_a_warning() -> None:
+    code, out, errors = in_a_process("-m", "llmservice_cli", "--help")
+    assert (code, errors) == (0, "")
+    assert "exit codes" in out
 
 
 @pytest.mark.parametrize(
@@ -26,11 +48,13 @@ def cli(*words: str, code: str = "", **environ: str) -> subprocess.CompletedProc
         pytest.param(("bench", "--help"), ["examples:", "--discipline", "static", "services/proxy"], id="bench"),
     ],
 )
-def test_help_has_examples_and_the_rights_that_are_needed(words: tuple[str, ...], said: list[str]) -> None:
-    done = cli(*words)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_help_has_examples_and_the_rights_that_are_needed(
+    cli: Callable[..., Ran], words: tuple[str, ...], said: list[str]
+) -> None:
+    code, out, errors = cli(*words)
+    assert (code, errors) == (0, "")
     for word in said:
-        assert word in done.stdout
+        assert word in out
 
 
 @pytest.mark.parametrize(
@@ -54,11 +78,11 @@ def test_help_has_examples_and_the_rights_that_are_needed(words: tuple[str, ...]
         pytest.param(("update", "a", "--all"), 2, "give NAMEs or --all", id="one and all"),
     ],
 )
-def test_what_goes_wrong_is_one_message(words: tuple[str, ...], code: int, said: str) -> None:
-    done = cli(*words)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_goes_wrong_is_one_message(cli: Callable[..., Ran], words: tuple[str, ...], code: int, said: str) -> None:
+    ended, out, errors = cli(*words)
+    assert (ended, out) == (code, "")
+    assert said in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
@@ -77,9 +101,6 @@ def test_what_a_command_does_not_need_is_not_imported(words: tuple[str, ...], le
 
 
 def test_without_the_extra_the_message_names_it() -> None:
-    done = cli("bench", code=WITHOUT_HTTPX)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == "error: httpx is not installed\n  what to do: pip install '.[cli]' in a checkout of llmservice-operator\n"
-    )
+    code, _, errors = in_a_process("-c", WITHOUT_HTTPX, "bench")
+    remedy = "pip install '.[cli]' in a checkout of llmservice-operator"
+    assert (code, errors) == (1, f"error: httpx is not installed\n  what to do: {remedy}\n")

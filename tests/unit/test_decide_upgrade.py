@@ -11,6 +11,7 @@ import pytest
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.build import environment
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner import compatibility, versions
 
@@ -59,6 +60,19 @@ def test_the_status_names_the_version_that_runs() -> None:
     world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
     world.settle()
     assert effective(world)["runtime"]["version"] == "0.32.0"
+
+
+def test_variables_that_a_release_adds_restart_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(environment, "_no_code_from_files", lambda spec: {})
+        world = serving()
+    upgraded(world)
+    names = {item["name"] for item in world.deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert "PYTHONNOUSERSITE" not in names
+    world.obj["metadata"]["annotations"] = {UPDATE_REQUESTED_ANNOTATION: "now"}
+    world.settle()
+    names = {item["name"] for item in world.deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert "PYTHONNOUSERSITE" in names
 
 
 def of_long_ago(**sections: Any) -> World:

@@ -70,7 +70,7 @@ def test_names_and_sizes(objects: list[dict[str, Any]]) -> None:
     found = None
     with contextlib.suppress(FetchFailed):
         found = files_of(listed, PREFIX, "s3://b")
-    if found is not None:
+    if found:
         check(Listing("r", tuple(found)))
 
 

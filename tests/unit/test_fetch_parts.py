@@ -193,7 +193,7 @@ from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store
 from llmservice_fetch.transfer import Download
 origin = Hub.of("org/zeros", "spec.model.uri", os.environ)
-listing, store = origin.listing(), Store(Path(sys.argv[1]))
+listing, store = origin.listing(), Store(Path(sys.argv[1]), "m")
 store.prepare()
 Download(origin, listing, store, Meter("model"), print).fetch(listing.files)
 # What getrusage says may be the parent's.

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 78 * GIB, 79 * GIB)
 
 
+@pytest.mark.full
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_attention_on_a_cpu_stores_what_the_planner_says() -> None:

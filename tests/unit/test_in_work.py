@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from random import Random
 
 import orjson
 import pytest
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.in_work import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, InWork
 from llmservice_operator.control.in_work_file import _HEAD, SLOT, SLOTS, Activity, InWorkFile, Suspect, Work, _slots_of
+
+from tests.unit.hostile import json_value, seeds
 
 A, B, C = (Key("ns", name) for name in "abc")
 RECONCILE, STATE = Activity.RECONCILE, Activity.STATE
@@ -292,13 +295,7 @@ def test_whatever_the_slots_hold_is_read(page: bytes) -> None:
 
 
 @settings(max_examples=2000, deadline=None)
-@given(
-    given=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-        max_leaves=8,
-    )
-)
+@given(given=seeds.map(lambda seed: json_value(Random(seed))))
 def test_whatever_json_a_slot_holds_is_read(given: object) -> None:
     body = json.dumps(given).encode()[: SLOT - _HEAD.size]
     assert list(_slots_of(_HEAD.pack(zlib.crc32(body), len(body)) + body)) == []
@@ -352,6 +349,7 @@ def test_a_service_that_takes_the_process_is_set_aside_and_the_others_go_on(tmp_
     assert ["done", "service-3"] in events, "an edit has it tried again"
 
 
+@pytest.mark.full
 def test_two_that_take_the_process_are_both_found_and_nobody_else(tmp_path: Path) -> None:
     for _ in range(2 * LIVES):
         code, events = live(tmp_path, 12, "service-2,service-7:exit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable
+from random import Random
 from typing import Any, get_args
 
 import pytest
@@ -23,6 +23,7 @@ from llmservice_operator.planner.plan import Device, Draft, Request
 from llmservice_runtime.inspect_keys import INSPECTED_KEYS, SECTION_KEYS
 
 from tests.support import cpu
+from tests.unit.hostile import json_value, seeds
 from tests.unit.inspected_configs import BY_NAME
 from tests.unit.planner_models import CONFIGS
 
@@ -66,35 +67,28 @@ def deep(levels: int) -> Any:
 
 KEYS = sorted({*INSPECTED_KEYS, *SECTION_KEYS, *ALIASES, "vision_config", "audio_config"})
 INNER = ["quant_method", "bits", "group_size", "ignore", "config_groups", "weights", "factor", "rope_type", "num_bits"]
-LEAVES = some.one_of(
-    some.none(),
-    some.booleans(),
-    some.integers(),
-    some.floats(),
-    some.text(max_size=8),
-    some.sampled_from([*HUGE, *WORDS, *RUNS]),
-)
-VALUES = some.recursive(
-    LEAVES,
-    lambda inner: some.one_of(
-        some.lists(inner, max_size=4),
-        some.dictionaries(some.sampled_from([*KEYS, *INNER]) | some.text(max_size=4), inner, max_size=4),
-    ),
-    max_leaves=10,
-)
 
 
-@some.composite
-def mutated(draw: Callable[..., Any]) -> Json:
+def value(random: Random) -> Any:
+    return json_value(random, leaves=[*HUGE, *WORDS, *RUNS], names=[*KEYS, *INNER])
+
+
+def values_of_a_model(seed: int) -> Json:
+    random = Random(seed)
+    return {random.choice(KEYS): value(random) for _ in range(random.randrange(7))}
+
+
+def mutated(seed: int) -> Json:
     """A real config.json with some of its values, at any depth, replaced."""
-    config: Json = copy.deepcopy(draw(some.sampled_from(REAL)))
-    for _ in range(draw(some.integers(1, 4))):
+    random = Random(seed)
+    config: Json = copy.deepcopy(random.choice(REAL))
+    for _ in range(random.randint(1, 4)):
         place: Json = config
         while inner := [name for name, value in place.items() if isinstance(value, dict)]:
-            if not draw(some.booleans()):
+            if random.random() < 0.5:
                 break
-            place = place[draw(some.sampled_from(inner))]
-        place[draw(some.sampled_from([*place, *KEYS]))] = draw(VALUES)
+            place = place[random.choice(inner)]
+        place[random.choice([*place, *KEYS])] = value(random)
     return config
 
 
@@ -117,19 +111,19 @@ FUZZ = settings(
 
 
 @FUZZ
-@given(document=VALUES)
+@given(document=seeds.map(lambda seed: value(Random(seed))))
 def test_any_json(document: Any) -> None:
     check(json.dumps(document))
 
 
 @FUZZ
-@given(more=some.dictionaries(some.sampled_from(KEYS), VALUES, max_size=6))
+@given(more=seeds.map(values_of_a_model))
 def test_any_values_of_a_model(more: Json) -> None:
     check(json.dumps(BASE | more))
 
 
 @FUZZ
-@given(document=mutated())
+@given(document=seeds.map(mutated))
 def test_real_configurations_that_somebody_changed(document: Json) -> None:
     check(json.dumps(document))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,14 @@ def mounted(tmp_path: Path) -> Mounted:
 
 def adapter(tmp_path: Path, name: str, rank: int = 8) -> Path:
     return write_adapter(tmp_path / "source" / name, rank=rank)
+
+
+def rewrite_header(folder: Path, change: Callable[[bytes], bytes]) -> None:
+    weights = folder / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = change(content[8:end])
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 async def served(server: Server, key: str = "") -> dict[str, str]:
@@ -118,6 +128,24 @@ async def test_a_broken_adapter_stops_nothing_and_is_tried_again(tmp_path: Path,
         # Nothing but the files changes: whoever mends them need not touch the list.
         write_adapter(tmp_path / "absent")
         await server.until(lambda state: "absent" in state.model_names)
+
+
+async def test_malformed_adapters_end_neither_the_server_nor_its_following_of_the_list(
+    tmp_path: Path, mounted: Mounted
+) -> None:
+    good, shape, offset = (adapter(tmp_path, name) for name in ("good", "shape", "offset"))
+    rewrite_header(shape, lambda text: re.sub(rb'"shape": \[[^]]*\]', b'"shape": 5', text))
+    rewrite_header(offset, lambda text: re.sub(rb'"data_offsets": \[0, \d+\]', b'"data_offsets": [0, 1e400]', text))
+    wanted = mounted.lists(shape=shape, offset=offset)
+    async with supervised(tmp_path, adapters_file=str(mounted.file)) as server:
+        assert {item.name for item in (await settled(server, wanted)).adapters if "copy it again" in item.message} == {
+            "shape",
+            "offset",
+        }
+        state = await settled(server, mounted.lists(offset=offset, shape=shape, good=good))
+        assert state.model_names == ("m", "good")
+        assert server.process.returncode is None
+        assert (await server.complete(prompt="a")).status == 200
 
 
 async def test_what_cannot_take_its_place_leaves_the_former_one(tmp_path: Path, mounted: Mounted) -> None:

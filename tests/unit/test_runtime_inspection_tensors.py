@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from llmservice_operator.planner.model.tensors import Tensors
+from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.inspect_tensors import PARTS, Sum, layers_of, part
-from llmservice_runtime.safetensors_header import Tensor, tensors_of
+from llmservice_runtime.safetensors_header import LENGTH_BYTES, Tensor, parse_header
 
 NAMES: dict[str, dict[str, str]] = {
     "llama, qwen, mistral": {
@@ -207,10 +209,10 @@ def test_layers_of(config: dict[str, Any], layers: int | None) -> None:
 
 def test_the_sum() -> None:
     summed = Sum(layers=2)
-    summed.add({"model.embed_tokens.weight": Tensor("BF16", 50, 100), "lm_head.weight": Tensor("BF16", 50, 100)})
-    summed.add({"model.layers.1.mlp.up_proj.weight": Tensor("F8_E4M3", 999, 999)})
-    summed.add({"model.layers.1.mlp.up_proj.weight_scale_inv": Tensor("F32", 1, 4)})
-    summed.add({"model.layers.2.eh_proj.weight": Tensor("BF16", 5, 10)})
+    summed.add({"model.embed_tokens.weight": Tensor("BF16", (50,), 100), "lm_head.weight": Tensor("BF16", (50,), 100)})
+    summed.add({"model.layers.1.mlp.up_proj.weight": Tensor("F8_E4M3", (999,), 999)})
+    summed.add({"model.layers.1.mlp.up_proj.weight_scale_inv": Tensor("F32", (1,), 4)})
+    summed.add({"model.layers.2.eh_proj.weight": Tensor("BF16", (5,), 10)})
     document = summed.to_document()
     assert document == {
         "embedding": 100,
@@ -246,5 +248,6 @@ def test_the_planner_knows_all_parts() -> None:
     ],
 )
 def test_a_header_that_says_the_impossible(entry: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="its header"):
-        tensors_of({"x": entry})
+    text = json.dumps({"x": entry}).encode()
+    with pytest.raises(Refused, match="its header is not readable"):
+        parse_header(text, LENGTH_BYTES + len(text) + 2)

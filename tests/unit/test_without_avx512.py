@@ -11,6 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.vllm
 def test_vllms_lists_are_read_where_the_cpu_has_no_avx512() -> None:
     """In a process of its own: the kernels are chosen once, when vLLM is imported, and what goes wrong is an abort."""

@@ -64,6 +64,7 @@ def _paths(llm: LLMService) -> dict[str, str]:
         "USER": "vllm",
         "LOGNAME": "vllm",
         "PYTHONPATH": contract.RUNTIME_DIR,
+        **_no_code_from_files(llm.spec),
         contract.DRAIN_FILE_ENV: contract.DRAIN_FILE,
         "VLLM_CACHE_ROOT": f"{cache}/vllm",
         "TRITON_CACHE_DIR": f"{cache}/triton",
@@ -73,6 +74,18 @@ def _paths(llm: LLMService) -> dict[str, str]:
         "HF_HOME": f"{cache}/huggingface",
         **_offline(llm.spec),
     }
+
+
+def _no_code_from_files(spec: LLMServiceSpec) -> dict[str, str]:
+    """What lies in the home or working directory is never imported; of a pickled file torch loads tensors only.
+
+    A model's own code may load what it likes. torch refuses both of its variables together.
+    """
+    variables = {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
+    given = {variable["name"] for variable in spec.runtime.env}
+    if spec.model.trust_remote_code or "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" in given:
+        return variables
+    return variables | {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
 
 
 def _offline(spec: LLMServiceSpec) -> dict[str, str]:

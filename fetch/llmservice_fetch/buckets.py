@@ -208,7 +208,7 @@ def files_of(found: Sequence[Mapping[str, Any]], prefix: str, uri: str) -> list[
         path = key[len(start) :]
         tag = item["e_tag"] or ""
         sound = tag.isascii() and tag.isprintable() and 0 <= size <= _LARGEST_BYTES
-        if not (sound and key.startswith(start) and _is_usable(path)):
+        if not (sound and key.startswith(start) and is_file_path(path)):
             raise failed.unusable(key, uri)
         files[path] = RemoteFile(path, size, _hash(path, tag or str(item["last_modified"]), str(size)), version=tag)
         folders.update(path[:at] for at, character in enumerate(path) if character == "/")

@@ -113,7 +113,7 @@ class Folder:
             raise
 
     def append(self, name: str) -> FileIO:
-        """To read, and to write at its end, unbuffered; whatever stands there and is no regular file is removed first."""
+        """To read, and to write at its end, unbuffered. Whatever stands there and is no regular file is removed."""
         if self.stat(name) is not None and self.size(name) < 0:
             self.remove(name)
         return FileIO(str(self.path / name), "ab+", opener=lambda _, flags: self.open(name, flags))

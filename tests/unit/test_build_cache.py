@@ -8,6 +8,7 @@ import pytest
 from llmservice_fetch import __main__ as command_line
 from llmservice_fetch import uses
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import controller_revision
 from llmservice_operator.build.pvc import fetch_options
 
 from tests.unit.decide_world import an_llmservice, spec
@@ -38,3 +39,7 @@ def test_hours_are_bounded(hours: str, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         command_line.parser().parse_args(["fetch", "--fetch=model=hf://a/b", f"--prune-after-hours={hours}"])
     assert "--prune-after-hours" in capsys.readouterr().err
+
+
+def test_a_cache_keeps_as_many_uris_as_templates_are_recorded() -> None:
+    assert uses.KEPT_URIS >= controller_revision.KEPT

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase
 from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
 from llmservice_runtime.processes import Child, Ended, Reaper
-from llmservice_runtime.waiting import end, first
+from llmservice_runtime.waiting import first
 
 MOST_CONNECTIONS = 8
 """At once; the supervisor needs one."""
@@ -57,22 +58,29 @@ class Allowed:
         return [f"{adapter_list.artifact(one.uri)}={one.uri}" for one in listed if one.path is None]
 
 
-def serve(socket: Path, allowed: Allowed, command: Sequence[str], environment: Mapping[str, str]) -> int:
+def serve(path: Path, allowed: Allowed, command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Answer requests until SIGTERM. `command` is the process that fetches, without what it is to fetch."""
-    return asyncio.run(_serve(socket, allowed, command, environment))
+    return asyncio.run(_serve(listening(path), allowed, command, environment))
 
 
-async def _serve(socket: Path, allowed: Allowed, command: Sequence[str], environment: Mapping[str, str]) -> int:
+def listening(path: Path) -> socket.socket:
+    """A socket at this path, also where a container that was restarted left one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    found = socket.socket(socket.AF_UNIX)
+    found.bind(str(path))
+    # The server's image may run as another user; only containers that mount the folder reach the socket.
+    path.chmod(0o666)
+    return found
+
+
+async def _serve(bound: socket.socket, allowed: Allowed, command: Sequence[str], environment: Mapping[str, str]) -> int:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     reaper = Reaper(loop)
     answering = Answering(allowed, command, environment, reaper)
-    socket.parent.mkdir(parents=True, exist_ok=True)
-    socket.unlink(missing_ok=True)  # of a container that was restarted
-    server = await asyncio.start_unix_server(answering.answer, socket, limit=MAX_REQUEST)
-    # The server's image may run as another user; only containers that mount the folder reach the socket.
-    socket.chmod(0o666)
+    server = await asyncio.start_unix_server(answering.answer, sock=bound, limit=MAX_REQUEST)
     say(f"fetching on request: {', '.join(allowed.fetch) or 'adapters of the list'}")
     try:
         await told.wait()

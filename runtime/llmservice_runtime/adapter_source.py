@@ -1,4 +1,4 @@
-"""Where the files of an adapter come from: they are mounted, or the fetch container fetches them as it does the model."""
+"""Where the files of an adapter come from: they are mounted, or the fetch container fetches them."""
 
 from __future__ import annotations
 

@@ -31,6 +31,12 @@ MODEL = Group(
             "again.",
             look="The message: which address it was, and what it answered.",
         ),
+        "FetchContainerFailed": ReasonDoc(
+            "The pod's container `fetch`, which fetches models and adapters, ended with an error or did not answer.",
+            "See its log. Where it was OOMKilled, raise services.fetchMemoryGib in the operator's chart values. What "
+            "was fetched is kept, and the fetch goes on from there.",
+            look="`kubectl logs POD -c fetch --previous`; its last state in `kubectl describe pod POD`.",
+        ),
         "ModelCorrupt": ReasonDoc(
             "A file of the model is not what its source says it is: cut short, or with other content.",
             "Remove the file that the message names from the cache or the claim, or upload it again; what was "

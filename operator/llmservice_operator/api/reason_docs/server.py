@@ -5,7 +5,7 @@ from llmservice_operator.api.reason_docs.doc import Group, ReasonDoc
 MODEL = Group(
     "The model",
     intro="",
-    look="`status.failure.message`; `kubectl logs --previous` of the pod has the whole fetch.",
+    look="`status.failure.message`; `kubectl logs POD -c fetch` has the whole fetch.",
     docs={
         "ModelNotFound": ReasonDoc(
             "There is no model where spec.model.uri points.",

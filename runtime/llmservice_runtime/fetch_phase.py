@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase, Transfer
-from llmservice_runtime.fetch_protocol import MAX_ANSWER, Request, read_ended
+from llmservice_runtime.fetch_protocol import MAX_ANSWER, read_ended
 from llmservice_runtime.fetch_protocol import Fetched as Fetched
+from llmservice_runtime.fetch_protocol import Request as Request
 from llmservice_runtime.fetch_protocol import read_document as read_document
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.processes import Ended

@@ -42,8 +42,7 @@ from llmservice_runtime.contract import (
 )
 from llmservice_runtime.drain import Drain
 from llmservice_runtime.failures import End, classify, last_words
-from llmservice_runtime.fetch_phase import FetchContainer
-from llmservice_runtime.fetch_protocol import Request
+from llmservice_runtime.fetch_phase import FetchContainer, Request
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions

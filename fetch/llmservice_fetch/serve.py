@@ -24,13 +24,16 @@ from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase
 from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
 from llmservice_runtime.processes import Child, Ended, Reaper
-from llmservice_runtime.waiting import first
+from llmservice_runtime.waiting import end, first
 
 MOST_CONNECTIONS = 8
 """At once; the supervisor needs one."""
 REQUEST_SECONDS = 10.0
 """From the connection to the end of the request's line."""
 CLOSE_SECONDS = 2.0
+MEMORY_SECONDS = 0.2
+MEMORY_SHARE = 0.9
+"""Of the container's limit, without the page cache, which the kernel can take back."""
 _CHUNK = 64 << 10
 
 
@@ -95,8 +98,14 @@ class Answering:
     """The connections of one process."""
 
     def __init__(
-        self, allowed: Allowed, command: Sequence[str], environment: Mapping[str, str], reaper: Reaper
+        self,
+        allowed: Allowed,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        reaper: Reaper,
+        cgroup: Path = Path("/sys/fs/cgroup"),
     ) -> None:
+        self._cgroup = cgroup
         self._allowed, self._command, self._environment = allowed, tuple(command), environment
         self._reaper = reaper
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -134,6 +143,7 @@ class Answering:
             writer.write(failure_line(refusal(f"it was not started to fetch {other[:200]!r}")))
             return
         child = self._reaper.start(self._process(request), self._environment, merge_stderr=False)
+        guard = asyncio.ensure_future(guard_memory(child, self._cgroup))
         try:
             # What comes after the request is no part of it: then, and when the connection closes, all ends.
             relayed = await first(relay(child, writer), reader.read(1))
@@ -141,6 +151,7 @@ class Answering:
                 writer.write(ended_line(relayed.result()))
         finally:
             child.kill_group()
+            await end(guard)
 
     def _process(self, request: Request) -> tuple[str, ...]:
         extension = () if request.context_extension is None else (f"--context-extension={request.context_extension}",)
@@ -177,6 +188,30 @@ async def relay(child: Child, writer: asyncio.StreamWriter) -> Ended:
     finally:
         transport.close()
     return await child.ended
+
+
+async def guard_memory(child: Child, cgroup: Path) -> None:
+    """End a fetch that is about to fill the container's memory, so that whoever asked goes on where it stopped.
+
+    The kernel would end the whole container, and the pod would not be ready until it has been started again. Without
+    a limit, and with cgroup v1, nothing is done.
+    """
+    while (used := memory_share(cgroup)) is not None:
+        if used > MEMORY_SHARE:
+            say(f"the fetch is ended: it takes {used:.0%} of the container's memory limit")
+            child.kill_group()
+            return
+        await asyncio.sleep(MEMORY_SECONDS)
+
+
+def memory_share(cgroup: Path) -> float | None:
+    """How much of a control group's limit is taken by what cannot be given back; None where there is no limit."""
+    try:
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
+        rows = (line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
+        return sum(int(value) for name, value in rows if name in ("anon", "shmem")) / limit
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
 
 
 def refusal(why: str) -> Failure:

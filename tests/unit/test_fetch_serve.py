@@ -31,11 +31,11 @@ SLEEPS = ("sh", "-c", 'echo $$ > "$0"; sleep 1000 & wait')
 
 @asynccontextmanager
 async def container(
-    folder: Path, command: tuple[str, ...] = TALKS, adapters: Path | None = None
+    folder: Path, command: tuple[str, ...] = TALKS, adapters: Path | None = None, cgroup: Path = Path("/no/such")
 ) -> AsyncIterator[Path]:
     """A socket that is answered."""
     reaper = Reaper(asyncio.get_running_loop())
-    answering = Answering(Allowed((MODEL,), adapters), command, dict(os.environ), reaper)
+    answering = Answering(Allowed((MODEL,), adapters), command, dict(os.environ), reaper, cgroup)
     server = await asyncio.start_unix_server(answering.answer, folder / "socket", limit=MAX_REQUEST)
     try:
         yield folder / "socket"
@@ -157,6 +157,25 @@ async def test_who_asks_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: p
     async with container(tmp_path) as socket:
         (answer,) = await said(socket, b'{"fetch":')
         assert isinstance(read_document(answer), Failure)
+
+
+@pytest.mark.parametrize(
+    ("limit", "taken", "ended"),
+    [
+        pytest.param("1000", 950, Ended(None, 9), id="about to be killed"),
+        pytest.param("1000", 100, Ended(3, None), id="enough left"),
+        pytest.param("max", 950, Ended(3, None), id="no limit"),
+        pytest.param("0", 950, Ended(3, None), id="a limit that is none"),
+    ],
+)
+async def test_a_fetch_that_fills_the_memory_ends_and_the_container_does_not(
+    tmp_path: Path, limit: str, taken: int, ended: Ended
+) -> None:
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.stat").write_text(f"anon {taken - 10}\nfile 5000\nshmem 10\n")
+    async with container(tmp_path, ("sh", "-c", "sleep 0.5; exit 3"), cgroup=tmp_path) as socket:
+        for _ in range(2):
+            assert read_ended((await said(socket, line(MODEL)))[-1]) == ended
 
 
 def test_a_sigterm_ends_all_of_it_at_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""python -m llmservice_fetch: fetch, inspect."""
+"""python -m llmservice_fetch: fetch, serve, inspect."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmservice_runtime.__main__ import end_when_told
-from llmservice_runtime.contract import ARTIFACTS_DIR, MODELS_DIR
+from llmservice_runtime.contract import ARTIFACTS_DIR, FETCH_SOCKET, MODELS_DIR
 
 EXAMPLES = """\
 examples:
   # what a pod does before vLLM starts: fetch once, resume, verify, link; by hand into a folder of your own
   python -m llmservice_fetch fetch --fetch=model=hf://ORG/NAME@REVISION --cache=/data --links=/data/links
   AWS_ENDPOINT_URL_S3=http://minio:9000 python -m llmservice_fetch fetch --fetch=model=s3://BUCKET/PREFIX
+
+  # what the fetch container does: fetch the same when the supervisor of the pod asks for it
+  python -m llmservice_fetch serve --fetch=model=hf://ORG/NAME --cache=/data --links=/data/links --socket=/data/socket
 
   # what a model is made of, by its config.json and the headers of its weights, which stay where they are
   python -m llmservice_fetch inspect --model=hf://ORG/NAME@REVISION
@@ -33,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_fetch(commands)
+    _add_serve(commands)
     _add_inspect(commands)
     return top
 
@@ -51,16 +55,15 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--fetch", action="append", required=True, metavar="NAME=URI", help="hf:// or s3://; repeatable"
     )
-    command.add_argument(
-        "--ask-for-credentials",
-        action="store_true",
-        help="as serve does it: those variables come by a socket, which is the standard input",
-    )
-    command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
-    command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
+    _add_places(command)
     _add_cache_options(command)
     command.add_argument("--weights", default="auto", help="what spec.precision.weights asks for; to be checked")
     command.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="to be checked")
+
+
+def _add_places(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--cache", type=Path, default=Path(MODELS_DIR), help="folder that holds what was fetched")
+    command.add_argument("--links", type=Path, default=Path(ARTIFACTS_DIR), help="folder for a link called NAME")
 
 
 def _add_cache_options(command: argparse.ArgumentParser) -> None:
@@ -88,6 +91,24 @@ def _hours(text: str) -> int:
     return int(text)
 
 
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "serve",
+        help="fetch when asked on a unix socket, and nothing else than what is named here",
+        allow_abbrev=False,
+        description="Runs beside a server that has no credentials and may not write the cache. Each request is a "
+        "process of its own, `fetch`, with the environment of this one.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument(
+        "--fetch", action="append", default=[], metavar="NAME=URI", help="may be asked for; repeatable"
+    )
+    command.add_argument("--adapters-file", type=Path, help="a list of LoRA adapters, which may be asked for too")
+    command.add_argument("--socket", type=Path, default=Path(FETCH_SOCKET), help="where to listen")
+    _add_places(command)
+    _add_cache_options(command)
+
+
 def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "inspect",
@@ -112,10 +133,16 @@ def main(arguments: Sequence[str]) -> int:
     from llmservice_runtime.processes import hide_environment
 
     hide_environment()
-    if namespace.ask_for_credentials:
-        from llmservice_runtime import handover
+    if namespace.command == "serve":
+        from llmservice_fetch.serve import Allowed, serve
+        from llmservice_fetch.uses import renew
 
-        handover.take(os.environ)
+        places = (f"--cache={namespace.cache}", f"--links={namespace.links}")
+        cache = (f"--verify={namespace.verify}", f"--prune-after-hours={namespace.prune_after_hours}")
+        owner = (f"--service={namespace.service}", f"--pod={namespace.pod}")
+        command = (sys.executable, "-m", "llmservice_fetch", "fetch", *places, *cache, *owner)
+        allowed = Allowed(tuple(namespace.fetch), namespace.adapters_file)
+        return serve(namespace.socket, allowed, command, os.environ, lambda: renew(namespace.cache, namespace.pod))
     from llmservice_fetch.command import Wanted
     from llmservice_fetch.command import main as fetch
 

@@ -18,7 +18,7 @@ from obstore.exceptions import BaseError, InvalidPathError
 from llmservice_fetch import bucket_errors, failed
 from llmservice_fetch.bucket_headers import digest_of, head, region_of
 from llmservice_fetch.bucket_stores import SCHEMES, Access, Identity, Store, access_of
-from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
+from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is_inside
 
 T = TypeVar("T")
 # Larger ones cost more: obstore gathers each from many small ones.

@@ -21,6 +21,7 @@ from llmservice_runtime.transfer import TransferStep as TransferStep
 SERVER_CONTAINER = "server"
 RUNTIME_CONTAINER = "runtime"
 INSPECT_CONTAINER = "inspect"
+FETCH_CONTAINER = "fetch"
 HTTP_PORT = 8000
 HTTP_PORT_NAME = "http"
 STATE_PORT = 8081
@@ -40,8 +41,11 @@ TMP_DIR = "/tmp"
 CACHE_DIR = "/llmservice/cache"
 MODELS_DIR = "/llmservice/models"
 SOURCE_DIR = "/llmservice/source"
-# Links to what was fetched, one for each artifact: the flags can name them before anybody knows the revision.
-ARTIFACTS_DIR = f"{RUN_DIR}/artifacts"
+# Written by the fetch container, read-only in the server: its socket, and links to what it fetched, one for each
+# artifact: the flags can name them before anybody knows the revision.
+FETCH_DIR = "/llmservice/fetch"
+FETCH_SOCKET = f"{FETCH_DIR}/socket"
+ARTIFACTS_DIR = f"{FETCH_DIR}/artifacts"
 MODEL_ARTIFACT = "model"
 DRAFT_ARTIFACT = "draft"
 # Claims and images of the draft model and of adapters.
@@ -81,6 +85,7 @@ HF_TOKEN_ENV = "HF_TOKEN"
 OPERATOR_PYTHON = ("python", "-s", "-P", "-m")
 INSTALL_COMMAND = (*OPERATOR_PYTHON, "llmservice_runtime", "install", RUNTIME_DIR)
 INSPECT_COMMAND = (*OPERATOR_PYTHON, "llmservice_fetch", "inspect")
+FETCH_COMMAND = (*OPERATOR_PYTHON, "llmservice_fetch", "serve")
 SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
 DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 
@@ -144,6 +149,7 @@ class FailureReason(StrEnum):
     MODEL_REVISION_NOT_FOUND = "ModelRevisionNotFound"
     MODEL_TOKEN_REFUSED = "ModelTokenRefused"
     MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
+    FETCH_CONTAINER_FAILED = "FetchContainerFailed"
     MODEL_CORRUPT = "ModelCorrupt"
     WEIGHTS_UNREADABLE = "WeightsUnreadable"
     UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"

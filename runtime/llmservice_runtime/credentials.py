@@ -8,7 +8,7 @@ from llmservice_runtime.contract import HF_TOKEN_ENV
 
 _NAMES = frozenset({HF_TOKEN_ENV, "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "GOOGLE_APPLICATION_CREDENTIALS"})
 # Keys and sessions, and where a role's are had: a platform adds those to pods of a service account.
-_PREFIXES = ("AWS_", "AZURE_")
+_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
 _HUB = ("HF_", "HUGGING_FACE_")
 
 

@@ -29,6 +29,8 @@ class ServeOptions:
     termination_log: str = contract.TERMINATION_LOG
     fetch: tuple[str, ...] = ()
     """What to fetch before vLLM starts, each as NAME=URI; vLLM finds it as NAME in contract.ARTIFACTS_DIR."""
+    fetch_socket: str = contract.FETCH_SOCKET
+    """Where the fetch container listens."""
     context_extension: str | None = None
     """METHOD:FACTOR[:ORIGINAL]; what vLLM needs for it follows from the model's config.json."""
     adapters_file: str | None = None
@@ -92,6 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fetch", action="append", default=[], metavar="NAME=URI", help="fetch this before vLLM starts; repeatable"
     )
+    parser.add_argument("--fetch-socket", default=default.fetch_socket, help="where `llmservice_fetch serve` listens")
     parser.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="stretch the model's context")
     parser.add_argument("--adapters-file", help="the list of LoRA adapters to keep loaded")
     parser.add_argument(

@@ -21,7 +21,6 @@ from llmservice_runtime import (
     answers,
     board,
     engine,
-    fetch_phase,
     hang,
     log_reader,
     model_checks,
@@ -35,15 +34,14 @@ from llmservice_runtime import (
 from llmservice_runtime.access import Access
 from llmservice_runtime.contract import (
     START_CEILING_SECONDS,
-    CacheRoom,
     DrainReport,
     Failure,
     Phase,
     State,
-    Transfer,
 )
 from llmservice_runtime.drain import Drain
 from llmservice_runtime.failures import End, classify, last_words
+from llmservice_runtime.fetch_phase import FetchContainer, News, Request, noted
 from llmservice_runtime.loopback import ask
 from llmservice_runtime.model_files import read_config
 from llmservice_runtime.options import ServeOptions
@@ -99,7 +97,8 @@ class Supervisor:
         self._draining = Drain(slots, options, port, around.pace, around.clock)
         self._log: log_reader.LogReader | None = None
         self._access = Access(options, self._flags, around.environment, self._say)
-        self._adapters = adapter_source.adapters(options, self._flags, self._access, around, self._reaper, self._say)
+        self._fetches = FetchContainer.of(options, around, self._say)
+        self._adapters = adapter_source.adapters(options, self._flags, self._access, around, self._fetches, self._say)
 
     async def run(self) -> int:
         """The whole life, and what to do about its end."""
@@ -157,13 +156,12 @@ class Supervisor:
             child.kill_group()
 
     async def _fetch(self) -> None:
-        """What the flags name and is not there, in a process of its own. The start budget begins afterwards."""
+        """What the flags name and is not there, by the fetch container. The start budget begins afterwards."""
         if self._options.fetch:
             self._enter(Phase.FETCHING, "looking for the model")
-            command = fetch_phase.command(self._around.fetch, self._options, self._args)
-            fetch = fetch_phase.run(self._reaper, command, self._around.environment, self._on_news)
-            if failure := await self._unless_terminated(fetch):
-                raise _Failed(failure)
+            fetch = self._fetches.get(Request.of(self._options, self._args), self._on_news)
+            if isinstance(fetched := await self._unless_terminated(fetch), Failure):
+                raise _Failed(fetched)
             self._state = replace(self._state, transfer=None)
         config = await self._unless_terminated(in_thread(lambda: read_config(Path(self._flags.model))))
         extended = model_checks.extended(config, self._flags, self._options.context_extension)
@@ -173,8 +171,8 @@ class Supervisor:
             self._say(f"context extension: {' '.join(extended)}")
             self._args += extended
 
-    def _on_news(self, news: Transfer | CacheRoom) -> None:
-        self._state = fetch_phase.noted(self._state, news)
+    def _on_news(self, news: News) -> None:
+        self._state = noted(self._state, news)
 
     def _start(self) -> Child:
         self._enter(Phase.LOADING, "starting vLLM")

@@ -28,6 +28,10 @@ class Pace:
     stop_loading_seconds: float = 2.0
     stop_serving_seconds: float = 8.0
     preflight_seconds: float = 300.0
+    fetch_wait_seconds: float = 300.0
+    """For the fetch container's socket: the kubelet puts off a container that ends again and again."""
+    fetch_retry_seconds: float = 1.0
+    """After a fetch was cut; twice as long after each further cut."""
     stuck_seconds: float = 60.0
     """Longer than anything keeps the supervisor's loop busy: it is then ended."""
 
@@ -36,17 +40,12 @@ def _preflight() -> tuple[str, ...]:
     return (sys.executable, "-m", "llmservice_runtime", "preflight")
 
 
-def _fetch() -> tuple[str, ...]:
-    return (sys.executable, "-m", "llmservice_fetch", "fetch")
-
-
 @dataclass(frozen=True)
 class Surroundings:
     """Commands, environment, time, and where the log goes."""
 
     command: Sequence[str] = field(default_factory=engine.command)
     preflight: Sequence[str] = field(default_factory=_preflight)
-    fetch: Sequence[str] = field(default_factory=_fetch)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic
     usage: Callable[[int], Mapping[int, Usage]] = activity.of_group

@@ -35,6 +35,11 @@ class Transfer:
         return None if not self.bytes_total else min(100, self.bytes_done * 100 // self.bytes_total)
 
     @property
+    def summary(self) -> str:
+        """A few words."""
+        return f"{self.artifact}: {self.step}" + ("" if self.percent is None else f" {self.percent}%")
+
+    @property
     def eta_seconds(self) -> int | None:
         """At the present pace; None while there is none."""
         if (

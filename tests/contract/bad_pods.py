@@ -180,7 +180,11 @@ def pods() -> Iterator[Bad]:
         ("declared in volumes",),
     )
     at = f"spec.{spec}.initContainers[0]"
-    yield Bad(
-        "init-name", {f"{spec}.initContainers": [{"name": "server", "image": "a"}]}, f"{at}.name", ("another name",)
-    )
+    for name in ("server", "runtime", "fetch"):
+        yield Bad(
+            f"init-name-{name}",
+            {f"{spec}.initContainers": [{"name": name, "image": "a"}]},
+            f"{at}.name",
+            ("another name",),
+        )
     yield Bad("init-image", {f"{spec}.initContainers": [{"name": "a"}]}, at, ("set image",))

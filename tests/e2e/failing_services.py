@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmservice_runtime.contract import FETCH_CONTAINER
+
 from tests.support.cluster import JSON
 
 Cause = Callable[[JSON], float | None]
@@ -225,6 +227,13 @@ CASES: dict[str, Failing] = {
         "spec.endpoint.apiKeySecretRef",
         placed,
         {"endpoint": {"apiKeySecretRef": {"name": "nobody-made-it", "key": "key"}}},
+    ),
+    "no-hub-secret": Failing(
+        "ContainerConfigInvalid",
+        f'Container {FETCH_CONTAINER}: CreateContainerConfigError: secret "nobody-made-it" not found',
+        "reference",
+        waits,
+        {"model": {"uri": "hf://team/tiny", "tokenSecretRef": {"name": "nobody-made-it", "key": "k"}}},
     ),
     "no-image": Failing("ImageNotFound", "not found", "spec.runtime.image", waits, {"runtime": {"image": "{missing}"}}),
     "denied-image": Failing(

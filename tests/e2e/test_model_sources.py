@@ -16,12 +16,22 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_runtime.contract import STATE_PORT
+from llmservice_runtime.contract import (
+    FETCH_CONTAINER,
+    FETCH_DIR,
+    FETCH_SOCKET,
+    MODELS_DIR,
+    SERVER_CONTAINER,
+    STATE_PORT,
+    Failure,
+)
+from llmservice_runtime.fetch_protocol import read_document
 
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
 from localcluster.tinymodel.pairs import PAIRS
 from tests.e2e.conftest import make_namespace
+from tests.support import rolling
 from tests.support.buckets import google_key
 from tests.support.cloud_stores import ACCOUNT, ACCOUNT_KEY, AzureStore, GoogleStore, azure_store, google_store
 from tests.support.cluster import JSON, Cluster, eventually
@@ -41,7 +51,7 @@ NAMESPACE = "e2e-sources"
 BRIDGE = "10.244.0.1"
 TOKEN = "hf_tokenOfTheTeamThatNobodyMayRead"
 IMAGE = "registry.local/tiny-chat-model:1"
-SHARED, FULL, CUT, VERIFIED = CLAIMS = ("shared-cache", "full-disk", "cut", "verified")
+SHARED, FULL, CUT, VERIFIED, KILLED = CLAIMS = ("shared-cache", "full-disk", "cut", "verified", "killed-cache")
 QUESTION, ANSWER = PAIRS[0]
 TOLD_WITHIN = 300
 """Eight pods import what they need at once, on a machine that its host may give half of its processors."""
@@ -139,6 +149,73 @@ def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Sources, record: 
         assert server.say(QUESTION) == ANSWER
         record(weights_asked_from=starts, told_percent=seen["percent"])
         assert_said_nowhere(cluster, TOKEN)
+        assert_no_server_has(cluster, TOKEN)
+
+
+@pytest.mark.full
+def test_a_fetch_container_that_is_killed_goes_on_and_restarts_no_server(sources: Sources, record: Record) -> None:
+    """As the kernel ends it for memory: the kubelet starts it again, and the server asks it again."""
+    cluster, hub = sources.cluster, sources.hub
+    cache = sources.claim(KILLED)
+    hub.asked.clear()
+    hub.bytes_per_second = 100_000
+    spec = sources.from_hub("hf://team/open", secret=None, cache=KILLED) | {"fitPolicy": "Ignore"}
+    cluster.apply(llmservice("killed", **spec), NAMESPACE)
+    try:
+        size = len(hub.repos["team/open"].files["model.safetensors"])
+        eventually("half of the weights", lambda: partial_bytes(cache) > size // 2, 180)
+        os.kill(fetching_container(downloading_process()), signal.SIGKILL)
+    finally:
+        hub.bytes_per_second = None
+    with serving(cluster, NAMESPACE, "killed", **spec) as server:
+        (pod,) = server.pods()
+        fetch = next(c for c in pod["status"]["initContainerStatuses"] if c["name"] == FETCH_CONTAINER)
+        assert fetch["restartCount"] == 1
+        assert rolling.restarts(pod) == 0, "the server went on waiting"
+        starts = [asked.start for asked in hub.contents()]
+        assert starts[0] == 0
+        assert max(starts) > 0, "it went on where the kill left it"
+        log = cluster.kubectl("logs", pod["metadata"]["name"], "-n", NAMESPACE, "-c", SERVER_CONTAINER)
+        assert "going on where it stopped" in log
+        assert server.say(QUESTION) == ANSWER
+        record(weights_asked_from=starts)
+
+
+@pytest.mark.full
+def test_code_in_the_server_can_neither_have_other_things_fetched_nor_write_the_cache(sources: Sources) -> None:
+    """It has the socket and no credentials: what it asks for beside the model is refused."""
+    with serving(sources.cluster, NAMESPACE, "asked", **sources.from_store("s3://models/team/tiny")) as server:
+        (pod,) = server.pods()
+        name = pod["metadata"]["name"]
+
+        def in_server(script: str, *arguments: str) -> str:
+            command = ("exec", "-n", NAMESPACE, name, "-c", SERVER_CONTAINER, "--", "python3", "-c", script, *arguments)
+            return sources.cluster.kubectl(*command)
+
+        for wanted in ("model=s3://models/other", "x=s3://models/team/tiny", "model=s3://secrets/all"):
+            failure = read_document(in_server(ASK, FETCH_SOCKET, json.dumps({"fetch": [wanted]})))
+            assert isinstance(failure, Failure)
+            assert failure.reason == "FetchContainerFailed"
+            assert "not started to fetch" in failure.message
+        for folder in (MODELS_DIR, FETCH_DIR):
+            assert "Read-only file system" in in_server(WRITE, folder)
+        assert server.say(QUESTION) == ANSWER
+
+
+ASK = """
+import socket, sys
+asking = socket.socket(socket.AF_UNIX)
+asking.connect(sys.argv[1])
+asking.sendall(sys.argv[2].encode() + b"\\n")
+print(b"".join(iter(lambda: asking.recv(65536), b"")).decode())
+"""
+WRITE = """
+import pathlib, sys
+try:
+    pathlib.Path(sys.argv[1], "planted").write_text("x")
+except OSError as error:
+    print(error)
+"""
 
 
 @pytest.mark.full
@@ -171,8 +248,9 @@ def test_what_another_writer_did_to_a_claim_is_not_served(sources: Sources) -> N
 def test_a_bucket_with_credentials(sources: Sources) -> None:
     with serving(sources.cluster, NAMESPACE, "bucket", **sources.from_store("s3://models/team/tiny")) as server:
         assert server.say(QUESTION) == ANSWER
-        assert_said_nowhere(sources.cluster, ROOT.secret_key)
-        assert_said_nowhere(sources.cluster, ROOT.access_key)
+        for value in (ROOT.secret_key, ROOT.access_key):
+            assert_said_nowhere(sources.cluster, value)
+            assert_no_server_has(sources.cluster, value)
 
 
 @pytest.mark.full
@@ -322,6 +400,7 @@ def test_why_there_is_no_model(cluster: Cluster, refused: None, case: str) -> No
 def test_credentials_are_said_nowhere(cluster: Cluster, refused: None) -> None:
     for value in (TOKEN, "hf_revokedLongAgo", ROOT.secret_key, ROOT.access_key, "of/somebody+else"):
         assert_said_nowhere(cluster, value)
+        assert_no_server_has(cluster, value)
 
 
 def assert_said_nowhere(cluster: Cluster, value: str) -> None:
@@ -343,6 +422,30 @@ def assert_said_nowhere(cluster: Cluster, value: str) -> None:
     assert found == []
 
 
+def assert_no_server_has(cluster: Cluster, value: str) -> None:
+    """No process of a server container has it, neither as a variable nor by the pod's own description."""
+    for pod in cluster.list("pods", NAMESPACE):
+        for container in (one for one in pod["spec"]["containers"] if one["name"] == SERVER_CONTAINER):
+            taken = [one["name"] for one in container.get("env", []) if "secretKeyRef" in one.get("valueFrom", {})]
+            assert taken == [], pod["metadata"]["name"]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            if b"llmservice_fetch" not in command and (b"llmservice_runtime\0" in command or b"vllm" in command):
+                assert value.encode() not in (folder / "environ").read_bytes(), command
+        except OSError:
+            continue  # a process that ended while we looked
+
+
+def fetching_container(process: int) -> int:
+    """The first process of the container that this one is in."""
+    while True:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        if b"llmservice_fetch\0serve" in Path(f"/proc/{process}/cmdline").read_bytes():
+            return process
+        process = int(fields[1])
+
+
 def partial_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.incomplete"))
 
@@ -357,7 +460,7 @@ def downloading_process() -> int:
     """The process on this machine, in whichever pod, that has a file open which is not whole yet."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if b"llmservice_runtime\0fetch" not in (folder / "cmdline").read_bytes():
+            if b"llmservice_fetch\0fetch\0" not in (folder / "cmdline").read_bytes():
                 continue
             if any(handle.readlink().name.endswith(".incomplete") for handle in (folder / "fd").iterdir()):
                 return int(folder.name)

@@ -57,6 +57,15 @@ def server(state: Json, *, restarts: int = 0, last: Json | None = None, **more: 
     }
 
 
+def fetching(state: Json, *, restarts: int = 0, last: Json | None = None, ready: bool = False) -> Json:
+    """The status of a pod whose server waits for the container that fetches, which is in this state."""
+    status = server({"running": {"startedAt": "2026-01-02T03:00:05Z"}})
+    container: Json = {"name": "fetch", "state": state, "restartCount": restarts, "ready": ready, "started": ready}
+    if last is not None:
+        container["lastState"] = {"terminated": last}
+    return status | {"initContainerStatuses": [*status["initContainerStatuses"], container]}
+
+
 def setting_up() -> Json:
     """Volumes are mounted, or images pulled: none of its containers has started."""
     waiting = {"waiting": {"reason": "PodInitializing"}}

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
 from llmservice_runtime.loopback import Answer, ask
@@ -39,6 +40,8 @@ QUICK = Pace(
     stop_loading_seconds=0.5,
     stop_serving_seconds=1.0,
     preflight_seconds=20,
+    fetch_wait_seconds=20,
+    fetch_retry_seconds=0.05,
 )
 
 
@@ -51,6 +54,8 @@ class Server:
     port: int
     mark: str
     log: list[str] = field(default_factory=list)
+    fetch_container: FetchContainer | None = None
+    """Beside it, where something may be fetched."""
 
     async def probe(self, path: str) -> int:
         """The status of a path of the state's port; 0 when nobody answers."""
@@ -112,6 +117,35 @@ class Server:
         return Failure.from_json(path.read_text()) if path.exists() else None
 
 
+@dataclass
+class FetchContainer:
+    """A running `llmservice_fetch serve`, which a kubelet would start again."""
+
+    setup: Mapping[str, object]
+    environment: Mapping[str, str]
+    log: list[str]
+    process: asyncio.subprocess.Process | None = None
+    reading: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Anew, after its end."""
+        self.process, self.reading = await _started("serve_fetches", self.setup, self.environment, self.log)
+
+    async def kill(self) -> None:
+        """As the kernel does for memory: all of its processes."""
+        assert self.process is not None
+        for pid in (*children(self.process.pid), self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Once it has; nothing where it was never started."""
+        if self.process is not None and self.reading is not None:
+            await self.process.wait()
+            await self.reading
+
+
 @asynccontextmanager
 async def supervised(
     folder: Path,
@@ -125,6 +159,7 @@ async def supervised(
     flags: Sequence[str] = (),
     middleware: bool = True,
     fetch: Sequence[str] = ("false",),
+    has_fetch_container: bool = True,
     wanted: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     **changed: object,
@@ -140,6 +175,7 @@ async def supervised(
             "drain_seconds": 5,
             "start_seconds": 20,
             "fetch": tuple(wanted),
+            "fetch_socket": str(folder / "socket"),
             **changed,
         }
     )
@@ -150,23 +186,25 @@ async def supervised(
         "cgroup": str(cgroup),
         "preflight": preflight,
         "command": command,
-        "fetch": fetch,
         "options": options.to_args(),
         "flags": (*_flags(port, middleware), *flags),
     }
     mark = secrets.token_hex(8)
     environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env(), MARK: mark}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        __file__,
-        json.dumps(setup),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=environment,
-    )
-    server = Server(process, options, port, mark)
-    assert process.stdout is not None
-    reading = asyncio.create_task(_collect(process.stdout, server.log))
+    log: list[str] = []
+    container = None
+    if options.fetch or options.adapters_file:
+        serving = {
+            "socket": options.fetch_socket,
+            "fetch": options.fetch,
+            "adapters_file": options.adapters_file,
+            "command": fetch,
+        }
+        container = FetchContainer(serving, environment, log)
+        if has_fetch_container:
+            await container.start()
+    process, reading = await _started("serve", setup, environment, log)
+    server = Server(process, options, port, mark, log, container)
     try:
         yield server
     finally:
@@ -178,6 +216,24 @@ async def supervised(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await reading
+        if container is not None:
+            await container.ended()
+
+
+async def _started(
+    command: str, setup: Mapping[str, object], environment: Mapping[str, str], log: list[str]
+) -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        __file__,
+        command,
+        json.dumps(setup),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment,
+    )
+    assert process.stdout is not None
+    return process, asyncio.create_task(_collect(process.stdout, log))
 
 
 def marked(mark: str) -> tuple[int, ...]:
@@ -208,16 +264,14 @@ async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:
         log.append(line.decode())
 
 
-def main() -> int:
+def serve(setup: Mapping[str, Any]) -> int:
     """The supervisor's process."""
     from llmservice_runtime.options import parse_options
     from llmservice_runtime.supervisor import run
 
-    setup = json.loads(sys.argv[1])
     around = Surroundings(
         command=setup["command"],
         preflight=setup["preflight"],
-        fetch=setup["fetch"],
         pace=Pace(**setup["pace"]),
         patience=Patience(**setup["patience"]),
         cgroup=Path(setup["cgroup"]),
@@ -225,5 +279,15 @@ def main() -> int:
     return run(parse_options(setup["options"]), setup["flags"], around)
 
 
+def serve_fetches(setup: Mapping[str, Any]) -> int:
+    """The fetch container's process."""
+    from llmservice_fetch.serve import Allowed
+    from llmservice_fetch.serve import serve as serve_socket
+
+    adapters = None if setup["adapters_file"] is None else Path(setup["adapters_file"])
+    allowed = Allowed(tuple(setup["fetch"]), adapters)
+    return serve_socket(Path(setup["socket"]), allowed, setup["command"], os.environ, lambda: None)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit({"serve": serve, "serve_fetches": serve_fetches}[sys.argv[1]](json.loads(sys.argv[2])))

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import llmservice_fetch
 import llmservice_operator
 import llmservice_runtime
 import pytest
@@ -48,7 +49,8 @@ def test_the_messages_of_rules_name_fields_that_exist() -> None:
 
 def test_every_reason_can_be_told() -> None:
     """A reason that nothing gives would be a line in the docs about what never happens."""
-    packages = (Path(llmservice_operator.__file__).parent, Path(llmservice_runtime.__file__).parent)
+    modules = (llmservice_operator, llmservice_runtime, llmservice_fetch)
+    packages = [Path(module.__path__[0]) for module in modules]
     files = [file for package in packages for file in package.rglob("*.py") if file.name != "reasons.py"]
     code = "\n".join(file.read_text() for file in files)
     assert [reason.name for reason in Reason if f".{reason.name}" not in code] == []

@@ -12,7 +12,7 @@ from llmservice_operator.api.rules import RULES
 from llmservice_operator.api.schema import at, attach
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import CABundle, Settings
-from llmservice_operator.build.volumes import volumes
+from llmservice_operator.build.volumes import fetch_volumes, volumes
 from llmservice_runtime import contract
 
 ROOT = schema()
@@ -150,9 +150,9 @@ def test_the_pods_own_names_and_paths_are_refused_to_users(uri: str) -> None:
     }
     service = LLMService.from_object({"metadata": {"name": "a", "namespace": "b"}, "spec": raw})
     settings = Settings(operator_image="a", ca_bundle=CABundle(config_map="a", key="b"))
-    mounted = volumes(service, settings)
+    mounted = volumes(service, settings) + fetch_volumes(service, settings)
     names = {volume.name for volume in mounted}
     assert {name for name in names if not name.startswith(OWN_VOLUME_PREFIX)} <= set(OWN_VOLUMES)
     assert len([name for name in names if name.startswith(OWN_VOLUME_PREFIX)]) == 2
     assert [v.path for v in mounted if v.path not in OWN_PATHS and not v.path.startswith("/llmservice/")] == []
-    assert set(OWN_CONTAINERS) == {contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER}
+    assert set(OWN_CONTAINERS) == {contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER, contract.FETCH_CONTAINER}

@@ -9,14 +9,14 @@ import pytest
 from llmservice_operator.api.service import parse_spec
 from llmservice_operator.build.sources import adapter_path, fetched, places
 
-from tests.unit.test_build_template import CPU, env, mounts, render, server, volumes
+from tests.unit.test_build_template import CPU, env, env_of, fetcher, mounts, render, server, volumes
 
 Json = dict[str, Any]
 REFERENCE = "registry.example:5000/models/qwen:v1"
 CLAIM = {"persistentVolumeClaim": {"claimName": "claim", "readOnly": True}}
 IMAGE = {"image": {"reference": REFERENCE}}
-MODEL = "/llmservice/run/artifacts/model"
-DRAFT = "/llmservice/run/artifacts/draft"
+MODEL = "/llmservice/fetch/artifacts/model"
+DRAFT = "/llmservice/fetch/artifacts/draft"
 
 SOURCES = [
     pytest.param("hf://Qwen/Qwen2.5-7B@abc", MODEL, {"models": {"emptyDir": {}}}, id="hub"),
@@ -52,7 +52,7 @@ def test_where_the_model_comes_from(uri: str, path: str, mounted: Json) -> None:
     assert options(template, "--fetch") == ([f"model={uri}"] if "models" in mounted else [])
     found = {name: volume for name, volume in volumes(template).items() if name in ("models", "source")}
     assert found == {name: {"name": name, **source} for name, source in mounted.items()}
-    assert all(mounts(template)[name].get("readOnly", False) is (name == "source") for name in mounted)
+    assert all(mounts(template)[name]["readOnly"] for name in mounted)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_where_the_model_comes_from(uri: str, path: str, mounted: Json) -> None:
     [
         pytest.param({"model": {"uri": "pvc://claim"}}, "1", id="nothing is fetched"),
         pytest.param({"model": {"uri": "file:///m"}}, "1", id="it is in the image"),
-        pytest.param({"model": {"uri": "hf://a/b"}}, None, id="the supervisor fetches, and tells vLLM alone"),
-        pytest.param({"model": {"uri": "file:///m"}, "lora": {}}, None, id="it may fetch an adapter"),
+        pytest.param({"model": {"uri": "hf://a/b"}}, None, id="it is fetched, and the supervisor tells vLLM"),
+        pytest.param({"model": {"uri": "file:///m"}, "lora": {}}, None, id="an adapter may be fetched"),
         pytest.param({"model": {"uri": "hf://a/b", "trustRemoteCode": True}}, "0", id="a model's own code"),
         pytest.param({"model": {"uri": "s3://bucket", "trustRemoteCode": True}}, None, id="from no hub"),
     ],
@@ -175,14 +175,14 @@ def test_the_chat_template_is_one_file() -> None:
 
 def test_buckets_are_reached_by_variables_that_every_client_knows() -> None:
     s3 = {"endpoint": "https://s3.example:9000", "region": "eu-1", "credentialsSecretRef": {"name": "keys"}}
-    variables = env(render(model={"uri": "s3://bucket/a", "s3": s3}))
+    variables = env_of(fetcher(render(model={"uri": "s3://bucket/a", "s3": s3})))
     assert variables["AWS_ENDPOINT_URL_S3"] == "https://s3.example:9000"
     assert variables["AWS_REGION"] == variables["AWS_DEFAULT_REGION"] == "eu-1"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         assert variables[name] == {"secretKeyRef": {"name": "keys", "key": name}}
     token = {"secretKeyRef": {"name": "keys", "key": "AWS_SESSION_TOKEN", "optional": True}}
     assert variables["AWS_SESSION_TOKEN"] == token
-    assert not [name for name in env(render(model={"uri": "s3://bucket/a"})) if name.startswith("AWS_")]
+    assert not [name for name in env_of(fetcher(render(model={"uri": "s3://bucket/a"}))) if name.startswith("AWS_")]
 
 
 def test_buckets_of_google_are_reached_by_a_key_that_never_becomes_a_file() -> None:

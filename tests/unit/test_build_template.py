@@ -32,8 +32,17 @@ def env(template: Json) -> Json:
     return {v["name"]: v.get("value", v.get("valueFrom")) for v in server(template)["env"]}
 
 
-def mounts(template: Json) -> Json:
-    return {m["name"]: m for m in server(template)["volumeMounts"]}
+def mounts(template: Json, container: Json | None = None) -> Json:
+    return {m["name"]: m for m in (container or server(template))["volumeMounts"]}
+
+
+def fetcher(template: Json) -> Json | None:
+    return next((c for c in template["spec"]["initContainers"] if c["name"] == "fetch"), None)
+
+
+def env_of(container: Json | None) -> Json:
+    assert container is not None
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in container["env"]}
 
 
 def volumes(template: Json) -> Json:
@@ -70,7 +79,7 @@ def test_everything_that_is_written_has_a_volume() -> None:
     for name in ("HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "HF_HOME"):
         assert any(env(template)[name].startswith(path) for path in writable), name
     assert "/tmp" in writable
-    assert set(mounts(template)) == set(volumes(template))
+    assert set(mounts(template)) | {"fetch-tmp"} == set(volumes(template))
 
 
 @pytest.mark.parametrize(
@@ -246,13 +255,124 @@ def test_the_cpu_engine_gets_its_variables() -> None:
     assert given["VLLM_CPU_KVCACHE_SPACE"] == "9"
 
 
-def test_secrets_are_references() -> None:
-    reference = {"name": "s", "key": "k"}
-    variables = env(
-        render(model={"uri": "hf://a/b", "tokenSecretRef": reference}, endpoint={"apiKeySecretRef": reference})
-    )
-    assert variables["HF_TOKEN"] == {"secretKeyRef": reference}
-    assert "VLLM_API_KEY" not in variables, "vLLM would refuse the keys that are rotated in"
+KEY = {"name": "s", "key": "k"}
+HUB: Json = {"uri": "hf://a/b", "tokenSecretRef": KEY}
+BUCKET: Json = {
+    "uri": "s3://bucket/b",
+    "s3": {"endpoint": "https://store", "region": "r", "credentialsSecretRef": {"name": "s"}},
+}
+CREDENTIALS = {"HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        pytest.param(HUB, {"HF_TOKEN"}, id="a hub"),
+        pytest.param(BUCKET, CREDENTIALS - {"HF_TOKEN"}, id="a bucket"),
+        pytest.param(HUB | BUCKET, CREDENTIALS, id="a bucket, and a hub for adapters"),
+    ],
+)
+def test_credentials_are_references_of_the_fetch_container_alone(model: Json, names: set[str]) -> None:
+    template = render(model=model, endpoint={"apiKeySecretRef": KEY})
+    found = env_of(fetcher(template))
+    assert CREDENTIALS & set(found) == names
+    assert all("secretKeyRef" in found[name] for name in names)
+    assert not [name for name in env(template) if name in CREDENTIALS or name.startswith("AWS_")]
+    assert "VLLM_API_KEY" not in env(template), "vLLM would refuse the keys that are rotated in"
+    assert "AWS_ENDPOINT_URL_S3" not in found or found["AWS_ENDPOINT_URL_S3"] == "https://store"
+
+
+def test_only_a_model_with_code_of_its_own_gets_the_hubs_token_in_the_server() -> None:
+    token = {"secretKeyRef": KEY}
+    assert env(render(model=HUB | {"trustRemoteCode": True}))["HF_TOKEN"] == token
+    for uri in ("s3://bucket/b", "pvc://a/b", "file:///a"):
+        assert "HF_TOKEN" not in env(render(model=HUB | {"trustRemoteCode": True, "uri": uri})), uri
+
+
+DRAFT: Json = {"method": "draftModel", "model": {"uri": "s3://bucket/d"}, "numSpeculativeTokens": 3}
+LORA: Json = {"lora": {"maxLoraRank": 8}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "arguments"),
+    [
+        pytest.param({"model": {"uri": "pvc://a/b"}}, None, id="a claim"),
+        pytest.param({"model": {"uri": "file:///a"}}, None, id="a folder"),
+        pytest.param({"model": {"uri": "hf://a/b"}}, ["--fetch=model=hf://a/b"], id="a hub"),
+        pytest.param(
+            {"model": {"uri": "pvc://a/b"}, **LORA},
+            ["--adapters-file=/llmservice/adapters/adapters.json"],
+            id="adapters may come",
+        ),
+        pytest.param(
+            {"model": {"uri": "hf://a/b"}, "speculativeDecoding": DRAFT},
+            ["--fetch=model=hf://a/b", "--fetch=draft=s3://bucket/d"],
+            id="a draft model",
+        ),
+    ],
+)
+def test_what_may_be_fetched_has_a_container_that_fetches_it_and_nothing_else(
+    sections: Json, arguments: list[str] | None
+) -> None:
+    template = render(**sections)
+    container = fetcher(template)
+    if arguments is None:
+        assert container is None
+        assert not {"models", "fetch", "fetch-tmp"} & set(volumes(template))
+        return
+    assert container is not None
+    assert (container["image"], container["restartPolicy"]) == ("llmservice-operator:1", "Always")
+    assert (container["command"], container["args"]) == (["python", "-m", "llmservice_fetch", "serve"], arguments)
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert set(mounts(template, container)) == {"models", "fetch", "fetch-tmp"} | ({"adapters"} & set(mounts(template)))
+    for name in ("models", "fetch"):
+        assert "readOnly" not in mounts(template, container)[name]
+        assert mounts(template)[name] == mounts(template, container)[name] | {"readOnly": True}
+    scratch = mounts(template, container)["fetch-tmp"]["mountPath"]
+    assert all(env_of(container)[name].startswith(scratch) for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME"))
+
+
+def test_what_the_user_says_of_transfers_goes_to_the_fetch_container_as_well() -> None:
+    given = [{"name": "HF_ENDPOINT", "value": "a"}, {"name": "LEVEL", "value": "b"}, {"name": "no_proxy", "value": "c"}]
+    given.append({"name": "HF_HUB_OFFLINE", "value": "1"})
+    pod = {
+        "volumes": [{"name": "ca", "secret": {"secretName": "ca"}}, {"name": "v", "emptyDir": {}}],
+        "volumeMounts": [{"name": "ca", "mountPath": "/mnt/ca"}, {"name": "v", "mountPath": "/mnt/v"}],
+    }
+    template = render(replace(SETTINGS, hf_endpoint="z"), runtime={"env": given}, podTemplate={"spec": pod})
+    found = env_of(fetcher(template))
+    assert (found["HF_ENDPOINT"], found["no_proxy"]) == ("a", "c")
+    assert not {"LEVEL", "HF_HUB_OFFLINE"} & set(found), "which are vLLM's"
+    assert "ca" in mounts(template, fetcher(template))
+    assert "v" not in mounts(template, fetcher(template))
+
+
+GUARANTEED = {"limits": {"cpu": "4", "memory": "20Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("resources", "is_guaranteed"),
+    [
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"limits": {"memory": "20Gi"}}, False, id="memory only"),
+        pytest.param(GUARANTEED, True, id="limits"),
+        pytest.param({"limits": {"cpu": "4", "memory": "20Gi"}, "requests": {"memory": "1Gi"}}, False, id="requests"),
+    ],
+)
+def test_a_pod_whose_server_has_what_it_asks_for_is_guaranteed(resources: Json, is_guaranteed: bool) -> None:
+    """Kubernetes asks it of each container, those that start first included."""
+    pod = render(runtime={"resources": resources})["spec"]
+    for container in pod["containers"] + pod["initContainers"]:
+        limits, requests = container["resources"].get("limits", {}), container["resources"]["requests"]
+        same = all(amount(limits.get(name, "0")) == amount(requests[name]) for name in ("cpu", "memory"))
+        assert same is is_guaranteed, container["name"]
+
+
+def test_the_limits_of_the_fetch_container_are_settings() -> None:
+    container = fetcher(render(replace(SETTINGS, fetch_cpu="500m", fetch_memory_gib=4)))
+    assert container is not None
+    assert container["resources"]["limits"] == {"cpu": "500m", "memory": "4Gi"}
+    assert amount(container["resources"]["requests"]["memory"]) <= amount("128Mi")
 
 
 def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
@@ -347,7 +467,7 @@ def test_the_users_pod_template_is_handed_on() -> None:
     assert template["metadata"]["annotations"] == {"note": "b"}
     assert volumes(template)["v"] == {"name": "v", "emptyDir": {}}
     assert mounts(template)["v"]["mountPath"] == "/mnt/v"
-    assert [c["name"] for c in pod["initContainers"]] == ["runtime", "warm"]
+    assert [c["name"] for c in pod["initContainers"]] == ["runtime", "warm", "fetch"]
     assert pod["initContainers"][1]["resources"]["requests"]["cpu"] == "3"
 
 

@@ -13,9 +13,11 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.build import environment
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner import compatibility, versions
+from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
-from tests.unit.decide_world import QWEN_7B, SETTINGS, World, an_llmservice, spec
+from tests.unit.decide_world import QWEN_7B, SETTINGS, World, a_pod, an_llmservice, spec
 
 Json = dict[str, Any]
 
@@ -234,3 +236,39 @@ def test_a_wrong_fact_about_the_model_that_runs_restarts_and_stops_nothing() -> 
     world.settle()
     assert world.deployment["spec"]["replicas"] == 2
     assert rollout(world)["updateBlocked"].startswith("spec.parallelism.tensorParallelSize")
+
+
+def without_fetch_container(template: Json) -> None:
+    """As the release rendered it whose supervisor fetched in the server container."""
+    pod = template["spec"]
+    pod["initContainers"] = [c for c in pod["initContainers"] if c["name"] != "fetch"]
+    pod["volumes"] = [v for v in pod["volumes"] if not v["name"].startswith("fetch")]
+    (server,) = pod["containers"]
+    mounts = [m for m in server["volumeMounts"] if m["name"] != "fetch"]
+    server["volumeMounts"] = [{k: v for k, v in m.items() if (m["name"], k) != ("models", "readOnly")} for m in mounts]
+    server["args"] = [text.replace("/llmservice/fetch/", "/llmservice/run/") for text in server["args"]]
+
+
+def containers(template: Json) -> list[str]:
+    return [container["name"] for container in template["spec"]["initContainers"]]
+
+
+def test_pods_that_fetch_in_the_server_run_on_and_are_told_of_until_the_spec_changes() -> None:
+    world = serving()
+    (record,) = (child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
+    for template in (record["data"]["template"], world.deployment["spec"]["template"]):
+        without_fetch_container(template)
+    upgraded(world)
+    assert containers(world.deployment["spec"]["template"]) == ["runtime"]
+
+    transfer = Transfer("model", TransferStep.DOWNLOADING, 50, 100, 5.0)
+    world.pods = {"x-0": a_pod("x-0", world.revision(), address="10.0.0.1")}
+    world.reports = {"x-0": Report("uid-x-0", 0, State(Phase.FETCHING, transfer=transfer))}
+    world.roll_out(replicas=1, updated=1, ready=0, available=0)
+    world.settle()
+    assert world.obj["status"]["progress"]["percent"] == 50
+    assert containers(world.deployment["spec"]["template"]) == ["runtime"]
+
+    world.edit(batching={"maxNumSeqs": 8})
+    world.settle()
+    assert containers(world.deployment["spec"]["template"]) == ["runtime", "fetch"]

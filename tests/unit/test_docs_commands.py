@@ -126,7 +126,7 @@ def test_a_file_that_a_command_names_is_there(page: Path) -> None:
 def test_a_module_that_is_run_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     modules = set(re.findall(r"python3? -m ([a-z_][\w.]*)", text))
-    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "cli")
+    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli")
     missing = set()
     for name in modules:
         place = Path(*name.split("."))

@@ -50,6 +50,9 @@ def init(name: str, **end: Any) -> Json:
 
 PULL = 'failed to pull and unpack image "{0}": failed to resolve reference "{0}": {1}'
 IMAGE = "10.244.0.1:5000/vllm:v0.32.0"
+OOM = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-02T03:01:00Z"}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container=fetch"}}
+RUNS = {"running": {"startedAt": "2026-01-02T03:02:00Z"}}
 FAILURES = {
     "no GPU": (pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu")), "InsufficientGPUs", "nvidia.com/gpu"),
     "no CPU": (pods.unplaced(NONE_FITS.format("2 Insufficient cpu")), "InsufficientResources", "cpu"),
@@ -130,6 +133,20 @@ FAILURES = {
         init("guest", exitCode=3, reason="Error", message="no\nway\n"),
         "InitContainerFailed",
         "guest",
+    ),
+    "the container that fetches": (
+        pods.pod(status=pods.fetching(BACK_OFF, restarts=3, last=OOM)),
+        "FetchContainerFailed",
+        "fetch, which fetches models and adapters, ended with exit code 137 (OOMKilled)",
+    ),
+    "its Secret": (
+        pods.pod(
+            status=pods.fetching(
+                {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}}
+            )
+        ),
+        "ContainerConfigInvalid",
+        'Container fetch: CreateContainerConfigError: secret "hf" not found',
     ),
     "the container's memory": (ended(137, "OOMKilled"), "MemoryLimitExceeded", "OOMKilled"),
     "no word": (ended(3), "Unknown", "exit code 3"),
@@ -302,3 +319,39 @@ def test_no_more_lines_are_told_than_a_status_takes() -> None:
     assert len(told.to_object()["evidence"]) <= 64
     again = must(pods.unplaced(NONE_FITS.format(causes)), before=told)
     assert again.to_object() == told.to_object()
+
+
+@pytest.mark.parametrize("name", ["runtime", "fetch"])
+def test_an_image_of_the_operator_s_own_is_the_chart_s_matter(name: str) -> None:
+    status = pods.setting_up()
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{IMAGE}"'}}
+    status["initContainerStatuses"][0] = {"name": name, "ready": False, "state": state}
+    found = must(pods.pod(status=status))
+    assert name in found.message
+    assert "services.imagePullSecrets" in found.remedy
+    assert "spec.runtime.image" not in found.remedy
+
+
+def test_a_fetch_container_that_runs_again_is_no_failure_and_no_restart_of_the_server() -> None:
+    again = pods.pod(status=pods.fetching(RUNS, restarts=2, last=OOM, ready=True))
+    again["spec"]["initContainers"] = [{"name": "fetch", "restartPolicy": "Always"}]
+    assert look(again) is None
+    (facts,) = pods.facts(again)
+    assert facts.restarts == 0
+    assert not facts.is_initializing
+    again["status"]["containerStatuses"][0]["restartCount"] = 1
+    (facts,) = pods.facts(again)
+    assert facts.restarts == 1
+
+
+def test_a_fetch_container_that_ends_again_and_again_is_final() -> None:
+    once = must(pods.pod(status=pods.fetching({"terminated": OOM})))
+    assert not once.is_final
+    assert must(pods.pod(status=pods.fetching(BACK_OFF, restarts=3, last=OOM)), before=once).is_final
+
+
+def test_what_the_server_says_of_itself_comes_before_a_fetch_container_that_runs() -> None:
+    status = pods.fetching(RUNS, ready=True)
+    end = {"exitCode": 1, "reason": "Error", "message": told_by_runtime("ModelAccessDenied")}
+    status["containerStatuses"][0]["state"] = {"terminated": end}
+    assert must(pods.pod(status=status)).reason is Reason.MODEL_ACCESS_DENIED

@@ -181,7 +181,8 @@ async def test_an_adapter_that_is_not_mounted_is_fetched(tmp_path: Path, mounted
     wanted = mounted.write(
         to_json([Adapter(name, f"hf://team/{repo}") for name, repo in (("a", "one"), ("b", "two"), ("c", "other"))])
     )
-    fetch = (sys.executable, "-m", "llmservice_fetch", "fetch", f"--cache={tmp_path / 'cache'}")
+    places = (f"--cache={tmp_path / 'cache'}", f"--links={tmp_path / 'links'}")
+    fetch = (sys.executable, "-m", "llmservice_fetch", "fetch", *places)
     with serving(hub):
         variables = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
         arguments = {"adapters_file": str(mounted.file), "fetch": fetch, "variables": variables}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from llmservice_runtime.metrics import METRICS
 from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime_harness import Server, supervised
+from tests.unit.runtime_harness import QUICK, Server, supervised
 
 MB = 1_000_000
 
@@ -96,14 +97,62 @@ async def test_a_fetch_that_fails_is_the_servers_failure(hub: Hub, tmp_path: Pat
         assert TOKEN not in (tmp_path / "termination-log").read_text()
 
 
-async def test_a_fetch_that_dies_is_told_of(tmp_path: Path) -> None:
+async def test_a_fetch_that_dies_again_and_again_is_told_of(tmp_path: Path) -> None:
     killed = ("sh", "-c", "kill -9 $$")
     async with supervised(tmp_path, fetch=killed, wanted=("model=hf://org/tiny",)) as server:
         assert await server.ended() == 1
         failure = server.failure()
         assert failure is not None
-        assert failure.reason is FailureReason.MODEL_DOWNLOAD_FAILED
+        assert failure.reason is FailureReason.FETCH_CONTAINER_FAILED
         assert "SIGKILL" in failure.message
+        assert "-c fetch" in failure.remedy
+
+
+async def test_a_fetch_that_ends_without_a_word_is_told_of(tmp_path: Path) -> None:
+    async with supervised(tmp_path, fetch=("sh", "-c", "exit 7"), wanted=("model=hf://org/tiny",)) as server:
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.FETCH_CONTAINER_FAILED
+        assert "exit code 7" in failure.message
+
+
+async def test_a_fetch_container_that_is_killed_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
+    """As the kubelet starts it again; nothing is fetched twice, and the server is not restarted."""
+    hub.bytes_per_second = 2 * MB
+    async with fetching(hub, tmp_path) as server:
+        assert server.fetch_container is not None
+        await server.until(lambda _: partial_bytes(tmp_path / "cache") > 2 * MB)
+        await server.fetch_container.kill()
+        state = await server.until(lambda s: "container fetch" in s.progress)
+        assert state.phase is Phase.FETCHING
+        assert state.transfer is not None
+        hub.bytes_per_second = None
+        await server.fetch_container.start()
+        await server.ready()
+        starts = [asked.start for asked in hub.contents()]
+        assert len(starts) == 2, "the weights are asked for once, and once more from where the kill left them"
+        assert starts[0] == 0 < starts[1]
+        assert "in the middle of a fetch; going on where it stopped" in "".join(server.log)
+
+
+async def test_a_fetch_container_that_comes_late_is_waited_for(hub: Hub, tmp_path: Path) -> None:
+    async with fetching(hub, tmp_path, has_fetch_container=False) as server:
+        await server.until(lambda s: s.progress == "waiting for container fetch")
+        assert server.fetch_container is not None
+        await server.fetch_container.start()
+        await server.ready()
+
+
+async def test_a_fetch_container_that_never_comes_is_named(hub: Hub, tmp_path: Path) -> None:
+    pace = replace(QUICK, fetch_wait_seconds=0.2)
+    async with fetching(hub, tmp_path, has_fetch_container=False, pace=pace) as server:
+        assert await server.ended() == 1
+        failure = server.failure()
+        assert failure is not None
+        assert failure.reason is FailureReason.FETCH_CONTAINER_FAILED
+        assert "Container fetch did not listen" in failure.message
+        assert "kubectl logs POD -c fetch" in failure.remedy
 
 
 async def test_what_vllm_says_of_credentials_stays_here(tmp_path: Path) -> None:

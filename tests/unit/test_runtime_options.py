@@ -81,7 +81,7 @@ def test_the_users_environment_wins_but_for_the_board() -> None:
     ("options", "inherited", "offline"),
     [
         pytest.param(ServeOptions(), {}, None, id="nothing is fetched"),
-        pytest.param(ServeOptions(fetch=("model=hf://a/b",)), {}, "1", id="the supervisor fetches"),
+        pytest.param(ServeOptions(fetch=("model=hf://a/b",)), {}, "1", id="the model is fetched"),
         pytest.param(ServeOptions(adapters_file="/a"), {}, "1", id="adapters may be fetched"),
         pytest.param(ServeOptions(fetch=("model=hf://a/b",)), {"HF_HUB_OFFLINE": "0"}, "0", id="as the container says"),
     ],

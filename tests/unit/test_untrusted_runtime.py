@@ -22,8 +22,9 @@ from llmservice_runtime.contract import (
     Transfer,
     TransferStep,
 )
-from llmservice_runtime.fetch_phase import read_document
+from llmservice_runtime.fetch_protocol import Request, ended_line, read_document, read_ended
 from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.processes import Ended
 
 from tests.unit.hostile import anything, fuzz, objects, texts
 
@@ -51,6 +52,7 @@ INSPECTION = Inspection(
     {"embedding": 1, "dtype": "bfloat16"},
 )
 BROKEN = Inspection("main", failure=FAILURE)
+REQUEST = Request(("model=hf://org/tiny",), "fp8", "yarn:4", ("--model", "m", "--hf-overrides", '{"a": 1}'))
 
 
 def document(of: Any) -> Any:
@@ -78,7 +80,7 @@ def assert_bounded(value: Any) -> None:
         assert value is None
 
 
-@pytest.mark.parametrize("whole", [STATE, INSPECTION, BROKEN, TRANSFER, FAILURE, DrainReport(3)], ids=repr)
+@pytest.mark.parametrize("whole", [STATE, INSPECTION, BROKEN, TRANSFER, FAILURE, DrainReport(3), REQUEST], ids=repr)
 def test_what_is_written_is_read_as_it_was(whole: Any) -> None:
     text = json.dumps(document(whole) | {"version": 1})
     assert type(whole).from_json(text) == whole
@@ -159,9 +161,24 @@ def test_any_parsed_inspection(given_: Any) -> None:
     texts({"transfer": document(TRANSFER)})
     | texts({"failure": document(FAILURE)})
     | texts({"artifact": "model", "path": "/x"})
+    | texts(json.loads(ended_line(Ended(None, 9))))
 )
-def test_any_line_of_the_fetching_process(line: str) -> None:
+def test_any_line_of_the_fetch_container(line: str) -> None:
     read_document(line)
+    str(read_ended(line))
+
+
+@fuzz
+@given(texts(document(REQUEST)))
+def test_any_request_to_the_fetch_container(line: str) -> None:
+    try:
+        found = Request.from_json(line)
+    except Refused:
+        return
+    words = (*found.fetch, found.weights, found.context_extension or "", *found.args)
+    assert not set("".join(words)) & {"\x00", "\x1b"}, "they become arguments of a process"
+    assert found.fetch
+    assert Request.from_json(found.to_json()) == found
 
 
 @fuzz

@@ -10,10 +10,10 @@ from llmservice_operator.api.runtime import ENV_LENGTH, ENV_TOO_LONG
 
 OWN_VOLUMES = (
     *("runtime", "run", "home", "tmp", "cache", "models", "source", "draft", "adapters", "chat-template", "dshm"),
-    *("ca-bundle", "endpoint-keys"),
+    *("ca-bundle", "endpoint-keys", "fetch", "fetch-tmp"),
 )
 OWN_VOLUME_PREFIX = "adapter-"
-OWN_CONTAINERS = (contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER)
+OWN_CONTAINERS = (contract.SERVER_CONTAINER, contract.RUNTIME_CONTAINER, contract.FETCH_CONTAINER)
 # Where a mount would hide ours, or the system's. Folders below /tmp and the home folder are free.
 OWN_PATHS = (
     *("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/sys", "/tmp", "/usr", "/var", "/bin", "/lib"),
@@ -156,7 +156,7 @@ MOUNT = (
 INIT_CONTAINER = (
     Rule(
         f"!(self.name in {cel_list(OWN_CONTAINERS)})",
-        f"is a container of the operator's own: choose another name than {' and '.join(OWN_CONTAINERS)}",
+        f"is a container of the operator's own: choose another name than {', '.join(OWN_CONTAINERS)}",
         ".name",
     ),
     Rule(

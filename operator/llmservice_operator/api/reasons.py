@@ -79,6 +79,7 @@ class Reason(StrEnum):
     MODEL_REVISION_NOT_FOUND = "ModelRevisionNotFound"
     MODEL_TOKEN_REFUSED = "ModelTokenRefused"
     MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
+    FETCH_CONTAINER_FAILED = "FetchContainerFailed"
     MODEL_CORRUPT = "ModelCorrupt"
     WEIGHTS_UNREADABLE = "WeightsUnreadable"
     UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"

@@ -111,10 +111,15 @@ def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING)
         usual_seconds=start.get("usualSeconds", 0),
         fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
         context_extension=None if extension is None else extension.argument,
-        adapters_file=f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if llm.spec.is_lora_on else None,
+        adapters_file=adapters_file(llm.spec),
         api_keys_file=None if llm.spec.endpoint.api_key_secret_ref is None else API_KEYS_FILE,
         keep_variable=tuple(variable["name"] for variable in llm.spec.runtime.env if is_credential(variable["name"])),
     )
+
+
+def adapters_file(spec: LLMServiceSpec) -> str | None:
+    """The mounted list of adapters; None while LoRA is off."""
+    return f"{ADAPTERS_DIR}/{ADAPTERS_KEY}" if spec.is_lora_on else None
 
 
 def image(llm: LLMService, settings: Settings) -> str | None:

@@ -1,7 +1,8 @@
-"""Environment variables of the server container."""
+"""Environment variables of the server, of the container that fetches, and of the Job that looks at a model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmservice_runtime import contract
@@ -24,33 +25,53 @@ _AZURE_KEYS = (
     "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
 )  # fmt: skip
 
+# Nothing of it is shared with the server: what lies there may name servers and credentials to libraries.
+_SCRATCH = {
+    "HOME": contract.TMP_DIR,
+    "USER": "fetch",
+    "LOGNAME": "fetch",
+    "PYTHONNOUSERSITE": "1",
+    "HF_HOME": f"{contract.TMP_DIR}/huggingface",
+    "XDG_CACHE_HOME": f"{contract.TMP_DIR}/cache",
+}
+
 
 def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
-    """Ours first, then the user's; a name that the user gives replaces ours where the API allows it."""
-    ours = _paths(llm) | _network(settings) | _buckets(llm.spec.model) | _engine(llm, settings)
-    variables = [{"name": name, "value": value} for name, value in ours.items()]
-    variables += _secrets(llm)
-    given = {variable["name"] for variable in llm.spec.runtime.env}
-    return [v for v in variables if v["name"] not in given] + [dict(v) for v in llm.spec.runtime.env]
+    """Ours first, then the user's; a name that the user gives replaces ours where the API allows it.
+
+    Credentials of hubs and buckets are the fetch container's, but for the token that a model's own code needs.
+    """
+    ours = _paths(llm) | _network(settings) | _engine(llm, settings)
+    secrets = _hub_secrets(llm) if _needs_hub(llm.spec) else []
+    return _with_given(ours, secrets, llm.spec.runtime.env)
+
+
+def for_fetching(llm: LLMService, settings: Settings) -> list[EnvVar]:
+    """What reaches hubs and buckets, for the container that fetches."""
+    ours = _SCRATCH | _network(settings) | _buckets(llm.spec.model)
+    given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
+    return _with_given(ours, _hub_secrets(llm) + _bucket_secrets(llm), given)
 
 
 def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: str | None) -> list[EnvVar]:
-    """What reaches a model at a hub or in a bucket of this scheme, as the server's container has it.
-
-    Nothing where it is mounted.
-    """
+    """The same for the Job that looks at a model, of its hub or its kind of buckets; nothing where it is mounted."""
     if not (hub or bucket):
         return []
     ours = _network(settings) | (_buckets(llm.spec.model, bucket) if bucket else {})
-    variables = [{"name": name, "value": value} for name, value in ours.items()]
-    variables += _hub_secrets(llm) if hub else _bucket_secrets(llm, bucket)
-    given = [dict(variable) for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
+    given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
+    return _with_given(ours, _hub_secrets(llm) if hub else _bucket_secrets(llm, bucket), given)
+
+
+def _with_given(ours: Mapping[str, str], secrets: list[EnvVar], given: Sequence[EnvVar]) -> list[EnvVar]:
     names = {variable["name"] for variable in given}
-    return [v for v in variables if v["name"] not in names] + given
+    variables = [{"name": name, "value": value} for name, value in ours.items()] + secrets
+    return [v for v in variables if v["name"] not in names] + [dict(v) for v in given]
 
 
 def is_for_transfers(name: str) -> bool:
     """Whether a variable that the user sets says how files are reached, or is read on the way."""
+    if name == "HF_HUB_OFFLINE":  # which is said of vLLM
+        return False
     prefixes = ("HF_", "HUGGING_FACE_", "AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
     return name.startswith(prefixes) or name.upper().endswith("_PROXY")
 
@@ -91,16 +112,21 @@ def _no_code_from_files(spec: LLMServiceSpec) -> dict[str, str]:
 def _offline(spec: LLMServiceSpec) -> dict[str, str]:
     """vLLM needs no hub, and offline it does not wait for one that cannot be reached.
 
-    Where the supervisor may fetch something, it tells vLLM alone. A model's own code may name code of further
+    Where something may be fetched, the supervisor says so to vLLM. A model's own code may name code of further
     repositories, which nobody else fetches.
     """
-    if isinstance(spec.model.source, HubSource) and spec.model.trust_remote_code:
+    if _needs_hub(spec):
         offline = "0"
     elif needs_models_volume(spec):
         return {}
     else:
         offline = "1"
     return {"HF_HUB_OFFLINE": offline, "TRANSFORMERS_OFFLINE": offline}
+
+
+def _needs_hub(spec: LLMServiceSpec) -> bool:
+    """Whether vLLM itself may fetch something."""
+    return isinstance(spec.model.source, HubSource) and spec.model.trust_remote_code
 
 
 def _network(settings: Settings) -> dict[str, str]:
@@ -168,10 +194,6 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
         # Even eager tensor parallelism compiles one small function, and images without g++ die of it.
         variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables
-
-
-def _secrets(llm: LLMService) -> list[EnvVar]:
-    return _hub_secrets(llm) + _bucket_secrets(llm)
 
 
 def _hub_secrets(llm: LLMService) -> list[EnvVar]:

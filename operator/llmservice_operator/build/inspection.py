@@ -22,7 +22,7 @@ from llmservice_operator.build.resources import Resources
 from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import model_path, store
-from llmservice_operator.build.volumes import Mounted, ca_bundle, source_volume
+from llmservice_operator.build.volumes import Mounted, ca_bundle, small_guests, source_volume
 
 DEADLINE_SECONDS = 120
 """From the Job's creation on, pulling its image and the inspection's own 100 s included."""
@@ -33,8 +33,6 @@ _RESOURCES: Resources = {
     # The headers of a model of hundreds of shards, several at once.
     "limits": {"cpu": "1", "memory": "512Mi"},
 }
-# Volumes of the user's in which certificates and tokens lie. Others may be large, or on a single node.
-_SMALL_VOLUMES = ("configMap", "secret", "projected")
 
 
 def is_wanted(llm: LLMService) -> bool:
@@ -78,12 +76,11 @@ def job(llm: LLMService, settings: Settings) -> Manifest:
 def _pod(llm: LLMService, settings: Settings) -> Manifest:
     given = llm.spec.pod_template.spec
     mounted = [*_source(llm), *ca_bundle(settings)]
-    guests = [v for v in given.volumes if any(kind in v for kind in _SMALL_VOLUMES)]
-    names = {v["name"] for v in guests}
+    guests, mounts = small_guests(llm)
     secrets = [{"name": name} for name in settings.image_pull_secrets]
     spec: Manifest = {
-        "containers": [_container(llm, settings, mounted, [m for m in given.volume_mounts if m["name"] in names])],
-        "volumes": [m.volume() for m in mounted] + [dict(v) for v in guests],
+        "containers": [_container(llm, settings, mounted, mounts)],
+        "volumes": [m.volume() for m in mounted] + guests,
         "securityContext": pod_security(llm, settings),
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -108,7 +105,7 @@ def _container(llm: LLMService, settings: Settings, mounted: list[Mounted], gues
         "env": list(_environment(llm, settings)),
         "resources": _RESOURCES,
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in guests],
+        "volumeMounts": [m.mount() for m in mounted] + guests,
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

@@ -15,6 +15,8 @@ INIT_RESOURCES: Resources = {
     "requests": {"cpu": "50m", "memory": "64Mi"},
     "limits": {"cpu": "1", "memory": "128Mi"},
 }
+_FETCH_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
+"""Of a container that mostly waits."""
 _MOST_KV_CACHE_GIB = 2**20
 """A PiB: no machine has it, and sums with it stay exact."""
 _RESOURCE_NAMES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -78,6 +80,24 @@ def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: in
     if same_amount(limit, requests["memory"]):
         requests["memory"] = add_memory(limit, gib)
     limits["memory"] = add_memory(limit, gib)
+
+
+def init_resources(server: Resources) -> Resources:
+    """Of the container that copies the supervisor; it counts only where it asks for more than all others together."""
+    return _beside(server, INIT_RESOURCES)
+
+
+def fetch_resources(server: Resources, settings: Settings) -> Resources:
+    """Of the container that fetches: it runs as long as the server does, and is counted with it."""
+    limits = {"cpu": settings.fetch_cpu, "memory": f"{settings.fetch_memory_gib}Gi"}
+    return _beside(server, {"requests": _FETCH_REQUESTS, "limits": limits})
+
+
+def _beside(server: Resources, own: Resources) -> Resources:
+    """A pod is Guaranteed only where each of its containers requests as much as its limit."""
+    requests, limits = server["requests"], server.get("limits", {})
+    is_guaranteed = all(name in limits and same_amount(limits[name], requests[name]) for name in ("cpu", "memory"))
+    return {"requests": own["limits"], "limits": own["limits"]} if is_guaranteed else own
 
 
 def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:

@@ -27,7 +27,7 @@ class Settings:
 
     operator_image: str = "llmservice-operator:dev"
     image_pull_policy: str | None = None
-    """For the operator's image in the init container; None is Kubernetes' default."""
+    """For the operator's image in the init containers; None is Kubernetes' default."""
     default_gpu_image: str = f"vllm/vllm-openai:v{DEFAULT_VLLM_VERSION}"
     default_amd_image: str | None = None
     default_cpu_image: str | None = None
@@ -46,6 +46,9 @@ class Settings:
     cpu_only_memory_gib: int = 3
     cpu_kv_cache_gib: int = 1
     shared_memory_gib: int = 2
+    fetch_cpu: str = "2"
+    fetch_memory_gib: int = 2
+    """Limits of the container that fetches models and adapters."""
     surge_deadline_seconds: int = 120
     """How long a pod that is made before an old one goes may wait for room, where the strategy is Auto."""
 

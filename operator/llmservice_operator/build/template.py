@@ -1,4 +1,5 @@
-"""The pod template: the server beside which the supervisor lies, in a pod that meets `restricted`."""
+"""The pod template: the server in which the supervisor runs and the container that fetches, in a pod that meets
+`restricted`."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import START_CEILING_SECONDS
 from llmservice_operator.build.engine import engine_options, image, serve_options
 from llmservice_operator.build.environment import environment
+from llmservice_operator.build.fetcher import fetch_containers
 from llmservice_operator.build.meta import Manifest, labels
 from llmservice_operator.build.placement import affinity, tolerations
-from llmservice_operator.build.resources import INIT_RESOURCES, server_resources, with_requests
+from llmservice_operator.build.resources import init_resources, server_resources, with_requests
 from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, volumes
+from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
 
 _STARTUP_PERIOD = 5
 
@@ -30,11 +32,16 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
     `chosen` is what the plan decided where the spec leaves it open.
     """
     mounted = volumes(llm, settings)
+    every = {m.name: m for m in (*mounted, *fetch_volumes(llm, settings))}
     given = llm.spec.pod_template
     spec: Manifest = {
-        "initContainers": [_runtime_container(settings), *map(_guest, given.spec.init_containers)],
+        "initContainers": [
+            _runtime_container(llm, settings),
+            *map(_guest, given.spec.init_containers),
+            *fetch_containers(llm, settings),
+        ],
         "containers": [_server(llm, settings, chosen, mounted)],
-        "volumes": [m.volume() for m in mounted] + [dict(v) for v in given.spec.volumes],
+        "volumes": [m.volume() for m in every.values()] + [dict(v) for v in given.spec.volumes],
         "securityContext": pod_security(llm, settings),
         # Drops the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
         "automountServiceAccountToken": False,
@@ -48,13 +55,13 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
     return {"metadata": metadata, "spec": spec}
 
 
-def _runtime_container(settings: Settings) -> Manifest:
+def _runtime_container(llm: LLMService, settings: Settings) -> Manifest:
     """Copies the supervisor to where the server finds it."""
     container: Manifest = {
         "name": contract.RUNTIME_CONTAINER,
         "image": settings.operator_image,
         "command": list(contract.INSTALL_COMMAND),
-        "resources": INIT_RESOURCES,
+        "resources": init_resources(server_resources(llm, settings)),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
         "terminationMessagePolicy": "FallbackToLogsOnError",

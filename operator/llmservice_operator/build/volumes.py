@@ -1,8 +1,8 @@
-"""Volumes of the pod and where the server mounts them."""
+"""Volumes of the pod, and where the server and the container that fetches mount them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_runtime import contract
@@ -16,11 +16,12 @@ from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import Store, needs_models_volume, places
 
 RUNTIME_VOLUME = "runtime"
+_SMALL_VOLUMES = ("configMap", "secret", "projected")
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A volume and its place in the server container."""
+    """A volume and its place in a container."""
 
     name: str
     source: dict[str, Any]
@@ -36,7 +37,7 @@ class Mounted:
 
 
 def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
-    """The operator's own volumes; the user's are added behind them."""
+    """The operator's own volumes in the server container; the user's are added behind them."""
     scratch = [
         Mounted("run", {"emptyDir": {}}, contract.RUN_DIR),
         Mounted("home", {"emptyDir": {}}, contract.HOME_DIR),
@@ -48,16 +49,34 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
         *scratch,
         *_models(llm),
         *_sources(llm),
-        *_config_maps(llm),
+        *_chat_template(llm),
+        *_adapters(llm),
         *_api_keys(llm),
         *_shared_memory(llm, settings),
         *ca_bundle(settings),
     ]
 
 
+def fetch_volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
+    """Those of the container that fetches, which alone writes models and links; none where nothing may be fetched."""
+    if not needs_models_volume(llm.spec):
+        return []
+    return [
+        *(replace(mounted, read_only=False) for mounted in _models(llm)),
+        Mounted("fetch-tmp", {"emptyDir": {}}, contract.TMP_DIR),
+        *_adapters(llm),
+        *ca_bundle(settings),
+    ]
+
+
 def _models(llm: LLMService) -> list[Mounted]:
-    """What is fetched, kept in a claim where one is wanted."""
-    return [Mounted("models", _model_cache(llm), contract.MODELS_DIR)] if needs_models_volume(llm.spec) else []
+    """What is fetched, kept in a claim where one is wanted, and the socket of the container that fetches."""
+    if not needs_models_volume(llm.spec):
+        return []
+    return [
+        Mounted("models", _model_cache(llm), contract.MODELS_DIR, read_only=True),
+        Mounted("fetch", {"emptyDir": {}}, contract.FETCH_DIR, read_only=True),
+    ]
 
 
 def _sources(llm: LLMService) -> list[Mounted]:
@@ -77,18 +96,21 @@ def source_volume(at: Store, pull_policy: str | None) -> dict[str, Any]:
     return {"image": {"reference": at.name} | ({} if pull_policy is None else {"pullPolicy": pull_policy})}
 
 
-def _config_maps(llm: LLMService) -> list[Mounted]:
-    """The chat template, and the list of adapters, which the pod outlives and does not wait for."""
-    found = []
-    if (template := llm.spec.model.chat_template) is not None:
-        folder, _, file = CHAT_TEMPLATE_FILE.rpartition("/")
-        reference = template.config_map_key_ref
-        config_map = {"name": reference.name, "items": [{"key": reference.key, "path": file}]}
-        found.append(Mounted("chat-template", {"configMap": config_map}, folder, read_only=True))
-    if llm.spec.is_lora_on:
-        listed = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
-        found.append(Mounted("adapters", listed, contract.ADAPTERS_DIR, read_only=True))
-    return found
+def _chat_template(llm: LLMService) -> list[Mounted]:
+    if (template := llm.spec.model.chat_template) is None:
+        return []
+    folder, _, file = CHAT_TEMPLATE_FILE.rpartition("/")
+    reference = template.config_map_key_ref
+    config_map = {"name": reference.name, "items": [{"key": reference.key, "path": file}]}
+    return [Mounted("chat-template", {"configMap": config_map}, folder, read_only=True)]
+
+
+def _adapters(llm: LLMService) -> list[Mounted]:
+    """The list of adapters, which the pod outlives and does not wait for."""
+    if not llm.spec.is_lora_on:
+        return []
+    listed = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
+    return [Mounted("adapters", listed, contract.ADAPTERS_DIR, read_only=True)]
 
 
 def _api_keys(llm: LLMService) -> list[Mounted]:
@@ -120,3 +142,12 @@ def ca_bundle(settings: Settings) -> list[Mounted]:
     if settings.ca_bundle is None:
         return []
     return [Mounted("ca-bundle", {"configMap": {"name": settings.ca_bundle.config_map}}, CA_DIR, read_only=True)]
+
+
+def small_guests(llm: LLMService) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes of the user's, and their mounts, for containers that only reach hubs and buckets: certificates and
+    tokens lie in them. Others may be large, or on a single node."""
+    given = llm.spec.pod_template.spec
+    found = [dict(volume) for volume in given.volumes if any(kind in volume for kind in _SMALL_VOLUMES)]
+    names = {volume["name"] for volume in found}
+    return found, [dict(mount) for mount in given.volume_mounts if mount["name"] in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from llmservice_runtime.contract import SERVER_CONTAINER, Failure
+from llmservice_runtime.contract import FETCH_CONTAINER, RUNTIME_CONTAINER, SERVER_CONTAINER, Failure
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe import scheduling, still
@@ -27,6 +27,10 @@ _DENIED = re.compile(
     r"authentication required|no basic auth credentials|\bdenied\b",
     re.IGNORECASE,
 )
+_OPERATORS_IMAGE = (
+    "The container runs the operator's own image: check image of its chart's values, and "
+    "services.imagePullSecrets where the registry asks for a login."
+)
 _MISSING = re.compile(r"not found|manifest unknown|name unknown|no such image|not present with pull policy", re.I)
 # A node that goes away for another reason than pressure is no fault of the pod's.
 _SHUTDOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
@@ -41,12 +45,16 @@ def of_pod(pod: PodFacts, reports: Reports) -> Trouble | None:
     if pod.was_ready and (hung := _of_hang(pod, reports)) is not None:
         return hung
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
-        return replace(_of_termination(pod, pod.terminated), restarts=pod.restarts)
+        return replace(_of_termination(pod, pod.terminated), restarts=_restarts(pod))
     if pod.waiting is not None:
-        return replace(_of_waiting(pod, pod.waiting), restarts=pod.restarts)
+        return replace(_of_waiting(pod, pod.waiting), restarts=_restarts(pod))
     if pod.unschedulable and not pod.scheduled:
         return trouble(scheduling.reason_of(pod.unschedulable), "", evidence=pod.unschedulable)
     return None
+
+
+def _restarts(pod: PodFacts) -> int:
+    return pod.ends if pod.container == FETCH_CONTAINER else pod.restarts
 
 
 def of_ended_pod(pod: PodFacts) -> Trouble | None:
@@ -93,7 +101,9 @@ def _of_waiting(pod: PodFacts, waiting: Waiting) -> Trouble:
         reason = _image_reason(waiting)
     elif waiting.reason in _CONFIG:
         reason = Reason.CONTAINER_CONFIG_INVALID
-    return trouble(reason, f"Container {pod.container}: {text}", pod=pod.name, evidence=(text,))
+    found = trouble(reason, f"Container {pod.container}: {text}", pod=pod.name, evidence=(text,))
+    is_operators = pod.container in (RUNTIME_CONTAINER, FETCH_CONTAINER) and waiting.reason in IMAGE
+    return replace(found, remedy=_OPERATORS_IMAGE) if is_operators else found
 
 
 def _image_reason(waiting: Waiting) -> Reason:
@@ -114,6 +124,9 @@ def _of_termination(pod: PodFacts, end: Termination) -> Trouble:
     # One that ended in the middle of a drain says so in JSON, which is no line of a log.
     log = () if end.message.startswith('{"version"') else end.message.splitlines()
     lines = tuple(line for line in log if line.strip())[-_EVIDENCE_LINES:] or (how,)
+    if pod.container == FETCH_CONTAINER:
+        message = f"Container {FETCH_CONTAINER}, which fetches models and adapters, ended with {how}."
+        return trouble(Reason.FETCH_CONTAINER_FAILED, message, since=end.finished_at, pod=pod.name, evidence=lines)
     if pod.container != SERVER_CONTAINER:
         message = f"Init container {pod.container} ended with {how}."
         return trouble(Reason.INIT_CONTAINER_FAILED, message, since=end.finished_at, pod=pod.name, evidence=lines)

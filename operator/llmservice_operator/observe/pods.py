@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from llmservice_runtime.bounded_json import clean
-from llmservice_runtime.contract import TERMINATION_LIMIT, DrainReport
+from llmservice_runtime.contract import FETCH_CONTAINER, TERMINATION_LIMIT, DrainReport
 
 from llmservice_operator.observe import still
 from llmservice_operator.planner.room import Amounts, requests_of
@@ -66,6 +66,7 @@ class PodFacts:
     waiting: Waiting | None
     terminated: Termination | None
     restarts: int
+    """Of all containers but the one that fetches: its restarts are none of the server's."""
     ends: int
     """How often that container has ended."""
     reason: str
@@ -126,7 +127,7 @@ class PodFacts:
             container=str(trouble.get("name", "")),
             waiting=_waiting(trouble),
             terminated=_termination(trouble),
-            restarts=sum(int(c.get("restartCount") or 0) for c in _containers(status)),
+            restarts=_restarts(status),
             ends=_ends(trouble),
             reason=str(status.get("reason", "")),
             message=text_of(status.get("message")),
@@ -193,6 +194,11 @@ def _causes(scheduling: Json) -> tuple[str, ...]:
 def _containers(status: Json) -> Iterator[Json]:
     yield from status.get("initContainerStatuses") or ()
     yield from status.get("containerStatuses") or ()
+
+
+def _restarts(status: Json) -> int:
+    counted = (c for c in _containers(status) if c.get("name") != FETCH_CONTAINER)
+    return sum(int(c.get("restartCount") or 0) for c in counted)
 
 
 def _server(status: Json) -> Json:

@@ -22,6 +22,7 @@ _MAY_PASS = scheduling.REASONS | {
     Reason.ENGINE_DIED,
     Reason.ENGINE_HUNG,
     Reason.EVICTED,
+    Reason.FETCH_CONTAINER_FAILED,
     Reason.GPU_MEMORY_BUSY,
     Reason.INIT_CONTAINER_FAILED,
     Reason.MODEL_DOWNLOAD_FAILED,

@@ -5,7 +5,7 @@ from llmservice_operator.api.reason_docs.doc import Group, ReasonDoc
 MODEL = Group(
     "The model",
     intro="",
-    look="`status.failure.message`; `kubectl logs --previous` of the pod has the whole fetch.",
+    look="`status.failure.message`; `kubectl logs POD -c fetch` has the whole fetch.",
     docs={
         "ModelNotFound": ReasonDoc(
             "There is no model where spec.model.uri points.",
@@ -30,6 +30,12 @@ MODEL = Group(
             "Check the network, the proxy settings and HF_ENDPOINT in the operator's chart values; the pod tries "
             "again.",
             look="The message: which address it was, and what it answered.",
+        ),
+        "FetchContainerFailed": ReasonDoc(
+            "The pod's container `fetch`, which fetches models and adapters, ended with an error or did not answer.",
+            "See its log. Where it was OOMKilled, raise services.fetchMemoryGib in the operator's chart values. What "
+            "was fetched is kept, and the fetch goes on from there.",
+            look="`kubectl logs POD -c fetch --previous`; its last state in `kubectl describe pod POD`.",
         ),
         "ModelCorrupt": ReasonDoc(
             "A file of the model is not what its source says it is: cut short, or with other content.",

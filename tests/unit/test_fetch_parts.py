@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from llmservice_fetch import transfer
+from llmservice_fetch import http, transfer
 from llmservice_fetch.errors import Refused
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.partial import Partial
@@ -227,3 +227,12 @@ def test_a_mirror_without_parts_or_hashes_still_fails_in_words(hub: Hub, fetcher
     with pytest.raises(FetchFailed) as caught:
         fetcher.run_here("model=hf://org/large")
     assert caught.value.failure.reason is R.MODEL_CORRUPT
+
+
+def test_parts_share_connections(hub: Hub, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    fetcher.run_here("model=hf://org/large")
+    pool = http._pool(None, *http.trusted_files()).connection_from_url(hub.storage_url)
+    assert len(hub.contents()) > 60
+    assert pool.num_connections <= transfer.PARTS

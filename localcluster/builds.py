@@ -23,6 +23,7 @@ _OWN_FOLDERS = {
     Group.OBJECT_STORE: GO_FOLDER.with_name("go-s3"),
     Group.HEALTH: GO_FOLDER.with_name("go-health"),
     Group.ARGOCD: GO_FOLDER.with_name("go-argocd"),
+    Group.FETCH: GO_FOLDER.with_name("go-fetch"),
 }
 
 

@@ -33,6 +33,8 @@ class Group(StrEnum):
     # What deployment tools make of an LLMService, for tests: kstatus and Argo CD's Lua machine; Argo CD's own engine.
     HEALTH = "health"
     ARGOCD = "argocd"
+    # What `make bench-fetch` measures beside our fetch.
+    FETCH = "fetch"
 
 
 class Folder(StrEnum):
@@ -103,6 +105,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", Group.OBJECT_STORE),
     Program("health", "./cmd/health", Group.HEALTH),
     Program("argocd-health", "./cmd/argocd-health", Group.ARGOCD),
+    Program("s5cmd", "github.com/peak/s5cmd/v2", Group.FETCH),
 )
 
 

@@ -47,12 +47,14 @@ def proxied(upstream: int, bytes_per_second: float) -> Iterator[Proxy]:
     """In front of a loopback port until the end of the block."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         proxy = Proxy(listener.getsockname()[1], bytes_per_second)
-        threading.Thread(target=_accept, args=(listener, upstream, proxy), daemon=True).start()
+        accepting = threading.Thread(target=_accept, args=(listener, upstream, proxy), daemon=True)
+        accepting.start()
         try:
             yield proxy
         finally:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
 
 
 def _accept(listener: socket.socket, upstream: int, proxy: Proxy) -> None:
@@ -61,11 +63,17 @@ def _accept(listener: socket.socket, upstream: int, proxy: Proxy) -> None:
             client, _ = listener.accept()
         except OSError:  # the end of the block
             return
-        server = socket.create_connection(("127.0.0.1", upstream))
         # Little lies between the server's count and the client: a kill loses what is under way.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)
-        threading.Thread(target=_copy, args=(client, server, None), daemon=True).start()
-        threading.Thread(target=_copy, args=(server, client, proxy), daemon=True).start()
+        threading.Thread(target=_serve, args=(client, upstream, proxy), daemon=True).start()
+
+
+def _serve(client: socket.socket, upstream: int, proxy: Proxy) -> None:
+    with client, socket.create_connection(("127.0.0.1", upstream)) as server:
+        asking = threading.Thread(target=_copy, args=(client, server, None), daemon=True)
+        asking.start()
+        _copy(server, client, proxy)
+        asking.join()
 
 
 def _copy(source: socket.socket, target: socket.socket, proxy: Proxy | None) -> None:

@@ -10,7 +10,7 @@ KUBECONTEXT ?=
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale calibration lint format crds operator engine release release-check clean
+.PHONY: help demo test test-full test-gpu cluster cluster-down cluster-env unit contract e2e chaos bench bench-scale bench-fetch calibration lint format crds operator engine release release-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {gsub(/[$$][$$]/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ bench: $(SYNCED) ## CPU time of plans and of each stage of a look; apply to firs
 bench-scale: $(SYNCED) ## N services (100) beside the control plane, with goals: N=n, RATE=r a second, FAULTS=1, SHARDS=n, INSPECT=1, JSON=file (make cluster)
 	@$(PYTHON) -m benchmarks.scale --services "$(or $(N),100)" $(if $(RATE),--rate "$(RATE)") $(if $(FAULTS),--faults) \
 	  $(if $(SHARDS),--shards "$(SHARDS)") $(if $(INSPECT),--inspect) $(if $(JSON),--json "$(JSON)")
+
+bench-fetch: $(SYNCED) ## MB/s, CPU and memory of fetching beside other tools, and after a kill: OLD=checkout, ROUNDS=n; writes its page
+	@$(PYTHON) -m benchmarks.fetch $(if $(OLD),--old "$(OLD)") --rounds "$(or $(ROUNDS),5)" --json benchmarks/fetch/results/fetch.json
+	@$(PYTHON) -m benchmarks.fetch.page
 
 calibration: $(SYNCED) ## fit the planner's constants to the measured start-ups; writes them and their page
 	@$(PYTHON) -m benchmarks.calibration --write

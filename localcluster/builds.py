@@ -25,6 +25,7 @@ _OWN_FOLDERS = {
     Group.HEALTH: GO_FOLDER.with_name("go-health"),
     Group.ARGOCD: GO_FOLDER.with_name("go-argocd"),
     **dict.fromkeys((Group.RELEASE, Group.REGISTRY, Group.WORKFLOWS), GO_FOLDER.with_name("go-release")),
+    Group.FETCH: GO_FOLDER.with_name("go-fetch"),
 }
 
 

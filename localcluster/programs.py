@@ -41,6 +41,8 @@ class Group(StrEnum):
     WORKFLOWS = "workflows"
     # Helm alone, for machines that make releases and run no cluster. Never linked beside the cluster's.
     HELM = "helm"
+    # What `make bench-fetch` measures beside our fetch.
+    FETCH = "fetch"
 
 
 class Folder(StrEnum):
@@ -120,6 +122,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("registry", "github.com/distribution/distribution/v3/cmd/registry", Group.REGISTRY),
     Program("helm", "helm.sh/helm/v4/cmd/helm", Group.HELM),
     Program("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", Group.WORKFLOWS),
+    Program("s5cmd", "github.com/peak/s5cmd/v2", Group.FETCH),
 )
 
 

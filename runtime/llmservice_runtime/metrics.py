@@ -83,6 +83,10 @@ METRICS: tuple[Metric, ...] = (
         _transfer("bytes_total"),
     ),
     Metric(
+        "llmservice_server_fetch_eta_seconds", "gauge", ("artifact",),
+        "Seconds until all is fetched, at the present pace.", _transfer("eta_seconds"),
+    ),
+    Metric(
         "llmservice_server_fetch_bytes_per_second", "gauge", ("artifact",), "Pace of the fetch over the last 20 s.",
         _transfer("bytes_per_second"),
     ),

@@ -217,12 +217,12 @@ async def test_a_start_and_adapters(api: Api, capsys: pytest.CaptureFixture[str]
     progress = {"pod": "chat-1", "phase": "Fetching", "artifact": "model", "step": "Downloading", "percent": 43}
     api.has(
         service(
-            progress={**progress, "etaSeconds": 130, "message": "4.3 of 10 GiB"},
+            progress={**progress, "bytesPerSecond": 212_000_000, "etaSeconds": 130, "message": "4.3 of 10 GiB"},
             adapters=[{"name": "law", "loaded": True}, {"name": "med", "loaded": False, "message": "no such path"}],
         )
     )
     screen = await text_of(capsys, "chat")
-    assert "pod chat-1: Fetching model Downloading, 43 %, about 2m10s left" in screen
+    assert "pod chat-1: Fetching model Downloading, 43 %, 212 MB/s, about 2m10s left" in screen
     assert "4.3 of 10 GiB" in screen
     rows = [line.split() for line in screen.splitlines() if line.strip().startswith(("law", "med"))]
     assert rows == [["law", "yes"], ["med", "no", "no", "such", "path"]]

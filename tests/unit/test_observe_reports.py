@@ -58,6 +58,7 @@ def asked(world: World) -> list[tuple[str, bool]]:
                 "artifact": "model",
                 "step": "Downloading",
                 "percent": 50,
+                "bytesPerSecond": 50,
                 "etaSeconds": 10,
             },
             "being fetched",

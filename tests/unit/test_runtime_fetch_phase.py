@@ -63,6 +63,8 @@ async def test_state_and_metrics_follow_the_fetch(hub: Hub, tmp_path: Path) -> N
         assert seen['llmservice_server_phase{phase="Fetching"}'] == 1
         assert 0 < seen['llmservice_server_fetched_bytes{artifact="model"}'] < 7 * MB
         assert seen['llmservice_server_fetch_size_bytes{artifact="model"}'] > 6 * MB
+        assert seen['llmservice_server_fetch_bytes_per_second{artifact="model"}'] > 0
+        assert seen['llmservice_server_fetch_eta_seconds{artifact="model"}'] >= 0
         state = await server.ready()
         assert state.transfer is None
         seen = await figures(server)

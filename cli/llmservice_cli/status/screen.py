@@ -106,6 +106,8 @@ def _progress(progress: Json | None) -> Iterator[str]:
     steps = [str(progress[key]) for key in ("phase", "artifact", "step") if progress.get(key)]
     done = _share_done(progress)
     told = [" ".join(steps), *([done] if done != NOT_SAID else [])]
+    if (pace := progress.get("bytesPerSecond")) is not None:
+        told.append(f"{pace / 1e6:,.0f} MB/s" if pace >= 10e6 else f"{pace / 1e6:.1f} MB/s")
     if (left := progress.get("etaSeconds")) is not None:
         told.append(f"about {duration(float(left))} left")
     yield f"pod {progress.get('pod', NOT_SAID)}: {', '.join(told)}"

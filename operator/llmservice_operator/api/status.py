@@ -217,6 +217,7 @@ class ProgressStatus(StatusModel):
     artifact: Word | None = said("What is being fetched: model or draft.")
     step: Word | None = said("Listing, Waiting (for another pod that fetches the same), Downloading or Verifying.")
     percent: int | None = said("Share of the bytes that are there.", ge=0, le=100)
+    bytes_per_second: int | None = said("Present pace of the fetch.", ge=0)
     eta_seconds: int | None = said("Seconds until all are there, at the present pace.", ge=0)
 
 

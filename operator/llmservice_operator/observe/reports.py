@@ -91,6 +91,7 @@ def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
             "artifact": transfer.artifact[:_TEXT_LIMIT],
             "step": str(transfer.step),
             "percent": transfer.percent,
+            "bytesPerSecond": None if transfer.bytes_per_second is None else round(transfer.bytes_per_second),
             "etaSeconds": transfer.eta_seconds,
         }
     return {key: value for key, value in found.items() if value not in (None, "")}

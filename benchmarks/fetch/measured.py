@@ -110,13 +110,12 @@ def _peak(pid: int) -> Iterator[Callable[[], float]]:
 
 def _tree(pid: int) -> Iterator[int]:
     yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found = children.read_text().split()
-        except OSError:  # it has ended
-            continue
-        for child in found:
-            yield from _tree(int(child))
+    try:
+        found = [task.joinpath("children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # it, or one of its threads, has ended: the next sample says more
+        return
+    for child in (child for children in found for child in children):
+        yield from _tree(int(child))
 
 
 def _high_water(pid: int) -> int:

@@ -25,7 +25,11 @@ PARTS = 8
 PART_BYTES = 8 << 20
 # Parts that wait are at most one in so many of their file.
 _PARTS_OF_FILE = 20
-# After so much it is looked again whether connections are free for parts.
+# A connection that is this fast stays the only one of its file: parts cost half a second of processor time a GB, and
+# are slower where processors are the limit. Stores of hubs and clouds send 30 to 100 MB/s to one connection.
+FAST_BYTES_PER_SECOND = 150e6
+# What a connection's speed is measured with, and after how much it is measured again.
+PROBE_BYTES = 64 << 20
 STRETCH_BYTES = 512 << 20
 # Left free: listings, links, and whatever else lives on this volume.
 _SPARE_BYTES = 64 << 20
@@ -118,6 +122,7 @@ class Download:
     """Where the cache has no locks, partial files of two processes must not meet."""
     stop: threading.Event = field(default_factory=threading.Event)
     crowd: Crowd = field(default_factory=Crowd)
+    clock: Callable[[], float] = time.monotonic
 
     def check_space(self, files: Sequence[RemoteFile]) -> None:
         """FetchFailed where the rest of these files has no room."""
@@ -169,21 +174,28 @@ class Download:
             self.say(f"{words}; fetching it once more")
 
     def _fill(self, file: RemoteFile, partial: Partial, ahead: ThreadPoolExecutor) -> None:
-        """Append until the file has its size: in several parts at once where that loses little, else in a stream."""
+        """Append until the file has its size: in parts at once where one connection is slow and a kill loses little."""
         in_parts = file.size >= 2 * _PARTS_OF_FILE * PART_BYTES and self._may_be_in_parts(file)
+        length, is_slow = PROBE_BYTES, False
         while partial.offset < file.size:
             if not in_parts:
                 self._read(file, partial.offset, file.size, partial.append, partial.begin_anew)
                 continue
             try:
-                if self._at_once(file) > 1:
+                if is_slow and self._at_once(file) > 1:
                     for part in self._parts(file, partial.offset, ahead):
                         partial.append(part)
                 else:
-                    end = min(file.size, partial.offset + STRETCH_BYTES)
-                    self._read(file, partial.offset, end, partial.append, _refuse)
+                    is_slow = self._stretch(file, partial, length)
+                    length = STRETCH_BYTES
             except _WholeOnly:
                 in_parts = False
+
+    def _stretch(self, file: RemoteFile, partial: Partial, length: int) -> bool:
+        """Bytes by one connection; whether it was slow."""
+        start, began = partial.offset, self.clock()
+        self._read(file, start, min(file.size, start + length), partial.append, _refuse)
+        return partial.offset - start < FAST_BYTES_PER_SECOND * (self.clock() - began)
 
     def _may_be_in_parts(self, file: RemoteFile) -> bool:
         origin = self.origin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ PART = 100_000
 SMALL_PARTS = (
     sys.executable,
     "-c",
-    f"from llmservice_fetch import transfer; transfer.PART_BYTES = {PART}\n"
+    f"from llmservice_fetch import transfer; transfer.PART_BYTES = transfer.PROBE_BYTES = {PART}\n"
     "import sys; from llmservice_fetch.__main__ import main; sys.exit(main(sys.argv[1:]))",
 )
 
@@ -41,7 +42,10 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def fetcher(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fetcher:
     monkeypatch.setattr(transfer, "PART_BYTES", PART)
+    monkeypatch.setattr(transfer, "PROBE_BYTES", PART)
     monkeypatch.setattr(transfer, "STRETCH_BYTES", 10 * PART)
+    # However fast it is: no connection is fast enough.
+    monkeypatch.setattr(transfer, "FAST_BYTES_PER_SECOND", math.inf)
     return Fetcher(tmp_path, {"HF_ENDPOINT": hub.url})
 
 
@@ -64,6 +68,14 @@ def test_each_byte_is_asked_for_once(hub: Hub, fetcher: Fetcher) -> None:
     assert done == sorted(done)
     heads = [asked for asked in hub.asked if asked.method == "HEAD"]
     assert len(heads) == 1, "its address is asked for once, whatever number of parts read it"
+
+
+def test_a_fast_connection_stays_the_only_one(hub: Hub, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FAST_BYTES_PER_SECOND", 0.0)
+    fetcher.run_here("model=hf://org/large")
+    check(hub, fetcher)
+    size = len(hub.repos["org/large"].files["model.safetensors"])
+    assert starts(hub) == [0, *range(PART, size, 10 * PART)]
 
 
 def test_a_part_that_is_cut_goes_on_alone(hub: Hub, fetcher: Fetcher) -> None:
@@ -187,15 +199,15 @@ def sparse(size: int) -> Iterator[str]:
 PEAK = r"""
 import os, re, sys
 from pathlib import Path
-from llmservice_fetch.files import Listing
+from llmservice_fetch import transfer
 from llmservice_fetch.hub import Hub
 from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store
-from llmservice_fetch.transfer import Download
+transfer.FAST_BYTES_PER_SECOND = float("inf")
 origin = Hub.of("org/zeros", "spec.model.uri", os.environ)
 listing, store = origin.listing(), Store(Path(sys.argv[1]), "m")
 store.prepare()
-Download(origin, listing, store, Meter("model"), print).fetch(listing.files)
+transfer.Download(origin, listing, store, Meter("model"), print).fetch(listing.files)
 # What getrusage says may be the parent's.
 print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
 """
@@ -209,7 +221,7 @@ def peak_mib(size: int, folder: Path) -> int:
             [sys.executable, "-c", PEAK, str(folder)], env=environment, capture_output=True, text=True, timeout=600
         )
     assert done.returncode == 0, done.stderr
-    (blob,) = (folder / "blobs").iterdir()
+    (blob,) = (folder / "m" / "blobs").iterdir()
     assert blob.stat().st_size == size
     blob.unlink()
     return int(done.stdout.split()[-1])

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.inspect_keys import ENCODER_KEYS, ENCODER_SECTIONS, INSPECTED_KEYS, SECTION_KEYS
 from llmservice_runtime.inspect_tensors import is_encoder, layers_of
 
@@ -31,6 +32,8 @@ _QUANTIZER_NOTES = frozenset({
 # A part of a module's name that is a number.
 _NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 _DEEPEST = 6
+# Together they stay within what the operator reads of an inspection.
+_DEEPEST_SECTION = 3
 _LARGEST = 2**63
 _LONGEST_TEXT = 600
 _FEW = 8
@@ -43,12 +46,12 @@ def selected(config: Json) -> dict[str, Any]:
     return _section(config, layers_of(config), INSPECTED_KEYS)
 
 
-def _section(config: Json, layers: int | None, keys: frozenset[str]) -> dict[str, Any]:
+def _section(config: Json, layers: int | None, keys: frozenset[str], depth: int = 0) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, value in config.items():
-        if name in SECTION_KEYS and isinstance(value, Mapping):
+        if name in SECTION_KEYS and isinstance(value, Mapping) and depth < _DEEPEST_SECTION:
             inner = ENCODER_KEYS if name in ENCODER_SECTIONS else INSPECTED_KEYS
-            found: Any = _section(value, layers, inner)
+            found: Any = _section(value, layers, inner, depth + 1)
         elif name not in keys:
             continue
         elif name in _ROPE:
@@ -64,20 +67,25 @@ def _section(config: Json, layers: int | None, keys: frozenset[str]) -> dict[str
 
 def _plain(value: object, depth: int = 0) -> Any:
     """Numbers, texts, and lists and objects of them; None for what is nothing of that, or too much of it."""
-    if isinstance(value, (bool, str)):
-        return None if isinstance(value, str) and len(value) > _LONGEST_TEXT else value
+    if isinstance(value, bool) or _is_word(value):
+        return value
     if isinstance(value, int):
         return value if abs(value) < _LARGEST else None
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) and abs(value) < _LARGEST else None
     if depth >= _DEEPEST:
         return None
     if isinstance(value, Mapping):
-        inner = {str(name): _plain(item, depth + 1) for name, item in value.items()}
+        inner = {name: _plain(item, depth + 1) for name, item in value.items() if _is_word(name)}
         return {name: item for name, item in inner.items() if item is not None and item != {}}
     if isinstance(value, Sequence):
         return runs([_plain(item, depth + 1) for item in value])
     return None
+
+
+def _is_word(value: object) -> bool:
+    """Text that a status may hold; others are left out, or the operator would refuse the whole inspection."""
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT and clean(value) == value
 
 
 def runs(values: Sequence[Any]) -> list[Any]:
@@ -131,12 +139,12 @@ def _rope(value: object, *, is_outer: bool = True) -> Any:
 def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
     """Methods, widths and groups; modules by the hundred become patterns."""
     if isinstance(value, Mapping) and depth < _DEEPEST:
-        items = {str(name): item for name, item in value.items() if name not in _QUANTIZER_NOTES}
+        items = {name: item for name, item in value.items() if _is_word(name) and name not in _QUANTIZER_NOTES}
         inner = {name: _quantization(item, layers, depth + 1) for name, item in items.items()}
         kept = {name: item for name, item in inner.items() if item is not None and item not in ({}, [])}
         is_by_module = len(kept) > _FEW and all("." in name for name in kept)
         return _by_pattern(kept, layers) if is_by_module else kept
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+    if isinstance(value, list) and value and all(map(_is_word, value)):
         return modules(value, layers)
     return _plain(value, depth)
 

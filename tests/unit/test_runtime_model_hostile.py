@@ -76,6 +76,12 @@ def seen_by_all(folder: Path) -> None:
 HOSTILE: list[Any] = [
     pytest.param({"config": DEEP}, id="a deep configuration"),
     pytest.param({"config": DEEP_SECTIONS}, id="sections in sections"),
+    pytest.param(
+        {"config": '{"text_config":' * 20 + json.dumps(CONFIG) + "}" * 20}, id="as many sections as may be read"
+    ),
+    pytest.param({"config": json.dumps(CONFIG | {"hidden_size": "\x1b[2J"})}, id="control characters"),
+    pytest.param({"config": json.dumps(CONFIG | {"rope_theta": 1e300})}, id="a wide number"),
+    pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"\x1b": 1, "factor": 2}})}, id="an odd name"),
     pytest.param({"config": json.dumps(CONFIG | {"model_type": ["qwen2"]})}, id="a family that is a list"),
     pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"type": {"a": 1}}})}, id="a rope that is an object"),
     pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"type": ["a"]}})}, id="a rope that is a list"),

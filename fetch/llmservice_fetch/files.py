@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from llmservice_runtime.bounded_json import Reader, Refused, clean, parse
+from llmservice_runtime.bounded_json import Reader, Refused, parse
 
 LISTING_BYTES = 32 << 20
 """Of a listing that is kept."""
@@ -116,9 +117,9 @@ def is_plain(name: str) -> bool:
 def is_file_path(path: str) -> bool:
     """Whether it may name a file below a folder: no part leads elsewhere, is empty, or is no name of a file."""
     parts = path.split("/")
-    printable = clean(path) == path and not set("\n\t\\") & set(path)
+    is_readable = "\\" not in path and not any(unicodedata.category(character)[0] == "C" for character in path)
     return (
-        printable
+        is_readable
         and len(path) <= _LONGEST_PATH
         and len(parts) <= _DEEPEST
         and all(part not in ("", ".", "..") and len(part.encode()) <= _LONGEST_NAME for part in parts)

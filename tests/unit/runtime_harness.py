@@ -162,6 +162,7 @@ async def supervised(
     has_fetch_container: bool = True,
     wanted: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    late: Path | None = None,
     **changed: object,
 ) -> AsyncIterator[Server]:
     """Start a supervisor; whatever happens, nothing of it is left."""
@@ -188,6 +189,7 @@ async def supervised(
         "command": command,
         "options": options.to_args(),
         "flags": (*_flags(port, middleware), *flags),
+        "late": str(late or ""),
     }
     mark = secrets.token_hex(8)
     environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env(), MARK: mark}
@@ -264,11 +266,25 @@ async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:
         log.append(line.decode())
 
 
+def answer_late(path: str) -> None:
+    """Whoever opens this file waits while PATH.stalled is there: a mount that does not answer."""
+    real, mark = os.open, Path(f"{path}.stalled")
+
+    def opened(file: Any, *arguments: Any, **named: Any) -> int:
+        while str(file) == path and mark.exists():
+            time.sleep(0.01)
+        return real(file, *arguments, **named)
+
+    os.open = opened  # type: ignore[assignment]
+
+
 def serve(setup: Mapping[str, Any]) -> int:
     """The supervisor's process."""
     from llmservice_runtime.options import parse_options
     from llmservice_runtime.supervisor import run
 
+    if setup["late"]:
+        answer_late(setup["late"])
     around = Surroundings(
         command=setup["command"],
         preflight=setup["preflight"],

@@ -187,20 +187,20 @@ def test_buckets_are_reached_by_variables_that_every_client_knows() -> None:
 
 def test_buckets_of_google_are_reached_by_a_key_that_never_becomes_a_file() -> None:
     gcs = {"endpoint": "https://gcs.example", "credentialsSecretRef": {"name": "keys", "key": "reader.json"}}
-    variables = env(render(model={"uri": "gs://bucket/a", "gcs": gcs}))
+    variables = env_of(fetcher(render(model={"uri": "gs://bucket/a", "gcs": gcs})))
     assert variables["GOOGLE_BASE_URL"] == "https://gcs.example"
     assert variables["GOOGLE_SERVICE_ACCOUNT_KEY"] == {"secretKeyRef": {"name": "keys", "key": "reader.json"}}
-    assert not [name for name in env(render(model={"uri": "gs://bucket/a"})) if name.startswith("GOOGLE_")]
+    assert not [name for name in env_of(fetcher(render(model={"uri": "gs://bucket/a"}))) if name.startswith("GOOGLE_")]
 
 
 def test_containers_of_azure_are_reached_with_whatever_the_secret_has() -> None:
     azure = {"account": "weights", "endpoint": "https://az.example", "credentialsSecretRef": {"name": "keys"}}
-    variables = env(render(model={"uri": "az://bucket/a", "azure": azure}))
+    variables = env_of(fetcher(render(model={"uri": "az://bucket/a", "azure": azure})))
     assert variables["AZURE_STORAGE_ACCOUNT_NAME"] == "weights"
     assert variables["AZURE_STORAGE_ENDPOINT"] == "https://az.example"
     for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_CLIENT_ID"):
         assert variables[name] == {"secretKeyRef": {"name": "keys", "key": name, "optional": True}}
-    plain = env(render(model={"uri": "az://bucket/a", "azure": {"account": "weights"}}))
+    plain = env_of(fetcher(render(model={"uri": "az://bucket/a", "azure": {"account": "weights"}})))
     assert [name for name in plain if name.startswith("AZURE_")] == ["AZURE_STORAGE_ACCOUNT_NAME"]
 
 

@@ -11,6 +11,7 @@ from llmservice_operator.build.deployment import START_CEILING_SECONDS, Strategy
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
+from llmservice_runtime.contract import FETCH_COMMAND
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -322,7 +323,7 @@ def test_what_may_be_fetched_has_a_container_that_fetches_it_and_nothing_else(
         return
     assert container is not None
     assert (container["image"], container["restartPolicy"]) == ("llmservice-operator:1", "Always")
-    assert (container["command"], container["args"]) == (["python", "-m", "llmservice_fetch", "serve"], arguments)
+    assert (container["command"], container["args"]) == (list(FETCH_COMMAND), arguments)
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert set(mounts(template, container)) == {"models", "fetch", "fetch-tmp"} | ({"adapters"} & set(mounts(template)))
     for name in ("models", "fetch"):

@@ -96,8 +96,8 @@ def test_what_goes_wrong_is_one_message(cli: Callable[..., Ran], words: tuple[st
 def test_what_a_command_does_not_need_is_not_imported(words: tuple[str, ...], left: tuple[str, ...]) -> None:
     """A third of a second each: `plan` answers a thousand times in a build."""
     report = f"import atexit, sys; atexit.register(lambda: print([m for m in {left!r} if m in sys.modules]))"
-    done = cli(*words, code=f"{report}; from llmservice_cli.__main__ import main; sys.exit(main())")
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    _, out, errors = in_a_process("-c", f"{report}; from llmservice_cli.__main__ import main; sys.exit(main())", *words)
+    assert out.splitlines()[-1] == "[]", errors
 
 
 def test_without_the_extra_the_message_names_it() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 from pathlib import Path
 
@@ -13,17 +11,21 @@ from tests.unit.adapter_folder import write_adapter
 from tests.unit.runtime_harness import Server, supervised
 
 
-def stalled(file: Path) -> Path:
-    """Whoever opens it waits until somebody writes into it."""
+def stalled(file: Path, text: str = "{}") -> Path:
+    """A file that whoever opens it waits for."""
     file.parent.mkdir(exist_ok=True)
-    file.unlink(missing_ok=True)
-    os.mkfifo(file)
+    file.write_text(text)
+    _mark(file).touch()
     return file
 
 
-async def release(file: Path, text: str) -> None:
-    """As soon as somebody reads it."""
-    await asyncio.to_thread(file.write_text, text)
+def release(file: Path) -> None:
+    """The mount answers."""
+    _mark(file).unlink()
+
+
+def _mark(file: Path) -> Path:
+    return file.with_name(f"{file.name}.stalled")
 
 
 async def answers_for(server: Server, seconds: float) -> None:
@@ -35,15 +37,15 @@ async def answers_for(server: Server, seconds: float) -> None:
 
 async def test_the_models_folder_answers_late(tmp_path: Path) -> None:
     config = stalled(tmp_path / "model" / "config.json")
-    async with supervised(tmp_path, flags=("--model", str(config.parent))) as server:
+    async with supervised(tmp_path, flags=("--model", str(config.parent)), late=config) as server:
         await answers_for(server, 0.5)
-        await release(config, "{}")
+        release(config)
         await server.ready()
 
 
 async def test_it_can_be_told_to_end_meanwhile(tmp_path: Path) -> None:
     config = stalled(tmp_path / "model" / "config.json")
-    async with supervised(tmp_path, flags=("--model", str(config.parent))) as server:
+    async with supervised(tmp_path, flags=("--model", str(config.parent)), late=config) as server:
         await answers_for(server, 0.2)
         server.signal(signal.SIGTERM)
         assert await server.ended() == 0
@@ -52,13 +54,12 @@ async def test_it_can_be_told_to_end_meanwhile(tmp_path: Path) -> None:
 async def test_an_adapters_folder_answers_late(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "one")
     config = folder / "adapter_config.json"
-    text = config.read_text()
-    stalled(config)
+    stalled(config, config.read_text())
     listed = to_json([Adapter("one", "pvc://claim/one", str(folder))])
     adapters = tmp_path / "adapters.json"
     adapters.write_text(listed)
-    async with supervised(tmp_path, adapters_file=str(adapters)) as server:
+    async with supervised(tmp_path, adapters_file=str(adapters), late=config) as server:
         await server.until(lambda state: state.adapters_hash == digest(listed))
         assert await server.probe("/livez") == 200
-        await release(config, text)
+        release(config)
         await server.until(lambda state: state.ready and state.adapters[0].loaded)

@@ -57,7 +57,7 @@ def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: st
     """The same for the Job that looks at a model, of its hub or its kind of buckets; nothing where it is mounted."""
     if not (hub or bucket):
         return []
-    ours = _network(settings) | (_buckets(llm.spec.model, bucket) if bucket else {})
+    ours = _SCRATCH | _network(settings) | (_buckets(llm.spec.model, bucket) if bucket else {})
     given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
     return _with_given(ours, _hub_secrets(llm) if hub else _bucket_secrets(llm, bucket), given)
 

@@ -34,6 +34,9 @@ _RESOURCES: Resources = {
     "limits": {"cpu": "1", "memory": "512Mi"},
 }
 
+# The root file system is read-only, and the libraries that read hubs make folders.
+_SCRATCH = Mounted("tmp", {"emptyDir": {"sizeLimit": "64Mi"}}, contract.TMP_DIR)
+
 
 def is_wanted(llm: LLMService) -> bool:
     """Whether a look costs some kilobytes: into the runtime's image only that image itself can look, and an image of a
@@ -75,7 +78,8 @@ def job(llm: LLMService, settings: Settings) -> Manifest:
 
 def _pod(llm: LLMService, settings: Settings) -> Manifest:
     given = llm.spec.pod_template.spec
-    mounted = [*_source(llm), *ca_bundle(settings)]
+    scratch = [_SCRATCH] if is_fetched(llm.spec.model.source) else []
+    mounted = [*_source(llm), *ca_bundle(settings), *scratch]
     guests, mounts = small_guests(llm)
     secrets = [{"name": name} for name in settings.image_pull_secrets]
     spec: Manifest = {

@@ -9,6 +9,7 @@ from llmservice_operator.api.crd import schema
 from llmservice_operator.api.schema import at
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.effective import effective
+from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.template import pod_template
 
 from tests.unit.decide_world import an_llmservice, spec
@@ -121,3 +122,19 @@ def test_the_schema_keeps_all_that_is_told() -> None:
 def test_what_was_asked_for_is_in_force() -> None:
     given = {path for section, part in EVERYTHING.items() for path in leaves(part, section)} - {"model.uri"}
     assert given <= {path.removeprefix(".") for path in leaves(told(**EVERYTHING), "")}
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        pytest.param({"image": "a:v0.31.0"}, Server("a:v0.31.0", "0.31.0", 120), id="an image"),
+        pytest.param(
+            {"image": "a" * 1025, "args": ["--expected-version=" + "1" * 1025]}, Server(None, None, 120), id="long"
+        ),
+        pytest.param({"image": 7, "args": "--drain-seconds=5"}, Server(None, None, 120), id="of other types"),
+    ],
+)
+def test_what_a_recorded_template_says_fits_into_the_status(container: Json, expected: Server) -> None:
+    """Whoever may write ControllerRevisions may have written it."""
+    template = {"spec": {"containers": [{"name": "server", **container}]}}
+    assert server(template) == expected

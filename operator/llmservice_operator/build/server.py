@@ -14,6 +14,7 @@ from llmservice_operator.planner.versions import image_version
 
 Json = Mapping[str, Any]
 
+_LONGEST = 1024
 _VERSION, _DRAIN = "--expected-version", "--drain-seconds"
 
 
@@ -36,7 +37,7 @@ def server(template: Json) -> Server:
     options, image = dict(_options(found)), _text(found.get("image"))
     return Server(
         image=image,
-        vllm_version=options.get(_VERSION) or image_version(image or ""),
+        vllm_version=_text(options.get(_VERSION)) or image_version(image or ""),
         drain_seconds=_whole(options.get(_DRAIN, f"{ServeOptions.drain_seconds:g}")),
         cpu_kv_cache_gib=_whole(_variables(found).get("VLLM_CPU_KVCACHE_SPACE")),
     )
@@ -66,7 +67,8 @@ def _variables(container: Json) -> Mapping[str, object]:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    """Longer ones are no image and no version, and would be too long for the status."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST else None
 
 
 def _whole(value: object) -> int | None:

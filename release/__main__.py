@@ -64,6 +64,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         version = agreed_version(REPOSITORY, arguments.version)
         folder = (arguments.output or REPOSITORY / "dist" / f"release-{version}").absolute()
+        arguments.version = version
         command = _make if arguments.command == "make" else _check
         return command(arguments, folder, environment, Progress())
     except ClusterError as problem:
@@ -118,7 +119,7 @@ def _check(arguments: argparse.Namespace, folder: Path, environment: Mapping[str
     whose = (arguments.key, arguments.identity, arguments.issuer)
     verifier = Verifier(tools, *whose, insecure=arguments.insecure, logged=arguments.logged) if any(whose) else None
     registry = arguments.registry.removeprefix("oci://").rstrip("/")
-    problems = Check(folder, registry, Registry(tools, arguments.insecure), verifier, progress).run()
+    problems = Check(folder, arguments.version, registry, Registry(tools, arguments.insecure), verifier, progress).run()
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     if problems:

@@ -50,6 +50,7 @@ class Check:
     """One verification. `signatures` is None where nobody's signatures were asked for."""
 
     folder: Path
+    version: str
     registry: str
     images: Images
     signatures: Signatures | None
@@ -102,6 +103,8 @@ class Check:
         record = None
         with self._checking(RECORD):
             record = Record.parse((self.folder / RECORD).read_text())
+            if record.version != self.version:
+                raise ClusterError(f"it is of version {record.version}, not of {self.version}")
             if record.signed and self.signatures is None:
                 raise ClusterError("the release is signed", "Verify with its key: KEY=cosign.pub")
             if not record.signed and self.signatures is not None:

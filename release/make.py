@@ -74,14 +74,16 @@ class Maker:
         return self.options.output
 
     def _fresh_folder(self) -> None:
-        if self.output.exists() and any(self.output.iterdir()) and not (self.output / "logs").is_dir():
+        there = {path.name for path in self.output.iterdir()} if self.output.exists() else set()
+        if there and not there >= {"logs", "sbom", "provenance"}:
             raise ClusterError(f"{self.output} holds something else", "Name another folder: --output FOLDER")
         shutil.rmtree(self.output, ignore_errors=True)
         for name in ("logs", "sbom", "provenance"):
             (self.output / name).mkdir(parents=True)
 
     def _inputs(self) -> provenance.Inputs:
-        registry = Registry(self.tools, self.options.insecure)
+        # Others' registries are asked with TLS, whatever is said of the one that the release goes to.
+        registry = Registry(self.tools, self.options.insecure and bool(self.options.mirror))
         bases: dict[str, Reference] = {}
         for image in self.plan.images:
             name = base_of((self.root / image.dockerfile).read_text())
@@ -192,7 +194,8 @@ class Maker:
 def _git(root: Path, *words: str) -> str:
     done = subprocess.run(("git", "-C", str(root), *words), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ClusterError(f"git {words[0]} failed: {done.stderr.strip()}", "A release is made of a commit of a clone.")
+        remedy = "A release is made of a commit of a clone."
+        raise ClusterError(f"git {' '.join(words)} failed: {done.stderr.strip()}", remedy)
     return done.stdout.strip()
 
 
@@ -204,6 +207,12 @@ def source_of(root: Path) -> Source:
     return Source(commit, int(epoch), provenance.without_credentials(uri))
 
 
+def unpacked(archive: Path, target: Path) -> None:
+    """By tar: Python 3.11.2's own unpacking, Debian 12's, cannot refuse names that lead out of the folder."""
+    target.mkdir(exist_ok=True)
+    subprocess.run(("tar", "-xpf", str(archive), "-C", str(target)), check=True, capture_output=True)
+
+
 @contextmanager
 def checkout(root: Path, source: Source, progress: Progress) -> Iterator[Path]:
     """The commit's files in a folder of their own: what is not committed is no part of a release."""
@@ -212,9 +221,10 @@ def checkout(root: Path, source: Source, progress: Progress) -> Iterator[Path]:
         progress.line(f"{len(changed.splitlines())} files are not committed: the release is of {source.commit[:12]}")
     with tempfile.TemporaryDirectory(prefix="llmservice-release-") as folder:
         packed = Path(folder) / "source.tar"
-        _git(root, "archive", "--format=tar", f"--output={packed}", source.commit)
+        # Modes that no setting of git's or of the user's changes: they are part of what is built.
+        _git(root, "-c", "tar.umask=0022", "archive", "--format=tar", f"--output={packed}", source.commit)
         target = Path(folder) / "source"
-        shutil.unpack_archive(packed, target, filter="data")
+        unpacked(packed, target)
         packed.unlink()
         yield target
 

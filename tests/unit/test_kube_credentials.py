@@ -136,6 +136,18 @@ async def test_the_token_is_read_again_every_minute_and_nobody_waits_for_it(tmp_
 
 
 @pytest.mark.parametrize("kind", ["pod", "kubeconfig"])
+async def test_a_refusal_of_another_request_leaves_none_without_a_token() -> None:
+    """It may come between the next token and whoever waits for it."""
+
+    async def fetch() -> Issued:
+        asyncio.get_running_loop().call_soon(token.forget)
+        return Issued("next")
+
+    token = Token(Issued("first"), fetch)
+    token.forget()
+    assert await token() == "next"
+
+
 async def test_a_refused_token_is_read_again_at_once(tmp_path: Path, kind: str) -> None:
     path, where = in_a_pod(tmp_path, kind)
     path.write_text("one")

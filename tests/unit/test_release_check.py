@@ -84,9 +84,10 @@ class World:
         if not bundle.exists() or path.read_text() != self.signed_sums:
             raise ClusterError("cosign verify-blob failed", "invalid signature")
 
-    def check(self, *, with_key: bool = True, registry: str = REGISTRY) -> str:
+    def check(self, *, with_key: bool = True, registry: str = REGISTRY, version: str = "0.1.0") -> str:
         progress = Progress(stream=io.StringIO())
-        return "\n".join(Check(self.folder, registry, self, self if with_key else None, progress).run())
+        signatures = self if with_key else None
+        return "\n".join(Check(self.folder, version, registry, self, signatures, progress).run())
 
     def sums(self, *, signed: bool = True) -> None:
         """Checksums of what is there now, as somebody who changed a file would write them anew."""
@@ -271,6 +272,10 @@ def test_an_unsigned_release_does_not_pass_for_a_signed_one(world: World) -> Non
 
 def test_a_release_of_another_registry_is_named(world: World) -> None:
     assert "not below other.example.com/llm" in world.check(registry="other.example.com/llm")
+
+
+def test_a_release_of_another_version_does_not_pass(world: World) -> None:
+    assert "it is of version 0.1.0, not of 0.2.0" in world.check(version="0.2.0")
 
 
 def test_all_problems_are_found_at_once(world: World) -> None:

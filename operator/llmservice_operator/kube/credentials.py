@@ -11,7 +11,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Self
@@ -68,8 +68,13 @@ class Token:
         return self._issued.token if self._issued is not None else None
 
     def forget(self) -> None:
-        """Fetch another one before the next use: the server did not accept this one."""
-        self._issued = None
+        """Fetch another one before the next use: the server did not accept this one.
+
+        It is sent once more where the next one was refused in the meantime: a request without one would look like a
+        missing right.
+        """
+        if self._issued is not None:
+            self._issued = replace(self._issued, ends_at=-inf)
 
     async def _fetch(self) -> None:
         self._issued = await self._next()

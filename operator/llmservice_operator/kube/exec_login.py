@@ -49,7 +49,8 @@ class Program:
             spec["cluster"] = {**cluster, "config": extensions.get(CLUSTER_CONFIG)}
         # Only what may be printed goes in: the program itself asks whoever it needs to.
         info = {"apiVersion": provider.api_version, "kind": "ExecCredential", "spec": spec}
-        self._environment = {**provider.env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        variables = {str(name): str(value) for name, value in provider.env.items()}
+        self._environment = {**variables, "KUBERNETES_EXEC_INFO": json.dumps(info)}
         command, *arguments = map(str, provider.args)
         self._command = os.path.join(provider.cwd or "", command) if os.sep in command else command  # noqa: PTH118
         self._arguments, self._hint, self._kubeconfig = arguments, hint, kubeconfig

@@ -48,12 +48,13 @@ def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
         usage="python -m llmservice_fetch fetch --fetch=NAME=URI [options] [-- <vLLM flags>]",
         description="Credentials come from the environment: HF_TOKEN, HF_ENDPOINT; AWS_ACCESS_KEY_ID, "
-        "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3. A fetch that was killed goes on "
+        "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, "
+        "AWS_ENDPOINT_URL_S3; GOOGLE_*; AZURE_*. A fetch that was killed goes on "
         "where it stopped; several at once on one cache fetch everything once.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument(
-        "--fetch", action="append", required=True, metavar="NAME=URI", help="hf:// or s3://; repeatable"
+        "--fetch", action="append", required=True, metavar="NAME=URI", help="hf://, s3://, gs:// or az://; repeatable"
     )
     _add_places(command)
     _add_cache_options(command)

@@ -7,6 +7,7 @@ fails where there are none. Here it is decided beforehand who asks, so that a pu
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -81,6 +82,10 @@ class Access:
             "retry_config": _RETRIES,
         }
         if self.scheme == "gs":
+            # obstore reads them by itself as well, and refuses two.
+            for name in _GOOGLE_FILES:
+                if name.lower() not in config:
+                    os.environ.pop(name, None)
             return GCSStore(self.bucket, config=config, **options)  # type: ignore[arg-type]
         if self.scheme == "az":
             return AzureStore(self.bucket, config=config, **options)  # type: ignore[arg-type]
@@ -136,10 +141,12 @@ def _s3(bucket: str, given: Mapping[str, str]) -> Access:
     return Access("s3", bucket, endpoint, identity, config, region=region, signs=True)
 
 
+_GOOGLE_FILES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
+
+
 def _gs(bucket: str, given: Mapping[str, str]) -> Access:
     endpoint = given.get("GOOGLE_BASE_URL", "").rstrip("/")
-    files = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS")
-    names = ("GOOGLE_SERVICE_ACCOUNT_KEY", *files, "GOOGLE_BEARER_TOKEN")
+    names = ("GOOGLE_SERVICE_ACCOUNT_KEY", *_GOOGLE_FILES, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN")
     # One of them: obstore refuses two, and the Secret that the spec names comes first.
     chosen = next((_chosen(given, (name,)) for name in names if name in given), {})
     config = chosen | ({"google_base_url": endpoint} if endpoint else {})

@@ -158,4 +158,4 @@ class Folder:
 
     def _staging(self) -> str:
         """A name that no other process or thread uses, however long the final one is."""
-        return f".new-{os.uname().nodename[:64]}-{os.getpid()}-{next(_numbers)}"
+        return f".new-{os.uname().nodename[:64]}-{os.getpid()}-{os.urandom(4).hex()}"

@@ -60,11 +60,13 @@ class Hub:
     offline: bool
     timeout: float | None = None
     """Seconds without a byte; None: as long as a fetch waits."""
+    uses_xet: bool = True
+    """For whole files it is worth its start and its memory."""
     _places: dict[str, HfFileMetadata] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Where the bytes of large files are, as the hub said; their addresses are signed for an hour or so."""
     _locks: dict[str, threading.Lock] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     _without_xet: set[str] = dataclasses.field(default_factory=set, compare=False, repr=False)
-    """Files that hf_xet did not bring."""
+    """Files that hf_xet did not bring. After the first one all others come as plain bytes."""
     _stores: dict[str, xet.Store] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -177,7 +179,7 @@ class Hub:
 
     def _in_xet(self, file: RemoteFile, place: HfFileMetadata) -> bool:
         """Whether hf_xet is to bring it. Only the hub itself may say who is shown its token for that."""
-        if place.xet_file_data is None or constants.HF_HUB_DISABLE_XET or file.path in self._without_xet:
+        if place.xet_file_data is None or constants.HF_HUB_DISABLE_XET or self._without_xet or not self.uses_xet:
             return False
         return origin(place.xet_file_data.refresh_route) == origin(self.endpoint)
 

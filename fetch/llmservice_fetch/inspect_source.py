@@ -135,7 +135,7 @@ def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], No
     scheme, separator, rest = uri.partition("://")
     where = failed.field_of(MODEL_ARTIFACT, uri)
     if scheme == "hf" and rest and is_inside(rest):
-        return Remote(replace(Hub.of(rest, where, environment), timeout=TIMEOUT_SECONDS), budget)
+        return Remote(replace(Hub.of(rest, where, environment), timeout=TIMEOUT_SECONDS, uses_xet=False), budget)
     if bucket := Bucket.of(uri, where, environment, hide):
         return Remote(replace(bucket, timeout=TIMEOUT_SECONDS), budget)
     if separator:

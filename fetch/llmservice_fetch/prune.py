@@ -19,11 +19,12 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmservice_runtime.bounded_json import LARGEST
 from llmservice_runtime.contract import CacheRoom
 
 from llmservice_fetch import uses
@@ -31,6 +32,7 @@ from llmservice_fetch.files import Listing
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.lock import NO_LOCKS
 from llmservice_fetch.store import LISTED, OWN, PARTIAL, PRUNED, Store
+from llmservice_fetch.uses import Seen
 
 PARTIAL_SECONDS = 24 * 3600.0
 """How long nothing must have been written to a partial file that nobody wants."""
@@ -51,16 +53,24 @@ class Pruned:
     @property
     def room(self) -> CacheRoom:
         """For the pod's metrics."""
-        return CacheRoom(self.used, self.available, self.freed)
+        # Some file systems claim to have no end.
+        return CacheRoom(self.used, min(self.available, LARGEST), self.freed)
 
 
 def prune(cache: Path, hours: int, say: Callable[[str], None], now: float | None = None) -> Pruned:
     """Delete what the rule says. A model where that fails is left as it is, and said; nothing is raised."""
     now = time.time() if now is None else now
     result = Pruned()
-    for store in uses.stores(cache):
+    stores = list(uses.stores(cache))
+    try:
+        everywhere = [seen for store in stores for seen in uses.seen(store)]
+    except OSError as error:
+        say(f"{cache} was not pruned, since who uses it cannot be read: {error}")
+        stores, everywhere = [], []
+    for store in stores:
+        elsewhere = [seen for seen in everywhere if seen.store != store]
         try:
-            Pruning(store, hours, now, say, result).run()
+            Pruning(store, elsewhere, hours, now, say, result).run()
             result.used += _used(store)
         except (OSError, ValueError) as error:
             say(f"{store.root} was not pruned: {error}")
@@ -79,6 +89,8 @@ class Pruning:
     """One model's part of the cache, once."""
 
     store: Store
+    elsewhere: Sequence[Seen]
+    """The uses of other models, by which services are known to have pods."""
     hours: int
     now: float
     say: Callable[[str], None]
@@ -91,8 +103,8 @@ class Pruning:
                 self._partials()
             if not (fetches and excluded):
                 return
-            everywhere = [seen for store in uses.stores(self.store.cache) for seen in uses.seen(store)]
-            needed = uses.needed(everywhere, self.now)
+            here = list(uses.seen(self.store))
+            needed = uses.needed([*self.elsewhere, *here], self.now)
             kept = {seen.use.revision for seen in needed if seen.store == self.store}
             for revision in list(self.store.revisions()):
                 if revision not in kept and self._is_old(revision):
@@ -100,8 +112,8 @@ class Pruning:
             for revision in list(self.store.revisions(PRUNED)):
                 self._finish(revision)
             self._partials()
-            for seen in everywhere:
-                if seen.store == self.store and seen not in needed and not seen.is_live(self.now):
+            for seen in here:
+                if seen not in needed and not seen.is_live(self.now):
                     uses.forget(seen)
 
     @contextmanager

@@ -159,7 +159,7 @@ class Answering:
         try:
             request = read_request(await asyncio.wait_for(read_line(reader), REQUEST_SECONDS))
         except (Refused, TimeoutError) as why:
-            writer.write(failure_line(refusal(f"the request cannot be read: {why or 'it did not come in time'}")))
+            writer.write(failure_line(refusal(f"the request cannot be read: {str(why) or 'it did not come in time'}")))
             return
         if (other := self._allowed.missing(request.fetch)) is not None:
             say(f"refused to fetch {other!r}, which is not of this pod")

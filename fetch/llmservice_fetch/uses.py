@@ -77,9 +77,9 @@ def stores(cache: Path) -> Iterator[Store]:
     """All models in a cache that this program fetched: SCHEME/MODEL, and never through a link."""
     with contextlib.suppress(OSError), folders.opened(cache) as top:
         for scheme in top.names():
-            if not top.is_folder(scheme):
-                continue
-            with top.folder(scheme) as folder:
+            models: list[str] = []
+            # lost+found, or somebody's own folder, keeps no other from being seen.
+            with contextlib.suppress(OSError), top.folder(scheme) as folder:
                 models = [name for name in folder.names() if folder.is_folder(name)]
             yield from (store for name in models if _is_ours(store := Store(cache, f"{scheme}/{name}")))
 
@@ -102,18 +102,19 @@ def renew(cache: Path, pod: str) -> None:
         with contextlib.suppress(OSError), store.open(OWN, _USED) as used:
             for name in used.names():
                 if name.startswith(prefix) and used.size(name) >= 0:
-                    os.utime(name, dir_fd=used.descriptor, follow_symlinks=False)
+                    with contextlib.suppress(OSError):
+                        os.utime(name, dir_fd=used.descriptor, follow_symlinks=False)
 
 
 def seen(store: Store) -> Iterator[Seen]:
-    """The uses of one model. OSError where there are too many to be true."""
+    """The uses of one model. OSError where there are too many to be true, or one cannot be read: it may count."""
     with contextlib.suppress(FileNotFoundError), store.open(OWN, _USED) as used:
         names = used.names()
         if len(names) > _MOST:
             raise OSError(f"{used.path} has more than {_MOST} files")
         for name in names:
             found = used.stat(name)
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(FileNotFoundError, ValueError):
                 use = _read(used.read(name, _LIMIT))
                 if found is not None and use.name == name:
                     yield Seen(store, use, found.st_mtime)

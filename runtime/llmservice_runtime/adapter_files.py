@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmservice_runtime import bounded_json
+from llmservice_runtime import bounded_json, contract
 from llmservice_runtime.bounded_json import Reader, Refused
 from llmservice_runtime.mounts import mount_of
 from llmservice_runtime.safetensors_header import Header, read_header
@@ -83,7 +83,10 @@ def _check(folder: Path, max_rank: int, base: Json, mount: MountOf) -> None:
 def _check_place(folder: Path, file: Path, mount: MountOf) -> None:
     """What a link leads to is of the adapter's own volume; the pod has others, with files of other owners."""
     # The second where the volume itself is reached by a link.
-    own = (mount(folder.absolute()), mount(_resolved(folder.parent)))
+    own = {mount(folder.absolute()), mount(_resolved(folder.parent))}
+    if folder.is_relative_to(contract.ARTIFACTS_DIR):
+        # The fetch container alone writes there, and its links lead into the cache.
+        own.add(Path(contract.MODELS_DIR))
     if mount(_resolved(file)) not in own:
         raise _Wrong(f"{file} is a link that leaves the volume of the adapter. Put the file itself there.")
 

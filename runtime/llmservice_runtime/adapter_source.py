@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmservice_runtime import adapter_list
@@ -54,7 +54,9 @@ class Source:
         if adapter.path is not None:
             return Path(adapter.path)
         name = adapter_list.artifact(adapter.uri)
-        found = await self.container.get(Request((f"{name}={adapter.uri}",)), lambda news: None)
+        # Adapters take turns, and each is tried again: none waits long for a container that does not run.
+        container = replace(self.container, wait_seconds=min(self.container.wait_seconds, 10.0))
+        found = await container.get(Request((f"{name}={adapter.uri}",)), lambda news: None)
         if isinstance(found, Failure):
             raise AdapterFailed(f"{found.message} {found.remedy}")
         if name not in found:

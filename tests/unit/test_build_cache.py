@@ -15,11 +15,11 @@ from tests.unit.decide_world import an_llmservice, spec
 
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "scratch space of the pod": ({}, ()),
-    "a claim": ({"claimName": "models"}, ("--service=x",)),
-    "a claim of ours": ({"size": "1Gi"}, ("--service=x",)),
-    "hashes": ({"size": "1Gi", "verify": "Hash"}, ("--service=x", "--verify=hash")),
-    "sizes": ({"size": "1Gi", "verify": "Size"}, ("--service=x", "--verify=size")),
-    "a week": ({"size": "1Gi", "pruneAfterHours": 168}, ("--service=x", "--prune-after-hours=168")),
+    "a claim": ({"claimName": "models"}, ("--service=team-a/x",)),
+    "a claim of ours": ({"size": "1Gi"}, ("--service=team-a/x",)),
+    "hashes": ({"size": "1Gi", "verify": "Hash"}, ("--service=team-a/x", "--verify=hash")),
+    "sizes": ({"size": "1Gi", "verify": "Size"}, ("--service=team-a/x", "--verify=size")),
+    "a week": ({"size": "1Gi", "pruneAfterHours": 168}, ("--service=team-a/x", "--prune-after-hours=168")),
 }
 
 

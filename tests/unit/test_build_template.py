@@ -343,9 +343,10 @@ def test_what_the_user_says_of_transfers_goes_to_the_fetch_container_as_well() -
     template = render(replace(SETTINGS, hf_endpoint="z"), runtime={"env": given}, podTemplate={"spec": pod})
     found = env_of(fetcher(template))
     assert (found["HF_ENDPOINT"], found["no_proxy"]) == ("a", "c")
-    assert not {"LEVEL", "HF_HUB_OFFLINE"} & set(found), "which are vLLM's"
-    assert "ca" in mounts(template, fetcher(template))
-    assert "v" not in mounts(template, fetcher(template))
+    assert found["HF_HUB_OFFLINE"] == "1"
+    assert "LEVEL" not in found, "which is vLLM's"
+    for name in ("ca", "v"):
+        assert mounts(template, fetcher(template))[name]["readOnly"] is True
 
 
 GUARANTEED = {"limits": {"cpu": "4", "memory": "20Gi"}}
@@ -362,11 +363,17 @@ GUARANTEED = {"limits": {"cpu": "4", "memory": "20Gi"}}
 )
 def test_a_pod_whose_server_has_what_it_asks_for_is_guaranteed(resources: Json, is_guaranteed: bool) -> None:
     """Kubernetes asks it of each container, those that start first included."""
-    pod = render(runtime={"resources": resources})["spec"]
+    pod = render(model={"uri": "pvc://models/a"}, runtime={"resources": resources})["spec"]
     for container in pod["containers"] + pod["initContainers"]:
         limits, requests = container["resources"].get("limits", {}), container["resources"]["requests"]
         same = all(amount(limits.get(name, "0")) == amount(requests[name]) for name in ("cpu", "memory"))
         assert same is is_guaranteed, container["name"]
+
+
+def test_a_fetch_container_asks_for_little_whatever_the_server_asks_for() -> None:
+    container = fetcher(render(runtime={"resources": GUARANTEED}))
+    assert container is not None
+    assert container["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi"}
 
 
 def test_the_limits_of_the_fetch_container_are_settings() -> None:

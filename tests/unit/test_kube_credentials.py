@@ -135,7 +135,6 @@ async def test_the_token_is_read_again_every_minute_and_nobody_waits_for_it(tmp_
     assert await token() == "two"
 
 
-@pytest.mark.parametrize("kind", ["pod", "kubeconfig"])
 async def test_a_refusal_of_another_request_leaves_none_without_a_token() -> None:
     """It may come between the next token and whoever waits for it."""
 
@@ -148,6 +147,7 @@ async def test_a_refusal_of_another_request_leaves_none_without_a_token() -> Non
     assert await token() == "next"
 
 
+@pytest.mark.parametrize("kind", ["pod", "kubeconfig"])
 async def test_a_refused_token_is_read_again_at_once(tmp_path: Path, kind: str) -> None:
     path, where = in_a_pod(tmp_path, kind)
     path.write_text("one")

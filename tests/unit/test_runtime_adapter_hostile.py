@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_runtime import adapter_files, adapter_list, adapters, mounts
+from llmservice_runtime import adapter_files, adapter_list, adapters, contract, mounts
 from llmservice_runtime.adapter_files import problem
 from llmservice_runtime.adapter_list import Adapter, to_json
 from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
@@ -200,6 +200,25 @@ def test_links_stay_in_the_volume_of_the_adapter(tmp_path: Path, name: str) -> N
     (folder / name).unlink()
     (folder / name).symlink_to(other / "x")
     assert "leaves the volume" in (problem(folder, max_rank=16, base=BASE, mount=mount) or "")
+
+
+def test_what_the_fetch_container_linked_lies_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links and cache are two volumes of a pod."""
+    links, cache, other = tmp_path / "artifacts", tmp_path / "models", tmp_path / "other"
+    monkeypatch.setattr(contract, "ARTIFACTS_DIR", str(links))
+    monkeypatch.setattr(contract, "MODELS_DIR", str(cache))
+
+    def mount(path: Path) -> Path:
+        return next((place for place in (links, cache, other) if path.is_relative_to(place)), Path("/"))
+
+    for place, is_fine in ((cache, True), (other, False)):
+        blobs, folder = place / "blobs", links / place.name
+        blobs.mkdir(parents=True)
+        folder.mkdir(parents=True)
+        for file in written(tmp_path / f"of-{place.name}").iterdir():
+            file.rename(blobs / file.name)
+            (folder / file.name).symlink_to(blobs / file.name)
+        assert (problem(folder, max_rank=16, base=BASE, mount=mount) is None) is is_fine
 
 
 def test_mounts_are_those_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

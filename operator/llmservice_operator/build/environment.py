@@ -70,8 +70,6 @@ def _with_given(ours: Mapping[str, str], secrets: list[EnvVar], given: Sequence[
 
 def is_for_transfers(name: str) -> bool:
     """Whether a variable that the user sets says how files are reached, or is read on the way."""
-    if name == "HF_HUB_OFFLINE":  # which is said of vLLM
-        return False
     prefixes = ("HF_", "HUGGING_FACE_", "AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
     return name.startswith(prefixes) or name.upper().endswith("_PROXY")
 

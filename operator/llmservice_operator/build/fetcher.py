@@ -13,11 +13,11 @@ from llmservice_operator.build.engine import adapters_file
 from llmservice_operator.build.environment import for_fetching
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.pvc import fetch_options
-from llmservice_operator.build.resources import fetch_resources, server_resources
+from llmservice_operator.build.resources import fetch_resources
 from llmservice_operator.build.security import CONTAINER_SECURITY
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import fetched, needs_models_volume
-from llmservice_operator.build.volumes import fetch_volumes, small_guests
+from llmservice_operator.build.volumes import fetch_volumes
 
 
 def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
@@ -25,7 +25,8 @@ def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
     if not needs_models_volume(llm.spec):
         return []
     file = adapters_file(llm.spec)
-    _, guests = small_guests(llm)
+    # Certificates and tokens may lie in any of them, where an init container or a driver put them.
+    guests = [{**mount, "readOnly": True} for mount in llm.spec.pod_template.spec.volume_mounts]
     container: Manifest = {
         "name": contract.FETCH_CONTAINER,
         "image": settings.operator_image,
@@ -37,7 +38,7 @@ def fetch_containers(llm: LLMService, settings: Settings) -> list[Manifest]:
         ],
         "env": for_fetching(llm, settings),
         "restartPolicy": "Always",
-        "resources": fetch_resources(server_resources(llm, settings), settings),
+        "resources": fetch_resources(settings),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in fetch_volumes(llm, settings)] + guests,
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -42,4 +42,4 @@ def fetch_options(llm: LLMService) -> tuple[str, ...]:
         return ()
     hours = () if cache.prune_after_hours is None else (f"--prune-after-hours={cache.prune_after_hours}",)
     verify = () if cache.verify is None else (f"--verify={cache.verify.lower()}",)
-    return (f"--service={llm.name}", *hours, *verify)
+    return (f"--service={llm.namespace}/{llm.name}", *hours, *verify)

@@ -83,21 +83,24 @@ def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: in
 
 
 def init_resources(server: Resources) -> Resources:
-    """Of the container that copies the supervisor; it counts only where it asks for more than all others together."""
-    return _beside(server, INIT_RESOURCES)
+    """Of the container that copies the supervisor; it counts only where it asks for more than all others together.
 
-
-def fetch_resources(server: Resources, settings: Settings) -> Resources:
-    """Of the container that fetches: it runs as long as the server does, and is counted with it."""
-    limits = {"cpu": settings.fetch_cpu, "memory": f"{settings.fetch_memory_gib}Gi"}
-    return _beside(server, {"requests": _FETCH_REQUESTS, "limits": limits})
-
-
-def _beside(server: Resources, own: Resources) -> Resources:
-    """A pod is Guaranteed only where each of its containers requests as much as its limit."""
+    A pod is Guaranteed only where each of its containers requests as much as its limit.
+    """
     requests, limits = server["requests"], server.get("limits", {})
     is_guaranteed = all(name in limits and same_amount(limits[name], requests[name]) for name in ("cpu", "memory"))
+    own = INIT_RESOURCES
     return {"requests": own["limits"], "limits": own["limits"]} if is_guaranteed else own
+
+
+def fetch_resources(settings: Settings) -> Resources:
+    """Of the container that fetches: it runs as long as the server does, and is counted with it.
+
+    Its requests stay small beside a server that requests its limits too: such a pod is Burstable, and fits where it
+    fitted before.
+    """
+    limits = {"cpu": settings.fetch_cpu, "memory": f"{settings.fetch_memory_gib}Gi"}
+    return {"requests": _FETCH_REQUESTS, "limits": limits}
 
 
 def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import httpx
 import pytest
 from llmservice_runtime.contract import STATE_PATH, STATE_PORT, State
 
+from localcluster.tinymodel.cache import model_folder
 from localcluster.tinymodel.pairs import PAIRS
 from localcluster.tinymodel.variants import ADAPTER_QUESTION, VARIANTS, Adapter
 from tests.e2e.conftest import make_namespace
 from tests.support.audit import writes_since
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.hub import Hub, Repo
+from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
 from tests.support.models import model_uri
 from tests.support.services import idle, llmservice
@@ -27,6 +31,9 @@ NAMESPACE = "e2e-adapters"
 SHOWN_WITHIN = 180
 RESTARTED_WITHIN = 300
 RED, GREEN, BLUE = "red", "green", "blue"
+FETCHED = "hf://team/blue"
+# The node's own address on the pods' network.
+BRIDGE = "10.244.0.1"
 
 
 @dataclass
@@ -42,8 +49,7 @@ class Adapted:
 
     def listed(self, *colours: str) -> list[JSON]:
         """spec.adapters for these."""
-        cluster = self.server.cluster
-        return [{"name": c, "uri": model_uri(cluster, NAMESPACE, f"adapter-{c}")} for c in colours]
+        return [{"name": c, "uri": uri_of(self.server.cluster, c)} for c in colours]
 
     def ask_for(self, adapters: list[JSON]) -> None:
         self.server.cluster.patch("llmservices", NAMESPACE, self.server.name, {"spec": {"adapters": adapters}})
@@ -90,6 +96,11 @@ class Adapted:
             return None
 
 
+def uri_of(cluster: Cluster, colour: str) -> str:
+    """Blue is fetched from a hub, the others are mounted."""
+    return FETCHED if colour == BLUE else model_uri(cluster, NAMESPACE, f"adapter-{colour}")
+
+
 FIND = """
 import os, pathlib, signal
 def is_vllm(folder):
@@ -104,9 +115,15 @@ vllm = min(int(folder.name) for folder in pathlib.Path("/proc").glob("[0-9]*") i
 @pytest.fixture(scope="module")
 def adapted(cluster: Cluster) -> Iterator[Adapted]:
     make_namespace(cluster, NAMESPACE)
-    adapters = [{"name": c, "uri": model_uri(cluster, NAMESPACE, f"adapter-{c}")} for c in (RED, GREEN)]
+    adapters = [{"name": c, "uri": uri_of(cluster, c)} for c in (RED, GREEN)]
+    model_uri(cluster, NAMESPACE, f"adapter-{BLUE}")
+    hub = Hub({"team/blue": Repo.of_folder(model_folder(VARIANTS[f"adapter-{BLUE}"]))})
+    stack = ExitStack()
+    stack.enter_context(serving_hub(hub, BRIDGE, BRIDGE))
     # As many as there will be, so that none waits for another's place.
-    cluster.apply(llmservice("adapted", adapters=adapters, lora={"maxLoras": 3, "maxLoraRank": 8}), NAMESPACE)
+    lora = {"maxLoras": 3, "maxLoraRank": 8}
+    runtime = {"env": [{"name": "HF_ENDPOINT", "value": hub.url}]}
+    cluster.apply(llmservice("adapted", adapters=adapters, lora=lora, runtime=runtime), NAMESPACE)
     progress: list[JSON] = []
     moment = time.time()
 
@@ -127,6 +144,7 @@ def adapted(cluster: Cluster) -> Iterator[Adapted]:
         yield Adapted(server, progress, len(writes), time.time() - moment)
     finally:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        stack.close()
 
 
 @pytest.mark.full

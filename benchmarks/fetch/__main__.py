@@ -87,7 +87,7 @@ class Measuring:
 
     def _kill(self, place: Place, tool: Tool, files: Path, scratch: Path, count: int, size: int) -> None:
         """At half of all bytes; then once more to the end, with the same folder."""
-        if not self._options.kills:
+        if not self._options.kills or place.through is None:
             return
         with proxied(place.port, KILL_BYTES_PER_SECOND) as proxy, _target(scratch) as folder:
             command = tool.command(place, folder, proxy.port)

@@ -34,8 +34,9 @@ HOW = f"""\
 - The hub is the tests' stand-in (`tests/support/hub.py`); as the real one it redirects to another server for the
   weights, here a process that sends with `sendfile`. `{PLAIN}` is that server's own speed: eight connections that
   keep nothing. Xet storage is not part of it.
-- S3 is VersityGW on a folder, filled by s5cmd, in parts where a file is larger than 50 MiB. gs:// and az:// are read by
-  the same code and are not measured.
+- S3 is VersityGW on a folder, filled by s5cmd, in parts where a file is larger than 50 MiB. Google's
+  is fake-gcs-server, from memory; Azure's is Azurite (Node.js), on a folder. For these two no other tool is
+  measured, and no kill for Google's, which answers at the port that it was started for only.
 - The tools take turns; each starts with an empty folder on a disk that has nothing left to write. MB/s is the size of
   the model by wall time from start to end of the process, as median (lowest to highest).
 - CPU is user and system time of the process and its children. Memory is the sum of their peaks of resident memory, and

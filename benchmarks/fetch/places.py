@@ -19,6 +19,7 @@ from localcluster.builds import Store, build
 from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
+from tests.support.cloud_stores import azure_store, google_store
 from tests.support.hub import Hub, Repo, lfs_hash, serving
 from tests.support.object_store import object_store
 
@@ -43,8 +44,8 @@ class Place:
     port: int
     """Where the bytes come from."""
     environment: Mapping[str, str]
-    through: Callable[[int], Mapping[str, str]]
-    """The environment of clients that are to get their bytes through another port."""
+    through: Callable[[int], Mapping[str, str]] | None
+    """The environment of clients that are to get their bytes through another port; None: it answers at its own only."""
     urls: Sequence[str] = ()
     """Of the files, where they can be read without credentials."""
 
@@ -98,7 +99,36 @@ def _s3(files: Path, scratch: Path) -> Iterator[Place]:
         yield Place("s3", "S3 (VersityGW)", "s3://bench/model", port, store.environment, through)
 
 
-PLACES = {"hf": _hub, "s3": _s3}
+@contextmanager
+def _gs(files: Path, _: Path) -> Iterator[Place]:
+    """fake-gcs-server, with everything in memory."""
+    with google_store() as store:
+        store.make_bucket("bench")
+        for path in sorted(files.iterdir()):
+            store.put("bench", f"model/{path.name}", path.read_bytes())
+        port = urlsplit(store.url).port or 0
+        yield Place("gs", "Google (fake-gcs-server)", "gs://bench/model", port, store.environment, through=None)
+
+
+@contextmanager
+def _az(files: Path, scratch: Path) -> Iterator[Place]:
+    """Azurite on a folder: blobs in blocks, as uploaders make them."""
+    with azure_store(scratch / "az") as store:
+        store.make_bucket("bench")
+        for path in sorted(files.iterdir()):
+            content = path.read_bytes()
+            blocks = [content[at : at + _BLOCK] for at in range(0, len(content), _BLOCK)]
+            store.put_in_parts("bench", f"model/{path.name}", *blocks)
+        environment = {**store.environment, "AZURE_STORAGE_ACCOUNT_KEY": store.key}
+        server = urlsplit(store.endpoint)
+
+        def through(other: int) -> Mapping[str, str]:
+            return {**environment, "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{other}{server.path}"}
+
+        yield Place("az", "Azure (Azurite)", "az://bench/model", server.port or 0, environment, through)
+
+
+PLACES = {"hf": _hub, "s3": _s3, "gs": _gs, "az": _az}
 
 
 def make_files(folder: Path, count: int, size: int) -> int:

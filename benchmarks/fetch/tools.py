@@ -34,7 +34,7 @@ class Tool:
     def command(self, place: Place, folder: Path, through: int | None = None) -> Command:
         """All of it; `through`: the port that the bytes come through."""
         home = {"HF_HOME": str(folder / "home"), "HOME": str(folder)}
-        given = place.environment if through is None else place.through(through)
+        given = place.environment if through is None or place.through is None else place.through(through)
         return Command(self.argv(place, folder), {**plain_environment(), **home, **given, **self.environment}, self.cwd)
 
 

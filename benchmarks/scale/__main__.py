@@ -28,6 +28,7 @@ from benchmarks.scale.services import LABEL, Nodes, Writer, is_ours, nodes_for
 from benchmarks.scale.several import Several, leases
 from benchmarks.scale.watch import LARGEST_EVENT, Observer
 from localcluster import cluster as local
+from localcluster.network import NODE
 from localcluster.paths import ClusterPaths
 from tests.chaos import proxy
 from tests.chaos.faults import Kind, Weather
@@ -83,6 +84,16 @@ def simulated_nodes(paths: ClusterPaths, nodes: Nodes) -> Iterator[None]:
         yield
     finally:
         local.up(paths, local.Options(None, 0), host)
+
+
+@contextlib.contextmanager
+def cordoned(cluster: Cluster) -> Iterator[None]:
+    """No pod goes to the real node, whose kubelet cannot pull what is simulated."""
+    cluster.kubectl("cordon", NODE)
+    try:
+        yield
+    finally:
+        cluster.kubectl("uncordon", NODE)
 
 
 @contextlib.contextmanager
@@ -155,6 +166,7 @@ def bench(plan: Plan, paths: ClusterPaths, tell: Callable[[Figures], None]) -> F
         tempfile.TemporaryDirectory() as folder,
         simulated_nodes(paths, nodes_for(plan.services)),
         scale_operator(cluster, 0),
+        cordoned(cluster),
         leases(cluster, plan.shards) if plan.shards > 1 else contextlib.nullcontext(),
         nothing_left(cluster),
         way(cluster, plan.faults) as server,

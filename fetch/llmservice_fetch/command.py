@@ -23,7 +23,6 @@ from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
 from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
-from llmservice_fetch.hub import Hub
 from llmservice_fetch.lock import exclusive
 from llmservice_fetch.selection import select
 from llmservice_fetch.store import Store
@@ -199,6 +198,9 @@ class Fetching:
         scheme, _, rest = uri.partition("://")
         field = failed.field_of(name, uri)
         if scheme == "hf" and rest and is_inside(rest):
+            # huggingface_hub takes longer to import than all the rest, which buckets need not wait for.
+            from llmservice_fetch.hub import Hub
+
             return Hub.of(rest, field, self._environment)
         if bucket := Bucket.of(uri, field, self._environment, self._hide):
             return bucket

@@ -15,7 +15,6 @@ from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside
-from llmservice_fetch.hub import Hub
 from llmservice_fetch.transfer import Patience, give_up_or_wait
 
 T = TypeVar("T")
@@ -135,6 +134,9 @@ def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], No
     scheme, separator, rest = uri.partition("://")
     where = failed.field_of(MODEL_ARTIFACT, uri)
     if scheme == "hf" and rest and is_inside(rest):
+        # It takes longer to import than all the rest.
+        from llmservice_fetch.hub import Hub
+
         return Remote(replace(Hub.of(rest, where, environment), timeout=TIMEOUT_SECONDS, uses_xet=False), budget)
     if bucket := Bucket.of(uri, where, environment, hide):
         return Remote(replace(bucket, timeout=TIMEOUT_SECONDS), budget)

@@ -39,6 +39,8 @@ HOW = f"""\
   measured, and no kill for Google's, which answers at the port that it was started for only.
 - The tools take turns; each starts with an empty folder on a disk that has nothing left to write. MB/s is the size of
   the model by wall time from start to end of the process, as median (lowest to highest).
+- `ours` and `before` end when the files are on the disk (fsync), so that a node that loses power leaves no damaged
+  model; the other tools end when the operating system has them.
 - CPU is user and system time of the process and its children. Memory is the sum of their peaks of resident memory, and
   the most of all runs.
 - After a kill: the process group gets SIGKILL once a proxy has passed on half of the model, at 200 MB/s, and the tool

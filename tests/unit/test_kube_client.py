@@ -160,6 +160,18 @@ async def test_failures_become_exceptions(
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "details",
+    [["a"], "words", {"causes": {"0": "a"}}, {"causes": 7}, {"causes": ["a", None, {"field": ["x"]}]}],
+    ids=str,
+)
+@pytest.mark.parametrize("code", [403, 409, 422])
+def test_details_of_another_shape_leave_the_error_what_it_is(code: int, details: Any) -> None:
+    error = errors.from_status(code, {"message": "no", "details": details}, right="get pods")
+    assert (error.code, error.message) == (code, "no")
+    assert all(isinstance(cause, dict) for cause in error.causes)
+
+
 async def test_a_conflict_names_the_managers_and_their_fields(kube: Harness) -> None:
     causes = [
         {

@@ -167,13 +167,19 @@ def from_status(code: int, status: JSON, *, right: str, retry_after: float | Non
     """The error for an HTTP failure; `status` is the body (a metav1.Status, or whatever a proxy answered)."""
     reason = str(status.get("reason") or "")
     message = str(status.get("message") or f"HTTP {code}")
-    causes = tuple((status.get("details") or {}).get("causes") or ())
+    causes = _causes(status.get("details"))
     details: dict[str, Any] = {"code": code, "reason": reason, "causes": causes, "retry_after": retry_after}
     if code == 403:
         return _forbidden(message)(message, right=right, **details)
     if code == 409:
         return _conflict(reason, causes)(message, **details)
     return _BY_CODE.get(code, ServerError if code >= 500 else Invalid)(message, **details)
+
+
+def _causes(details: object) -> tuple[JSON, ...]:
+    """Those of a metav1.Status; none where a proxy's body has something else in that place."""
+    causes = details.get("causes") if isinstance(details, Mapping) else None
+    return tuple(cause for cause in causes if isinstance(cause, Mapping)) if isinstance(causes, list) else ()
 
 
 def _forbidden(message: str) -> type[Forbidden]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from llmservice_operator.build.chosen import Chosen
@@ -47,6 +48,26 @@ def test_a_product_that_cannot_compute_it_is_passed_over() -> None:
     assert fits(world) == ("False", "DoesNotFit")
     assert "bfloat16" in world.conditions()["Fits"]["message"]
     assert "remedies" not in plan(world)
+
+
+EVERYTHING = {"spec": {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}}
+
+
+@pytest.mark.parametrize(
+    ("effect", "template", "expected"),
+    [
+        ("NoSchedule", {}, "NVIDIA-L4"),
+        ("NoExecute", {}, "NVIDIA-H100-80GB-HBM3"),
+        ("NoExecute", EVERYTHING, "NVIDIA-L4"),
+    ],
+)
+def test_a_product_is_picked_only_on_nodes_whose_taints_the_pods_tolerate(
+    effect: str, template: Json, expected: str
+) -> None:
+    tainted = replace(L4, taints=(("nvidia.com/gpu", "present", effect),))
+    world = a_world(tainted, H100, podTemplate=template, batching={"maxModelLen": 4096})
+    world.settle()
+    assert products(world) == [expected]
 
 
 def test_without_the_right_to_list_nodes_nothing_is_blocked_and_the_right_is_named() -> None:

@@ -15,6 +15,7 @@ from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.engine import vllm_version
+from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import accelerator_resource, effective_cpu_kv_cache_gib
 from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.settings import DEFAULT_VLLM_VERSION, Settings
@@ -145,7 +146,7 @@ def wish(service: LLMService) -> Wish:
         resource=resource,
         products=spec.accelerator.product or (),
         memory_gib=stated_memory_gib(service),
-        tolerations=({"key": resource, "operator": "Exists"}, *spec.pod_template.spec.tolerations),
+        tolerations=tuple(tolerations(service)),
     )
 
 

@@ -16,10 +16,9 @@ from llmservice_operator.api.constants import DEFAULT_ENDPOINT_PORT
 from llmservice_operator.kube.resources import SERVICE, proxy_path
 
 from llmservice_cli.cluster import Connection, connect
+from llmservice_cli.completion import error_text
 from llmservice_cli.errors import CliError
 from llmservice_cli.status.snapshot import Json, service
-
-from .traffic import said
 
 CONNECT_SECONDS = 10.0
 # No queue in the client: what waits, waits at the server. No proxy of the environment: it would be measured too.
@@ -133,16 +132,16 @@ async def _get(target: Target, path: str) -> httpx.Response:
         raise CliError(f"no answer from {target.name}: {error or type(error).__name__}", target.advice) from error
     if answer.status_code == 401:
         raise CliError(
-            f"{target.name} answers 401: {said(answer.content)}",
+            f"{target.name} answers 401: {error_text(answer.content)}",
             "name the environment variable that holds the API key: --api-key-env VARIABLE",
         )
     if answer.status_code == 403:
         raise CliError(
-            f"{target.name} answers 403: {said(answer.content)}",
+            f"{target.name} answers 403: {error_text(answer.content)}",
             "the rights get and create on services/proxy are needed",
         )
     if answer.is_error:
-        raise CliError(f"{target.name} answers {answer.status_code}: {said(answer.content)}", target.advice)
+        raise CliError(f"{target.name} answers {answer.status_code}: {error_text(answer.content)}", target.advice)
     return answer
 
 

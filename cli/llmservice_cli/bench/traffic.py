@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+from llmservice_runtime.bounded_json import Refused
+
+from llmservice_cli.completion import Usage, completion_of, error_text
 
 from .load import Planned
 
@@ -83,8 +86,8 @@ class Completions:
             outcome, error = TIMEOUT, f"no end within {self.timeout:g} s"
         except httpx.RequestError as failed:
             outcome, error = CONNECTION, f"{type(failed).__name__}: {failed}".rstrip(": ")
-        except json.JSONDecodeError as failed:
-            outcome, error = NOT_A_STREAM, f"an event that is not JSON: {failed}"
+        except Refused as why:
+            outcome, error = NOT_A_STREAM, f"an event that is no completion: {why}"
         except asyncio.CancelledError:
             record(stream.row)
             raise
@@ -106,7 +109,7 @@ class Completions:
         headers = {"Content-Type": "application/json"}
         async with self.http.stream("POST", "/v1/completions", content=_chunked(body), headers=headers) as response:
             if response.status_code != 200:
-                return str(response.status_code), said(await response.aread())
+                return str(response.status_code), error_text(await response.aread())
             async for line in response.aiter_lines():
                 if line.startswith("data:"):
                     stream.take(line[5:].strip(), self.clock() - began)
@@ -135,24 +138,24 @@ class _Stream:
         if data == "[DONE]":
             self.is_done = True
             return
-        event = json.loads(data)
-        if "error" in event:
-            self.error = said(data.encode())
+        event = completion_of(data)
+        if event.is_error:
+            self.error = error_text(data)
             return
-        for choice in event.get("choices") or ():
+        for reason in event.finish_reasons or ():
             self._pieces += 1
             if self.row.first_token is None:
                 self.row = replace(self.row, first_token=now)
-            if choice.get("finish_reason"):
-                self.row = replace(self.row, finish_reason=str(choice["finish_reason"]))
-        self._count(event.get("usage") or {})
+            if reason:
+                self.row = replace(self.row, finish_reason=reason)
+        self._count(event.usage or Usage())
 
-    def _count(self, usage: dict[str, Any]) -> None:
+    def _count(self, usage: Usage) -> None:
         """The server's own count where it gives one; else one token for each piece."""
         self.row = replace(
             self.row,
-            output_tokens=int(usage.get("completion_tokens", self._pieces)),
-            prompt_tokens=usage.get("prompt_tokens", self.row.prompt_tokens),
+            output_tokens=self._pieces if usage.completion is None else usage.completion,
+            prompt_tokens=self.row.prompt_tokens if usage.prompt is None else usage.prompt,
         )
 
     def outcome(self) -> tuple[str, str | None]:
@@ -165,16 +168,3 @@ class _Stream:
         if self.row.first_token is None:
             return NOT_A_STREAM, "no token came"
         return ANSWERED, None
-
-
-def said(body: bytes) -> str:
-    """The message in an error's body, or its beginning."""
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return body[:300].decode(errors="replace").strip()
-    if isinstance(found, dict):
-        inner = found.get("error", found)
-        message = inner.get("message") if isinstance(inner, dict) else inner
-        return str(message or found.get("message") or found)[:500]
-    return str(found)[:300]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from llmservice_cli.bench.traffic import said
+from llmservice_cli.completion import error_text
 
 from .answer import Events, Wrong, check_body
 from .row import Loss, Mode, Row, status_loss
@@ -182,7 +183,7 @@ class Sender:
             attempt.may_retry = False
         body = await response.aread()
         attempt.got = len(body)
-        return Wrong(status_loss(status), said(body))
+        return Wrong(status_loss(status), error_text(body))
 
     def _pause(self, number: int, retry_after: float | None) -> float:
         """What the server asked for; else twice as long each time, less a random quarter at most."""
@@ -198,6 +199,7 @@ def _words(error: httpx.HTTPError) -> str:
 
 def _seconds(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        seconds = math.nan if text is None else float(text)
     except ValueError:  # a date; the OpenAI client reads it, servers of models do not send it
         return None
+    return seconds if seconds >= 0 else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import gc
 import json
 import sys
 from pathlib import Path
@@ -94,6 +96,21 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
         await log_in(plugin(script), tmp_path / "config")
     for pid in map(int, pids.read_text().split()):
         await asyncio.wait_for(has_ended(pid), 10)
+
+
+def test_nothing_is_left_of_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is waited for: else what stands for it in the event loop outlives the loop."""
+    monkeypatch.setattr(exec_login, "PLUGIN_SECONDS", 0.3)
+    left: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: left.append(str(found.exc_value)))
+
+    def run() -> None:
+        with contextlib.suppress(ConfigError):
+            asyncio.run(log_in(plugin("import time; time.sleep(600)"), tmp_path / "config"))
+
+    run()
+    gc.collect()
+    assert left == []
 
 
 async def has_ended(pid: int) -> None:

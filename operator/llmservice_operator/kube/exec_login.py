@@ -19,6 +19,8 @@ from typing import Any
 from .errors import ConfigError
 
 PLUGIN_SECONDS = 60.0
+KILLED_SECONDS = 2.0
+"""Until a killed program is gone."""
 MOST_BYTES = 2**20
 """Of what the program prints: a token and a chain of certificates have some kilobytes."""
 CLUSTER_CONFIG = "client.authentication.k8s.io/exec"
@@ -71,6 +73,9 @@ class Program:
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+            # What it started outside its group may hold its output open, which is part of its end to asyncio.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), KILLED_SECONDS)
             if isinstance(error, TimeoutError):
                 raise self._not_run(f"no answer within {PLUGIN_SECONDS:.0f} s") from error
             raise

@@ -50,11 +50,8 @@ def completion_of(text: str | bytes) -> Completion:
 
 
 def _usage(given: Reader) -> Usage:
-    counts = (given.integer(name) if given.has(name) else None for name in _COUNTS)
-    return Usage(*counts)
-
-
-_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return Usage(*(given.integer(name) if given.has(name) else None for name in names))
 
 
 def error_text(body: str | bytes) -> str:

@@ -20,10 +20,10 @@ from llmservice_runtime.engine import Flags, read_flags
 from llmservice_runtime.redact import Redacted, Redactor
 
 from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
-from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
 from llmservice_fetch.lock import exclusive
+from llmservice_fetch.origins import origin_of
 from llmservice_fetch.selection import select
 from llmservice_fetch.store import Store
 from llmservice_fetch.transfer import Download, Patience, patiently
@@ -195,16 +195,11 @@ class Fetching:
                 ).run(artifact.files)
 
     def _origin(self, name: str, uri: str) -> Origin:
-        scheme, _, rest = uri.partition("://")
         field = failed.field_of(name, uri)
-        if scheme == "hf" and rest and is_inside(rest):
-            # huggingface_hub takes longer to import than all the rest, which buckets need not wait for.
-            from llmservice_fetch.hub import Hub
-
-            return Hub.of(rest, field, self._environment)
-        if bucket := Bucket.of(uri, field, self._environment, self._hide):
-            return bucket
-        raise failed.not_found(field, f"{uri!r} is nothing to fetch.", "It must be hf://, s3://, gs:// or az://.")
+        origin = origin_of(uri, field, self._environment, self._hide)
+        if origin is None:
+            raise failed.not_found(field, f"{uri!r} is nothing to fetch.", "It must be hf://, s3://, gs:// or az://.")
+        return origin
 
     @contextmanager
     def _lock(self, artifact: Artifact) -> Iterator[bool]:

@@ -14,7 +14,8 @@ from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
 from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket
 from llmservice_fetch.errors import Refused, Unreachable
-from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside
+from llmservice_fetch.files import Listing, Origin, RemoteFile
+from llmservice_fetch.origins import origin_of
 from llmservice_fetch.transfer import Patience, give_up_or_wait
 
 T = TypeVar("T")
@@ -131,16 +132,13 @@ class Folder:
 
 def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], None], budget: Budget) -> Source:
     """What stands behind hf://, s3://, gs://, az:// or a path. FetchFailed."""
-    scheme, separator, rest = uri.partition("://")
     where = failed.field_of(MODEL_ARTIFACT, uri)
-    if scheme == "hf" and rest and is_inside(rest):
-        # It takes longer to import than all the rest.
-        from llmservice_fetch.hub import Hub
-
-        return Remote(replace(Hub.of(rest, where, environment), timeout=TIMEOUT_SECONDS, uses_xet=False), budget)
-    if bucket := Bucket.of(uri, where, environment, hide):
-        return Remote(replace(bucket, timeout=TIMEOUT_SECONDS), budget)
-    if separator:
+    origin = origin_of(uri, where, environment, hide)
+    if isinstance(origin, Bucket):
+        return Remote(replace(origin, timeout=TIMEOUT_SECONDS), budget)
+    if origin is not None:
+        return Remote(replace(origin, timeout=TIMEOUT_SECONDS, uses_xet=False), budget)
+    if "://" in uri:
         remedy = "It must be hf://, s3://, gs://, az:// or a folder."
         raise failed.not_found(where, f"{uri!r} cannot be inspected.", remedy)
     path = Path(uri)

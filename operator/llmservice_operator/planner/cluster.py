@@ -8,6 +8,7 @@ from typing import Any
 
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.plan import Device
+from llmservice_operator.planner.room import tolerates
 
 Json = Mapping[str, Any]
 
@@ -86,17 +87,6 @@ def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:
 
 def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[NodeGroup]:
     for group in cluster.groups:
-        if group.per_node > 0 and all(_is_tolerated(taint, tolerations) for taint in group.taints):
+        lasting = (taint for taint in group.taints if not taint[0].startswith(PASSING_TAINTS))
+        if group.per_node > 0 and all(tolerates(taint, tolerations) for taint in lasting):
             yield group
-
-
-def _is_tolerated(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
-    key, value, effect = taint
-    if key.startswith(PASSING_TAINTS):
-        return True
-    return any(
-        toleration.get("effect") in (None, "", effect)
-        and toleration.get("key") in (None, "", key)
-        and (toleration.get("operator") == "Exists" or (toleration.get("value") or "") == value)
-        for toleration in tolerations
-    )

@@ -64,10 +64,6 @@ def others(kinds: Sequence[str]) -> list[Tool]:
     return found
 
 
-def _hf(path: str) -> Callable[[Place, Path], Sequence[str]]:
-    return lambda _, folder: (path, "download", NAME, "--cache-dir", str(folder / "cache"))
-
-
 def _s5cmd(path: str) -> Callable[[Place, Path], Sequence[str]]:
     # The endpoint is S3_ENDPOINT_URL or a flag, not the variable that AWS's own tools know.
     script = 'exec "$0" --endpoint-url "$AWS_ENDPOINT_URL_S3" cp "$1/*" "$2/"'

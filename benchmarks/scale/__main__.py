@@ -34,6 +34,7 @@ from tests.chaos import proxy
 from tests.chaos.faults import Kind, Weather
 from tests.support.audit import OPERATOR_USER
 from tests.support.cluster import Cluster
+from tests.support.nodes import cordoned
 from tests.support.operator import scale_operator
 from tests.support.ports import free_port
 
@@ -84,16 +85,6 @@ def simulated_nodes(paths: ClusterPaths, nodes: Nodes) -> Iterator[None]:
         yield
     finally:
         local.up(paths, local.Options(None, 0), host)
-
-
-@contextlib.contextmanager
-def cordoned(cluster: Cluster) -> Iterator[None]:
-    """No pod goes to the real node, whose kubelet cannot pull what is simulated."""
-    cluster.kubectl("cordon", NODE)
-    try:
-        yield
-    finally:
-        cluster.kubectl("uncordon", NODE)
 
 
 @contextlib.contextmanager
@@ -166,7 +157,7 @@ def bench(plan: Plan, paths: ClusterPaths, tell: Callable[[Figures], None]) -> F
         tempfile.TemporaryDirectory() as folder,
         simulated_nodes(paths, nodes_for(plan.services)),
         scale_operator(cluster, 0),
-        cordoned(cluster),
+        cordoned(cluster, NODE),  # its kubelet cannot pull the images of what is simulated
         leases(cluster, plan.shards) if plan.shards > 1 else contextlib.nullcontext(),
         nothing_left(cluster),
         way(cluster, plan.faults) as server,

@@ -19,6 +19,7 @@ from pathlib import Path
 from localcluster.buildkit import Builder, Recipe, running_builder
 from localcluster.errors import ClusterError
 from localcluster.imagecache import keep, restore
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.progress import Progress
 from localcluster.rootfs import base_key, base_layout
@@ -51,7 +52,7 @@ PAUSE = Image("pause", "registry.local/pause:1", "localcluster/pause/Dockerfile"
 _PYTHON = ("ca-certificates", "python3", "python3-venv")
 VLLM = Image(
     "vllm",
-    "registry.local/vllm-cpu:v0.32.0",
+    CPU_IMAGE,
     "runtime/Dockerfile.cpu",
     ("runtime/requirements-cpu.txt", "scripts/requirements-build.txt"),
     (*_PYTHON, "libgomp1", "libnuma1", "libpython3-dev", "g++"),
@@ -60,7 +61,7 @@ VLLM = Image(
 )
 OPERATOR = Image(
     "operator",
-    "registry.local/llmservice-operator:dev",
+    OPERATOR_IMAGE,
     "operator/Dockerfile",
     (
         "LICENSE",
@@ -77,7 +78,7 @@ OPERATOR = Image(
 )
 STAND_IN = Image(
     "stand-in",
-    "registry.local/vllm-stand-in:v0.32.0",
+    STAND_IN_IMAGE,
     "localcluster/stand-in/Dockerfile",
     ("localcluster/stand-in/Dockerfile.dockerignore", "tests/support/stand_in", "tests/unit/fixtures/vllm_logs"),
     _PYTHON,

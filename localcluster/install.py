@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from llmservice_runtime.flag_table import newest_version
+
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths
 from localcluster.progress import Progress
@@ -17,7 +19,9 @@ NAMESPACE = "llmservice-system"
 OPERATOR_IMAGE = "registry.local/llmservice-operator:dev"
 SURGE_DEADLINE_SECONDS = 10
 """Shorter than the chart's, for tests that wait for it."""
-CPU_IMAGE = "registry.local/vllm-cpu:v0.32.0"
+CPU_IMAGE = f"registry.local/vllm-cpu:v{newest_version()}"
+STAND_IN_IMAGE = "registry.local/vllm-stand-in:v0.32.0"
+"""The version that tests/support/stand_in was recorded from, which need not be the newest."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from localcluster import addons, cluster, components, identity, lock, network, pki, preflight, processes, traces
 from localcluster.errors import ClusterError
 from localcluster.imagecopy import ImageStore, copy
-from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.place import EVICTION, SECOND, Place, first, second
@@ -24,7 +24,7 @@ from localcluster.progress import Progress
 
 HOLDER = f"{SECOND}-holder"
 # What runs on any node of the tests. vLLM's is asked for: its files are links, but so many that they take seconds.
-IMAGES = ("registry.local/pause:1", OPERATOR_IMAGE, "registry.local/vllm-stand-in:v0.32.0")
+IMAGES = ("registry.local/pause:1", OPERATOR_IMAGE, STAND_IN_IMAGE)
 # Its own /run and what the kubelet keeps at fixed places: those of the host are the first node's.
 MAKE = """
 mount --make-rshared /

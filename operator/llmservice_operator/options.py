@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from llmservice_runtime.flag_table import newest_version
 
 from llmservice_operator.build.settings import InvalidSettings, Settings
 
@@ -20,14 +21,14 @@ AUTHENTICATIONS = ("none", "tokenReview")
 MAX_SHARDS = 64
 """Each is renewed every two seconds."""
 
-EXAMPLES = """\
+EXAMPLES = f"""\
 examples:
   In a pod, as the chart does it:
     python -m llmservice_operator --settings /etc/llmservice/settings.yaml
   On your own machine, against the cluster of your kubeconfig, watching one namespace:
     python -m llmservice_operator --namespace team-a --no-leader-elect --log-format console
   With an own image for CPU services:
-    python -m llmservice_operator --default-cpu-image registry.example.com/vllm-cpu:v0.32.0
+    python -m llmservice_operator --default-cpu-image registry.example.com/vllm-cpu:v{newest_version()}
 
 Each option can be given as an environment variable too: --log-level is LLMSERVICE_LOG_LEVEL; lists are separated by
 commas. Arguments win over the environment, the environment over the settings file.

@@ -1,6 +1,6 @@
 """What vLLM's CPU build needs of a processor beyond AVX2: what the operator refuses early and the preflight again.
 
-Read from vLLM 0.32: `_get_attn_isa` of v1/attention/backends/cpu_attn.py, and the operators that `_C_AVX2`, the library
+Read from vLLM: `_get_attn_isa` of v1/attention/backends/cpu_attn.py, and the operators that `_C_AVX2`, the library
 for processors without AVX-512, does not register. Where neither a node's labels nor /proc/cpuinfo say what a processor
 has, nothing is refused.
 """

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from llmservice_runtime.contract import HTTP_PORT
 
 # What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
-# one that is not quantized (vLLM 0.32 then takes it for fp8_per_tensor, and says so in a warning). There is no method
+# one that is not quantized (vLLM then takes it for fp8_per_tensor, and says so in a warning). There is no method
 # that makes int4 weights at load, and the one for int8 leaves all but MoE layers as they are: with `int8` and `int4`
 # the checkpoint must be quantized already, and vLLM finds its method by itself.
 LOAD_METHODS: Mapping[str, str] = MappingProxyType({"fp8": "fp8"})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 
 class UnknownVersion(LookupError):
@@ -172,9 +174,15 @@ def _split(token: str) -> _Written:
     return _Written(head, value if equals else None, token)
 
 
+@functools.cache
 def known_versions() -> tuple[str, ...]:
     """The versions with a table, as MAJOR.MINOR, newest first."""
-    return ("0.32", "0.31", "0.30", "0.29", "0.28")
+    return tuple(reversed(_document()))
+
+
+def newest_version() -> str:
+    """The version that defaults, examples and rules without a version are for: MAJOR.MINOR.PATCH of the last table."""
+    return str(_document()[known_versions()[0]]["version"])
 
 
 def series(version: str) -> str | None:
@@ -183,8 +191,20 @@ def series(version: str) -> str | None:
     return match[1] if match else None
 
 
+@functools.cache
+def _document() -> dict[str, dict[str, Any]]:
+    """vllm_flags.json, written by scripts/add_vllm_version.py: series, oldest first, each with its `version`.
+
+    The first has all of its `flags`; a later one has those that are new or differ from the series before, and the
+    names of those that are `gone`. A flag is named by its first spelling; an entry without `values` takes one, without
+    `kind` a text.
+    """
+    document: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("vllm_flags.json").read_bytes())
+    return document
+
+
 def flag_table(version: str) -> FlagTable:
-    """The table for a version; read when it is asked for, since most processes need one of them."""
+    """The table of a version's series; UnknownVersion without one."""
     wanted = series(version)
     if wanted is None or wanted not in known_versions():
         raise UnknownVersion(f"no flag table for vLLM {version}; known: {', '.join(known_versions())}")
@@ -193,5 +213,16 @@ def flag_table(version: str) -> FlagTable:
 
 @functools.cache
 def _made(wanted: str) -> FlagTable:
-    rows = importlib.import_module(f"llmservice_runtime.flag_table_{wanted.replace('.', '_')}")
-    return FlagTable(rows.VERSION, tuple(Flag(*row) for row in rows.FLAGS))
+    entries: dict[str, dict[str, Any]] = {}
+    for name, difference in _document().items():
+        entries = {flag: entry for flag, entry in entries.items() if flag not in difference.get("gone", ())}
+        entries |= difference["flags"]
+        if name == wanted:
+            break
+    return FlagTable(_document()[wanted]["version"], tuple(_flag(name, entries[name]) for name in sorted(entries)))
+
+
+def _flag(name: str, entry: dict[str, Any]) -> Flag:
+    values = entry.get("values", 1)
+    kind = "none" if values == 0 else entry.get("kind", "text")
+    return Flag((name, *entry.get("also", ())), values, kind, tuple(entry.get("choices", ())))

@@ -24,6 +24,7 @@ from llmservice_runtime.flag_table import (
     UnknownVersion,
     flag_table,
     known_versions,
+    newest_version,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "compute_dtype",
     "flag_table",
     "known_versions",
+    "newest_version",
     "quantization_method",
     "render",
 ]

@@ -1,6 +1,6 @@
 """params.json, in which Mistral's own format says what others say in config.json, under the names of the latter.
 
-vLLM 0.32 does the same in transformers_utils/configs/mistral.py.
+vLLM does the same in transformers_utils/configs/mistral.py.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmservice_runtime.contract import FETCH_CONTAINER
 
+from localcluster.install import STAND_IN_IMAGE
 from tests.support.cluster import JSON
 
 Cause = Callable[[JSON], float | None]
@@ -142,7 +143,7 @@ LOG = "kubectl logs --previous"
 DYING = "CPU Generator does not use offset"
 GUEST = {
     "name": "licence",
-    "image": "registry.local/vllm-stand-in:v0.32.0",
+    "image": STAND_IN_IMAGE,
     "command": ["python3", "-c", "print('no licence for this machine', flush=True); raise SystemExit(3)"],
     "terminationMessagePolicy": "FallbackToLogsOnError",
 }

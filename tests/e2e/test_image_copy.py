@@ -6,9 +6,9 @@ import json
 
 from localcluster.cluster import ctr_command
 from localcluster.imagecopy import ImageStore, chains
+from localcluster.install import STAND_IN_IMAGE
 from localcluster.place import first
 from tests.support.cluster import Cluster
-from tests.support.services import STAND_IN_IMAGE
 
 
 class Collected(ImageStore):

@@ -10,12 +10,13 @@ from functools import partial
 
 import pytest
 
+from localcluster.install import STAND_IN_IMAGE
 from tests.e2e.conftest import make_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
 from tests.support.rolling import is_ready, restarts, rollout
-from tests.support.services import STAND_IN_IMAGE, idle, merge, stand_in
+from tests.support.services import idle, merge, stand_in
 from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
 
 NAMESPACE, OTHER = "e2e-upgrade", "e2e-upgrade-other"

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from llmservice_runtime.flag_table import known_versions
+
 from localcluster.buildkit import Recipe, running_builder
 from localcluster.images import OPERATOR, Store, inputs_hash
 from localcluster.paths import ClusterPaths, cache_root
@@ -22,12 +24,13 @@ from tests.support.operator import OPERATOR_NAMESPACE
 REFERENCE = "registry.local/llmservice-operator:next"
 HOSTNAME = "next"
 """What pods that this version renders are called inside."""
-FORGOTTEN = "0.28"
+FORGOTTEN = known_versions()[-1]
 """The oldest vLLM that the present version knows; this one does not."""
+_KNOWN = "return tuple(reversed(_document()))"
 _LINE = '"enableServiceLinks": False,'
 _EDITS: Mapping[Path, tuple[str, str]] = {
     Path("operator/llmservice_operator/build/template.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),
-    Path("runtime/llmservice_runtime/flag_table.py"): (f', "{FORGOTTEN}")', ")"),
+    Path("runtime/llmservice_runtime/flag_table.py"): (_KNOWN, f"{_KNOWN}[:-1]"),
 }
 
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from localcluster.install import STAND_IN_IMAGE
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
 
 JSON = dict[str, Any]
@@ -43,7 +44,6 @@ def idle(name: str, **spec: Any) -> JSON:
     return llmservice(name, **merge({"scaling": {"replicas": 0}}, spec))
 
 
-STAND_IN_IMAGE = "registry.local/vllm-stand-in:v0.32.0"
 STAND_IN: Mapping[str, Any] = {
     "runtime": {"image": STAND_IN_IMAGE, "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}}},
     # Its model is nothing to plan for.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import llmservice_runtime
 import pytest
-from llmservice_runtime.flags import OPERATOR_OWNED, EngineOptions, check_extra_args, flag_table, known_versions, render
+from llmservice_runtime.flags import (
+    OPERATOR_OWNED,
+    EngineOptions,
+    check_extra_args,
+    flag_table,
+    known_versions,
+    newest_version,
+    render,
+)
 
-FOLDER = Path(llmservice_runtime.__file__).parent
+from scripts.add_vllm_version import order
 
 
-def test_every_table_is_known_newest_first() -> None:
-    files = {path.stem.removeprefix("flag_table_").replace("_", ".") for path in FOLDER.glob("flag_table_*.py")}
-    assert set(known_versions()) == files
-    assert list(known_versions()) == sorted(files, key=lambda series: [int(n) for n in series.split(".")], reverse=True)
+def test_versions_are_newest_first() -> None:
+    assert list(known_versions()) == sorted(known_versions(), key=order, reverse=True)
+    assert newest_version() == flag_table(known_versions()[0]).version
 
 
 @pytest.mark.parametrize("series", known_versions())

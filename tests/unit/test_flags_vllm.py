@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
-from llmservice_runtime import flag_table_0_32
 from llmservice_runtime.engine_flags import COMPILATION_MODES, CUDA_GRAPHS
 from llmservice_runtime.flags import (
     Ambiguous,
@@ -25,31 +24,25 @@ from llmservice_runtime.flags import (
     Unknown,
     check_extra_args,
     flag_table,
+    newest_version,
     quantization_method,
     render,
 )
 
+from scripts import add_vllm_version
+
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
-GENERATOR = Path(__file__).parents[2] / "scripts" / "generate_flag_table.py"
-TABLE = flag_table("0.32.0")
+ROOT = Path(__file__).parents[2]
+VERSION = newest_version()
+TABLE = flag_table(VERSION)
 
 
 @pytest.fixture(scope="module")
-def generator() -> Any:
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
-    spec = importlib.util.spec_from_file_location("generate_flag_table", GENERATOR)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def parser(generator: Any) -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     """vLLM's parser, which fails by an exception instead of ending the process."""
-    made: argparse.ArgumentParser = generator.vllm_parser()
+    pytest.importorskip("vllm", reason="needs the vllm dependency group")
+    made = add_vllm_version.vllm_parser()
 
     def error(message: str) -> None:
         raise ValueError(message)
@@ -58,8 +51,15 @@ def parser(generator: Any) -> argparse.ArgumentParser:
     return made
 
 
-def test_the_table_is_what_the_parser_says(generator: Any) -> None:
-    assert generator.table() == Path(flag_table_0_32.__file__).read_text()
+@pytest.mark.usefixtures("parser")
+def test_flags_and_parsers_are_what_the_installed_vllm_says() -> None:
+    """What scripts/add_vllm_version.py reads is what is there already."""
+    found = add_vllm_version.read()
+    document = json.loads((ROOT / add_vllm_version.FLAGS).read_text())
+    assert found["version"] == VERSION
+    assert add_vllm_version.with_table(document, VERSION, found["flags"]) == document
+    parsers = json.loads((ROOT / add_vllm_version.PARSERS).read_text())
+    assert {kind: sorted(names) for kind, names in parsers.items() if kind != "version"} == found["parsers"]
 
 
 TEXT = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_./ "), min_size=1).filter(
@@ -247,7 +247,7 @@ def test_what_the_parser_refuses_is_a_problem_and_nothing_else(
         refused = False
     except ValueError:
         refused = True
-    problems = [p for p in check_extra_args(args, "0.32.0") if "has a field" not in p.message]
+    problems = [p for p in check_extra_args(args, VERSION) if "has a field" not in p.message]
     assert bool(problems) == refused
 
 

@@ -202,6 +202,7 @@ def test_names_of_files_that_are_not_unicode(tmp_path: Path) -> None:
 OWN_JSON = {
     "runtime/llmservice_runtime/bounded_json.py": "the reader itself",
     "runtime/llmservice_runtime/fetch_protocol.py": "what it wrote a line before",
+    "runtime/llmservice_runtime/flag_table.py": "the package's own data",
     "runtime/llmservice_runtime/inspect_config.py": "what it wrote a line before",
     "runtime/llmservice_runtime/inspected.py": "what it wrote a line before",
     "runtime/llmservice_runtime/middleware.py": "the supervisor's list of connections",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from llmservice_runtime.flag_table import known_versions
+
 from llmservice_cli.errors import Wrong
 
 from . import values
@@ -147,7 +149,7 @@ _ENGINE = (
         'who guesses, as vLLM takes it: {"method": "ngram", "num_speculative_tokens": 4}; config: that of the draft',
         "JSON",
     ),
-    Option("vllm_version", values.version, "plan for another vLLM than 0.32", "VERSION"),
+    Option("vllm_version", values.version, f"plan for another vLLM than {known_versions()[0]}", "VERSION"),
 )
 _DEVICE = (
     Option(

@@ -14,7 +14,7 @@ METHODS = (
     *("online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only"),
     *("nvfp4_per_token", "mxfp8"),
 )
-"""vLLM 0.32's methods and those of its older versions."""
+"""The newest vLLM's methods and those of its older versions."""
 OFFERED = (
     "awq",
     "gptq",

@@ -12,6 +12,7 @@ from llmservice_operator.planner import gpus
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
+from llmservice_runtime.flag_table import known_versions
 
 from llmservice_cli.errors import BadInput, Wrong
 
@@ -116,7 +117,7 @@ _TAKEN_AS = {"compressed-tensors": "8 bit", "torchao": "8 bit", "quark": "8 bit"
 """Methods that store what a checkpoint says, and what is planned with where none does."""
 
 _NOT_IN_TODAYS = ("bitsandbytes", "gguf", "ptpc_fp8")
-"""Methods that are not in vLLM 0.32 itself (model_executor/layers/quantization/__init__.py, QuantizationMethods)."""
+"""Methods that are not in vLLM itself (model_executor/layers/quantization/__init__.py, QuantizationMethods)."""
 
 
 def notes(request: Request) -> Iterator[str]:
@@ -127,7 +128,8 @@ def notes(request: Request) -> Iterator[str]:
         yield f"the configuration does not say how {request.quantization} holds the weights: they are taken as {bits}"
 
     if request.quantization in _NOT_IN_TODAYS and engine(request.vllm_version) is CURRENT:
-        yield f"vLLM 0.32 has no {request.quantization} of its own any more: it needs a plugin, or an older version"
+        newest = known_versions()[0]
+        yield f"vLLM {newest} has no {request.quantization} of its own any more: it needs a plugin, or an older version"
 
 
 def long_note(request: Request) -> Iterator[str]:

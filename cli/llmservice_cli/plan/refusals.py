@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
+from llmservice_runtime.flag_table import known_versions
 
 from llmservice_cli.errors import BadInput, Wrong
 
@@ -28,7 +29,7 @@ _LABELS = {
 
 
 def refused(request: Request, label: Label) -> Iterator[Wrong]:
-    """By vLLM 0.32's rules, so nothing for other versions: they refused other things."""
+    """By the newest vLLM's rules, so nothing for other versions: they refused other things."""
     if engine(request.vllm_version) is CURRENT:
         yield from wrong_limits(request, label)
         yield from _together(request, label)
@@ -66,7 +67,7 @@ def only_served(question: Question, label: Label, *, is_grid: bool) -> Question:
 def noted(question: Question, label: Label) -> Question:
     """The question with a note of what vLLM refuses today: what was measured once ran all the same."""
     found = dict.fromkeys(wrong for request in question.requests for wrong in refused(request, label))
-    told = tuple(f"vLLM 0.32 refuses it: {wrong}" for wrong in found)
+    told = tuple(f"vLLM {known_versions()[0]} refuses it: {wrong}" for wrong in found)
     return replace(question, notes=(*question.notes, *told))
 
 

@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Literal
 
+from llmservice_runtime.flag_table import newest_version
+
 Reader = Callable[[object], object]
 
 MOST_TOKENS = 134_217_728
@@ -165,7 +167,7 @@ def version(raw: object) -> str | None:
     if generation and not re.search(r"\d+\.\d+|\b20\d\d\b", word):
         return _GENERATIONS[generation[1]]
     if not re.search(r"\b\d+\.\d+|\b20\d\d\b", word):
-        raise Refused(f"{shown(raw)} is no version of vLLM.", "Write one such as 0.32.0.")
+        raise Refused(f"{shown(raw)} is no version of vLLM.", f"Write one such as {newest_version()}.")
     return word
 
 

@@ -1,4 +1,4 @@
-"""What one vLLM says of itself at this moment, from the text of its /metrics (names as in vLLM 0.32)."""
+"""What one vLLM says of itself at this moment, from the text of its /metrics."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from llmservice_runtime.flag_table import newest_version
 from pydantic import AfterValidator, StringConstraints
 
 from llmservice_operator.api import shapes
@@ -34,7 +35,7 @@ class Runtime(ApiModel):
     image: ImageRef | None = knob(
         description="Image with vLLM in it; the operator puts its supervisor into any. Default: vLLM's own image for "
         "the accelerator's type, of the version that the operator was made for.",
-        examples=["vllm/vllm-openai:v0.32.0"],
+        examples=[f"vllm/vllm-openai:v{newest_version()}"],
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = knob(
         description="When the image is pulled, and images of models (image://). Default: Kubernetes' own, "
@@ -49,7 +50,7 @@ class Runtime(ApiModel):
     version: Version | None = knob(
         description="vLLM version in the image, which decides what flags exist. Needed when the image's tag does not "
         "name it. Default: read from the tag.",
-        examples=["0.32.0"],
+        examples=[newest_version()],
     )
     resources: shapes.ResourceRequirements = leaf(
         dict,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-DEFAULT_VLLM_VERSION = "0.32.0"
+from llmservice_runtime.flag_table import newest_version
+
+DEFAULT_VLLM_VERSION = newest_version()
 
 
 class InvalidSettings(ValueError):

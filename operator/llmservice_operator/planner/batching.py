@@ -1,4 +1,4 @@
-"""The scheduler's limits where nobody set them (vLLM 0.32, engine/arg_utils.py, get_batch_defaults), and before."""
+"""The scheduler's limits where nobody set them (vLLM's engine/arg_utils.py, get_batch_defaults), and before."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _defaults(device: Device | None, generation: Engine) -> tuple[int, int]:
 def steps_in_flight(request: Request) -> int:
     """Batches that are scheduled and not yet settled: a stage each, and one more where scheduling runs ahead.
 
-    vLLM 0.32 schedules ahead everywhere but on CPUs, and but for speculation that its GPU cannot draft by itself.
+    vLLM schedules ahead everywhere but on CPUs, and but for speculation that its GPU cannot draft by itself.
     """
     runs_ahead = request.device is None or not request.device.is_cpu
     if request.draft is not None and request.draft.method in ("ngram", "medusa", "suffix", "mlp_speculator"):

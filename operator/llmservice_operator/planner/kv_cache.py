@@ -1,6 +1,6 @@
 """The KV cache of an engine: its blocks, the tokens that they hold, and what one request needs of them.
 
-Exactly what vLLM 0.32 computes and prints (v1/core/kv_cache_utils.py); tests hold both against each other. Bytes are
+Exactly what vLLM computes and prints (v1/core/kv_cache_utils.py); tests hold both against each other. Bytes are
 those of one GPU: of the pipeline stage whose blocks are the largest, since all stages get as many blocks as that one.
 """
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 
 from llmservice_runtime.flag_table import series
 from llmservice_runtime.flags import Match, flag_table
@@ -11,29 +13,16 @@ from llmservice_runtime.flags import Match, flag_table
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.spec import LLMServiceSpec
 
-SERIES = "0.32"
-"""The lists are this version's; other versions are left to say it themselves."""
-TOOL_CALL_PARSERS = (
-    *("apertus", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"),
-    *("deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45", "glm47", "granite"),
-    *("granite-20b-fc", "granite4", "hermes", "hf", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "internlm", "jamba"),
-    *("k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json", "llama4_pythonic", "longcat"),
-    *("mimo", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "muse_glimmer", "olmo3", "openai", "phi4_mini_json"),
-    *("plamo3", "poolside_v1", "pythonic", "qwen3_coder", "qwen3_json", "qwen3_xml", "seed_oss", "step3", "step3p5"),
-    "xlam",
-)
-REASONING_PARSERS = (
-    *("cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45"),
-    *("gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "hf", "holo2", "hunyuan_a13b", "hy_v3"),
-    *("hy_v4", "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2"),
-    *("minimax_m2_append_think", "minimax_m3", "mistral", "muse_glimmer", "nemotron_v3", "olmo3", "openai_gptoss"),
-    *("plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5"),
-)
+_NAMES = json.loads(Path(__file__).with_name("parsers.json").read_bytes())
+VERSION: str = _NAMES["version"]
+"""The names are this version's (scripts/add_vllm_version.py writes them); names for other versions are not checked."""
+TOOL_CALL_PARSERS = tuple[str, ...](_NAMES["toolCall"])
+REASONING_PARSERS = tuple[str, ...](_NAMES["reasoning"])
 
 
 def problems(spec: LLMServiceSpec, vllm_version: str) -> Iterator[Problem]:
     """Names that this vLLM does not have; a plugin in extraArgs may bring any."""
-    if series(vllm_version) != SERIES:
+    if series(vllm_version) != series(VERSION):
         return
     generation = spec.generation
     for field, name, known, plugin in (

@@ -1,4 +1,4 @@
-"""Bytes of weights, on the fullest GPU and in all, as vLLM 0.32 shares them out.
+"""Bytes of weights, on the fullest GPU and in all, as vLLM shares them out.
 
 Linears are split over tensor-parallel ranks, key/value heads are copied where there are fewer of them than ranks,
 routers and the down-projections of MLA are on each rank, embedding and head are padded to 64 rows and split. Stages of

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import httpx
 
+from localcluster.install import STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths
 from tests.support.cluster import COLLECTIONS, JSON, Cluster
 from tests.support.models import claim_folder, release_folder
-from tests.support.services import STAND_IN_IMAGE, idle, stand_in
+from tests.support.services import idle, stand_in
 from tests.support.weights import named_tensors
 
 LIAR = Path(__file__).with_name("liar.py")

@@ -1,4 +1,4 @@
-"""How many tokens a block has: the user's choice, or what the attention backend takes (vLLM 0.32, platforms/)."""
+"""How many tokens a block has: the user's choice, or what the attention backend takes (vLLM, platforms/)."""
 
 from __future__ import annotations
 

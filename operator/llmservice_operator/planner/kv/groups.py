@@ -1,4 +1,4 @@
-"""Layers that share their block tables, as vLLM 0.32 groups them (v1/core/kv_cache_utils.py, get_kv_cache_groups).
+"""Layers that share their block tables, as vLLM groups them (v1/core/kv_cache_utils.py, get_kv_cache_groups).
 
 All groups take their blocks from one pool, so a block has the same bytes in each: what the widest group needs.
 """

@@ -1,4 +1,4 @@
-"""What each layer keeps for its requests, as vLLM 0.32 describes it to itself (v1/kv_cache_interface.py)."""
+"""What each layer keeps for its requests, as vLLM describes it to itself (v1/kv_cache_interface.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of fixed size: Mamba, linear attention, short convolutions (vLLM 0.32, model_executor/layers/mamba)."""
+"""States of fixed size: Mamba, linear attention, short convolutions (vLLM, model_executor/layers/mamba)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that the KV cache stores for one token, by its type (vLLM 0.32: the backends' customize_spec)."""
+"""Bytes that the KV cache stores for one token, by its type (vLLM: the backends' customize_spec)."""
 
 from __future__ import annotations
 

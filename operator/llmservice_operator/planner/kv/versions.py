@@ -1,4 +1,4 @@
-"""How vLLM counted its KV cache before 0.32, beside what engines.py says."""
+"""How earlier vLLMs counted their KV cache, beside what engines.py says."""
 
 from __future__ import annotations
 

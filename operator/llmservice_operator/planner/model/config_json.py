@@ -1,6 +1,6 @@
 """A model's config.json, or facts under the same names, made into an Architecture.
 
-It follows vLLM 0.32's model classes. Keys that are absent have transformers' defaults for the model_type, where
+It follows vLLM's model classes. Keys that are absent have transformers' defaults for the model_type, where
 published files leave them out. Checkpoints are judged by what their files say, never by their names.
 """
 

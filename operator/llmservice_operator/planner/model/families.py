@@ -1,6 +1,6 @@
 """What config.json does not say because the model's class knows it: biases, norms, old names, defaults.
 
-By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM 0.32; a
+By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM; a
 family that is not listed is read as a plain decoder of Llama's kind. Counts are held against the real classes in
 tests/unit/test_planner_weights_real.py.
 """

@@ -1,6 +1,6 @@
 """How long a request may be, as vLLM derives it, and the tables of sines and cosines that it keeps for that.
 
-vllm/config/model.py, _get_and_verify_max_len; vllm/model_executor/layers/rotary_embedding (0.32).
+vllm/config/model.py, _get_and_verify_max_len; vllm/model_executor/layers/rotary_embedding.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llmservice_operator.build.chosen import NOTHING
-from llmservice_operator.control.choose import choose, standing
-from llmservice_operator.control.rollout import first
-from llmservice_operator.control.wanted import wanted
+from llmservice_operator.decide.desired import wanted
+from llmservice_operator.decide.rollout.revision import choose, standing
+from llmservice_operator.decide.rollout.strategy import first
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner import gpus, memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup

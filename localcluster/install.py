@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmservice_runtime.flag_table import newest_version
+from llmservice_runtime.flags.table import newest_version
 
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-FLAGS = Path("runtime/llmservice_runtime/vllm_flags.json")
+FLAGS = Path("runtime/llmservice_runtime/flags/vllm_flags.json")
 PARSERS = Path("operator/llmservice_operator/planner/parsers.json")
 PLACES = (
     Path("charts/llmservice-operator/values.yaml"),

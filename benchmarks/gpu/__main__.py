@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmservice_runtime import accelerators
+from llmservice_runtime.preflight import accelerators
 
 from benchmarks.gpu import attention, machine, overheads
 from benchmarks.gpu.findings import Attention, Figure, Findings, Skipped

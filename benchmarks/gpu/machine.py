@@ -6,10 +6,10 @@ import datetime
 import platform
 from collections.abc import Iterator
 
-from llmservice_runtime import accelerators
-from llmservice_runtime.accelerators import Device
 from llmservice_runtime.contract import FailureReason
-from llmservice_runtime.engine import Flags, read_flags
+from llmservice_runtime.preflight import accelerators
+from llmservice_runtime.preflight.accelerators import Device
+from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from benchmarks.gpu.findings import GIB, Figure, Findings
 

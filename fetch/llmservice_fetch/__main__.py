@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         from llmservice_fetch.inspection import main as inspect
 
         return inspect(namespace.model, namespace.termination_log)
-    from llmservice_runtime.processes import hide_environment
+    from llmservice_runtime.supervisor.processes import hide_environment
 
     hide_environment()
     if namespace.command == "serve":

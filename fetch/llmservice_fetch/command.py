@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmservice_runtime import model_checks, model_files
 from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, Phase, Transfer, TransferStep
-from llmservice_runtime.engine import Flags, read_flags
+from llmservice_runtime.preflight import model_checks, model_files
 from llmservice_runtime.redact import Redacted, Redactor
+from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
 from llmservice_fetch.errors import Refused, Unreachable

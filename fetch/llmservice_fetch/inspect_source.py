@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from llmservice_runtime import model_files
 from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
+from llmservice_runtime.preflight import model_files
 
 from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket

@@ -19,13 +19,10 @@ from typing import Any
 
 from llmservice_runtime.bounded_json import Refused, parse
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.inspect_config import selected
-from llmservice_runtime.inspect_mistral import from_params
-from llmservice_runtime.inspect_tensors import Sum, layers_of
-from llmservice_runtime.inspected import Inspection
-from llmservice_runtime.model_files import CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS
-from llmservice_runtime.redact import Redacted, Redactor
-from llmservice_runtime.safetensors_header import (
+from llmservice_runtime.inspection.config_json import selected
+from llmservice_runtime.inspection.inspected import Inspection
+from llmservice_runtime.inspection.mistral import from_params
+from llmservice_runtime.inspection.safetensors_header import (
     INDEX_BYTES,
     LENGTH_BYTES,
     Header,
@@ -33,6 +30,9 @@ from llmservice_runtime.safetensors_header import (
     parse_header,
     shards,
 )
+from llmservice_runtime.inspection.tensors import Sum, layers_of
+from llmservice_runtime.preflight.model_files import CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS
+from llmservice_runtime.redact import Redacted, Redactor
 
 from llmservice_fetch import failed
 from llmservice_fetch.files import RemoteFile

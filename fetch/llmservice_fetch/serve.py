@@ -1,6 +1,6 @@
 """`python -m llmservice_fetch serve`: the fetch container, which fetches when the server of its pod asks.
 
-It listens on a unix socket; llmservice_runtime.fetch_protocol says what crosses it. Each request is a child process,
+It listens on a unix socket; `llmservice_runtime.fetching.fetch_protocol` has the messages. Each request is a child,
 `python -m llmservice_fetch fetch`, whose standard output is the answer. A request is refused for anything that this
 process was not started for, since whoever asks runs a model's own code and has no credentials itself: only artifacts
 of `--fetch`, and adapters of the mounted list, are fetched. A connection that closes ends its child.
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from llmservice_runtime import adapter_list
+from llmservice_runtime.adapters import adapter_list
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase
-from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
-from llmservice_runtime.processes import Child, Ended, Reaper
-from llmservice_runtime.waiting import end, first, in_thread
+from llmservice_runtime.fetching.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
+from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
+from llmservice_runtime.supervisor.waiting import end, first, in_thread
 
 from llmservice_fetch.uses import RENEW_SECONDS
 

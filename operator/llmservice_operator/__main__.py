@@ -16,24 +16,25 @@ from prometheus_client import disable_created_metrics
 
 from llmservice_operator import handlers, options
 from llmservice_operator.api.service import Key
-from llmservice_operator.control import log, ranks
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.children_watch import ChildrenWatch
+from llmservice_operator.control import log
 from llmservice_operator.control.config_reader import ConfigReader
+from llmservice_operator.control.containment.in_work import InWork
+from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.decide import decide, decide_invalid
-from llmservice_operator.control.in_work import InWork
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.internal_errors import InternalErrors, Part
-from llmservice_operator.control.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
 from llmservice_operator.control.life import Life, Stage
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.queue import WorkQueue
-from llmservice_operator.control.resync import Resync
-from llmservice_operator.control.starts import Starts
-from llmservice_operator.control.sync_state import WATCH, SyncState
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.queue import priorities
+from llmservice_operator.control.queue.work_queue import WorkQueue
+from llmservice_operator.control.queue.worker import Workers
+from llmservice_operator.control.state_poller import Starts
 from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.worker import Workers
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.children import ChildrenWatch
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
+from llmservice_operator.control.watch.resync import Resync
+from llmservice_operator.control.watch.sync_state import WATCH, SyncState
+from llmservice_operator.decide.decide import decide, decide_invalid
 from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.access import Access, open_to_all
@@ -279,7 +280,7 @@ class Operator:
 
     def _stirred(self, key: Key) -> None:
         if self._life.is_acting and self._may_act(key):
-            self._ctx.queue.add_soon(key, BURST, ranks.of_children(self._ctx.cache.get(PARENT, *key)))
+            self._ctx.queue.add_soon(key, BURST, priorities.of_children(self._ctx.cache.get(PARENT, *key)))
 
     # Small answers
 

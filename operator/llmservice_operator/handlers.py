@@ -19,7 +19,7 @@ from typing import Any, Self
 import kopf
 
 from llmservice_operator.api.constants import GROUP
-from llmservice_operator.control.intake import Intake
+from llmservice_operator.control.watch.ingest import Intake
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE

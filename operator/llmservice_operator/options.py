@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from llmservice_runtime.flag_table import newest_version
+from llmservice_runtime.flags.table import newest_version
 
 from llmservice_operator.build.settings import InvalidSettings, Settings
 

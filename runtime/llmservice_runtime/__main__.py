@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     ours, flags = arguments[:split], tuple(arguments[split + 1 :])
     namespace = parser().parse_args(ours)
     if namespace.command == "serve":
-        from llmservice_runtime.processes import hide_environment
+        from llmservice_runtime.supervisor.processes import hide_environment
 
         hide_environment()
     # Imported where needed: the supervisor's memory counts.
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"installed {install(namespace.directory)}")
         return 0
     if namespace.command == "preflight":
-        from llmservice_runtime.preflight import main as preflight
+        from llmservice_runtime.preflight.preflight import main as preflight
 
         return preflight(from_namespace(namespace), flags)
-    from llmservice_runtime.supervisor import run
+    from llmservice_runtime.supervisor.supervisor import run
 
     return run(from_namespace(namespace), flags)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
-from llmservice_runtime.cache_room import CacheRoom as CacheRoom
-from llmservice_runtime.measured import Measured as Measured
+from llmservice_runtime.fetching.cache_room import CacheRoom as CacheRoom
+from llmservice_runtime.fetching.transfer import Transfer as Transfer
+from llmservice_runtime.fetching.transfer import TransferStep as TransferStep
 from llmservice_runtime.str_enum import StrEnum as StrEnum
-from llmservice_runtime.transfer import Transfer as Transfer
-from llmservice_runtime.transfer import TransferStep as TransferStep
+from llmservice_runtime.supervisor.measured import Measured as Measured
 
 # Containers and ports of the pod.
 SERVER_CONTAINER = "server"

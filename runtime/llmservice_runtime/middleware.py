@@ -20,9 +20,17 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from llmservice_runtime import pod_token
-from llmservice_runtime.api_keys import KeyFile
-from llmservice_runtime.board import (
+from llmservice_runtime.access import pod_token
+from llmservice_runtime.access.api_keys import KeyFile
+from llmservice_runtime.contract import (
+    API_KEYS_FILE_ENV,
+    DRAIN_FILE_ENV,
+    EXEMPT_PATHS,
+    KEYLESS_PATHS,
+    POD_TOKEN_FILE,
+    POD_TOKEN_HEADER,
+)
+from llmservice_runtime.drain.shared_counters import (
     ARRIVED,
     ATTACHED,
     AWAITING,
@@ -38,14 +46,6 @@ from llmservice_runtime.board import (
     UNTOLD,
     Board,
     peers_file,
-)
-from llmservice_runtime.contract import (
-    API_KEYS_FILE_ENV,
-    DRAIN_FILE_ENV,
-    EXEMPT_PATHS,
-    KEYLESS_PATHS,
-    POD_TOKEN_FILE,
-    POD_TOKEN_HEADER,
 )
 
 Scope = MutableMapping[str, Any]

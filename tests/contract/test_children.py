@@ -9,8 +9,8 @@ import httpx
 import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, Lack, ReadingOf, RoomFor
+from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.decision import Decision, Lack, ReadingOf, RoomFor
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model.reading import Reading, read

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from llmservice_operator.control.pace import EVENT_BURST, EVENT_SECONDS, WRITE_BURST, WRITE_SECONDS
+from llmservice_operator.control.token_bucket import EVENT_BURST, EVENT_SECONDS, WRITE_BURST, WRITE_SECONDS
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.audit import writes_since

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from llmservice_runtime import board, peers
+from llmservice_runtime.access import peers
 from llmservice_runtime.contract import DRAIN_FILE_ENV, DRAIN_MIDDLEWARE, Measured
-from llmservice_runtime.hang import parse_metrics
-from llmservice_runtime.log_reader import measure, parse_line, progress
+from llmservice_runtime.drain import shared_counters
+from llmservice_runtime.health.hang import parse_metrics
+from llmservice_runtime.supervisor.log_reader import measure, parse_line, progress
 
 from tests.support.answers import observed
 from tests.support.cluster import eventually
@@ -42,34 +43,34 @@ def start(server: Server) -> Observation:
 def drain_by_the_board(kind: Kind, folder: Path, model: str) -> Observation:
     """Each level in its turn, while a stream is under way; then SIGTERM, with nothing left to lose."""
     path = str(folder / f"{kind.name}-board")
-    slots = board.create(path).slots
+    slots = shared_counters.create(path).slots
     with with_middleware(kind, folder, model, path) as server:
-        seen: Observation = {"attached": slots[board.ATTACHED], "open": _asked(server)}
+        seen: Observation = {"attached": slots[shared_counters.ATTACHED], "open": _asked(server)}
         with server.client() as old, server.client() as older, streaming(server) as rest:
             for client in (old, older):
                 assert client.get("/v1/models").status_code == 200
-            eventually("only the stream is in flight", lambda: slots[board.IN_FLIGHT] == 1, 10)
-            slots[board.LEVEL] = board.CLOSING
+            eventually("only the stream is in flight", lambda: slots[shared_counters.IN_FLIGHT] == 1, 10)
+            slots[shared_counters.LEVEL] = shared_counters.CLOSING
             seen["closing"] = _asked(server)
-            seen["arrived"] = slots[board.ARRIVED]
+            seen["arrived"] = slots[shared_counters.ARRIVED]
             peers.record(path, peers.established(server.port))
-            slots[board.LEVEL] = board.REFUSING
+            slots[shared_counters.LEVEL] = shared_counters.REFUSING
             seen["refusing newcomers"] = _asked(server)
             seen["refusing those who were there"] = _answer(text().send(old))
-            slots[board.LEVEL] = board.STOPPING
+            slots[shared_counters.LEVEL] = shared_counters.STOPPING
             seen["stopping"] = _asked(server)
             seen["stopping those who were there"] = _answer(text().send(older))
             seen["health"] = server.health()
             seen["stream"] = ending(rest.result(60))
-        eventually("nothing in flight", lambda: not slots[board.IN_FLIGHT], 10)
+        eventually("nothing in flight", lambda: not slots[shared_counters.IN_FLIGHT], 10)
         server.process.send_signal(signal.SIGTERM)
-        return {**seen, "refused": slots[board.REFUSED], "code": server.ended()}
+        return {**seen, "refused": slots[shared_counters.REFUSED], "code": server.ended()}
 
 
 def engine_hangs(kind: Kind, folder: Path, model: str) -> Observation:
     """An engine that stands still under a request: awaited, no counter moves, and /health sees nothing of it."""
     path = str(folder / f"{kind.name}-hung-board")
-    slots = board.create(path).slots
+    slots = shared_counters.create(path).slots
     with with_middleware(kind, folder, model, path) as server, ThreadPoolExecutor(1) as beside:
         # The stand-in's engine is no process that answers come from; it is told to hang.
         prompt = "@hang" if kind is STAND_IN else "hello"
@@ -77,13 +78,13 @@ def engine_hangs(kind: Kind, folder: Path, model: str) -> Observation:
             os.kill(server.engine(), signal.SIGSTOP)
         with server.client() as client:
             asked = beside.submit(text(prompt=prompt, max_tokens=7).send, client)
-            eventually("it is awaited", lambda: slots[board.AWAITING] == 1, 10)
+            eventually("it is awaited", lambda: slots[shared_counters.AWAITING] == 1, 10)
             before = _counters(server)
             pause(1.5)
             seen = {
                 "moves": _counters(server) != before,
                 "health": server.health(),
-                "in flight": slots[board.IN_FLIGHT],
+                "in flight": slots[shared_counters.IN_FLIGHT],
             }
             server.process.kill()
             asked.exception(30)

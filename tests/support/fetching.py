@@ -15,7 +15,7 @@ from typing import Any
 from llmservice_fetch.command import Fetching, Wanted
 from llmservice_fetch.transfer import Patience
 from llmservice_runtime.contract import CacheRoom, Failure, Transfer
-from llmservice_runtime.fetch_phase import Fetched, read_document
+from llmservice_runtime.fetching.fetch_phase import Fetched, read_document
 
 from tests.support.weights import safetensors
 

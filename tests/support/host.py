@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from llmservice_runtime import cpu_features
+from llmservice_runtime.preflight import cpu_features
 
 from localcluster import components, processes
 from localcluster.cluster import Host, component_environment

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmservice_runtime.flag_table import known_versions
+from llmservice_runtime.flags.table import known_versions
 
 from localcluster.buildkit import Recipe, running_builder
 from localcluster.images import OPERATOR, Store, inputs_hash
@@ -30,7 +30,7 @@ _KNOWN = "return tuple(reversed(_document()))"
 _LINE = '"enableServiceLinks": False,'
 _EDITS: Mapping[Path, tuple[str, str]] = {
     Path("operator/llmservice_operator/build/template.py"): (_LINE, f'{_LINE} "hostname": "{HOSTNAME}",'),
-    Path("runtime/llmservice_runtime/flag_table.py"): (_KNOWN, f"{_KNOWN}[:-1]"),
+    Path("runtime/llmservice_runtime/flags/table.py"): (_KNOWN, f"{_KNOWN}[:-1]"),
 }
 
 

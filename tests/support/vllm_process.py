@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 from llmservice_runtime.contract import Failure, Phase
-from llmservice_runtime.failures import End, classify
+from llmservice_runtime.failures.failures import End, classify
 
 from tests.support.cluster import eventually
 from tests.support.ports import free_port

@@ -13,10 +13,11 @@ from typing import Any
 
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision, EventsOf, FactsOf, GpusOf, ReadingOf, RoomFor, TurnOf
-from llmservice_operator.observe.endpoints import EndpointFacts
-from llmservice_operator.observe.facts import (
+from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.decision import Decision, EventsOf, FactsOf, GpusOf, ReadingOf, RoomFor, TurnOf
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.observed import Observed, Refusal, Turn
+from llmservice_operator.observe.projections.children import (
     BudgetFacts,
     ChildFacts,
     ClaimFacts,
@@ -26,9 +27,8 @@ from llmservice_operator.observe.facts import (
     RevisionFacts,
     ServiceFacts,
 )
-from llmservice_operator.observe.inspections import InspectionFacts
-from llmservice_operator.observe.observed import Observed, Refusal, Turn
-from llmservice_operator.observe.pod_events import PodEvents
+from llmservice_operator.observe.projections.endpoints import EndpointFacts
+from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model.reading import Reading, read

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.containment.in_work import InWork
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.in_work import InWork
-from llmservice_operator.control.kinds import PARENT, identity_of
+from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import Next, reconcile
-from llmservice_operator.control.worker import Workers
+from llmservice_operator.control.watch.kinds import PARENT, identity_of
 
 from tests.unit.reconcile_world import World, parent
 

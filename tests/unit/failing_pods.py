@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.projections.pods import PodFacts
 
 Json = dict[str, Any]
 

@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_operator.__main__ import Operator
-from llmservice_operator.control.kinds import WATCHED
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.watch.kinds import WATCHED
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import LEASE, LLMSERVICE, Resource
 from llmservice_operator.kube.state_reader import StateReader

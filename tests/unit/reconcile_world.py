@@ -7,15 +7,15 @@ from typing import Any
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.cache import Cache
+from llmservice_operator.control.containment.internal_errors import InternalErrors
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.decision import Apply, Decision, Event, Prune
-from llmservice_operator.control.internal_errors import InternalErrors
-from llmservice_operator.control.kinds import INDICES, PARENT, PROJECTIONS
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.queue import WorkQueue
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.queue.work_queue import WorkQueue
 from llmservice_operator.control.reconcile import Next, reconcile
-from llmservice_operator.control.starts import Starts
+from llmservice_operator.control.state_poller import Starts
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
+from llmservice_operator.decide.decision import Apply, Decision, Event, Prune
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Conflict, FieldConflict, KubeError
 from llmservice_operator.kube.nodes import Nodes

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
-from llmservice_runtime.loopback import Answer, ask
+from llmservice_runtime.health.start_watch import Patience
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.start_watch import Patience
-from llmservice_runtime.surroundings import Pace, Surroundings
+from llmservice_runtime.supervisor.dependencies import Pace, Surroundings
+from llmservice_runtime.supervisor.loopback import Answer, ask
 
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
@@ -281,7 +281,7 @@ def answer_late(path: str) -> None:
 def serve(setup: Mapping[str, Any]) -> int:
     """The supervisor's process."""
     from llmservice_runtime.options import parse_options
-    from llmservice_runtime.supervisor import run
+    from llmservice_runtime.supervisor.supervisor import run
 
     if setup["late"]:
         answer_late(setup["late"])

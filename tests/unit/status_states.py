@@ -9,7 +9,7 @@ from typing import Any
 
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.control.decide import decide_invalid
+from llmservice_operator.decide.decide import decide_invalid
 from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import Phase, State

@@ -11,7 +11,7 @@ from llmservice_operator.api.dtypes import KVCache, Quantization
 from llmservice_operator.api.matrix.methods import AMD_METHODS
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_operator.planner.parsers import REASONING_PARSERS, TOOL_CALL_PARSERS
-from llmservice_runtime.engine_flags import COMPILATION_MODES, CUDA_GRAPHS, SPECULATIVE_METHODS
+from llmservice_runtime.flags.render import COMPILATION_MODES, CUDA_GRAPHS, SPECULATIVE_METHODS
 
 pytestmark = pytest.mark.vllm
 

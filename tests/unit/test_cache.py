@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache, newer
+from llmservice_operator.control.watch.cache import Cache, newer
 
 
 @dataclass(frozen=True)

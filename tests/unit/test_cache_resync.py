@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache, Seen
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED
-from llmservice_operator.control.resync import AFTER_RELIST, CURRENT, Resync, compare
-from llmservice_operator.control.sync_state import SyncState
+from llmservice_operator.control.watch.cache import Cache, Seen
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
+from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, Resync, compare
+from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Gone, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, Resource

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.metrics.registry import Metrics
 
 from tests.chaos.usage import ALLOWED, Usage, grown
 

@@ -14,13 +14,13 @@ from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.decision import Decision, Update
-from llmservice_operator.control.internal_errors import InternalErrors, Part
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS
-from llmservice_operator.control.starts import INTERVAL, PATIENCE, Starts
+from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.queue.worker import Workers
+from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, Starts
 from llmservice_operator.control.updates import Updates
-from llmservice_operator.control.worker import Workers
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
+from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State
@@ -198,7 +198,7 @@ async def test_a_status_that_cannot_be_made_is_told_with_its_service_and_not_tri
     async def broken(*_: Any) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("llmservice_operator.control.worker.report_unhandled", broken)
+    monkeypatch.setattr("llmservice_operator.control.queue.worker.report_unhandled", broken)
     await work_until_idle(world, BAD)
     said = [record for record in caplog.records if "internal error: bookkeeping" in record.message]
     assert {getattr(record, "llmservice", None) for record in said} == {BAD}
@@ -316,7 +316,7 @@ def test_errors_are_told_by_type_and_place_and_never_by_their_text() -> None:
     with errors.contained(Part.STATE, KEY, "of pod x"):
         Cache(PROJECTIONS).update(PARENT, {"metadata": {"secret": "word"}})
     said = errors.degraded(KEY)
-    assert said.startswith("state of pod x: KeyError at llmservice_operator/control/cache.py:")
+    assert said.startswith("state of pod x: KeyError at llmservice_operator/control/watch/cache.py:")
     assert "word" not in said
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.in_work_file import Activity, InWorkFile, Suspect, Work
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.internal_errors import SHOWN_FOR, InternalErrors
-from llmservice_operator.control.kinds import PARENT, PROJECTIONS, WATCHED
-from llmservice_operator.control.resync import Resync
-from llmservice_operator.control.sync_state import SyncState
+from llmservice_operator.control.containment.in_work_file import Activity, InWorkFile, Suspect, Work
+from llmservice_operator.control.containment.internal_errors import SHOWN_FOR, InternalErrors
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
+from llmservice_operator.control.watch.resync import Resync
+from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.kube.transport import Transport
@@ -143,7 +143,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> None:
         return project(raw, known)
 
     monkeypatch.setitem(PROJECTIONS, PARENT, projected)
-    monkeypatch.setattr("llmservice_operator.control.resync.GRACE", 0.1)
+    monkeypatch.setattr("llmservice_operator.control.watch.resync.GRACE", 0.1)
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
@@ -164,7 +164,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever may make their namespace unreadable for a while would have a killer tried again and again."""
-    monkeypatch.setattr("llmservice_operator.control.resync.GRACE", 0.1)
+    monkeypatch.setattr("llmservice_operator.control.watch.resync.GRACE", 0.1)
     monkeypatch.setattr("llmservice_operator.handlers.PROBE_AGAIN", 0.1)
     killer, gone, of_warm = (Work(Activity.RECONCILE, *where) for where in (("b", "x"), ("b", "gone"), ("a", "gone")))
     file, _ = InWorkFile.open(tmp_path, f"{version()} {Options().services.operator_image}")

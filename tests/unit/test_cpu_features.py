@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import cpu_features, preflight
 from llmservice_runtime.contract import Failure, FailureReason, Phase
-from llmservice_runtime.engine import read_flags
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.preflight import cpu_features, preflight
+from llmservice_runtime.supervisor.vllm_process import read_flags
 
 OLD = frozenset({"sse4_2", "avx", "avx2", "fma"})
 AVX512 = OLD | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -81,7 +81,7 @@ def test_the_preflight_says_it_before_vllm_starts(
 ) -> None:
     monkeypatch.setattr(preflight, "vllm_version", lambda: "0.32.0")
     monkeypatch.setattr(cpu_features, "look", lambda: OLD)
-    monkeypatch.setattr("llmservice_runtime.accelerators.look", list)
+    monkeypatch.setattr("llmservice_runtime.preflight.accelerators.look", list)
     options = ServeOptions(accelerator=accelerator)
     found = list(preflight.check(options, read_flags(("--model", "m", "--kv-cache-dtype=fp8"))))
     missing = [failure for failure in found if failure.reason is FailureReason.CPU_FEATURE_MISSING]

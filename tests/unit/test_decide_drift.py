@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from llmservice_operator.build.chosen import NOTHING
 from llmservice_operator.build.meta import APPLIED_HASH
-from llmservice_operator.control.choose import choose, standing
-from llmservice_operator.control.decide import decide
-from llmservice_operator.control.decision import Decision
-from llmservice_operator.control.wanted import wanted
-from llmservice_operator.observe.facts import BudgetFacts, DeploymentFacts, RevisionFacts, ServiceFacts
-from llmservice_operator.observe.foreign import removal_patch
+from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.desired import wanted
+from llmservice_operator.decide.rollout.revision import choose, standing
 from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.projections.children import BudgetFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.observe.projections.foreign_fields import removal_patch
 from llmservice_operator.planner.cluster import ClusterGPUs
 
 from tests.unit.decide_world import FACTS, FIXTURES, NOW, QWEN_7B, SETTINGS, World, an_llmservice

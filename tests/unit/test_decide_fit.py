@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.control import planning
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.cluster import ClusterGPUs
 

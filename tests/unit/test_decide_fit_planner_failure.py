@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llmservice_operator.control import planning
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner import memory, remedies
 from llmservice_operator.planner.model import config_json
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from llmservice_operator.build.inspection import inspection_key, job_name
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.decide.decision import Decision
 from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.unit.decide_world import QWEN_7B, World, an_llmservice, orphaned, spec
 

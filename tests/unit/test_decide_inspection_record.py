@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.unit.decide_world import QWEN_7B
 from tests.unit.test_decide_inspection import TENSORS, ends, fits, kinds, looking

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.control.decide import decide_invalid
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.decide.decide import decide_invalid
+from llmservice_operator.decide.decision import Decision
 from llmservice_operator.observe.observed import Observed, Refusal
 
 from tests.unit.decide_world import NOW, World, a_pod, an_llmservice

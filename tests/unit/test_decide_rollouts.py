@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.build.deployment import Strategy
-from llmservice_operator.control.decision import Decision
+from llmservice_operator.decide.decision import Decision
 from llmservice_operator.planner.room import Holder, NodeRoom, Room, amounts
 
 from tests.unit.decide_world import NOW, World, a_pod, an_llmservice, spec

@@ -13,8 +13,9 @@ import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.settings import Settings
-from llmservice_runtime import contract, engine
+from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor import vllm_process
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -48,7 +49,7 @@ def of_vllm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[tuple[str, .
     monkeypatch.setattr(sys, "executable", PYTHON)
     rendered = variables() | {"HOME": str(folder / "home"), "PYTHONPATH": str(folder / "installed")}
     options = ServeOptions(accelerator="cpu")
-    return engine.command(), engine.environment(options, engine.Flags(), rendered, lambda text: None)
+    return vllm_process.command(), vllm_process.environment(options, vllm_process.Flags(), rendered, lambda text: None)
 
 
 def plant(file: Path) -> None:

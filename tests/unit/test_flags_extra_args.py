@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_runtime.flag_checks import REMOVED
 from llmservice_runtime.flags import Match, UnknownVersion, check_extra_args, flag_table
+from llmservice_runtime.flags.checks import REMOVED
 
 
 @pytest.mark.parametrize(

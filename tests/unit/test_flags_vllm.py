@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
-from llmservice_runtime.engine_flags import COMPILATION_MODES, CUDA_GRAPHS
 from llmservice_runtime.flags import (
     Ambiguous,
     EngineOptions,
@@ -28,6 +27,7 @@ from llmservice_runtime.flags import (
     quantization_method,
     render,
 )
+from llmservice_runtime.flags.render import COMPILATION_MODES, CUDA_GRAPHS
 
 from scripts import add_vllm_version
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.accelerators import GIB, Device
 from llmservice_runtime.contract import FailureReason
+from llmservice_runtime.preflight.accelerators import GIB, Device
 
 from benchmarks.gpu import machine, overheads
 from benchmarks.gpu.findings import Attention, Figure, Findings, Skipped

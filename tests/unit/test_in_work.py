@@ -18,8 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.in_work import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, InWork
-from llmservice_operator.control.in_work_file import _HEAD, SLOT, SLOTS, Activity, InWorkFile, Suspect, Work, _slots_of
+from llmservice_operator.control.containment.in_work import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, InWork
+from llmservice_operator.control.containment.in_work_file import (
+    _HEAD,
+    SLOT,
+    SLOTS,
+    Activity,
+    InWorkFile,
+    Suspect,
+    Work,
+    _slots_of,
+)
 
 from tests.unit.hostile import json_value, seeds
 

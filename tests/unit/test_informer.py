@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.children_watch import ChildrenWatch
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import OF_CHILDREN, PROJECTIONS
-from llmservice_operator.control.sync_state import WATCH, SyncState
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.children import ChildrenWatch
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
+from llmservice_operator.control.watch.sync_state import WATCH, SyncState
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.kinds import PROJECTIONS, placed
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PROJECTIONS, placed
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, group_of, placed_of

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from llmservice_operator.kube.state_reader import LIMIT, StateReader, Unreadable
-from llmservice_runtime import state_server
 from llmservice_runtime.contract import AdapterState, Measured, Phase, State, Transfer
+from llmservice_runtime.supervisor import state_server
 
 from tests.support.ports import free_port
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from llmservice_operator.control.decision import Inherit
-from llmservice_operator.control.left_behind import handed_over
+from llmservice_operator.decide.adoption import handed_over
+from llmservice_operator.decide.decision import Inherit
 
 from tests.unit.reconcile_world import LABELS, OWNER, World, parent, service
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.kinds import INDICES, PARENT, PROJECTIONS
 from llmservice_operator.control.reconcile import lent
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 
 from tests.unit.reconcile_world import KEY, World, parent
 

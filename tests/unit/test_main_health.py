@@ -13,7 +13,7 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.life import Readiness
 from llmservice_operator.control.log import ConsoleFormatter, JsonFormatter, object_logger
-from llmservice_operator.control.metrics import Metrics
+from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.health import HealthServer, PortTaken
 
 from tests.support.ports import free_port

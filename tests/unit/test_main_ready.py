@@ -28,7 +28,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(informer, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(informer, "LONGEST_PAUSE_WITHOUT_RIGHT", 0.1, raising=False)
     monkeypatch.setattr(handlers, "PROBE_AGAIN", 0.1, raising=False)
-    monkeypatch.setattr("llmservice_operator.control.resync.GRACE", 0.1)
+    monkeypatch.setattr("llmservice_operator.control.watch.resync.GRACE", 0.1)
     monkeypatch.setattr("llmservice_operator.__main__.CRD_RETRY", 0.1, raising=False)
     yield World()
     gc.collect()  # a session that kopf left open would be another test's affair

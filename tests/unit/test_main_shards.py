@@ -7,10 +7,10 @@ import copy
 import pytest
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.kinds import PARENT, WATCHED
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.sync_state import WATCH
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.watch.kinds import PARENT, WATCHED
+from llmservice_operator.control.watch.sync_state import WATCH
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.options import Options

@@ -13,9 +13,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_operator import handlers
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.kinds import PROJECTIONS
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE

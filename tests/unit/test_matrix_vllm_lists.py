@@ -11,7 +11,7 @@ from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Check, Row
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES
 from llmservice_operator.api.matrix.methods import CPU_KV_TYPES, NO_CPU_KERNEL, capability_of
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.failure_rules import RULES
+from llmservice_runtime.failures.failure_rules import RULES
 
 from tests.unit.test_api_vllm_words import DEPRECATED, assigned
 from tests.unit.vllm_backends import Described, backend_class, described
@@ -156,7 +156,7 @@ def test_kv_types_on_cpus() -> None:
 def test_what_vllm_needs_of_a_cpu_beyond_avx2() -> None:
     """Here with this machine's features; test_without_avx512.py runs it without AVX-512."""
     import torch
-    from llmservice_runtime.cpu_features import requirements
+    from llmservice_runtime.preflight.cpu_features import requirements
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
     features = frozenset(["avx512f"] if torch.cpu._is_avx512_supported() else [])

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.intake import Intake
-from llmservice_operator.control.internal_errors import Part
-from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.reconcile import reconcile
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import Forbidden, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, SERVICE
 from llmservice_operator.observe.reports import Ask

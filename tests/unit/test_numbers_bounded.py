@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.build.resources import server_resources
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control import planning
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.kube.nodes import group_of, node_room, placed_of
 from llmservice_operator.planner.quantity import LARGEST, LEAST, add_memory, amount, count, gibibytes, same_amount
 from llmservice_operator.planner.requests import request_of

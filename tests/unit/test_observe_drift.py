@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.drift import difference
-from llmservice_operator.observe.facts import DeploymentFacts
-from llmservice_operator.observe.foreign import removal_patch, restoring_patch
+from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.projections.drift import difference
+from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
 
 Json = dict[str, Any]
 METADATA: Json = {"name": "x", "namespace": "n", "uid": "u", "labels": {"a": "b"}}

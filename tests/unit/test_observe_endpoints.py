@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.context import Memory
-from llmservice_operator.control.kinds import PROJECTIONS, observed
-from llmservice_operator.observe.rollout import PATIENCE
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PROJECTIONS, observed
+from llmservice_operator.observe.rollout.progress import PATIENCE
 
 from tests.unit.decide_world import World, a_pod
 from tests.unit.status_states import edited, served, service

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.reasons import REASONS, Reason
-from llmservice_operator.observe.failure import trouble_of
-from llmservice_operator.observe.trouble import Trouble
+from llmservice_operator.observe.failures.failure import trouble_of
+from llmservice_operator.observe.failures.status_failure import Trouble
 
 from tests.unit import failing_pods as pods
 from tests.unit.failing_pods import REVISION, facts

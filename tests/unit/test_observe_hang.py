@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.status_failure import Trouble
 from llmservice_operator.observe.reports import Report, asks
-from llmservice_operator.observe.trouble import Trouble
 from llmservice_runtime.contract import Failure, FailureReason, Phase, State
 
 from tests.unit import failing_pods as pods

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.kinds import PROJECTIONS, observed
-from llmservice_operator.observe.facts import JobFacts
-from llmservice_operator.observe.inspections import InspectionFacts, InspectionState, pod_from_object
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PROJECTIONS, observed
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.projections.children import JobFacts
+from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState, pod_from_object
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection.inspected import Inspection
 
 Json = dict[str, Any]
 S = InspectionState

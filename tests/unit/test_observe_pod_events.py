@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.failure import Beside, trouble_of
-from llmservice_operator.observe.pod_events import PodEvents, doubt
+from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.pod_events import PodEvents, doubt
+from llmservice_operator.observe.failures.status_failure import Trouble
 from llmservice_operator.observe.reports import Report
-from llmservice_operator.observe.trouble import Trouble
 from llmservice_runtime.contract import Phase, State
 
 from tests.unit import failing_pods as pods

@@ -5,9 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from llmservice_operator.observe.failure import Beside, trouble_of
-from llmservice_operator.observe.scheduling import Wanted, gpus_text
-from llmservice_operator.observe.trouble import Trouble
+from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
+from llmservice_operator.observe.failures.status_failure import Trouble
 from llmservice_operator.planner.room import Holder, NodeRoom, Room
 
 from tests.unit import failing_pods as pods

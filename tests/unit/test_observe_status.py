@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from llmservice_operator.api.status import LLMServiceStatus
-from llmservice_operator.observe.status import is_told, status_of
-from llmservice_operator.observe.verdict import Subject, Verdict
+from llmservice_operator.observe.status.status import is_told, status_of
+from llmservice_operator.observe.status.verdict import Subject, Verdict
 
 from tests.unit.decide_world import UID, World, a_pod, an_llmservice, spec
 

@@ -21,7 +21,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
 from llmservice_operator.planner.plan import GIB, Device, Request
 from llmservice_operator.planner.weights import weigh
-from llmservice_runtime.capabilities import MINIMUM_CAPABILITY
+from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
 from tests.unit.planner_models import architecture
 

@@ -8,7 +8,7 @@ import pytest
 from llmservice_cli.plan.compare import compare
 from llmservice_cli.plan.questions import Question
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.control import planning
+from llmservice_operator.decide.fit import planning
 from llmservice_operator.planner import gpus, memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model import config_json, reading

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.served import least_capability, method_of
-from llmservice_runtime.capabilities import MINIMUM_CAPABILITY
+from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
 from tests.unit import test_planner_served as checkpoints
 from tests.unit import vllm_models
@@ -92,7 +92,7 @@ def test_schemes_of_compressed_tensors(quantization: dict[str, Any], scheme: str
 
 
 def test_the_table_is_vllms() -> None:
-    from llmservice_runtime.capabilities import KERNELS_DECIDE
+    from llmservice_runtime.preflight.capabilities import KERNELS_DECIDE
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
 
     asked = {name: least for name, least in MINIMUM_CAPABILITY.items() if name in QUANTIZATION_METHODS}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.kinds import PARENT
-from llmservice_operator.control.queue import Rank
+from llmservice_operator.control.queue.work_queue import Rank
+from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
-from llmservice_operator.control.worker import Workers
+from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
 from tests.unit.reconcile_world import KEY, LABELS, World, parent, service

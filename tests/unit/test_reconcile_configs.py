@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Memory
-from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.reading import Stopped
 

@@ -1,8 +1,8 @@
 """A deleted LLMService is not made again from what the cache still shows of it."""
 
 import pytest
-from llmservice_operator.control.kinds import PARENT
 from llmservice_operator.control.reconcile import Next
+from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import KubeError
 
 from tests.unit.reconcile_world import KEY, World, parent, service

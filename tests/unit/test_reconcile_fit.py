@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import parse_spec
 from llmservice_operator.build.inspection import inspection_key
-from llmservice_operator.control.decide import decide
-from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.decide.decide import decide
 from llmservice_operator.kube.errors import Forbidden, KubeError, Refused
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.unit.decide_world import QWEN_7B
 from tests.unit.reconcile_world import World, parent

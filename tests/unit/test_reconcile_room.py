@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.decision import Decision, EventsOf, RoomFor
 from llmservice_operator.control.reconcile import NOT_SEEN
+from llmservice_operator.decide.decision import Decision, EventsOf, RoomFor
 from llmservice_operator.kube.errors import KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.room import Room

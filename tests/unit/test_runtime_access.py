@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import POD_TOKEN_HEADER, FailureReason
-from llmservice_runtime.credentials import is_credential
-from llmservice_runtime.engine import Flags, environment, read_flags
-from llmservice_runtime.loopback import ask
+from llmservice_runtime.fetching.credentials import is_credential
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
 
 from tests.unit.runtime_harness import Server, children, supervised
 

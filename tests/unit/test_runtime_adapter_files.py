@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime.adapter_files import problem
+from llmservice_runtime.adapters.adapter_files import problem
 
 from tests.unit.adapter_folder import HIDDEN, write_adapter
 

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_runtime import adapter_files, adapter_list, adapters, contract, mounts
-from llmservice_runtime.adapter_files import problem
-from llmservice_runtime.adapter_list import Adapter, to_json
-from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
+from llmservice_runtime import contract
+from llmservice_runtime.adapters import adapter_files, adapter_list, adapters
+from llmservice_runtime.adapters.adapter_files import problem
+from llmservice_runtime.adapters.adapter_list import Adapter, to_json
+from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, Loras
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import MAX_ADAPTERS, Phase, State
-from llmservice_runtime.loopback import Answer
+from llmservice_runtime.preflight import mounts
+from llmservice_runtime.supervisor.loopback import Answer
 
 from tests.unit.adapter_folder import HIDDEN, write_adapter
 from tests.unit.hostile import fuzz, texts
@@ -381,7 +383,7 @@ async def test_one_whose_volume_does_not_answer(tmp_path: Path, monkeypatch: pyt
         return real(folder, **arguments)
 
     monkeypatch.setattr(adapter_files, "problem", look)
-    monkeypatch.setattr("llmservice_runtime.adapters.FILES_SECONDS", 0.05)
+    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 0.05)
     for _ in range(2):
         failed = await world.settled()
         assert set(failed) == {"a"}
@@ -389,7 +391,7 @@ async def test_one_whose_volume_does_not_answer(tmp_path: Path, monkeypatch: pyt
     assert looks.count("a") == 1, "a thread that waits is not joined by another"
     assert set(world.engine.loaded) == {"b", "c"}
     released.set()
-    monkeypatch.setattr("llmservice_runtime.adapters.FILES_SECONDS", 20)
+    monkeypatch.setattr("llmservice_runtime.adapters.adapters.FILES_SECONDS", 20)
     assert not await world.settled()
 
 

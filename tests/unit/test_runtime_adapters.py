@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.adapter_list import Adapter, digest, from_json, to_json
-from llmservice_runtime.adapters import AdapterFailed, Adapters, Loras
+from llmservice_runtime.adapters.adapter_list import Adapter, digest, from_json, to_json
+from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, Loras
 from llmservice_runtime.bounded_json import MAX_BYTES
 from llmservice_runtime.contract import MAX_ADAPTERS, AdapterState, Failure, FailureReason, Phase, State
-from llmservice_runtime.loopback import ask
+from llmservice_runtime.supervisor.loopback import ask
 
 from tests.support.hub import Hub, Repo, serving
 from tests.support.stand_in.behaviour import Behaviour

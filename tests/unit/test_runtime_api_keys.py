@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import board, pod_token
-from llmservice_runtime.api_keys import FILE_LIMIT, KEYS_LIMIT, LOOK_SECONDS, KeyFile, bearer, parse
+from llmservice_runtime.access import pod_token
+from llmservice_runtime.access.api_keys import FILE_LIMIT, KEYS_LIMIT, LOOK_SECONDS, KeyFile, bearer, parse
 from llmservice_runtime.contract import API_KEYS_FILE_ENV, DRAIN_FILE_ENV, POD_TOKEN_HEADER
+from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
 
 from tests.unit.test_runtime_middleware import App, ask, headers
@@ -149,7 +150,7 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Dra
     """One that asks for the keys `old` and `new`."""
     (tmp_path / "keys").write_bytes(b"old\nnew\n")
     path = str(tmp_path / "board")
-    board.create(path).close()
+    shared_counters.create(path).close()
     monkeypatch.setenv(DRAIN_FILE_ENV, path)
     monkeypatch.setenv(API_KEYS_FILE_ENV, str(tmp_path / "keys"))
     return lambda: DrainMiddleware(App())

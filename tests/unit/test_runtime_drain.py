@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import DrainReport, Phase
-from llmservice_runtime.loopback import Answer
+from llmservice_runtime.supervisor.loopback import Answer
 
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised

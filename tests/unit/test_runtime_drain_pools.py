@@ -16,10 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from llmservice_runtime import board, contract, peers
+from llmservice_runtime import contract
+from llmservice_runtime.access import peers
 from llmservice_runtime.contract import Phase
-from llmservice_runtime.engine import Flags, environment
+from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
 from tests.unit.runtime_harness import QUICK, Server, supervised
 
@@ -256,9 +258,9 @@ def test_a_machine_without_ipv6_has_one_table(tmp_path: Path) -> None:
 def test_a_board_forgets_the_connections_of_its_predecessor(tmp_path: Path) -> None:
     path = str(tmp_path / "board")
     peers.record(path, frozenset({("10.0.0.1", 1)}))
-    assert board.peers_file(path).exists()
-    board.create(path).close()
-    assert not board.peers_file(path).exists()
+    assert shared_counters.peers_file(path).exists()
+    shared_counters.create(path).close()
+    assert not shared_counters.peers_file(path).exists()
 
 
 async def test_phases_of_a_drain_come_in_this_order(tmp_path: Path, clients: Clients) -> None:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmservice_runtime import board, peers
-from llmservice_runtime.drain import Drain
+from llmservice_runtime.access import peers
+from llmservice_runtime.drain import shared_counters
+from llmservice_runtime.drain.drain import Drain
 from llmservice_runtime.options import ServeOptions
 
 from tests.unit.runtime_harness import QUICK
@@ -35,12 +36,12 @@ def _drain(folder: Path, slots: memoryview, clock: Callable[[], float], port: in
 
 
 def _slots() -> memoryview:
-    return memoryview(bytearray(board.SIZE)).cast("Q")
+    return memoryview(bytearray(shared_counters.SIZE)).cast("Q")
 
 
 async def test_a_stream_without_an_end_is_waited_for_once(tmp_path: Path) -> None:
     slots, clock = _slots(), _clock()
-    slots[board.IN_FLIGHT] = 1
+    slots[shared_counters.IN_FLIGHT] = 1
     drain = _drain(tmp_path, slots, clock)
     await drain.until_idle()
     assert clock() >= DRAIN_SECONDS
@@ -51,7 +52,7 @@ async def test_a_stream_without_an_end_is_waited_for_once(tmp_path: Path) -> Non
 
 async def test_a_client_that_asks_no_more_is_lingered_for_once(tmp_path: Path) -> None:
     slots, clock = _slots(), _clock()
-    slots[board.UNTOLD] = 1
+    slots[shared_counters.UNTOLD] = 1
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         drain = _drain(tmp_path, slots, clock, server.getsockname()[1])
         await drain.until_idle()
@@ -67,7 +68,7 @@ def test_without_room_for_the_list_of_connections_nobody_is_refused_as_a_newcome
     drain = _drain(tmp_path / "gone", slots, _clock())
     drain.close_connections()
     drain.refuse_newcomers()
-    assert slots[board.LEVEL] == board.CLOSING
+    assert slots[shared_counters.LEVEL] == shared_counters.CLOSING
 
 
 async def test_while_nobody_comes_newcomers_are_refused_after_the_usual_time(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ async def test_who_is_still_sent_here_is_waited_for_until_nobody_comes(tmp_path:
     def told() -> float:
         now = clock()
         if now < last:
-            slots[board.ARRIVED] += 1
+            slots[shared_counters.ARRIVED] += 1
         return now
 
     await _drain(tmp_path, slots, told).until_nobody_comes()
@@ -94,10 +95,10 @@ async def test_who_is_still_sent_here_is_waited_for_until_nobody_comes(tmp_path:
 
 async def test_who_comes_for_ever_gets_half_of_the_drain(tmp_path: Path) -> None:
     slots, clock = _slots(), _clock()
-    slots[board.IN_FLIGHT] = 1
+    slots[shared_counters.IN_FLIGHT] = 1
 
     def told() -> float:
-        slots[board.ARRIVED] += 1
+        slots[shared_counters.ARRIVED] += 1
         return clock()
 
     drain = _drain(tmp_path, slots, told)
@@ -115,6 +116,6 @@ async def test_where_connections_cannot_be_seen_it_lingers_as_if_there_were_some
 
     monkeypatch.setattr(peers, "established", unseen)
     slots, clock = _slots(), _clock()
-    slots[board.UNTOLD] = 1
+    slots[shared_counters.UNTOLD] = 1
     await _drain(tmp_path, slots, clock).until_idle()
     assert LINGER_SECONDS <= clock() < DRAIN_SECONDS

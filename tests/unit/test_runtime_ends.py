@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Phase
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.start_watch import Patience
+from llmservice_runtime.health.start_watch import Patience
 
 from tests.support.stand_in.behaviour import Behaviour, Fate
 from tests.unit.runtime_harness import Server, supervised

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmservice_runtime import board
 from llmservice_runtime.contract import API_KEYS_FILE_ENV, DRAIN_FILE_ENV, DRAIN_MIDDLEWARE, KEYLESS_PATHS
+from llmservice_runtime.drain import shared_counters
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -29,7 +29,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("server")
     (folder / "keys").write_text("right\n")
     path = str(folder / "board")
-    board.create(path).close()
+    shared_counters.create(path).close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
         patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")

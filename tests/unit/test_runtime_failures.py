@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, Phase
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.failure_rules import RULES
-from llmservice_runtime.failures import End, classify
-from llmservice_runtime.memory_events import MemoryEvents
+from llmservice_runtime.failures.failure_rules import RULES
+from llmservice_runtime.failures.failures import End, classify
+from llmservice_runtime.health.memory_events import MemoryEvents
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 KILLED = MemoryEvents(kills=1, limit_hits=1)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase, TransferStep
-from llmservice_runtime.loopback import ask
-from llmservice_runtime.metrics import METRICS
+from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.metrics import METRICS
 
 from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 import pytest
-from llmservice_runtime import state_server
-from llmservice_runtime.loopback import Answer, ask
-from llmservice_runtime.state_server import Reply, serve
+from llmservice_runtime.supervisor import state_server
+from llmservice_runtime.supervisor.loopback import Answer, ask
+from llmservice_runtime.supervisor.state_server import Reply, serve
 
 PROBES = 20
 PROBE_SECONDS = 3.0
@@ -23,7 +23,7 @@ IDLE = 500
 
 SERVER = """
 import asyncio, resource, sys
-from llmservice_runtime.state_server import Reply, serve
+from llmservice_runtime.supervisor.state_server import Reply, serve
 
 async def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))

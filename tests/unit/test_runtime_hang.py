@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
-from llmservice_runtime.hang import MOVING, RUNNING, Counts, Sample, Thresholds, Verdict, Watch, parse_metrics, sample
+from llmservice_runtime.health.hang import (
+    MOVING,
+    RUNNING,
+    Counts,
+    Sample,
+    Thresholds,
+    Verdict,
+    Watch,
+    parse_metrics,
+    sample,
+)
 
 from tests.unit.runtime_harness import supervised
 

@@ -14,7 +14,7 @@ from llmservice_fetch import inspect_source, inspection
 from llmservice_fetch.inspect_source import Budget
 from llmservice_fetch.inspection import inspect
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.support.fetching import TOKEN
 from tests.support.hub import Hub, Repo, serving

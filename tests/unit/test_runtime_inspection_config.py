@@ -11,10 +11,10 @@ import pytest
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.config_keys import ALIASES, Keys
-from llmservice_runtime import inspect_config
 from llmservice_runtime.contract import TERMINATION_LIMIT, Failure, FailureReason
-from llmservice_runtime.inspect_config import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection import config_json as inspected_config
+from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected
+from llmservice_runtime.inspection.inspected import Inspection
 
 from tests.unit.inspected_configs import BY_NAME
 
@@ -266,4 +266,4 @@ def test_the_configuration_of_thousands_of_modules_takes_no_time() -> None:
         "model.layers.*.mlp.experts.*.up_proj",
         "model.layers.*.mlp.experts.*.down_proj",
     ]
-    assert inspect_config.shorter({}) is None
+    assert inspected_config.shorter({}) is None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.inspected import Inspection
+from llmservice_runtime.inspection.inspected import Inspection
 from llmservice_runtime.redact import MASK
 
 from tests.support.fetching import TOKEN

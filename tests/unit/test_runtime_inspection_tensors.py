@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.bounded_json import Refused
-from llmservice_runtime.inspect_tensors import PARTS, Sum, layers_of, part
-from llmservice_runtime.safetensors_header import LENGTH_BYTES, Tensor, parse_header
+from llmservice_runtime.inspection.safetensors_header import LENGTH_BYTES, Tensor, parse_header
+from llmservice_runtime.inspection.tensors import PARTS, Sum, layers_of, part
 
 NAMES: dict[str, dict[str, str]] = {
     "llama, qwen, mistral": {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import Measured
-from llmservice_runtime.log_reader import TAIL_LINES, LogReader, measure, messages, parse_line, progress
+from llmservice_runtime.supervisor.log_reader import TAIL_LINES, LogReader, measure, messages, parse_line, progress
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
-from llmservice_runtime.memory_events import MemoryEvents, read
+from llmservice_runtime.health.memory_events import MemoryEvents, read
 
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import marked, supervised

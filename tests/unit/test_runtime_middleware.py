@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import board, peers, pod_token
+from llmservice_runtime.access import peers, pod_token
 from llmservice_runtime.contract import DRAIN_FILE, DRAIN_FILE_ENV, POD_TOKEN_FILE, POD_TOKEN_HEADER
+from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
 
 REMOTE = ("10.244.0.7", 40000)
@@ -26,7 +27,7 @@ def board_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def slots(board_path: str) -> Iterator[memoryview]:
     """The supervisor's side of the board."""
-    made = board.create(board_path)
+    made = shared_counters.create(board_path)
     yield made.slots
     made.close()
 
@@ -40,7 +41,7 @@ class App:
 
     def note(self) -> None:
         if self.slots is not None:
-            self.seen.append((self.slots[board.IN_FLIGHT], self.slots[board.AWAITING]))
+            self.seen.append((self.slots[shared_counters.IN_FLIGHT], self.slots[shared_counters.AWAITING]))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.calls += 1
@@ -89,7 +90,7 @@ def test_open_it_changes_nothing(slots: memoryview) -> None:
     sent = ask(DrainMiddleware(app), "/v1/completions")
     assert headers(sent) == {b"x": b"y"}
     assert [message.get("body") for message in sent] == [None, b"a", b"b"]
-    assert list(slots) == [board.OPEN, 1, 0, 0, 0, 0, 2, 0, 1]
+    assert list(slots) == [shared_counters.OPEN, 1, 0, 0, 0, 0, 2, 0, 1]
 
 
 def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: memoryview) -> None:
@@ -104,36 +105,36 @@ def test_a_request_awaits_from_its_last_byte_to_the_first_of_the_answer(slots: m
 def test_a_handler_that_fails_is_not_counted_for_ever(slots: memoryview) -> None:
     with pytest.raises(RuntimeError, match="handler"):
         ask(DrainMiddleware(App(slots, fails=True)), "/v1/completions")
-    assert (slots[board.IN_FLIGHT], slots[board.AWAITING]) == (0, 0)
+    assert (slots[shared_counters.IN_FLIGHT], slots[shared_counters.AWAITING]) == (0, 0)
 
 
-@pytest.mark.parametrize("level", [board.CLOSING, board.REFUSING])
+@pytest.mark.parametrize("level", [shared_counters.CLOSING, shared_counters.REFUSING])
 def test_answers_of_a_draining_server_close_the_connection(slots: memoryview, level: int) -> None:
     app = App(slots)
     middleware = DrainMiddleware(app)
-    slots[board.LEVEL] = level
+    slots[shared_counters.LEVEL] = level
     sent = ask(middleware, "/v1/completions")
     assert headers(sent)[b"connection"] == b"close"
-    assert sent[0]["status"] == (200 if level == board.CLOSING else 503)
+    assert sent[0]["status"] == (200 if level == shared_counters.CLOSING else 503)
 
 
 def test_newcomers_are_refused_in_openais_shape(slots: memoryview) -> None:
     app = App(slots)
     middleware = DrainMiddleware(app)
-    slots[board.LEVEL] = board.REFUSING
+    slots[shared_counters.LEVEL] = shared_counters.REFUSING
     sent = ask(middleware, "/v1/chat/completions")
     assert app.calls == 0
     assert headers(sent)[b"retry-after"] == b"1"
     assert sent[1]["body"].startswith(b'{"error":{"message":')
     assert headers(sent)[b"content-length"] == str(len(sent[1]["body"])).encode()
-    assert slots[board.REFUSED] == 1
+    assert slots[shared_counters.REFUSED] == 1
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/ping", "/version", "/load"])
 def test_probes_and_scrapes_are_exempt(slots: memoryview, path: str) -> None:
     app = App(slots)
     middleware = DrainMiddleware(app)
-    slots[board.LEVEL] = board.REFUSING
+    slots[shared_counters.LEVEL] = shared_counters.REFUSING
     assert ask(middleware, path)[0]["status"] == 200
     assert app.seen[0] == (0, 0)
 
@@ -148,14 +149,14 @@ def test_a_websocket_is_in_flight_while_it_is_open_and_nobody_waits_for_its_answ
     app = App(slots)
     ask(DrainMiddleware(app), "/v1/realtime", kind="websocket")
     assert app.seen[0] == (1, 0)
-    assert slots[board.IN_FLIGHT] == 0
+    assert slots[shared_counters.IN_FLIGHT] == 0
 
 
 def test_a_new_websocket_is_refused_by_a_draining_server(slots: memoryview) -> None:
     app = App(slots)
-    slots[board.LEVEL] = board.REFUSING
+    slots[shared_counters.LEVEL] = shared_counters.REFUSING
     assert ask(DrainMiddleware(app), "/v1/realtime", kind="websocket") == [{"type": "websocket.close", "code": 1013}]
-    assert (app.calls, slots[board.REFUSED]) == (0, 1)
+    assert (app.calls, slots[shared_counters.REFUSED]) == (0, 1)
 
 
 @pytest.mark.parametrize("client", [REMOTE, ("::ffff:10.244.0.7", 40000)], ids=["IPv4", "both families on one socket"])
@@ -165,7 +166,7 @@ def test_a_connection_from_before_is_served_once_and_told(
     app = App(slots)
     middleware = DrainMiddleware(app)
     peers.record(board_path, frozenset({REMOTE}))
-    slots[board.LEVEL] = board.REFUSING
+    slots[shared_counters.LEVEL] = shared_counters.REFUSING
     first, second = ask(middleware, "/v1/completions", client), ask(middleware, "/v1/completions", client)
     assert (first[0]["status"], headers(first)[b"connection"]) == (200, b"close")
     assert second[0]["status"] == 503
@@ -175,7 +176,7 @@ def test_a_connection_from_before_is_served_once_and_told(
 def test_nobody_is_served_by_a_vllm_that_is_about_to_be_told(slots: memoryview, board_path: str) -> None:
     middleware = DrainMiddleware(App(slots))
     peers.record(board_path, frozenset({REMOTE}))
-    slots[board.LEVEL] = board.STOPPING
+    slots[shared_counters.LEVEL] = shared_counters.STOPPING
     assert ask(middleware, "/v1/completions")[0]["status"] == 503
 
 
@@ -185,7 +186,7 @@ class Draining(App):
     def note(self) -> None:
         super().note()
         if len(self.seen) == 4 and self.slots is not None:
-            self.slots[board.LEVEL] = board.CLOSING
+            self.slots[shared_counters.LEVEL] = shared_counters.CLOSING
 
 
 @pytest.mark.parametrize(
@@ -202,16 +203,16 @@ def test_who_was_not_told_is_counted_until_he_comes_again(slots: memoryview, mor
     middleware = DrainMiddleware(app)
     sent = ask(middleware, "/v1/completions", **more)
     assert b"connection" not in headers(sent)
-    assert slots[board.UNTOLD] == untold
+    assert slots[shared_counters.UNTOLD] == untold
     assert headers(ask(middleware, "/v1/completions", **more))[b"connection"] == b"close"
-    assert slots[board.UNTOLD] == 0
+    assert slots[shared_counters.UNTOLD] == 0
 
 
 def test_pieces_of_answers_are_counted(slots: memoryview) -> None:
     middleware = DrainMiddleware(App(slots))
     ask(middleware, "/v1/completions")
     ask(middleware, "/metrics")
-    assert slots[board.SENT] == 2
+    assert slots[shared_counters.SENT] == 2
 
 
 LOAD = "/v1/load_lora_adapter"

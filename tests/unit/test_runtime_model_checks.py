@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import draft_models
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.engine import Flags
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.preflight import check
+from llmservice_runtime.preflight import draft_models
+from llmservice_runtime.preflight.preflight import check
+from llmservice_runtime.supervisor.vllm_process import Flags
 
 from tests.support.fetching import CONFIG, Fetcher, model_files
 from tests.support.hub import Hub, Repo, serving

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from llmservice_fetch.inspection import inspect
-from llmservice_runtime import cpu_features, draft_models, model_checks, model_files
 from llmservice_runtime.contract import Failure, FailureReason, Measured
-from llmservice_runtime.engine import read_flags
-from llmservice_runtime.flag_checks import check_extra_args
-from llmservice_runtime.inspected import Inspection
-from llmservice_runtime.log_reader import measure
+from llmservice_runtime.flags.checks import check_extra_args
+from llmservice_runtime.inspection.inspected import Inspection
+from llmservice_runtime.preflight import cpu_features, draft_models, model_checks, model_files
+from llmservice_runtime.supervisor.log_reader import measure
+from llmservice_runtime.supervisor.vllm_process import read_flags
 
 from tests.unit.hostile import fuzz, texts
 
@@ -201,10 +201,10 @@ def test_names_of_files_that_are_not_unicode(tmp_path: Path) -> None:
 
 OWN_JSON = {
     "runtime/llmservice_runtime/bounded_json.py": "the reader itself",
-    "runtime/llmservice_runtime/fetch_protocol.py": "what it wrote a line before",
-    "runtime/llmservice_runtime/flag_table.py": "the package's own data",
-    "runtime/llmservice_runtime/inspect_config.py": "what it wrote a line before",
-    "runtime/llmservice_runtime/inspected.py": "what it wrote a line before",
+    "runtime/llmservice_runtime/fetching/fetch_protocol.py": "what it wrote a line before",
+    "runtime/llmservice_runtime/flags/table.py": "the package's own data",
+    "runtime/llmservice_runtime/inspection/config_json.py": "what it wrote a line before",
+    "runtime/llmservice_runtime/inspection/inspected.py": "what it wrote a line before",
     "runtime/llmservice_runtime/middleware.py": "the supervisor's list of connections",
     "fetch/llmservice_fetch/command.py": "what it wrote a line before",
     "fetch/llmservice_fetch/bucket_stores.py": "the user's own key, of which a part is hidden",

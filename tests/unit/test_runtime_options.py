@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from llmservice_runtime.engine import Flags, environment, read_flags
 from llmservice_runtime.options import ServeOptions, parse_options
+from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
 
 
 @pytest.mark.parametrize(

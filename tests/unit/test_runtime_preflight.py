@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import accelerators, model_files
-from llmservice_runtime.accelerators import GIB, Device
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.engine import Flags, read_flags
-from llmservice_runtime.preflight import check_version
+from llmservice_runtime.preflight import accelerators, model_files
+from llmservice_runtime.preflight.accelerators import GIB, Device
+from llmservice_runtime.preflight.preflight import check_version
+from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from tests.support.weights import safetensors
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from llmservice_runtime.engine import Flags
-from llmservice_runtime.smoke import SmokeFailed, first_request
+from llmservice_runtime.supervisor.smoke import SmokeFailed, first_request
+from llmservice_runtime.supervisor.vllm_process import Flags
 
 NOT_FOUND = (404, '{"detail":"Not Found"}')
 

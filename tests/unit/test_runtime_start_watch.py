@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmservice_runtime import activity
-from llmservice_runtime.activity import Usage, increase
 from llmservice_runtime.contract import START_CEILING_SECONDS, FailureReason, Phase, State
-from llmservice_runtime.log_reader import parse_line
+from llmservice_runtime.health import activity
+from llmservice_runtime.health.activity import Usage, increase
+from llmservice_runtime.health.start_watch import News, Verdict
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.start_watch import News, Verdict
-from llmservice_runtime.starting import Start
-from llmservice_runtime.surroundings import Surroundings
+from llmservice_runtime.supervisor.dependencies import Surroundings
+from llmservice_runtime.supervisor.log_reader import parse_line
+from llmservice_runtime.supervisor.starting import Start
 
 MIB = 2**20
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"

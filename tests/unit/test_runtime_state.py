@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase, State, grace_period_seconds
-from llmservice_runtime.loopback import ask
-from llmservice_runtime.state_server import Reply, serve
+from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.state_server import Reply, serve
 
 from tests.support.ports import free_port
 

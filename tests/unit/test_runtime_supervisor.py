@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
-from llmservice_runtime.surroundings import Surroundings
+from llmservice_runtime.supervisor.dependencies import Surroundings
 
 from tests.support.stand_in.behaviour import Behaviour, Fate
 from tests.unit.runtime_harness import children, supervised

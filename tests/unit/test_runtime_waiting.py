@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from llmservice_runtime.waiting import end, failure_of, first
+from llmservice_runtime.supervisor.waiting import end, failure_of, first
 
 
 async def test_the_works_result_and_nothing_left() -> None:

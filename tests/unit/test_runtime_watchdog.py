@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import asyncio, sys, time
-from llmservice_runtime.watchdog import watching
+from llmservice_runtime.health.watchdog import watching
 
 async def main():
     with watching(asyncio.get_running_loop(), 0.3):
@@ -44,7 +44,7 @@ def test_a_loop_that_stands_still_ends_the_process(work: str, after: str, code: 
 
 FROZEN = """
 import asyncio
-from llmservice_runtime.watchdog import watching
+from llmservice_runtime.health.watchdog import watching
 
 async def main():
     with watching(asyncio.get_running_loop(), 0.5):
@@ -78,7 +78,7 @@ def test_a_loop_that_keeps_pythons_lock_is_ended_too() -> None:
 def test_the_environment_of_a_supervisor_is_its_own() -> None:
     script = """
 import ctypes, subprocess, sys
-from llmservice_runtime.processes import hide_environment
+from llmservice_runtime.supervisor.processes import hide_environment
 hide_environment()
 of_child = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
 print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)

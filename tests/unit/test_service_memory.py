@@ -15,10 +15,10 @@ import yaml
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.runtime import ENV_LENGTH
 from llmservice_operator.api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
-from llmservice_operator.control.decide import decide_invalid
-from llmservice_operator.control.kinds import PARENT, ParentFacts
-from llmservice_operator.observe.drift import difference
-from llmservice_operator.observe.facts import ChildFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
+from llmservice_operator.decide.decide import decide_invalid
+from llmservice_operator.observe.projections.children import ChildFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.observe.projections.drift import difference
 
 from tests.unit.reconcile_world import World, parent
 from tests.unit.test_reconcile_fit import a_world, condition, deployed, knowing

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.starts import AT_ONCE, INTERVAL, LONGEST_INTERVAL, PATIENCE, QUIET, Starts
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.state_poller import AT_ONCE, INTERVAL, LONGEST_INTERVAL, PATIENCE, QUIET, Starts
 from llmservice_operator.kube.state_reader import Unreadable
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_operator.control.sync_state import WATCH, SyncState, problem_of
+from llmservice_operator.control.watch.sync_state import WATCH, SyncState, problem_of
 from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import DEPLOYMENT, JOB, LLMSERVICE
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.status import LLMServiceStatus
-from llmservice_operator.control.events import events
-from llmservice_operator.control.kinds import PROJECTIONS, ParentFacts
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.ranks import of_children, of_itself
-from llmservice_operator.control.starts import step
-from llmservice_operator.observe import still
-from llmservice_operator.observe.pod_events import PodEvent
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.queue.priorities import of_children, of_itself
+from llmservice_operator.control.state_poller import step
+from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.decide.events import events
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.failures.pod_events import PodEvent
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import DrainReport, Phase, State
 
@@ -261,11 +261,11 @@ def test_any_event_about_a_pod(event: Any) -> None:
 
 
 STILL: dict[str, Callable[[str], object]] = {
-    "replica_failure": still.replica_failure,
-    "conflict": still.conflict,
-    "unschedulable_causes": still.unschedulable_causes,
-    "waiting": still.waiting,
-    "eviction": still.eviction,
+    "replica_failure": normalize.replica_failure,
+    "conflict": normalize.conflict,
+    "unschedulable_causes": normalize.unschedulable_causes,
+    "waiting": normalize.waiting,
+    "eviction": normalize.eviction,
 }
 REPEATED = [
     "exceeded quota: a, requested: b, used: ",

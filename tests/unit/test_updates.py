@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.decision import Update
-from llmservice_operator.control.kinds import PROJECTIONS
 from llmservice_operator.control.updates import Updates, why_waiting
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PROJECTIONS
+from llmservice_operator.decide.decision import Update
 from llmservice_operator.observe.observed import Refusal, Turn
 
 from tests.unit.decide_world import World

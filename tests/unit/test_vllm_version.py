@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime import flag_table as tables
-from llmservice_runtime.flag_table import flag_table, known_versions, newest_version
+from llmservice_runtime.flags import table as tables
+from llmservice_runtime.flags.table import flag_table, known_versions, newest_version
 
 from scripts.add_vllm_version import FLAGS, PARSERS, PLACES, add, flags_text, order, with_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from llmservice_operator.control.kinds import WATCHED
+from llmservice_operator.control.watch.kinds import WATCHED
 from llmservice_operator.kube.credentials import Issued, Token
 from llmservice_operator.kube.resources import Resource
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_runtime.flag_table import known_versions
+from llmservice_runtime.flags.table import known_versions
 
 from llmservice_cli.errors import Wrong
 

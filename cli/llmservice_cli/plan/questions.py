@@ -12,7 +12,7 @@ from llmservice_operator.planner import gpus
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
-from llmservice_runtime.flag_table import known_versions
+from llmservice_runtime.flags.table import known_versions
 
 from llmservice_cli.errors import BadInput, Wrong
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
-from llmservice_runtime.flag_table import known_versions
+from llmservice_runtime.flags.table import known_versions
 
 from llmservice_cli.errors import BadInput, Wrong
 

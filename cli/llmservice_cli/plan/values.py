@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Literal
 
-from llmservice_runtime.flag_table import newest_version
+from llmservice_runtime.flags.table import newest_version
 
 Reader = Callable[[object], object]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
-from llmservice_operator.observe.facts import SERVICE_LABEL
-from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.projections.children import SERVICE_LABEL
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.contract import HTTP_PORT
 
 from llmservice_cli.api import Api

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from llmservice_runtime.flag_table import newest_version
+from llmservice_runtime.flags.table import newest_version
 from pydantic import AfterValidator, StringConstraints
 
 from llmservice_operator.api import shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, API_KEYS_FILE, CHAT_TEMPLATE_DIR, START_SECONDS
-from llmservice_runtime.credentials import is_credential
+from llmservice_runtime.fetching.credentials import is_credential
 from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 

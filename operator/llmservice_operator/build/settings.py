@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from llmservice_runtime.flag_table import newest_version
+from llmservice_runtime.flags.table import newest_version
 
 DEFAULT_VLLM_VERSION = newest_version()
 

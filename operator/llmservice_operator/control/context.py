@@ -11,18 +11,18 @@ from typing import Any, Protocol
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.control.cache import Cache
 from llmservice_operator.control.config_reader import ConfigReader, Configs
-from llmservice_operator.control.decision import Decision, Update
-from llmservice_operator.control.in_work import InWork
-from llmservice_operator.control.internal_errors import InternalErrors, Part
-from llmservice_operator.control.kinds import PARENT
-from llmservice_operator.control.metrics import Metrics
-from llmservice_operator.control.pace import Bucket, event_bucket, write_bucket
-from llmservice_operator.control.queue import Rank, WorkQueue
-from llmservice_operator.control.ranks import of_itself
-from llmservice_operator.control.starts import Starts
+from llmservice_operator.control.containment.in_work import InWork
+from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.queue.priorities import of_itself
+from llmservice_operator.control.queue.work_queue import Rank, WorkQueue
+from llmservice_operator.control.state_poller import Starts
+from llmservice_operator.control.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_operator.control.updates import Updates
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader

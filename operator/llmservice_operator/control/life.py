@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
-from llmservice_operator.control.sync_state import SyncState
+from llmservice_operator.control.watch.sync_state import SyncState
 
 
 class Stage(enum.StrEnum):

@@ -11,9 +11,18 @@ from typing import Any, NamedTuple
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.service import Key, LLMService
-from llmservice_operator.control.carry_out import carry_out
+from llmservice_operator.control.containment.internal_errors import Part
+from llmservice_operator.control.containment.unhandled import with_degraded
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.decision import (
+from llmservice_operator.control.drain_events import tell_drains
+from llmservice_operator.control.execute import carry_out
+from llmservice_operator.control.log import ObjectLogger, object_logger
+from llmservice_operator.control.queue.priorities import is_untold
+from llmservice_operator.control.queue.work_queue import Rank
+from llmservice_operator.control.status_writer import paced, report
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, observed
+from llmservice_operator.decide.adoption import with_inherited
+from llmservice_operator.decide.decision import (
     Decision,
     EventsOf,
     FactsOf,
@@ -24,19 +33,10 @@ from llmservice_operator.control.decision import (
     TurnOf,
     soonest,
 )
-from llmservice_operator.control.drains import tell_drains
-from llmservice_operator.control.internal_errors import Part
-from llmservice_operator.control.kinds import PARENT, ParentFacts, observed
-from llmservice_operator.control.left_behind import with_inherited
-from llmservice_operator.control.log import ObjectLogger, object_logger
-from llmservice_operator.control.queue import Rank
-from llmservice_operator.control.ranks import is_untold
-from llmservice_operator.control.report import paced, report
-from llmservice_operator.control.unhandled import with_degraded
 from llmservice_operator.kube.errors import Gone, KubeError, ServerError, TooMany, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.pod_events import PodEvents
 from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.room import Room
 

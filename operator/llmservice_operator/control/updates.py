@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmservice_operator.api.service import Key, LLMService
-from llmservice_operator.control.cache import Cache
-from llmservice_operator.control.choose import Choice, Standing
-from llmservice_operator.control.decision import Update
-from llmservice_operator.control.internal_errors import InternalErrors, Part
-from llmservice_operator.control.kinds import PARENT
+from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.decide.decision import Update
+from llmservice_operator.decide.rollout.revision import Choice, Standing
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, DEPLOYMENT
-from llmservice_operator.observe.facts import RevisionFacts
 from llmservice_operator.observe.observed import Observed, Turn
+from llmservice_operator.observe.projections.children import RevisionFacts
 
 Json = Mapping[str, Any]
 

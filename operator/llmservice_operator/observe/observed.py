@@ -8,8 +8,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from llmservice_operator.observe.endpoints import EndpointFacts
-from llmservice_operator.observe.facts import (
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.projections.children import (
     BudgetFacts,
     ChildFacts,
     ClaimFacts,
@@ -18,9 +18,9 @@ from llmservice_operator.observe.facts import (
     RevisionFacts,
     ServiceFacts,
 )
-from llmservice_operator.observe.inspections import InspectionFacts
-from llmservice_operator.observe.pod_events import PodEvents
-from llmservice_operator.observe.pods import PodFacts
+from llmservice_operator.observe.projections.endpoints import EndpointFacts
+from llmservice_operator.observe.projections.inspections import InspectionFacts
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model.reading import Reading

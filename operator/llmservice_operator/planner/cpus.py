@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmservice_runtime.cpu_features import LABELS, Requirement
+from llmservice_runtime.preflight.cpu_features import LABELS, Requirement
 
 from llmservice_operator.planner.room import NodeRoom, Room, nodes_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmservice_runtime.flag_table import Match, flag_table, known_versions
+from llmservice_runtime.flags.table import Match, flag_table, known_versions
 
 _LIMITS, _TEXT_ONLY, _UNPROFILED = "--limit-mm-per-prompt", "--language-model-only", "--skip-mm-profiling"
 ENCODED = frozenset({"image", "video"})

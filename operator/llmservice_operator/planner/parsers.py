@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from llmservice_runtime.flag_table import series
 from llmservice_runtime.flags import Match, flag_table
+from llmservice_runtime.flags.table import series
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.spec import LLMServiceSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from llmservice_runtime.capabilities import MINIMUM_CAPABILITY
+from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
 from llmservice_operator.planner.engines import engine
 from llmservice_operator.planner.model import quantized

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from llmservice_runtime.flag_table import series
-from llmservice_runtime.flag_versions import Missing, missing
 from llmservice_runtime.flags import (
     Ambiguous,
     FlagProblem,
@@ -15,6 +13,8 @@ from llmservice_runtime.flags import (
     flag_table,
     known_versions,
 )
+from llmservice_runtime.flags.table import series
+from llmservice_runtime.flags.versions import Missing, missing
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from llmservice_operator.planner import gpus
-from llmservice_runtime import accelerators
 from llmservice_runtime.contract import FailureReason
+from llmservice_runtime.preflight import accelerators
 
 from benchmarks.gpu import machine, overheads
 from benchmarks.gpu.findings import Findings

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from llmservice_runtime.flag_table import Match, flag_table
+from llmservice_runtime.flags.table import Match, flag_table
 
 from tests.support.stand_in.engine import TOKENS_PER_GIB, Limits
 

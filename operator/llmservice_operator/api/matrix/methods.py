@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from llmservice_runtime.capabilities import KERNELS_DECIDE, MINIMUM_CAPABILITY
+from llmservice_runtime.preflight.capabilities import KERNELS_DECIDE, MINIMUM_CAPABILITY
 
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS, Check, Row, below, others, when
 from llmservice_operator.api.reasons import Reason

@@ -1,0 +1,30 @@
+"""Tells of streams that a pod's end cut short, with one Event a pod and a counter: a status is about what is now."""
+
+from __future__ import annotations
+
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.context import Context
+from llmservice_operator.control.log import ObjectLogger
+from llmservice_operator.control.status_writer import tell
+from llmservice_operator.control.watch.kinds import ParentFacts
+from llmservice_operator.decide.decision import Event
+from llmservice_operator.kube.resources import POD
+from llmservice_operator.observe.projections.pods import PodFacts
+
+
+async def tell_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """Each once: a pod stays for a moment after its supervisor's last word."""
+    key = Key(parent.namespace, parent.name)
+    memory = ctx.memory(key, parent.uid)
+    pods = [pod for pod in ctx.cache.around(key).get(POD.kind, {}).values() if isinstance(pod, PodFacts) and pod.cut]
+    news = [pod for pod in pods if pod.uid not in memory.drained]
+    memory.drained = frozenset(pod.uid for pod in pods)
+    for pod in news:
+        ctx.metrics.add_streams_ended(key, pod.cut)
+        await tell(Event("Warning", Reason.STREAMS_ENDED, _message(pod)), parent, ctx, log)
+
+
+def _message(pod: PodFacts) -> str:
+    streams = "1 stream" if pod.cut == 1 else f"{pod.cut} streams"
+    return f"Pod {pod.name} ended {streams} that outlived the drain timeout. {REASONS[Reason.STREAMS_ENDED].remedy}"

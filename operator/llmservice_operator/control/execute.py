@@ -1,0 +1,221 @@
+"""Carries a decision's changes of children out, and remembers what the API server made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.log import ObjectLogger
+from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
+from llmservice_operator.decide.adoption import handed_over
+from llmservice_operator.decide.decision import Apply, Decision, Inherit, Prune
+from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, NotOurs, Refused
+from llmservice_operator.kube.resources import BY_KIND
+from llmservice_operator.observe.observed import AppliedRecord, Refusal
+from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
+from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
+
+MANAGER = "llmservice-operator"
+SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
+
+
+class Changed(KubeError):
+    """A child is not what the decision took it for; what it really is is in the cache now."""
+
+
+async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """What is inherited first, then applies in their order, then prunes.
+
+    False: an apply was refused, which ends the round and is remembered.
+    """
+    for inherit in decision.inherit:
+        await _inherit(inherit, parent, ctx, log)
+    for apply in decision.apply:
+        carry = _apply_unread if apply.is_unread else _apply
+        if not await carry(apply, parent, ctx, memory, log):
+            return False
+    for prune in decision.prune:
+        await _prune(prune, parent, ctx, memory, log)
+    return True
+
+
+async def _inherit(inherit: Inherit, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """As it is now, whatever the cache took it for."""
+    resource = BY_KIND[inherit.kind]
+    live = await ctx.kube.get(resource, parent.namespace, inherit.name)
+    if live is None:
+        ctx.cache.remove(inherit.kind, parent.namespace, inherit.name, inherit.uid)
+        return
+    operations = handed_over(live, inherit, parent.uid)
+    if operations is not None:
+        live = await ctx.kube.json_patch(resource, parent.namespace, inherit.name, operations, manager=MANAGER)
+        ctx.metrics.writes.labels(inherit.kind, "patch").inc()
+        log.info("took %s %s over from an earlier LLMService of this name", inherit.kind, inherit.name)
+    ctx.cache.update(inherit.kind, live)
+
+
+async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    try:
+        raw = await _send_or_restore(apply, parent, ctx)
+    except Conflict as conflict:
+        live = await _look(apply, parent, ctx)
+        if apply.known_uid is not None:
+            memory.applied.pop((apply.kind, apply.name), None)
+            raise Changed(f"{apply.kind} {apply.name} changed under our hands: {conflict.message}") from conflict
+        if live is None or live.owner_uid != parent.uid:
+            return _refused(apply, _owned_by(live, conflict), ctx, memory, log)
+        raw = await _send(apply, live.uid, ctx)
+    except NotOurs:
+        return _refused(apply, SOMEBODY_ELSES, ctx, memory, log)
+    except (Invalid, Forbidden) as error:
+        # A missing right is ours to name; what admission says speaks for itself, and the decision adds the remedy.
+        message = error.message if isinstance(error, Invalid | Refused) else str(error)
+        return _refused(apply, Refusal(error.code, message), ctx, memory, log)
+    ctx.metrics.writes.labels(apply.kind, "apply").inc()
+    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+    await _keep(apply, raw, parent, ctx, memory)
+    return True
+
+
+async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
+    try:
+        there = await ctx.kube.look(BY_KIND[apply.kind], parent.namespace, apply.name)
+        owner = controller_of(there) if there is not None else None
+        if there is not None and not _may_take(there, parent):
+            return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
+        await _send(apply, None if there is None or owner is None else there["uid"], ctx)
+    except NotOurs:
+        return _refused(apply, SOMEBODY_ELSES, ctx, memory, log)
+    except (Conflict, Invalid, Forbidden) as error:
+        message = str(error) if isinstance(error, Forbidden) and not isinstance(error, Refused) else error.message
+        return _refused(apply, Refusal(error.code, message), ctx, memory, log)
+    ctx.metrics.writes.labels(apply.kind, "apply").inc()
+    log.info("applied %s %s: %s", apply.kind, apply.name, apply.reason)
+    memory.accepted((apply.kind, apply.name), AppliedRecord(apply.input_hash, ""))
+    return True
+
+
+def _may_take(there: Mapping[str, Any], parent: ParentFacts) -> bool:
+    """Whether what is not cached is ours, or was left behind by an earlier service of this name."""
+    owner = controller_of(there)
+    return is_marked(there, parent.name) if owner is None else owner.uid == parent.uid
+
+
+def _unread_owner(apply: Apply, owner: Controller | None, parent: ParentFacts) -> Refusal:
+    """Somebody else's; or that of an earlier LLMService of this name, which is about to go."""
+    if owner is None:
+        return SOMEBODY_ELSES
+    if owner.is_earlier(parent.name, parent.uid):
+        raise Changed(f"{apply.kind} {apply.name} still belongs to an earlier {owner.kind} of this name")
+    return Refusal(409, f"it belongs to {owner.kind} {owner.name}")
+
+
+async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
+    """Force only what is known to be ours; its uid in the body makes a vanished object answer 409."""
+    manifest: Mapping[str, Any] = apply.manifest
+    if uid is not None:
+        manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+    return await ctx.kube.apply(manifest, manager=MANAGER, force=uid is not None)
+
+
+async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
+    """What others added may be what ours may not stand beside; then it goes first, or nothing could ever be applied."""
+    try:
+        return await _send(apply, apply.known_uid, ctx)
+    except (Invalid, Refused) as refused:
+        if apply.known_uid is None or not apply.expel or isinstance(refused, NotOurs):
+            raise
+        resource = BY_KIND[apply.kind]
+        live = await ctx.kube.get(resource, parent.namespace, apply.name)
+        operations = restoring_patch(live, apply.manifest.get("spec") or {}) if live is not None else []
+        if not operations:
+            raise
+        uid = {"op": "test", "path": "/metadata/uid", "value": apply.known_uid}
+        try:
+            await ctx.kube.json_patch(resource, parent.namespace, apply.name, [uid, *operations], manager=MANAGER)
+        except (Invalid, Refused):
+            # The first answer says what is wrong with the child; this one would speak of the patch.
+            raise refused from None
+        ctx.metrics.writes.labels(apply.kind, "patch").inc()
+        return await _send(apply, apply.known_uid, ctx)
+
+
+async def _keep(apply: Apply, raw: dict[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+    """Take the answer into the cache at once, so that its watch event is no news."""
+    operations = removal_patch(raw) if apply.expel else []
+    if operations:
+        try:
+            raw = await ctx.kube.json_patch(
+                BY_KIND[apply.kind], parent.namespace, apply.name, operations, manager=MANAGER
+            )
+        except (Conflict, Invalid, NotFound) as error:
+            # What was applied stands; the watch shows the rest.
+            ctx.cache.update(apply.kind, raw)
+            raise Changed(f"{apply.kind} {apply.name} changed while a foreign field was taken out") from error
+        ctx.metrics.writes.labels(apply.kind, "patch").inc()
+    facts = PROJECTIONS[apply.kind](raw, ctx.cache.get(apply.kind, parent.namespace, apply.name))
+    assert isinstance(facts, ChildFacts)
+    ctx.cache.put(apply.kind, facts)
+    record = AppliedRecord(apply.input_hash, facts.managed_hash, facts.resource_version)
+    memory.accepted((apply.kind, apply.name), record)
+
+
+def _refused(apply: Apply, refusal: Refusal, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    log.warning("%s %s was refused: %s", apply.kind, apply.name, refusal.message)
+    if apply.is_optional:
+        memory.declined[apply.kind, apply.name] = refusal
+        return True
+    memory.refuse((apply.kind, apply.name), refusal, ctx.clock())
+    return False
+
+
+async def _look(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFacts | None:
+    """The child as it really is; the watch may lag, or the object lost the label that the watch asks for."""
+    live = await ctx.kube.get(BY_KIND[apply.kind], parent.namespace, apply.name)
+    if live is None:
+        cached = ctx.cache.get(apply.kind, parent.namespace, apply.name)
+        if cached is not None:
+            ctx.cache.remove(apply.kind, parent.namespace, apply.name, cached.uid)
+        return None
+    facts = PROJECTIONS[apply.kind](live, ctx.cache.get(apply.kind, parent.namespace, apply.name))
+    assert isinstance(facts, ChildFacts)
+    ctx.cache.put(apply.kind, facts)
+    return facts
+
+
+def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:
+    """Name the owner where there is one; the API server names only the field managers."""
+    if live is not None and live.controller is not None:
+        return Refusal(409, f"it is controlled by {live.controller.kind} {live.controller.name}: {conflict.message}")
+    return Refusal(409, conflict.message)
+
+
+async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    resource, uid = BY_KIND[prune.kind], prune.uid
+    try:
+        if uid is None and (uid := await _own_uid(prune, parent, ctx)) is None:
+            return
+        remains = await ctx.kube.delete(resource, parent.namespace, prune.name, uid=uid)
+    except Conflict:
+        remains = None  # another object has the name by now; the watch will show it
+    ctx.metrics.writes.labels(prune.kind, "delete").inc()
+    log.info("deleted %s %s: %s", prune.kind, prune.name, prune.reason)
+    memory.applied.pop((prune.kind, prune.name), None)
+    memory.made.discard((prune.kind, prune.name))
+    if prune.uid is None:
+        return
+    if remains is None:
+        ctx.cache.remove(prune.kind, parent.namespace, prune.name, prune.uid)
+    else:
+        ctx.cache.update(prune.kind, remains)
+
+
+async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
+    """The uid of what is not cached, if it is there and ours to delete."""
+    try:
+        there = await ctx.kube.look(BY_KIND[prune.kind], parent.namespace, prune.name)
+    except NotOurs:
+        return None
+    return str(there["uid"]) if there is not None and _may_take(there, parent) else None

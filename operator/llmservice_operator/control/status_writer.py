@@ -1,0 +1,107 @@
+"""Writes the status, and Events at its transitions, neither more often than `token_bucket` allows one service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.containment.internal_errors import Part
+from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.log import ObjectLogger
+from llmservice_operator.control.token_bucket import EDIT_WRITES
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
+from llmservice_operator.decide.decision import Decision, Event
+from llmservice_operator.kube.errors import KubeError
+from llmservice_operator.kube.resources import LLMSERVICE
+
+STATUS_MANAGER = "llmservice-operator-status"
+COMPONENT = "llmservice-operator"
+
+
+def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
+    """The decision, without its status and Events where this service's status is written too often; again later then.
+
+    The first status about an edit is written whatever there was before.
+    """
+    if decision.status is None or _is_of_edit(decision.status, parent):
+        return decision
+    wait = memory.writes.wait(ctx.clock())
+    if wait <= 0:
+        return decision
+    ctx.metrics.rate_limited.labels("status").inc()
+    return replace(decision, status=None, events=(), requeue_after=wait)
+
+
+def _is_of_edit(status: Mapping[str, Any], parent: ParentFacts) -> bool:
+    written = (parent.obj.get("status") or {}).get("observedGeneration")
+    return bool(status.get("observedGeneration") != written)
+
+
+async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> None:
+    """Write the status where it changed, then the Events of that change."""
+    if decision.status is not None:
+        if _is_of_edit(decision.status, parent):
+            memory.writes.give(EDIT_WRITES)
+        await write_status(decision.status, parent, ctx, memory)
+    for event in decision.events:
+        with ctx.errors.contained(Part.EVENT, Key(parent.namespace, parent.name)):
+            await tell(event, parent, ctx, log)
+
+
+async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
+    """What came of it is no news; an edit that its answer shows is, and is looked at once more."""
+    manifest = {
+        "apiVersion": LLMSERVICE.api_version,
+        "kind": LLMSERVICE.kind,
+        "metadata": {"name": parent.name, "namespace": parent.namespace, "uid": parent.uid},
+        "status": status,
+    }
+    with ctx.cache.expecting(PARENT, parent.with_status(status)):
+        answer = await ctx.kube.apply_status(manifest, manager=STATUS_MANAGER)
+        ctx.take_up(ctx.cache.update(PARENT, answer))
+    memory.writes.take(ctx.clock())
+    memory.parent_version = answer["metadata"]["resourceVersion"]
+    ctx.metrics.status_writes.inc()
+    # An exception after the write must not become another write.
+    key = Key(parent.namespace, parent.name)
+    with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
+        ctx.metrics.set_status(key, status, parent.obj.get("status") or {})
+
+
+async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """Write an Event, unless there were too many about this service: the status says the same without it."""
+    if not ctx.memory(Key(parent.namespace, parent.name), parent.uid).events.take(ctx.clock()):
+        ctx.metrics.rate_limited.labels("event").inc()
+        return
+    log.info("%s: %s", event.reason, event.message)
+    now = ctx.now()
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        # As client-go names them: unique as long as nobody reports twice in a nanosecond.
+        "metadata": {"name": f"{parent.name}.{ctx.unique():x}", "namespace": parent.namespace},
+        "involvedObject": {
+            "apiVersion": LLMSERVICE.api_version,
+            "kind": LLMSERVICE.kind,
+            "name": parent.name,
+            "namespace": parent.namespace,
+            "uid": parent.uid,
+            "resourceVersion": parent.resource_version,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": ctx.identity,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }
+    try:
+        await ctx.kube.create_event(body)
+    except KubeError as error:
+        log.warning("could not create an Event: %s", error)

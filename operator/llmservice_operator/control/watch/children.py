@@ -1,0 +1,62 @@
+"""The watches of everything but the LLMServices themselves, which kopf watches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.kinds import OF_CHILDREN, selector
+from llmservice_operator.control.watch.sync_state import SyncState
+from llmservice_operator.kube.errors import Forbidden, KubeError
+from llmservice_operator.kube.informer import Informer
+from llmservice_operator.kube.resources import ENDPOINT_SLICE, JOB, Resource
+from llmservice_operator.kube.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+DISPENSABLE = (JOB, ENDPOINT_SLICE)
+"""Without these services run all the same: their models are not looked at before, and a ready pod counts as reached."""
+TRIES = 3
+"""Refusals in a row after which such a kind is done without: an API server that starts may refuse for some seconds."""
+
+
+class ChildrenWatch:
+    """One informer for each kind and namespace; each says by itself how it fares."""
+
+    def __init__(self, transport: Transport, intake: Intake, namespaces: Iterable[str | None], sync: SyncState) -> None:
+        self._informers = [
+            (resource, Informer(transport, resource, namespace, selector(resource), intake, told=report.told))
+            for namespace in namespaces
+            for resource in OF_CHILDREN
+            for report in [_Report(sync, namespace, resource)]
+        ]
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as group:
+            for resource, informer in self._informers:
+                group.create_task(informer.run(), name=f"watch of {resource.plural}")
+
+
+class _Report:
+    """From what one informer tells to what it means."""
+
+    def __init__(self, sync: SyncState, namespace: str | None, resource: Resource) -> None:
+        self._sync, self._namespace, self._resource = sync, namespace, resource
+        self._refusals = 0
+
+    def told(self, error: KubeError | None) -> None:
+        """None: it is synced."""
+        if error is None:
+            self._refusals = 0
+            self._sync.show(self._namespace, self._resource)
+        elif self._resource not in DISPENSABLE or not isinstance(error, Forbidden):
+            self._sync.failed(self._namespace, self._resource.full_name, error)
+        else:
+            self._refusals += 1
+            if self._refusals == TRIES:
+                logger.warning("going on without %s until they may be listed: %s", self._resource.plural, error)
+            if self._refusals >= TRIES:
+                self._sync.hide(self._namespace, self._resource)

@@ -1,0 +1,111 @@
+"""Where what the watches bring goes: a projection in the cache and, where that changed, a key. Nothing else.
+
+What a user does is looked at at once. What children do comes in bursts (a pod that becomes ready changes itself, its
+Deployment and its EndpointSlice, several times each), and one look a burst is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.watch.cache import Cache, Seen, newer
+from llmservice_operator.control.watch.kinds import SERVICE_LABEL
+from llmservice_operator.kube.resources import LLMSERVICE, Resource
+from llmservice_operator.observe.projections.inspections import INSPECTS_LABEL
+
+
+class _Unreadable(NamedTuple):
+    """An object that could not be projected, and the error that is open about it."""
+
+    seen: Seen
+    key: Key | None
+    subject: str
+
+
+class Intake:
+    """Of all kinds, whoever watches them."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        changed: Callable[[Key], None],
+        stirred: Callable[[Key], None],
+        errors: InternalErrors | None = None,
+    ) -> None:
+        self.cache = cache
+        self._changed, self._stirred = changed, stirred
+        self._errors = errors or InternalErrors()
+        self._unreadable: dict[tuple[str, str, str], _Unreadable] = {}
+        """By kind, namespace and name: the cache has these not at all, or as they were before."""
+
+    def seen(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """It is there, and this is what it is like; one that cannot be read keeps no other from being read."""
+        key, subject = _about(resource, obj)
+        with self._errors.contained(Part.PROJECTION, key, subject) as contained:
+            self._enqueue(resource, self.cache.update(resource.kind, obj))
+        metadata = obj.get("metadata") or {}
+        where = resource.kind, metadata.get("namespace", ""), metadata.get("name", "")
+        before = self._unreadable.pop(where, None)
+        if before is not None and before.key != key:
+            self._ended(before)
+        if contained.failed:
+            known = Seen(metadata.get("uid", ""), metadata.get("resourceVersion", ""))
+            self._unreadable[where] = _Unreadable(known, key, subject)
+
+    def gone(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """It was deleted; this is what it was like."""
+        key, subject = _about(resource, obj)
+        with self._errors.contained(Part.PROJECTION, key, subject) as contained:
+            metadata = obj["metadata"]
+            where = metadata["namespace"], metadata["name"]
+            before = self._unreadable.pop((resource.kind, *where), None)
+            if before is not None:
+                self._ended(before)
+            self._enqueue(resource, self.cache.remove(resource.kind, *where, metadata["uid"]))
+        contained.end()
+
+    def listed(
+        self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
+    ) -> None:
+        """What is not in a list, and was not made after it, is gone; its deletion was missed."""
+        for where, seen in self.cache.seen(resource.kind, namespace).items():
+            if uids.get(where) != seen.uid and not newer(seen.resource_version, version):
+                self._enqueue(resource, self.cache.remove(resource.kind, *where, seen.uid))
+        for (kind, place, name), before in list(self._unreadable.items()):
+            is_meant = kind == resource.kind and namespace in (None, place)
+            if (
+                is_meant
+                and uids.get((place, name)) != before.seen.uid
+                and not newer(before.seen.resource_version, version)
+            ):
+                self._ended(self._unreadable.pop((kind, place, name)))
+
+    def is_unreadable(self, resource: Resource, where: tuple[str, str], listed: Seen) -> bool:
+        """Whether this object came in, as it is in a list or later, and could not be read: nothing more is to come."""
+        found = self._unreadable.get((resource.kind, *where))
+        return (
+            found is not None
+            and found.seen.uid == listed.uid
+            and not newer(listed.resource_version, found.seen.resource_version)
+        )
+
+    def _ended(self, unreadable: _Unreadable) -> None:
+        if unreadable.key is not None:
+            self._errors.ended(Part.PROJECTION, unreadable.key, unreadable.subject)
+
+    def _enqueue(self, resource: Resource, keys: Iterable[Key]) -> None:
+        tell = self._changed if resource is LLMSERVICE else self._stirred
+        for key in keys:
+            tell(key)
+
+
+def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]:
+    """The service that an object is about, as far as its labels tell, and what to call it in an error."""
+    metadata = obj.get("metadata") or {}
+    labels = metadata.get("labels") or {}
+    name = metadata.get("name", "")
+    service = name if resource is LLMSERVICE else labels.get(SERVICE_LABEL) or labels.get(INSPECTS_LABEL)
+    return (Key(metadata.get("namespace", ""), service) if service else None), f"of {resource.kind} {name}"

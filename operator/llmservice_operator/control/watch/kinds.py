@@ -1,0 +1,180 @@
+"""The kinds that are watched: where they are, how they are projected, and which of them are ours by label."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmservice_operator.api import untrusted
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.errors import refusing
+from llmservice_operator.api.service import Key, spec_text
+from llmservice_operator.control.watch.cache import Cache, Index, Project
+from llmservice_operator.kube import resources
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
+from llmservice_operator.observe.projections.children import (
+    BudgetFacts,
+    ClaimFacts,
+    DeploymentFacts,
+    JobFacts,
+    RevisionFacts,
+    ServiceFacts,
+)
+from llmservice_operator.observe.projections.endpoints import EndpointFacts, SliceFacts
+from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
+from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.reports import Report
+from llmservice_operator.planner.room import Placed
+
+SERVICE_LABEL = "llmservice.dev/service"
+MANAGED_BY = "app.kubernetes.io/managed-by=llmservice-operator"
+
+JSON = Mapping[str, Any]
+
+_IDENTITY = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+"""What is kept of an LLMService's metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParentFacts:
+    """An LLMService as the watch showed it, without what no decision reads."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    deleting: bool
+    content: JSON
+    obj: JSON = field(compare=False, repr=False)
+
+    @property
+    def service(self) -> str:
+        """It is the service."""
+        return self.name
+
+    @classmethod
+    def from_object(cls, obj: JSON, known: ParentFacts | None = None) -> ParentFacts:
+        """Project one LLMService; nothing of what is known of it saves work."""
+        metadata = obj["metadata"]
+        annotations = metadata.get("annotations") or {}
+        spec = spec_text(obj.get("spec"))
+        kept = {name: metadata[name] for name in _IDENTITY if name in metadata}
+        requested = untrusted.annotation(annotations.get(UPDATE_REQUESTED_ANNOTATION))
+        status = untrusted.stored_status(obj.get("status"))
+        if requested is not None:
+            kept["annotations"] = {UPDATE_REQUESTED_ANNOTATION: requested}
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+            deleting="deletionTimestamp" in metadata,
+            content={
+                "generation": metadata.get("generation"),
+                "requested": requested,
+                "spec": spec,
+                "status": status,
+            },
+            obj={
+                "apiVersion": resources.LLMSERVICE.api_version,
+                "kind": resources.LLMSERVICE.kind,
+                "metadata": kept,
+                "spec": spec,
+                "status": status,
+            },
+        )
+
+    def with_status(self, status: JSON) -> ParentFacts:
+        """What it is once this status is written, and nothing else happens to it."""
+        return replace(self, content={**self.content, "status": status}, obj={**self.obj, "status": status})
+
+
+PARENT = resources.LLMSERVICE.kind
+
+_PROJECTED: Mapping[str, Project] = {
+    PARENT: ParentFacts.from_object,
+    resources.DEPLOYMENT.kind: DeploymentFacts.from_object,
+    resources.SERVICE.kind: ServiceFacts.from_object,
+    resources.PDB.kind: BudgetFacts.from_object,
+    resources.PVC.kind: ClaimFacts.from_object,
+    resources.CONTROLLER_REVISION.kind: RevisionFacts.from_object,
+    resources.JOB.kind: JobFacts.from_object,
+    resources.POD.kind: pod_from_object,
+    resources.ENDPOINT_SLICE.kind: SliceFacts.from_object,
+}
+
+PROJECTIONS: Mapping[str, Project] = {kind: refusing(kind, project) for kind, project in _PROJECTED.items()}
+"""What is no object of its kind is UnreadableObject: what was known of it stays."""
+
+WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
+OF_CHILDREN: tuple[Resource, ...] = tuple(resource for resource in WATCHED if resource is not resources.LLMSERVICE)
+
+
+def selector(resource: Resource) -> str:
+    """The server sends only what carries our label; LLMServices are ours without.
+
+    Pods that look at models are none of a service's and do not carry its label, and a selector knows no `or`.
+    """
+    if resource is resources.POD:
+        return MANAGED_BY
+    return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
+
+
+def _inspected(parent: Any) -> Hashable | None:
+    """The model that a service's status has the facts of: who has them may lend them to others of its namespace."""
+    model = parent.obj["status"].get("model") or {}
+    found = model.get("inspection")
+    return (parent.namespace, found) if found and model.get("config") else None
+
+
+INDICES: Mapping[str, Index] = {PARENT: _inspected}
+
+
+def identity_of(cache: Cache, key: Key) -> tuple[str, int]:
+    """uid and generation of an LLMService; an empty uid where there is none."""
+    parent: ParentFacts | None = cache.get(PARENT, *key)
+    return ("", 0) if parent is None else (parent.uid, int(parent.content["generation"] or 0))
+
+
+def placed(cache: Cache) -> Iterator[Placed]:
+    """The pods of all services that are watched, where they take room."""
+    for facts in cache.all_of(resources.POD.kind):
+        if isinstance(facts, PodFacts) and facts.node and facts.phase not in ("Succeeded", "Failed"):
+            yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
+
+
+def observed(
+    cache: Cache,
+    key: Key,
+    applied: Mapping[ChildId, AppliedRecord],
+    refused: Mapping[ChildId, Refusal],
+    reports: Mapping[str, Report],
+    hidden: frozenset[str] = frozenset(),
+) -> Observed:
+    """Everything known around one service; `hidden` are the kinds that the operator has no right to list."""
+    around = cache.around(key)
+
+    def named(kind: str, name: str) -> Any:
+        return around.get(kind, {}).get(name)
+
+    revisions = around.get(resources.CONTROLLER_REVISION.kind, {}).values()
+    jobs = around.get(resources.JOB.kind, {}).values()
+    slices = around.get(resources.ENDPOINT_SLICE.kind, {}).values()
+    pods = sorted(around.get(resources.POD.kind, {}).values(), key=lambda facts: facts.name)
+    return Observed(
+        deployment=named(resources.DEPLOYMENT.kind, key.name),
+        service=named(resources.SERVICE.kind, key.name),
+        budget=named(resources.PDB.kind, key.name),
+        claim=named(resources.PVC.kind, f"{key.name}-cache"),
+        revisions=tuple(sorted(revisions, key=lambda facts: (facts.revision, facts.name))),
+        pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
+        endpoints=None if resources.ENDPOINT_SLICE.kind in hidden else EndpointFacts.of(slices),
+        inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
+        inspection_jobs=tuple(sorted(jobs, key=lambda facts: (facts.created_at, facts.name))),
+        applied=applied,
+        refused=refused,
+        reports=reports,
+        hidden=hidden,
+    )

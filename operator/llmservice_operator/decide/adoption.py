@@ -1,0 +1,56 @@
+"""What an earlier LLMService of the same name left behind and the cluster's garbage collector missed.
+
+It may, when the API server ends in the middle of a deletion; and then the service would wait for its own name for ever.
+A name is unique, so whoever has it under another uid is gone. What he had becomes this service's as it is: what serves
+goes on serving, and what is not wanted goes the way of all that is ours. The garbage collector, should it come, deletes
+only what has no owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from llmservice_operator.api.service import is_paused
+from llmservice_operator.decide.decision import Decision, Inherit, soonest
+from llmservice_operator.observe.observed import Observed
+
+Json = Mapping[str, Any]
+
+PATIENCE = 30.0
+"""Seconds from the making of the later service in which the garbage collector may do it."""
+
+
+def with_inherited(decision: Decision, parent: Json, observed: Observed, now: datetime) -> Decision:
+    """The decision about this LLMService, and what is to become its own first."""
+    metadata = parent["metadata"]
+    left = list(_left(metadata, observed))
+    if not left or is_paused(parent["spec"]):
+        return decision
+    age = (now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
+    if age < PATIENCE:
+        return replace(decision, requeue_after=soonest(decision.requeue_after, PATIENCE - age))
+    return replace(decision, inherit=tuple(left))
+
+
+def _left(metadata: Json, observed: Observed) -> Iterator[Inherit]:
+    for child in observed.children():
+        owner = child.controller
+        if owner is not None and not child.deleting and owner.is_earlier(metadata["name"], metadata["uid"]):
+            yield Inherit(child.kind, child.name, child.uid, owner.uid)
+
+
+def handed_over(live: Json, inherit: Inherit, uid: str) -> list[dict[str, Any]] | None:
+    """The JSON patch that makes a live object this service's; None: it is somebody else's by now, or another one."""
+    references = live["metadata"].get("ownerReferences") or ()
+    places = [index for index, reference in enumerate(references) if reference["uid"] == inherit.of]
+    if live["metadata"]["uid"] != inherit.uid or "deletionTimestamp" in live["metadata"] or not places:
+        return None
+    path = f"/metadata/ownerReferences/{places[0]}/uid"
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": inherit.uid},
+        {"op": "test", "path": path, "value": inherit.of},
+        {"op": "replace", "path": path, "value": uid},
+    ]

@@ -1,0 +1,143 @@
+"""What keeps the children from what they should be: what is to be applied, what is to go, and what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import adapters, pdb, pvc
+from llmservice_operator.build.controller_revision import KEPT
+from llmservice_operator.build.meta import adapters_config_name
+from llmservice_operator.decide.decision import Apply, Prune
+from llmservice_operator.decide.desired import Wanted
+from llmservice_operator.decide.fit.assess import Outcome
+from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.rollout.revision import Choice
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.failures.refusal import reason_of
+from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.projections.children import ChildFacts
+from llmservice_operator.observe.projections.drift import difference
+from llmservice_operator.observe.status.verdict import Obstacle
+
+
+def in_the_way(service: LLMService, observed: Observed, children: list[Wanted]) -> Obstacle | None:
+    """What keeps a child from being what it should be."""
+    ids = {child.id for child in children}
+    leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
+    if leaving:
+        named = ", ".join(f"{child.kind} {child.name}" for child in leaving)
+        return Obstacle(Reason.PROGRESSING, f"Waiting until it is gone and can be made anew: {named}.", is_final=False)
+    for (kind, name), refusal in sorted(observed.refused.items()):
+        if (kind, name) in ids and refusal.code != 409:
+            message = normalize.replica_failure(refusal.message)
+            reason = reason_of(message)
+            told = f"{kind} {name} cannot be applied: {message}."
+            return Obstacle(reason, told, remedy=REASONS[reason].remedy, evidence=(message,))
+    return None
+
+
+def applies(service: LLMService, observed: Observed, children: list[Wanted]) -> Iterator[Apply]:
+    """What is not as it is asked for."""
+    for child in children:
+        if child.id == _adapters_id(service):
+            yield from _apply_unread(child, service, observed)
+            continue
+        live = observed.child(*child.id)
+        if live is None:
+            yield Apply(child.manifest, "it does not exist", input_hash=child.input_hash)
+            continue
+        whose = ownership(live, service)
+        if whose is Ownership.LEAVING:
+            continue
+        reason = _why_apply(child, live, observed.applied.get(child.id))
+        if reason is not None:
+            yield Apply(
+                child.manifest,
+                reason,
+                known_uid=live.uid if whose is Ownership.OURS else None,
+                expel=bool(live.foreign) or not live.is_applied,
+                input_hash=child.input_hash,
+            )
+
+
+def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Iterator[Apply]:
+    """What the operator may not read is applied when the Service, which is applied next, does not name it yet.
+
+    An orphaned Service speaks of an orphaned list, which is to be adopted too.
+    """
+    endpoint = observed.service
+    told = None
+    if endpoint is not None and ownership(endpoint, service) is Ownership.OURS:
+        told = endpoint.adapters
+    if told != adapters.digest(service):
+        yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
+
+
+def _adapters_id(service: LLMService) -> tuple[str, str]:
+    return "ConfigMap", adapters_config_name(service)
+
+
+def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
+    """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
+    # What is left of others' fields after a removal (defaults that they own) is not worth another try.
+    if record == AppliedRecord(child.input_hash, live.managed_hash):
+        return None
+    found = difference(child.manifest, live)
+    if found is not None:
+        return f"{found} is not as asked for"
+    if live.foreign:
+        return f"others added {', '.join(sorted(live.foreign))}"
+    return None if live.is_applied else "the record of its field owners was reset"
+
+
+def needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
+    """The budget of a service that has one replica now."""
+    budget = observed.budget
+    if budget is not None and not pdb.is_wanted(service) and _may_go(budget, service):
+        yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
+
+
+def prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+    """What is ours and no longer wanted."""
+    yield from needless_budget(service, observed)
+    claim = observed.claim
+    # Pods of an earlier revision may still use the claim.
+    is_unused = all(pod.revision == choice.label for pod in observed.pods)
+    if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
+        yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
+    endpoint = observed.service
+    was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
+    if was_listed and not adapters.is_wanted(service):
+        yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
+    yield from _old_revisions(service, observed, choice)
+
+
+def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+    """The latest ones stay, and so does whatever is running or may be returned to."""
+    told = service.status.get("rollout") or {}
+    in_use: set[str | None] = {choice.label, observed.deployment.revision if observed.deployment else ""}
+    in_use |= {told.get("stableRevision"), service.spec.rollout.pinned_revision}
+    in_use |= {pod.revision for pod in observed.pods}
+    own = [r for r in observed.revisions if _is_own(r, service)]
+    for revision in sorted(own, key=lambda r: r.revision, reverse=True)[KEPT:]:
+        if revision.label not in in_use:
+            yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
+
+
+def _may_go(child: ChildFacts, service: LLMService) -> bool:
+    """An orphan too: nobody else would ever take it away."""
+    return ownership(child, service) in (Ownership.OURS, Ownership.ORPHAN)
+
+
+def _is_own(child: ChildFacts, service: LLMService) -> bool:
+    """What holds data is deleted only where it is owned; a kept claim is not. Orphaned records are adopted first."""
+    return child.owner_uid == service.uid and not child.deleting
+
+
+def looked(service: LLMService, observed: Observed, outcome: Outcome) -> Iterator[Prune]:
+    """Jobs whose findings stand in the status, or that looked at another model."""
+    for job in observed.inspection_jobs:
+        if _may_go(job, service) and job.name != outcome.job:
+            yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

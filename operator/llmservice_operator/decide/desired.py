@@ -1,0 +1,108 @@
+"""The children that a service is to have, as manifests, in the order in which they are applied."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import orjson
+
+from llmservice_operator.api.remembered import of_service
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import adapters, pdb, pvc
+from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.controller_revision import controller_revision
+from llmservice_operator.build.deployment import Strategy, deployment
+from llmservice_operator.build.meta import APPLIED_HASH, Manifest
+from llmservice_operator.build.service import service as service_manifest
+from llmservice_operator.decide.rollout.revision import Choice
+from llmservice_operator.observe.projections.children import RevisionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One manifest, and the hash of what it asks for."""
+
+    manifest: Manifest
+    input_hash: str
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """(kind, name)"""
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+def wanted(service: LLMService, choice: Choice, strategy: Strategy) -> list[Wanted]:
+    """What pods need comes before the pods."""
+    made = choice.label, choice.number, choice.key, choice.template, choice.chosen
+    return list(_wanted(service, *made, strategy))
+
+
+@of_service
+def _wanted(
+    service: LLMService, label: str, number: int, key: str, template: Manifest, chosen: Chosen, strategy: Strategy
+) -> tuple[Wanted, ...]:
+    choice = Choice(label, number, key, template, chosen, update_pending=False)
+    return tuple(with_hash(manifest) for manifest in _manifests(service, choice, strategy))
+
+
+def adopted(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[Wanted]:
+    """Records that nobody owns any more, as they are: one that is not adopted would outlive every service."""
+    manifests = []
+    for record in orphans:
+        data = record.data()
+        chosen = Chosen.from_document(data.get("chosen") or {})
+        made = {"number": record.revision, "key": record.key, "template": data["template"], "chosen": chosen}
+        manifests.append(controller_revision(service, label=record.label, **made))
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def kept_up(service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None) -> list[Wanted]:
+    """While an edit is held: what serves, with all that needs no restart.
+
+    The Deployment has the template that it was made with; None: that is not known, and it stays as it is. The list of
+    adapters waits with the edit, for pods may lack what it asks for: `listed` is the digest of what was applied.
+    """
+    manifests = [_listing(service_manifest(service), listed)]
+    if template is not None:
+        manifests.append(deployment(service, template, strategy))
+    if pdb.is_wanted(service):
+        manifests.append(pdb.disruption_budget(service))
+    return [with_hash(manifest) for manifest in manifests]
+
+
+def _listing(manifest: Manifest, listed: str | None) -> Manifest:
+    """The Service naming this list of adapters, since that is the one that there is."""
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
+    if listed is not None:
+        metadata["annotations"] = {adapters.APPLIED_ADAPTERS: listed}
+    return manifest | {"metadata": metadata}
+
+
+def _manifests(service: LLMService, choice: Choice, strategy: Strategy) -> Iterator[Manifest]:
+    if adapters.is_wanted(service):
+        # Before the Service, which says then that it was.
+        yield adapters.adapters_config(service)
+    yield service_manifest(service)
+    if pvc.is_wanted(service):
+        yield pvc.cache_claim(service)
+    yield controller_revision(
+        service,
+        label=choice.label,
+        number=choice.number,
+        key=choice.key,
+        template=choice.template,
+        chosen=choice.chosen,
+    )
+    yield deployment(service, choice.template, strategy)
+    if pdb.is_wanted(service):
+        yield pdb.disruption_budget(service)
+
+
+def with_hash(manifest: Manifest) -> Wanted:
+    """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
+    digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH: digest}
+    metadata = manifest["metadata"] | {"annotations": annotations}
+    return Wanted(manifest | {"metadata": metadata}, digest)

@@ -1,0 +1,76 @@
+"""Whose a child of our name is. Nothing of anybody else's is ever taken over."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import MANAGED_BY_LABEL, ChildFacts, ClaimFacts
+
+
+class Ownership(Enum):
+    """What may be done with an existing object."""
+
+    OURS = "ours"
+    """It carries our controller reference (or is a claim that was made to outlive its service): force."""
+    ORPHAN = "orphan"
+    """Made by this operator, owned by nobody: adopted without force."""
+    LEAVING = "leaving"
+    """On its way out, by itself or with an earlier LLMService of this name: wait."""
+    FOREIGN = "foreign"
+
+
+def ownership(child: ChildFacts, service: LLMService) -> Ownership:
+    """Whose this one is."""
+    if child.deleting:
+        return Ownership.LEAVING
+    if child.controller is None:
+        if not child.is_marked_ours or child.service != service.name:
+            return Ownership.FOREIGN
+        # Without an owner there is nothing but the labels to know a kept claim by.
+        return Ownership.OURS if isinstance(child, ClaimFacts) else Ownership.ORPHAN
+    if child.controller.uid == service.uid:
+        return Ownership.OURS
+    return Ownership.LEAVING if child.controller.is_earlier(service.name, service.uid) else Ownership.FOREIGN
+
+
+def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, str]]) -> tuple[Problem, ...]:
+    """One problem for each child that somebody else has, as far as that is known."""
+    found = [
+        _conflict(child.kind, child.name, *_owner(child))
+        for child in observed.children()
+        if (child.kind, child.name) in ids and ownership(child, service) is Ownership.FOREIGN
+    ]
+    # A child of ours that answers 409 only changed meanwhile. An unknown one is not ours, and in one that nobody owns
+    # somebody else has fields, which are not taken away from him.
+    ours = {(c.kind, c.name) for c in observed.children() if ownership(c, service) is not Ownership.ORPHAN}
+    found += [
+        _conflict(kind, name, (told := normalize.conflict(refusal.message)), told)
+        for (kind, name), refusal in sorted(observed.refused.items())
+        if refusal.code == 409 and (kind, name) in ids - ours
+    ]
+    return tuple(found)
+
+
+def _owner(child: ChildFacts) -> tuple[str, str]:
+    """Whose it is, and what shows it."""
+    if child.controller is not None:
+        owner = f"{child.controller.kind} {child.controller.name}"
+        return f"it belongs to {owner}", f"ownerReferences: {owner} (uid {child.controller.uid})"
+    if child.managed_by is not None:
+        return f"it is managed by {child.managed_by}", f"label {MANAGED_BY_LABEL}: {child.managed_by}"
+    return "this operator did not make it", f"no ownerReferences, no label {MANAGED_BY_LABEL}"
+
+
+def _conflict(kind: str, name: str, owner: str, seen: str) -> Problem:
+    return Problem(
+        "metadata.name",
+        f"{kind} {name} exists already and is not this service's: {owner.rstrip('.')}.",
+        REASONS[Reason.NAME_CONFLICT].remedy,
+        Reason.NAME_CONFLICT,
+        evidence=f"{kind} {name}: {seen}",
+    )

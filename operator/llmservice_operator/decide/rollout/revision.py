@@ -1,0 +1,124 @@
+"""Which pod template a service runs with: the recorded one for as long as nothing calls for a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.remembered import of_service, of_text
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.chosen import Chosen
+from llmservice_operator.build.meta import Manifest
+from llmservice_operator.build.revision import labelled, recorded_spec, revision_key, revision_label
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.build.start import start_plan
+from llmservice_operator.build.template import pod_template
+from llmservice_operator.observe.projections.children import RevisionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a spec stands among the revisions that are recorded."""
+
+    key: str
+    newest: int
+    """The highest number of a revision; 0: there is none."""
+    same_key: RevisionFacts | None
+    """The latest one of the spec's key, or the one that is to run whatever the spec says."""
+    template: Manifest | None = None
+    """Its template, where it is to be used as it is: nothing calls for another one."""
+    chosen: Chosen | None = None
+    """What it was made with, likewise."""
+    of_key: tuple[RevisionFacts, ...] = ()
+    """All of the spec's key, where another template is called for: it may be one of theirs."""
+
+    @property
+    def is_update(self) -> bool:
+        """The user asks for what would be rendered today, though a template for the spec is recorded."""
+        return self.same_key is not None and self.template is None
+
+    def on(self, record: RevisionFacts) -> Standing:
+        """With the template of this record, whatever else is asked for."""
+        return _with_record(self.key, self.newest, record)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A revision: its name, its template, and what it was made for."""
+
+    label: str
+    number: int
+    key: str
+    template: Manifest
+    """With the revision label, as the Deployment has it."""
+    chosen: Chosen
+    update_pending: bool
+    """What would be rendered today differs, and waits for the next rollout."""
+
+
+def standing(
+    service: LLMService, revisions: Sequence[RevisionFacts], returned: RevisionFacts | None = None
+) -> Standing:
+    """The record of the spec's key, and whether it holds: the user may ask for an update.
+
+    `returned` is a record that is to run instead, under the key that it was made for.
+    """
+    newest = max((facts.revision for facts in revisions), default=0)
+    if returned is not None:
+        return _with_record(returned.key, newest, returned)
+    key, requested = revision_key(service.spec), _requested(service)
+    of_key = tuple(sorted((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label)))
+    if of_key and requested in (None, of_key[-1].update_requested):
+        return _with_record(key, newest, of_key[-1])
+    return Standing(key, newest, of_key[-1] if of_key else None, of_key=of_key)
+
+
+def _with_record(key: str, newest: int, record: RevisionFacts) -> Standing:
+    return Standing(key, newest, record, record.data()["template"], _chosen(record.body))
+
+
+@of_text
+def _chosen(text: bytes) -> Chosen:
+    return Chosen.from_document(orjson.loads(text)["data"].get("chosen") or {})
+
+
+def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Settings) -> Choice:
+    """The recorded template, or one that is rendered now with what was chosen."""
+    if stand.template is not None and stand.same_key is not None:
+        label = stand.same_key.label
+        return Choice(
+            label=label,
+            number=stand.newest if stand.same_key.revision == stand.newest else stand.newest + 1,
+            key=stand.key,
+            template=stand.template,
+            chosen=chosen,
+            update_pending=stand.template != _labelled(service, pod_template(service, settings, chosen), label),
+        )
+    requested = _requested(service)
+    chosen = _complete(service, chosen, orjson.dumps(start_plan(service, chosen.plan)).decode(), requested)
+    rendered = pod_template(service, settings, chosen)
+    label = stand.key if stand.same_key is None else revision_label(stand.key, rendered, requested)
+    known = next((record for record in stand.of_key if record.label == label), None)
+    if known is not None:  # what is recorded can never be changed
+        return choose(service, stand.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
+    return Choice(label, stand.newest + 1, stand.key, _labelled(service, rendered, label), chosen, update_pending=False)
+
+
+@of_service
+def _complete(service: LLMService, chosen: Chosen, start: str, requested: str | None) -> Chosen:
+    """With all else that is recorded of a new revision; `start` is its start plan as JSON, which can be told apart."""
+    spec = recorded_spec(service.spec)
+    return replace(chosen, start=orjson.loads(start), update_requested=requested, spec=spec, recorded=None)
+
+
+@of_service
+def _labelled(service: LLMService, template: Manifest, label: str) -> Manifest:
+    """The same one for the same service and template."""
+    return labelled(template, label)
+
+
+def _requested(service: LLMService) -> str | None:
+    return service.annotations.get(UPDATE_REQUESTED_ANNOTATION)

@@ -1,0 +1,309 @@
+"""How one template gives way to the next: pure, from what the spec says, what runs, and what is free on the nodes.
+
+Auto is decided when a template is about to be put in, and kept for that rollout; the Deployment remembers it. A steady
+service looks at no node and changes nothing because rooms change. An old replica is given up only for a new one that
+its place is enough for: a pod that no node would take keeps nobody from being served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import pvc
+from llmservice_operator.build.deployment import USUAL, Strategy
+from llmservice_operator.build.resources import accelerator_resource
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.decision import Event, RoomFor
+from llmservice_operator.decide.rollout.revision import Choice
+from llmservice_operator.observe.failures.refusal import reason_of
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.status.verdict import Obstacle
+from llmservice_operator.planner.room import Amounts, NodeRoom, Room, fitting, minus, nodes_for, requests_of
+
+Json = Mapping[str, Any]
+
+LOOK_SOON = 5.0
+"""Seconds until an API server that could not list nodes is asked again."""
+LOOK_AGAIN = 60.0
+"""Seconds between looks at the nodes while a pod waits for room: what others free is told by nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the Deployment is to bring a template in, and what is to be said about that."""
+
+    strategy: Strategy
+    reason: str = ""
+    notice: Reason | None = None
+    """An Event, when the reason is told first."""
+    is_to_be_told_first: bool = False
+    """The status has to say so before the Deployment is changed."""
+    is_held: bool = False
+    """The Deployment is not to be changed yet."""
+    obstacle: Obstacle | None = None
+    """What the new pod waits for."""
+    look_again: float | None = None
+    lack: RoomFor | None = None
+    """The nodes have to be looked at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One template about to take another one's place, or on its way there."""
+
+    service: LLMService
+    choice: Choice
+    live: DeploymentFacts
+    observed: Observed
+    settings: Settings
+    now: datetime
+
+    @property
+    def told(self) -> Json:
+        """status.rollout, where it speaks of this revision."""
+        told: Json = self.service.status.get("rollout") or {}
+        return told if told.get("revision") == self.choice.label else {}
+
+    @property
+    def new(self) -> tuple[PodFacts, ...]:
+        return tuple(p for p in self._there if p.revision == self.choice.label)
+
+    @property
+    def old(self) -> tuple[PodFacts, ...]:
+        return tuple(p for p in self._there if p.revision != self.choice.label)
+
+    @property
+    def _there(self) -> list[PodFacts]:
+        return [pod for pod in self.observed.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")]
+
+    @property
+    def leaving(self) -> int:
+        """Pods on nodes that are on their way out: their places are as good as free."""
+        return sum(pod.deleting and bool(pod.node) for pod in self.observed.pods)
+
+    @property
+    def is_last(self) -> bool:
+        """One replica is all there is: to replace it is to stop answering."""
+        return self.service.spec.scaling.replicas == 1
+
+    @property
+    def pod_spec(self) -> Json:
+        spec: Json = self.choice.template["spec"]
+        return spec
+
+    @property
+    def wanted(self) -> Amounts:
+        """What a new pod asks for."""
+        return requests_of(self.pod_spec)
+
+    @property
+    def given_up(self) -> Amounts:
+        """What an old pod asks for."""
+        template: Json = self.live.live()["spec"].get("template") or {}
+        return requests_of(template.get("spec") or {})
+
+
+def way(change: Change, *, may_choose: bool) -> Way:
+    """`may_choose`: False where nothing is carried out anyway, or where what is there is to be gone back on."""
+    asked, strategy = change.service.spec.rollout.strategy, standing_strategy(change.service, change.live)
+    if change.live.revision == change.choice.label:
+        return _going_on(change, strategy, is_auto=asked == "Auto")
+    if asked != "Auto" or not may_choose or change.service.spec.scaling.replicas == 0:
+        return Way(strategy)
+    return _begin(change)
+
+
+def standing_strategy(service: LLMService, live: DeploymentFacts) -> Strategy:
+    """While nothing is to change."""
+    asked = service.spec.rollout.strategy
+    return _strategy(live.strategy) if asked == "Auto" else asked
+
+
+def first(service: LLMService) -> Way:
+    """Where nothing runs, nothing is replaced."""
+    asked = service.spec.rollout.strategy
+    return Way(USUAL if asked == "Auto" else asked)
+
+
+def _strategy(live: str | None) -> Strategy:
+    """Auto is one of two, whatever the Deployment was made with before."""
+    return "Replace" if live == "Replace" else USUAL
+
+
+def _begin(change: Change) -> Way:
+    if change.told.get("strategy") == "Replace" and change.told.get("reason"):
+        return Way("Replace", str(change.told["reason"]))  # it was told first, and nobody looks twice
+    if change.live.available == 0:
+        return Way("Replace", "No replica answers, so there is none to keep while its successor starts.")
+    if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
+        return Way("Surge", "The pod of the rollout that was under way gives up its place.")
+    if sum(pod.ready for pod in change.new) >= change.service.spec.scaling.replicas:
+        return Way("Surge", "All replicas of this revision are still there; the others go.")
+    room = change.observed.room
+    if room is None:
+        return Way(_strategy(change.live.strategy), lack=RoomFor(accelerator_resource(change.service)))
+    if room.may_be_known_soon:
+        waits = Obstacle(
+            Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
+        )
+        return Way(_strategy(change.live.strategy), is_held=True, obstacle=waits, look_again=LOOK_SOON)
+    if room.unknown is not None:
+        return Way("Surge", _unknown(room.unknown, change.settings))
+    return _by_room(change, room)
+
+
+def _by_room(change: Change, room: Room) -> Way:
+    nodes = list(nodes_for(room, change.pod_spec))
+    has_room = sum(fitting(node, change.wanted) for node in nodes) + change.leaving > 0
+    if has_room or _would_help(change, nodes):
+        mounted_by = pvc.holders(change.service)
+        if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
+            return _replaced(change, f"The cache claim can be mounted by {mounted_by} at a time")
+        if has_room:
+            return Way("Surge", "There is room for one more pod: a new one is ready before an old one goes.")
+        return _replaced(change, f"No node has room for one more pod: {_shortage(change, nodes)}")
+    if not nodes:
+        return Way("Surge", "No node takes such a pod, so what serves is not given up for it.")
+    return Way(
+        "Surge",
+        f"No node has room for such a pod, even without an old one: {_shortage(change, nodes)}. What serves is not "
+        "given up for it; spec.rollout.strategy Recreate stops all replicas first.",
+    )
+
+
+def _replaced(change: Change, why: str) -> Way:
+    """One after the other; with a single one the user is told beforehand what that means."""
+    if not change.is_last:
+        return Way("Replace", f"{why}. One replica at a time is replaced.")
+    gap = "There is one replica: from its end until its successor is ready nothing answers."
+    way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
+    return Way("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_to_be_told_first=True)
+
+
+def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
+    """What it needs, and how much of that is free where it may go."""
+    resource = accelerator_resource(change.service)
+    # A record of an earlier release may ask for another resource than the spec does.
+    count = change.wanted.get(resource, Decimal(0)) if resource is not None else Decimal(0)
+    if resource is not None and any(node.free(resource) < count for node in nodes):
+        free = sum(int(node.free(resource)) for node in nodes)
+        return f"it needs {count} x {resource}, and of those on nodes that it may go to {free} are free"
+    short = sorted(r for r, each in change.wanted.items() if all(node.free(r) < each for node in nodes))
+    return f"short of {', '.join(short)}" if short else "no node has enough of everything at once"
+
+
+def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
+    """Whether the place of one old pod is enough, with what is free beside it."""
+    old = Counter(pod.node for pod in change.old if pod.node)
+    return any(
+        fitting(replace(node, used=minus(node.used, change.given_up)), change.wanted) > 0
+        for node in nodes
+        if old[node.name]
+    )
+
+
+def _going_on(change: Change, strategy: Strategy, *, is_auto: bool) -> Way:
+    """The template is in: as it was begun, but for a new pod that waits too long for its place."""
+    reason = str(change.told.get("reason") or "") if change.told.get("strategy") == strategy else ""
+    if not change.told and change.observed.begun is not None and change.observed.begun[0] == change.choice.label:
+        reason = change.observed.begun[1]
+    usual = Way(strategy, reason)
+    if strategy != "Surge" or change.service.spec.paused or not any(pod.ready for pod in change.old):
+        return usual
+    since = _waiting_since(change)
+    if since is None:
+        return usual
+    if is_auto and change.told.get("strategy") == "Replace" and change.told.get("reason"):
+        return Way("Replace", str(change.told["reason"]))
+    usual = replace(usual, obstacle=_waits(change))
+    if not is_auto:
+        return usual
+    waited = max(0.0, (change.now - since).total_seconds())
+    if waited < change.settings.surge_deadline_seconds:
+        return replace(usual, look_again=change.settings.surge_deadline_seconds - waited)
+    return _overdue(change, usual, waited)
+
+
+def _overdue(change: Change, usual: Way, waited: float) -> Way:
+    """It waited long enough: an old pod goes first, where that is known to make room."""
+    room = change.observed.room
+    if room is None:
+        return replace(usual, lack=RoomFor(accelerator_resource(change.service), may_be_old=LOOK_AGAIN))
+    if room.may_be_known_soon:
+        return replace(usual, look_again=LOOK_SOON)
+    limit = change.settings.surge_deadline_seconds
+    if room.unknown is not None:
+        is_of_use = _is_as_large(change)
+    else:
+        nodes = list(nodes_for(room, change.pod_spec))
+        is_of_use = _would_help(change, nodes)
+        is_free_now = any(fitting(node, change.wanted) for node in nodes)
+        if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
+            return replace(usual, look_again=limit / 10)
+    if not is_of_use:
+        return replace(usual, look_again=LOOK_AGAIN)
+    why = f"A new pod found no room for {limit} s, so an old one goes first."
+    gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
+    return Way("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_to_be_told_first=True)
+
+
+def _waiting_since(change: Change) -> datetime | None:
+    """Since when a new pod lacks room: it has no node, or a quota keeps it from being made. Nothing else counts."""
+    lacking = [p.created_at for p in change.new if not p.scheduled and any("nsufficient" in c for c in p.unschedulable)]
+    if lacking:
+        return _time(min(lacking))
+    refusal = change.live.replica_failure
+    if refusal is None or reason_of(refusal) is not Reason.QUOTA_EXCEEDED:
+        return None
+    failure: Json = change.service.status.get("failure") or {}
+    is_told = bool(change.told) and failure.get("reason") == Reason.QUOTA_EXCEEDED
+    return _time(str(failure.get("since"))) if is_told else change.now  # what is told now has this time
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _waits(change: Change) -> Obstacle | None:
+    """Where it is accelerators that are short; of other things the failure itself tells."""
+    resource = accelerator_resource(change.service)
+    causes = {cause for pod in change.new for cause in pod.unschedulable}
+    if resource is None or not any(resource in cause for cause in causes):
+        return None
+    count = change.wanted.get(resource, 0)
+    message = f"A pod of revision {change.choice.label} waits for {count} x {resource}; the old replicas go on serving."
+    return Obstacle(Reason.WAITING_FOR_GPU, message, is_final=False)
+
+
+def _is_as_large(change: Change) -> bool:
+    """Without the right to look: the place of an old pod is enough for one that asks for no more."""
+    given_up = change.given_up
+    return all(given_up.get(resource, 0) >= each for resource, each in change.wanted.items())
+
+
+def _unknown(why: str, settings: Settings) -> str:
+    return (
+        f"Whether there is room for one more pod is not known, since {why}. A new pod "
+        f"is made first; if it finds no room for {settings.surge_deadline_seconds} s, an old one is replaced instead."
+    )
+
+
+def rollout_events(before: Json, after: Json, how: Way) -> Iterator[Event]:
+    """What status.rollout says for the first time and somebody may want to act on."""
+    if how.notice is not None and after.get("reason") == how.reason != before.get("reason"):
+        yield Event("Warning", how.notice, how.reason)
+    waiting = after.get("updateWaiting")
+    if waiting and waiting != before.get("updateWaiting"):
+        yield Event("Normal", Reason.UPDATE_WAITING, waiting)

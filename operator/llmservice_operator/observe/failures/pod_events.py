@@ -1,0 +1,178 @@
+"""What only the kubelet's Events tell: volumes that cannot be mounted, a sandbox that cannot be made, blocked probes.
+
+Events are listed on demand, of pods in doubt only: those that stay on their node without a container for some
+seconds, and those that run and are not ready though their supervisor does not say why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Self
+
+from llmservice_runtime.bounded_json import clean
+from llmservice_runtime.contract import Phase
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.failures.status_failure import Trouble, trouble
+from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.reports import Reports, report_of
+
+Json = Mapping[str, Any]
+
+SET_UP_SECONDS = 3.0
+"""A pod with its images at hand has its first container by then."""
+START_SECONDS = 15.0
+"""A server that is up and whose startup probe does not get through by then is worth a look."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+MOST_PODS = 3
+"""Of one service at a time: they fail alike."""
+_PROBE_SPAN = timedelta(seconds=15)
+"""A probe fails so long before the pod is not ready, at most."""
+
+_PAST_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
+_MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
+_SANDBOX = ("FailedCreatePodSandBox",)
+_NOT_YET = "no relationship found between node"
+"""The API server has not heard yet that the pod is on that node; the kubelet asks again some seconds later."""
+_NO_ANSWER = re.compile(
+    r"probe failed: .*(?:i/o timeout|deadline exceeded|Client\.Timeout|connection refused|no route to host|"
+    r"host unreachable|connection reset)",
+    re.DOTALL,
+)
+_REFUSED = "connection refused"
+_LONGEST = 4096
+"""Characters of a message. The API server stores any number of them: whoever may write Events may write those."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """One Event about a pod."""
+
+    reason: str
+    message: str
+    last: str
+    """When it was last seen; empty where it does not say, for anybody may write Events."""
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        """Project an Event, of the old API or the new."""
+        series = obj.get("series") or {}
+        seen = obj.get("lastTimestamp") or series.get("lastObservedTime") or obj.get("eventTime") or ""
+        message = clean(str(obj.get("message") or "")[:_LONGEST]).strip()
+        return cls(str(obj.get("reason") or "")[:_LONGEST], message, str(seen) if _is_time(str(seen)) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvents:
+    """Events by the pod's name; a pod that nobody looked at is not in it."""
+
+    by_pod: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, listed: Mapping[str, Iterable[Json]] | None) -> Self:
+        """From what the API server listed; None: it may not be listed."""
+        found = {name: tuple(map(PodEvent.from_object, events)) for name, events in (listed or {}).items()}
+        return cls(MappingProxyType(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Which pods' Events are to be read now, and when to come back to this question."""
+
+    pods: tuple[str, ...] = ()
+    again: float | None = None
+    """Seconds."""
+
+
+def doubt(pods: Sequence[PodFacts], reports: Reports, revision: str, now: datetime) -> Doubt:
+    """Pods of the wanted revision that have something that they do not tell themselves."""
+    names: list[str] = []
+    pauses: list[float] = []
+    for pod in pods:
+        if pod.revision != revision or pod.deleting or pod.ready or pod.phase == "Failed":
+            continue
+        since = _in_doubt_since(pod, reports)
+        if since is None:
+            continue
+        age = (now - since).total_seconds()
+        if age >= 0:
+            names.append(pod.name)
+        pauses.append(-age if age < 0 else min(LONGEST_PAUSE, max(SHORTEST_PAUSE, age / 2)))
+    return Doubt(tuple(sorted(names)[:MOST_PODS]), min(pauses, default=None))
+
+
+def _in_doubt_since(pod: PodFacts, reports: Reports) -> datetime | None:
+    """In the future: not yet. None: it is not."""
+    if pod.is_setting_up and pod.waiting is None:
+        return _after(pod.scheduled_at, SET_UP_SECONDS)
+    if not pod.running or pod.is_lost:
+        return None
+    if pod.started:
+        return _after(pod.unready_since, 0.0) if pod.was_ready else None
+    report = report_of(pod, reports)
+    is_up = report is not None and (report.state is None or report.state.ready)
+    return _after(pod.running_since, START_SECONDS) if is_up else None
+
+
+def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> Trouble | None:
+    """What the Events of a pod in doubt say is wrong; None where nobody looked, or they say nothing."""
+    seen = events.by_pod.get(pod.name, ()) if events is not None else ()
+    if pod.is_setting_up:
+        return _of_set_up(pod, seen)
+    return _of_probes(pod, seen, reports) if pod.running and not pod.is_lost else None
+
+
+def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> Trouble | None:
+    past = max((event.last for event in seen if event.reason in _PAST_SET_UP), default="")
+    for reason, kinds in ((Reason.VOLUME_UNAVAILABLE, _MOUNT), (Reason.POD_SANDBOX_FAILED, _SANDBOX)):
+        found = [e for e in seen if e.reason in kinds and e.last > past and _NOT_YET not in e.message]
+        if found:
+            # Beside the volume's own error there is one that only lists what is not mounted yet.
+            told = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
+            evidence = tuple(_lines(found))
+            return trouble(reason, f"{told.reason}: {told.message}", pod=pod.name, evidence=evidence)
+    return None
+
+
+def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Trouble | None:
+    """A status code is the supervisor's own answer. So is what it tells the operator, where that gets through."""
+    report = report_of(pod, reports)
+    state = report.state if report is not None else None
+    if state is not None and (not state.ready or state.phase in (Phase.DRAINING, Phase.FAILED)):
+        return None
+    since = _after(pod.unready_since if pod.was_ready else pod.running_since, 0.0)
+    recent = [
+        e
+        for e in seen
+        if e.reason == "Unhealthy" and e.last and since is not None and _at(e.last) >= since - _PROBE_SPAN
+    ]
+    latest = max(recent, key=lambda event: event.last, default=None)
+    if latest is None or not _NO_ANSWER.search(latest.message):
+        return None
+    if state is None and _REFUSED in latest.message:
+        return None  # nobody listens there, and nobody else says that the server is up
+    message = f"The server of pod {pod.name} runs, and the kubelet's probes of its port 8081 get no answer."
+    return trouble(Reason.PROBE_BLOCKED, message, pod=pod.name, evidence=(latest.message,))
+
+
+def _lines(events: Sequence[PodEvent]) -> Iterator[str]:
+    yield from sorted({f"{event.reason}: {event.message}" for event in events})[:5]
+
+
+def _after(stamp: str, seconds: float) -> datetime | None:
+    return _at(stamp) + timedelta(seconds=seconds) if stamp else None
+
+
+def _is_time(stamp: str) -> bool:
+    try:
+        return _at(stamp).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _at(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp)

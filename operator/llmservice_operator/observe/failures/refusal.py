@@ -1,0 +1,49 @@
+"""Failures before any pod: a name that somebody else has, and a child that the API server does not take.
+
+A spec that is refused for what it says is none: nothing was tried that failed, and the condition Accepted tells its
+author. Alerts on failing services are not for somebody else's typing errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.observe.failures.status_failure import NO_POD, Trouble, since_of
+from llmservice_operator.observe.status.verdict import Verdict
+
+Json = Mapping[str, Any]
+
+_REFUSED = frozenset({Reason.QUOTA_EXCEEDED, Reason.ADMISSION_REFUSED})
+
+_NOBODY_ANSWERS = "failed calling webhook"
+"""A webhook that answers no, says `admission webhook ... denied the request`."""
+
+
+def reason_of(message: str) -> Reason:
+    """Of the words, as `normalize.replica_failure` leaves them, by which a child or a pod was refused."""
+    if message.startswith("quota "):
+        return Reason.QUOTA_EXCEEDED
+    return Reason.ADMISSION_UNAVAILABLE if _NOBODY_ANSWERS in message else Reason.ADMISSION_REFUSED
+
+
+def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> Trouble | None:
+    """The failure that keeps children back. `previous` is what the status tells so far."""
+    conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
+    told = previous if is_refusal(previous) else None
+    if conflicts:
+        reason, remedy = Reason.NAME_CONFLICT, REASONS[Reason.NAME_CONFLICT].remedy
+        since, evidence = since_of(reason, told, now), tuple(problem.evidence for problem in conflicts)
+        return Trouble(reason, " ".join(p.message for p in conflicts), remedy, since=since, evidence=evidence)
+    obstacle = verdict.obstacle
+    if verdict.problems or verdict.paused or obstacle is None or obstacle.reason not in _REFUSED:
+        return None
+    since = since_of(obstacle.reason, told, now)
+    return Trouble(obstacle.reason, obstacle.message, obstacle.remedy, since=since, evidence=obstacle.evidence)
+
+
+def is_refusal(told: Json | None) -> bool:
+    """Whether this failure is one of those here. A quota refuses pods too, and by the same reason."""
+    reason, message = (told or {}).get("reason"), str((told or {}).get("message", ""))
+    return reason == Reason.NAME_CONFLICT or (reason in _REFUSED and not message.startswith(NO_POD))

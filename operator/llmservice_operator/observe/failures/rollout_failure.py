@@ -1,0 +1,47 @@
+"""Failures of a rollout that none of its pods shows: ready pods that get no request, and a deadline that passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.observe.failures.status_failure import Trouble, since_of
+from llmservice_operator.observe.rollout.progress import Progress
+
+Json = Mapping[str, Any]
+
+_NAMED_PODS = 3
+
+
+def rollout_trouble(
+    progress: Progress, previous: Json | None, now: str, *, overdue: str, is_applied: bool
+) -> Trouble | None:
+    """The failure to tell, where pods have none. `previous` is the one told so far about the wanted revision.
+
+    `overdue`: what the Deployment's controller says of the deadline, empty where it says nothing. `is_applied`: all
+    children are as they should be, the Service among them.
+    """
+    if progress.is_overdue:
+        seen = (*([f"Deployment: {overdue}"] if overdue else []), progress.message)
+        return _trouble(Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress), seen, previous, now)
+    if is_applied and progress.is_unsettled and progress.unlisted:
+        seen = tuple(f"Pod {name}: Ready, in no EndpointSlice of the Service" for name in progress.unlisted)
+        return _trouble(Reason.NO_ENDPOINTS, _unlisted(progress.unlisted), seen, previous, now)
+    return None
+
+
+def _trouble(reason: Reason, message: str, evidence: tuple[str, ...], previous: Json | None, now: str) -> Trouble:
+    since = since_of(reason, previous, now)
+    return Trouble(reason, message, REASONS[reason].remedy, since=since, evidence=evidence)
+
+
+def _overdue(progress: Progress) -> str:
+    """Where it stands, and whether anything serves meanwhile."""
+    serves = "What served before goes on." if progress.answering else "Nothing serves."
+    return f"{REASONS[Reason.PROGRESS_DEADLINE_EXCEEDED].summary} {progress.message} {serves}"
+
+
+def _unlisted(pods: tuple[str, ...]) -> str:
+    named = ", ".join(pods[:_NAMED_PODS]) + (", ..." if len(pods) > _NAMED_PODS else "")
+    return f"Ready, but not among the Service's endpoints, so that no request reaches them: {named}."

@@ -1,0 +1,110 @@
+"""A failure as the status tells it, and as it is read back from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.observe.failures import scheduling
+
+Json = Mapping[str, Any]
+
+LINE_LIMIT = 1024
+_TEXT_LIMIT = 2048
+_LINES_LIMIT = 32
+"""More or longer texts would be refused by the CRD, and the whole status with them."""
+# Before these something can still change by itself: a restart, a node that comes, a network that heals.
+_MAY_PASS = scheduling.REASONS | {
+    Reason.ADMISSION_UNAVAILABLE,
+    Reason.ENGINE_DIED,
+    Reason.ENGINE_HUNG,
+    Reason.EVICTED,
+    Reason.FETCH_CONTAINER_FAILED,
+    Reason.GPU_MEMORY_BUSY,
+    Reason.INIT_CONTAINER_FAILED,
+    Reason.MODEL_DOWNLOAD_FAILED,
+    Reason.NODE_LOST,
+    Reason.NO_ENDPOINTS,
+    Reason.POD_REJECTED,
+    Reason.POD_SANDBOX_FAILED,
+    Reason.PROBE_BLOCKED,
+    Reason.SMOKE_REQUEST_FAILED,
+    Reason.START_TIMEOUT,
+    Reason.UNKNOWN,
+}
+# These do not become final by restarts, which say nothing of them.
+_OUTSIDE = scheduling.REASONS | {
+    Reason.EVICTED,
+    Reason.NODE_LOST,
+    Reason.NO_ENDPOINTS,
+    Reason.POD_REJECTED,
+    Reason.PROBE_BLOCKED,
+}
+NO_POD = "No pod can be made"
+"""How the Deployment's failure begins, for which there are the same reasons as for a child that is refused."""
+_PATIENCE = 3
+"""Restarts after which what may pass is not expected to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A failure as the status tells it."""
+
+    reason: Reason
+    message: str
+    remedy: str
+    since: str = ""
+    pod: str | None = None
+    evidence: tuple[str, ...] = ()
+    restarts: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Without somebody's help it will not go away."""
+        return self.reason not in _MAY_PASS or (self.restarts >= _PATIENCE and self.reason not in _OUTSIDE)
+
+    def sentence(self) -> str:
+        """What happened and what to do about it, in one line."""
+        end = "" if self.message.rstrip().endswith((".", "!", "?")) else "."
+        return f"{self.message.rstrip()}{end} {self.remedy}".strip()
+
+    def to_object(self) -> dict[str, Any]:
+        message, remedy = self.message[:_TEXT_LIMIT], self.remedy[:_TEXT_LIMIT]
+        told: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
+        if self.pod is not None:
+            told["pod"] = self.pod
+        told["since"] = self.since
+        if self.evidence:
+            told["evidence"] = [line[:LINE_LIMIT] for line in self.evidence[:_LINES_LIMIT]]
+        return told
+
+    @classmethod
+    def from_object(cls, told: Json) -> Trouble | None:
+        """What a status tells; None where a reason of another version stands, or no time."""
+        try:
+            reason = Reason(str(told.get("reason", "")))
+            datetime.fromisoformat(str(told.get("since", "")))
+        except ValueError:
+            return None
+        return cls(
+            reason=reason,
+            message=str(told.get("message", "")),
+            remedy=str(told.get("remedy", "")),
+            since=str(told.get("since", "")),
+            pod=told.get("pod"),
+            evidence=tuple(told.get("evidence") or ()),
+        )
+
+
+def since_of(reason: Reason, previous: Json | None, now: str) -> str:
+    """Since when it is told, where the failure told before is of the same reason."""
+    is_same = previous is not None and previous.get("reason") == reason
+    return str(previous.get("since") or now) if is_same and previous is not None else now
+
+
+def trouble(reason: Reason, message: str, **more: Any) -> Trouble:
+    """With the reason's own remedy."""
+    return Trouble(reason, message, REASONS[reason].remedy, **more)

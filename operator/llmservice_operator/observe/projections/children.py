@@ -1,0 +1,321 @@
+"""Small projections of child objects and pods: what decisions need, and nothing that moves by itself.
+
+Two projections that are equal call for the same decision; `resource_version` is therefore not compared, and a cache
+must keep the newer one even where the two are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import orjson
+
+from llmservice_operator.api.constants import KIND
+from llmservice_operator.api.remembered import of_text
+from llmservice_operator.api.untrusted import stored_record
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.projections.foreign_fields import foreign_paths, is_applied
+from llmservice_operator.observe.projections.pods import PodFacts
+
+__all__ = [
+    "BudgetFacts",
+    "ChildFacts",
+    "ClaimFacts",
+    "Controller",
+    "DeploymentFacts",
+    "JobFacts",
+    "PodFacts",
+    "RevisionFacts",
+    "ServiceFacts",
+]
+
+Json = Mapping[str, Any]
+
+SERVICE_LABEL = "llmservice.dev/service"
+REVISION_LABEL = "llmservice.dev/revision"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+OPERATOR = "llmservice-operator"
+ADAPTERS_ANNOTATION = "llmservice.dev/adapters"
+LARGEST = 512 * 1024
+"""Bytes of a child's content that are kept. Ours have a third of it at most; others may write into them, or make some
+that carry our labels."""
+MOST_FOREIGN = 256
+"""Paths of others that are kept of one object."""
+LONGEST_ANNOTATION = 1024
+"""Characters; ours are digests and words."""
+STRATEGY_ANNOTATION = "llmservice.dev/rollout-strategy"
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The ownerReference with `controller: true`."""
+
+    kind: str
+    name: str
+    uid: str
+
+    def is_earlier(self, name: str, uid: str) -> bool:
+        """Whether it is an LLMService of this name under another uid: names are unique, so it is gone."""
+        return (self.kind, self.name) == (KIND, name) and self.uid != uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildFacts:
+    """What is common to all children."""
+
+    kind: ClassVar[str]
+    content: ClassVar[tuple[str, ...]] = ("spec",)
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    deleting: bool
+    controller: Controller | None
+    service: str | None
+    """Value of the label that names the LLMService."""
+    managed_by: str | None
+    foreign: frozenset[str]
+    """Field paths in what we manage that only others own: what they added."""
+    is_applied: bool
+    """Our own apply is on record as owner of fields."""
+    managed_hash: str
+    """Hash of the live content; with the same hash and the same wish, nothing needs a closer look."""
+    body: bytes = field(compare=False, repr=False)
+    """The live content, compressed: the closer look. Empty where it is larger than `LARGEST`: nothing of it is as asked
+    for then, and what others added is taken out."""
+    fingerprint: bytes = field(compare=False, repr=False)
+    """Of all that `foreign`, `is_applied`, `managed_hash` and `body` were made of."""
+
+    @property
+    def owner_uid(self) -> str | None:
+        return self.controller.uid if self.controller else None
+
+    @property
+    def is_marked_ours(self) -> bool:
+        """Carries the labels that only this operator sets, whoever owns it now."""
+        return self.managed_by == OPERATOR and self.service is not None
+
+    def live(self) -> dict[str, Any]:
+        """The content that a manifest is compared with."""
+        if not self.body:
+            return {"metadata": {}} | {part: {} for part in self.content}
+        content: dict[str, Any] = orjson.loads(zlib.decompress(self.body))
+        return content
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        """Project one object as the API server sent it; what is `known` of it already is not worked out again."""
+        return cls(**_common(obj, cls.content, known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFacts(ChildFacts):
+    kind: ClassVar[str] = "Service"
+    adapters: str | None = None
+    """Digest of the list of adapters that was applied last; None: none was."""
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        return cls(
+            **_common(obj, cls.content, known), adapters=_own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetFacts(ChildFacts):
+    kind: ClassVar[str] = "PodDisruptionBudget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFacts(ChildFacts):
+    kind: ClassVar[str] = "PersistentVolumeClaim"
+    phase: str = ""
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        return cls(**_common(obj, cls.content, known), phase=str((obj.get("status") or {}).get("phase", "")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionFacts(ChildFacts):
+    """A ControllerRevision: a pod template that was chosen once, and the key that it was chosen under."""
+
+    kind: ClassVar[str] = "ControllerRevision"
+    content: ClassVar[tuple[str, ...]] = ("data", "revision")
+    revision: int
+    key: str
+    label: str
+    """The hash that pods carry as `llmservice.dev/revision`."""
+    update_requested: str | None
+    is_whole: bool
+    """This operator can have made it, and it is kept: anybody may make one that holds something else, or too much."""
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        data = stored_record(obj.get("data"))
+        chosen = (data or {}).get("chosen") or {}
+        # Up to 1.5 MB of it would be kept for each, and nobody reads them.
+        common = _common(obj if data is not None else {**obj, "data": None}, cls.content, known)
+        return cls(
+            **common,
+            revision=int(obj.get("revision") or 0),
+            key=str((data or {}).get("key", "")),
+            label=obj["metadata"]["name"].rpartition("-")[2],
+            update_requested=chosen.get("updateRequested"),
+            is_whole=data is not None and bool(common["body"]),
+        )
+
+    def data(self) -> dict[str, Any]:
+        """What is recorded: `template`, and what was `chosen` at the time."""
+        return recorded(self.body)
+
+
+@of_text
+def recorded(text: bytes) -> dict[str, Any]:
+    """`RevisionFacts.data`, by the facts' body: records never change, and each look at a service reads its own."""
+    data: dict[str, Any] = orjson.loads(text)["data"]
+    return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentFacts(ChildFacts):
+    kind: ClassVar[str] = "Deployment"
+    generation: int
+    observed_generation: int
+    revision: str
+    """Revision label of the pod template."""
+    spec_replicas: int
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    deadline_exceeded: bool
+    """Progressing=False: the rollout made no progress for progressDeadlineSeconds."""
+    deadline_message: str
+    """What its controller says of that; empty as long as it is not so."""
+    strategy: str | None
+    """What Auto was found to be when its template was put in; None: the usual one."""
+    replica_failure: str | None
+    """Why pods cannot even be created (a quota, an admission policy), without moving numbers."""
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        progressing, failing = conditions.get("Progressing", {}), conditions.get("ReplicaFailure", {})
+        is_late = progressing.get("reason") == "ProgressDeadlineExceeded"
+        template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+        return cls(
+            **_common(obj, cls.content, known),
+            generation=int(obj["metadata"].get("generation") or 0),
+            observed_generation=int(status.get("observedGeneration") or 0),
+            revision=str(template_labels.get(REVISION_LABEL, "")),
+            spec_replicas=int(spec.get("replicas", 1)),
+            replicas=int(status.get("replicas") or 0),
+            updated=int(status.get("updatedReplicas") or 0),
+            ready=int(status.get("readyReplicas") or 0),
+            available=int(status.get("availableReplicas") or 0),
+            deadline_exceeded=is_late,
+            deadline_message=str(progressing.get("message") or "") if is_late else "",
+            strategy=_own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
+            replica_failure=normalize.replica_failure(str(failing.get("message", "")))
+            if failing.get("status") == "True"
+            else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts(ChildFacts):
+    """The Job that looks at a service's model."""
+
+    kind: ClassVar[str] = "Job"
+    created_at: str
+    complete: bool
+    failed: str | None
+    """Why, in a word of the Job controller's (DeadlineExceeded, BackoffLimitExceeded); None: it did not fail."""
+
+    @classmethod
+    def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        conditions = {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or () if c["status"] == "True"}
+        failed = conditions.get("Failed")
+        return cls(
+            **_common(obj, cls.content, known),
+            created_at=str(obj["metadata"].get("creationTimestamp") or ""),
+            complete="Complete" in conditions,
+            failed=None if failed is None else str(failed.get("reason") or "Failed"),
+        )
+
+
+def is_marked(metadata: Json, service: str) -> bool:
+    """Whether something carries the labels that only this operator sets, as a child of a service of this name."""
+    labels = metadata.get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(SERVICE_LABEL) == service
+
+
+def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> dict[str, Any]:
+    metadata, labels = obj["metadata"], _labels(obj)
+    live = {
+        "metadata": {
+            "labels": labels,
+            "annotations": _own_annotations(metadata),
+            "ownerReferences": metadata.get("ownerReferences") or [],
+        }
+    } | {key: obj.get(key) for key in content}
+    text = orjson.dumps(live, option=orjson.OPT_SORT_KEYS)
+    owners = [entry for entry in metadata.get("managedFields") or () if entry.get("subresource") != "status"]
+    fingerprint = hashlib.sha256(text + orjson.dumps(owners)).digest()
+    # A Deployment's controller writes its status many times for each time that its spec changes.
+    made = _as_known(known) if known is not None and known.fingerprint == fingerprint else _looked_at(text, owners)
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "resource_version": metadata.get("resourceVersion", ""),
+        "deleting": metadata.get("deletionTimestamp") is not None,
+        "controller": controller_of(metadata),
+        "service": labels.get(SERVICE_LABEL),
+        "managed_by": labels.get(MANAGED_BY_LABEL),
+        "fingerprint": fingerprint,
+        **made,
+    }
+
+
+def _as_known(known: ChildFacts) -> dict[str, Any]:
+    return {
+        "foreign": known.foreign,
+        "is_applied": known.is_applied,
+        "managed_hash": known.managed_hash,
+        "body": known.body,
+    }
+
+
+def _looked_at(text: bytes, owners: list[Json]) -> dict[str, Any]:
+    return {
+        "foreign": foreign_paths(owners, MOST_FOREIGN),
+        "is_applied": is_applied(owners),
+        "managed_hash": hashlib.sha256(text).hexdigest()[:16],
+        "body": zlib.compress(text, 1) if len(text) <= LARGEST else b"",
+    }
+
+
+def _labels(obj: Json) -> Json:
+    return obj["metadata"].get("labels") or {}
+
+
+def _own_annotations(metadata: Json) -> dict[str, str]:
+    """Only ours: the Deployment controller and others write theirs as they like."""
+    annotations = metadata.get("annotations") or {}
+    return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith("llmservice.dev/")}
+
+
+def controller_of(metadata: Json) -> Controller | None:
+    """Who an object belongs to."""
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return Controller(reference["kind"], reference["name"], reference["uid"])
+    return None

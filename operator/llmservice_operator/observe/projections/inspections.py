@@ -1,0 +1,117 @@
+"""Small projections of the pods that look at models, in whose last words the facts stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from llmservice_runtime.contract import INSPECT_CONTAINER
+from llmservice_runtime.inspection.inspected import Inspection
+
+from llmservice_operator.observe.projections.pods import PodFacts, text_of
+
+Json = Mapping[str, Any]
+
+INSPECTS_LABEL = "llmservice.dev/inspects"
+SERVICE_LABEL = "llmservice.dev/service"
+
+
+class InspectionState(StrEnum):
+    """Where the pod of an inspection stands."""
+
+    WAITING = "Waiting"
+    """It has not started; `message` says what for, where that is known."""
+    RUNNING = "Running"
+    DONE = "Done"
+    """`inspection` holds the facts, or the classified reason why there are none."""
+    FAILED = "Failed"
+    """It ended without a conclusion; `message` says how."""
+    GONE = "Gone"
+    """It is being deleted and came to no conclusion: the Job's time was over, or somebody took the pod away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionFacts:
+    """The pod of an inspection. It is none of the service's pods."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    deleting: bool
+    service: str | None
+    """The LLMService whose model it looks at."""
+    owner_uid: str | None
+    """Of its Job."""
+    state: InspectionState
+    since: str
+    """When that began, as the API server writes times."""
+    message: str
+    inspection: Inspection | None
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        """Project one pod as the API server sent it."""
+        pod = PodFacts.from_object(obj)
+        container = _container(obj)
+        state, since, message, found = _stand(pod, container, str(obj["metadata"].get("creationTimestamp") or ""))
+        return cls(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            resource_version=pod.resource_version,
+            deleting=pod.deleting,
+            service=(obj["metadata"].get("labels") or {}).get(INSPECTS_LABEL),
+            owner_uid=pod.owner_uid,
+            state=state,
+            since=since,
+            message=message,
+            inspection=found,
+        )
+
+
+def pod_from_object(obj: Json, known: object = None) -> PodFacts | InspectionFacts:
+    """A pod of a service, or one that looks at its model."""
+    labels = obj["metadata"].get("labels") or {}
+    is_servers = SERVICE_LABEL in labels or INSPECTS_LABEL not in labels
+    return PodFacts.from_object(obj) if is_servers else InspectionFacts.from_object(obj)
+
+
+def _container(obj: Json) -> Json:
+    """The state of ours; service meshes and the like bring some of their own."""
+    statuses = (obj.get("status") or {}).get("containerStatuses") or ()
+    return next((c.get("state") or {} for c in statuses if c.get("name") == INSPECT_CONTAINER), {})
+
+
+def _stand(pod: PodFacts, container: Json, created: str) -> tuple[InspectionState, str, str, Inspection | None]:
+    ended, running = container.get("terminated"), container.get("running")
+    if ended:
+        text = text_of(ended.get("message"))
+        found, finished = Inspection.from_json(text), str(ended.get("finishedAt") or created)
+        if found is not None:
+            return InspectionState.DONE, finished, "", found
+        return InspectionState.FAILED, finished, _end(ended, text), None
+    if pod.deleting:
+        return InspectionState.GONE, created, pod.message, None
+    if pod.phase == "Failed":
+        return InspectionState.FAILED, created, f"{pod.reason or 'Failed'}: {pod.message}".rstrip(": "), None
+    if running:
+        return InspectionState.RUNNING, str(running.get("startedAt") or created), "", None
+    return InspectionState.WAITING, created, _waits_for(pod), None
+
+
+def _end(ended: Json, text: str) -> str:
+    """How it ended, with the last line of its log, where the reason of a traceback stands."""
+    how = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return f"{how}: {last[:300]}" if last else how
+
+
+def _waits_for(pod: PodFacts) -> str:
+    if pod.waiting is not None:
+        return f"{pod.waiting.reason}: {pod.waiting.message}".rstrip(": ")
+    if pod.unschedulable:
+        return f"no node takes it: {'; '.join(pod.unschedulable)}"
+    return "" if pod.scheduled else "no node has been found yet"

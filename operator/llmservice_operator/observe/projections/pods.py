@@ -1,0 +1,254 @@
+"""Small projections of pods: where each one stands and, when it fails, what is known about why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from llmservice_runtime.bounded_json import clean
+from llmservice_runtime.contract import FETCH_CONTAINER, TERMINATION_LIMIT, DrainReport
+
+from llmservice_operator.observe.failures import normalize
+from llmservice_operator.planner.room import Amounts, requests_of
+
+Json = Mapping[str, Any]
+
+_MOST_CUT = 1_000_000
+_LONGEST = 4 * TERMINATION_LIMIT
+"""Characters of a last word or a message that are kept: of what the kubelet writes that is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """The end of a container, the latest one known."""
+
+    reason: str
+    exit_code: int
+    signal: int
+    message: str
+    """Our supervisor's JSON, or the tail of the log where the supervisor itself was killed."""
+    finished_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a container does not start."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """One pod of a service."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str = field(compare=False)
+    deleting: bool
+    service: str | None
+    revision: str
+    owner_uid: str | None
+    phase: str
+    scheduled: bool
+    unschedulable: tuple[str, ...]
+    """The scheduler's causes, sorted; empty while it has not said anything."""
+    ready: bool
+    started: bool
+    address: str
+    """The pod's IP; empty before it has one."""
+    running: bool
+    """The server's process runs, whether or not it answers yet."""
+    container: str
+    """The container that `waiting` and `terminated` speak of: the first one in trouble, else the server."""
+    waiting: Waiting | None
+    terminated: Termination | None
+    restarts: int
+    """Of all containers but the one that fetches: its restarts are none of the server's."""
+    ends: int
+    """How often that container has ended."""
+    reason: str
+    """Pod-level reason of one that is over: Evicted, UnexpectedAdmissionError, ..."""
+    message: str
+    node: str
+    """Empty before it has one."""
+    asked: Amounts = field(compare=False)
+    """What it takes of its node, which is other services' concern; nothing before it has one."""
+    is_lost: bool
+    """The cluster took it for not ready though the kubelet last said otherwise: its node does not report."""
+    is_setting_up: bool
+    """On a node, and none of its containers has started: volumes are mounted, the sandbox made, images pulled."""
+    is_initializing: bool
+    """An init container runs that is to end before the server starts."""
+    created_at: str
+    scheduled_at: str
+    running_since: str
+    """When the present run of the server began."""
+    unready_since: str
+    """When it last ceased to be ready; before `running_since` where this run never was."""
+    ended_at: str
+    """Of a pod that is over."""
+    cut: int
+    """Streams that were ended because they outlived the drain timeout, as its supervisor reported at its end."""
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the present run of the server was ready and is no longer."""
+        return self.running and not self.ready and bool(self.running_since) and self.unready_since > self.running_since
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        """Project one pod as the API server sent it."""
+        metadata, status = obj["metadata"], obj.get("status") or {}
+        labels = metadata.get("labels") or {}
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        scheduling = conditions.get("PodScheduled", {})
+        ready = conditions.get("Ready", {})
+        trouble = _trouble(status)
+        server = _server(status)
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=metadata.get("resourceVersion", ""),
+            deleting=metadata.get("deletionTimestamp") is not None,
+            service=labels.get("llmservice.dev/service"),
+            revision=str(labels.get("llmservice.dev/revision", "")),
+            owner_uid=next((r["uid"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None),
+            phase=str(status.get("phase", "")),
+            scheduled=scheduling.get("status") == "True" or bool((obj.get("spec") or {}).get("nodeName")),
+            unschedulable=_causes(scheduling),
+            ready=ready.get("status") == "True",
+            started=bool(server.get("started")),
+            address=str(status.get("podIP") or ""),
+            running="running" in (server.get("state") or {}),
+            container=str(trouble.get("name", "")),
+            waiting=_waiting(trouble),
+            terminated=_termination(trouble),
+            restarts=_restarts(status),
+            ends=_ends(trouble),
+            reason=str(status.get("reason", "")),
+            message=text_of(status.get("message")),
+            node=str((obj.get("spec") or {}).get("nodeName", "")),
+            asked=requests_of(obj["spec"]) if (obj.get("spec") or {}).get("nodeName") else {},
+            is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
+            is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
+            is_initializing=_is_initializing(obj.get("spec") or {}, status),
+            created_at=str(metadata.get("creationTimestamp") or ""),
+            scheduled_at=str(scheduling.get("lastTransitionTime") or ""),
+            running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt") or ""),
+            unready_since=str(ready.get("lastTransitionTime") or "") if ready.get("status") == "False" else "",
+            ended_at=_ended_at(status, conditions),
+            cut=_cut(server),
+        )
+
+
+def _is_lost(ready: Json, containers_ready: Json) -> bool:
+    """Only the node controller turns Ready off by itself, without a reason; a readiness gate gives one."""
+    is_off = ready.get("status") == "False" and not ready.get("reason")
+    return is_off and containers_ready.get("status") == "True"
+
+
+def _is_setting_up(status: Json) -> bool:
+    if status.get("phase") != "Pending":
+        return False
+    return not any({"running", "terminated"} & set(container.get("state") or {}) for container in _containers(status))
+
+
+def _is_initializing(spec: Json, status: Json) -> bool:
+    """A sidecar is an init container that runs on."""
+    sidecars = {c.get("name") for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+    started = [c for c in status.get("initContainerStatuses") or () if c.get("name") not in sidecars]
+    return any("running" in (container.get("state") or {}) for container in started)
+
+
+def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
+    if status.get("phase") != "Failed":
+        return ""
+    disrupted = conditions.get("DisruptionTarget", {}).get("lastTransitionTime")
+    return str(disrupted or conditions.get("Ready", {}).get("lastTransitionTime") or status.get("startTime") or "")
+
+
+def _cut(server: Json) -> int:
+    ended = (server.get("state") or {}).get("terminated") or {}
+    report = DrainReport.from_json(text_of(ended.get("message")))
+    # What a pod says of itself becomes a metric.
+    return min(report.cut, _MOST_CUT) if report is not None else 0
+
+
+def text_of(value: object) -> str:
+    """What a container or its runtime wrote: bounded, without control characters."""
+    return clean(str(value or "")[:_LONGEST])
+
+
+def _causes(scheduling: Json) -> tuple[str, ...]:
+    if scheduling.get("status") != "False":
+        return ()
+    if scheduling.get("reason") == "SchedulingGated":
+        return ("the pod has scheduling gates",)
+    return normalize.unschedulable_causes(text_of(scheduling.get("message")))
+
+
+def _containers(status: Json) -> Iterator[Json]:
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _restarts(status: Json) -> int:
+    counted = (c for c in _containers(status) if c.get("name") != FETCH_CONTAINER)
+    return sum(int(c.get("restartCount") or 0) for c in counted)
+
+
+def _server(status: Json) -> Json:
+    return next((c for c in status.get("containerStatuses") or () if c.get("name") == "server"), {})
+
+
+_STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
+
+
+def _trouble(status: Json) -> Json:
+    """The first container that waits for more than its turn or that ended badly; init containers come first."""
+    for container in _containers(status):
+        state = container.get("state") or {}
+        if (state.get("waiting") or {}).get("reason", "") not in _STARTING or _ended(container):
+            return container
+    return _server(status)
+
+
+def _ended(container: Json) -> Json:
+    """The end to speak of: of the current run, else of the last one, unless the container serves again."""
+    state = container.get("state") or {}
+    current = state.get("terminated")
+    if current:
+        done_its_work = current.get("exitCode") == 0 and container.get("name") != "server"
+        return {} if done_its_work else current
+    if container.get("ready"):
+        return {}
+    return (container.get("lastState") or {}).get("terminated") or {}
+
+
+def _ends(container: Json) -> int:
+    """A container that is started again has ended as often as it was; one that lies still once more than that."""
+    restarts, is_running = int(container.get("restartCount") or 0), "running" in (container.get("state") or {})
+    return restarts + (1 if not is_running and _ended(container) else 0)
+
+
+def _waiting(container: Json) -> Waiting | None:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = str(waiting.get("reason", ""))
+    return None if reason in _STARTING else Waiting(reason, normalize.waiting(text_of(waiting.get("message"))))
+
+
+def _termination(container: Json) -> Termination | None:
+    ended = _ended(container)
+    if not ended:
+        return None
+    return Termination(
+        reason=str(ended.get("reason", "")),
+        exit_code=int(ended.get("exitCode") or 0),
+        signal=int(ended.get("signal") or 0),
+        message=text_of(ended.get("message")),
+        finished_at=str(ended.get("finishedAt") or ""),
+    )

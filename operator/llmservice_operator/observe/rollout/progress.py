@@ -1,0 +1,139 @@
+"""How far the wanted revision has come: from the Deployment, its pods, and the endpoints of the Service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmservice_runtime.contract import Phase, State
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.projections.pods import PodFacts
+
+PATIENCE = 3.0
+"""Seconds that pods, endpoints and the Deployment's counters get to agree before the status says that they do not.
+
+Three watches bring the same news a fraction of a second after each other, and a status for each of them would tell of
+states that never were.
+"""
+
+_PHASES: Mapping[Phase | None, str] = {
+    Phase.PREFLIGHT: "The accelerator and the flags are being checked.",
+    Phase.FETCHING: "The model is being fetched; status.progress says how far it is.",
+    Phase.LOADING: "vLLM is loading the model.",
+    Phase.SMOKE: "vLLM is answering its first request.",
+}
+_ENDED = ("Failed", "Succeeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Numbers of one moment."""
+
+    wanted: int
+    replicas: int
+    updated: int
+    answering: int
+    """Pods of any revision that are ready and that the Service sends requests to."""
+    unlisted: tuple[str, ...]
+    """Names of pods that are ready, and that it sends none to."""
+    is_rolled_out: bool
+    """Every replica, and no other pod, is of the wanted revision and answers."""
+    is_unsettled: bool
+    """By its pods it is rolled out; the endpoints or the Deployment's counters do not say so."""
+    is_overdue: bool
+    reason: Reason
+    message: str
+
+
+def progress(
+    deployment: DeploymentFacts | None,
+    pods: tuple[PodFacts, ...],
+    listed: frozenset[str] | None,
+    revision: str,
+    wanted: int,
+    starting: State | None = None,
+) -> Progress:
+    """What is told is what pods, endpoints and Deployment agree on, so that one that lags behind cannot make it a lie.
+
+    Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
+    the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
+    is what the supervisor of a starting pod says, where it was heard.
+    """
+    present = [pod for pod in pods if not pod.deleting and pod.phase not in _ENDED]
+    ready = [pod for pod in present if pod.ready]
+    unlisted = tuple(pod.name for pod in ready if listed is not None and pod.uid not in listed)
+    answering = len(ready) - len(unlisted)
+    if deployment is None:
+        reason, message = Reason.PROGRESSING, "Pods of this revision are being made."
+        return Progress(wanted, 0, 0, answering, unlisted, False, False, False, reason, message)
+    is_looked_at = deployment.observed_generation >= deployment.generation
+    is_current = deployment.revision == revision and is_looked_at
+    is_done_by_pods = (
+        deployment.revision == revision
+        and deployment.spec_replicas == wanted == len(present)
+        and all(pod.ready and pod.revision == revision for pod in present)
+    )
+    counts = (deployment.updated, deployment.ready, deployment.available, deployment.replicas)
+    is_rolled_out = is_done_by_pods and is_looked_at and not unlisted and all(count == wanted for count in counts)
+    reason, message = _stage(deployment, present, revision, is_current, is_done_by_pods, starting)
+    return Progress(
+        wanted=wanted,
+        replicas=_without_flicker(deployment, deployment.replicas),
+        updated=_without_flicker(deployment, deployment.updated) if deployment.revision == revision else 0,
+        answering=answering,
+        unlisted=unlisted,
+        is_rolled_out=is_rolled_out,
+        is_unsettled=is_done_by_pods and not is_rolled_out,
+        is_overdue=is_current and deployment.deadline_exceeded,
+        reason=reason,
+        message=message,
+    )
+
+
+def _without_flicker(deployment: DeploymentFacts, count: int) -> int:
+    """A pod that is being replaced counts on: for a moment its Deployment has one less, which is no news."""
+    is_settled = deployment.replicas == deployment.updated and deployment.replica_failure is None
+    return max(count, deployment.spec_replicas) if is_settled else count
+
+
+def _stage(
+    deployment: DeploymentFacts,
+    present: list[PodFacts],
+    revision: str,
+    is_current: bool,
+    is_done_by_pods: bool,
+    starting: State | None,
+) -> tuple[Reason, str]:
+    """The step that the least advanced replica of the wanted revision is at."""
+    new = [pod for pod in present if pod.revision == revision and not pod.ready]
+    if is_done_by_pods:
+        return Reason.PROGRESSING, "All pods are ready; the Deployment has not counted them yet."
+    # A pod that the scheduler has not looked at yet is about to be placed, or unschedulable: no step of its own.
+    if (
+        not is_current
+        or any(not pod.scheduled for pod in new)
+        or (not new and deployment.updated < deployment.spec_replicas)
+    ):
+        return Reason.PROGRESSING, "Pods of this revision are being made."
+    if any(not pod.running for pod in new):
+        return Reason.PROGRESSING, "Pods are on a node; images are pulled and containers set up."
+    if new:
+        return _start(starting)
+    return Reason.PROGRESSING, "Pods that are no longer wanted are going away."
+
+
+def _start(starting: State | None) -> tuple[Reason, str]:
+    """Slow is not failed: the supervisor itself ends a start that stands still."""
+    doing = _PHASES.get(starting.phase if starting is not None else None, "The model is being fetched or loaded.")
+    if starting is None or not starting.slow:
+        return Reason.STARTING, doing
+    usual = starting.usual_start_seconds
+    usually = f" It usually takes about {_rounded(usual)} s." if usual else ""
+    return Reason.STARTING_SLOWLY, f"{doing} The start takes longer than planned, but it goes on.{usually}"
+
+
+def _rounded(seconds: float) -> int:
+    """Two digits: it is a guess, and the message must not change with each start that was measured."""
+    return int(float(f"{seconds:.2g}"))

@@ -1,0 +1,85 @@
+"""status.rollout: what runs, what ran before, what failed and what waits. It is also the memory of a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.rollout.progress import Progress
+
+Json = Mapping[str, Any]
+
+_OF_OTHERS = frozenset({Reason.QUOTA_EXCEEDED, Reason.IMAGE_PULL_FAILED})
+"""A quota is short until an old pod is gone, and a registry that does not answer may answer soon."""
+
+_LIMIT = 4096
+"""What the CRD takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """What was decided about how a revision takes the place of the one before."""
+
+    strategy: str = ""
+    reason: str = ""
+    """Why this strategy, as long as it matters."""
+    pinned: bool = False
+    """spec.rollout.pinnedRevision names the revision."""
+    failed: str | None = None
+    """The revision that was left by itself; what is told then is the one in its place."""
+    spec: str | None = None
+    """Hash of the spec, to know it again should it fail; None: nobody asked for a rollback."""
+    update_pending: bool = False
+    update_waiting: str = ""
+    """Why an update that was asked for has not begun."""
+    update_blocked: str = ""
+    """Why this release would not make the revision that runs."""
+
+
+def rollout_of(
+    rolling: Rolling, revision: str, moment: Progress, trouble: Trouble | None, *, is_pending: bool, previous: Json
+) -> dict[str, Any]:
+    """The value of status.rollout. `is_pending`: a child is not what it should be, so nothing counts as rolled out."""
+    told: dict[str, Any] = {"strategy": rolling.strategy, "revision": revision}
+    is_rolled_out = moment.is_rolled_out and not is_pending and moment.wanted > 0
+    stable = revision if is_rolled_out else previous.get("stableRevision")
+    is_new = stable != revision
+    is_failing = is_new and not moment.is_rolled_out and (moment.is_overdue or _is_its_own(trouble))
+    # One that ran before and comes back is not new, and yet it may be about to leave a gap.
+    if rolling.reason and (is_new or rolling.failed or not moment.is_rolled_out):
+        told["reason"] = rolling.reason
+    if stable:
+        told["stableRevision"] = stable
+    if rolling.pinned:
+        told["pinned"] = True
+    if rolling.failed or is_failing:
+        told["failedRevision"] = rolling.failed or revision
+        if rolling.spec is not None and stable:
+            told["failedSpec"] = rolling.spec
+    if rolling.update_pending:
+        told["updatePending"] = True
+    if rolling.update_waiting:
+        told["updateWaiting"] = rolling.update_waiting
+    if rolling.update_blocked:
+        told["updateBlocked"] = rolling.update_blocked[:_LIMIT]
+    return told
+
+
+def _is_its_own(trouble: Trouble | None) -> bool:
+    """Whether the revision has failed, and not only found no way yet: what is about others has until the deadline."""
+    return trouble is not None and trouble.is_final and trouble.reason not in _OF_OTHERS
+
+
+def as_told(previous: Json) -> Rolling:
+    """What was told, for as long as nothing else is decided: an edit that is held or refused changes no rollout."""
+    return Rolling(
+        strategy=str(previous.get("strategy") or ""),
+        reason=str(previous.get("reason") or ""),
+        pinned=bool(previous.get("pinned")),
+        failed=previous.get("failedRevision") if "failedSpec" in previous else None,
+        spec=previous.get("failedSpec"),
+        update_pending=bool(previous.get("updatePending")),
+    )

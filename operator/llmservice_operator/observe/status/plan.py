@@ -1,0 +1,134 @@
+"""A plan as status.plan shows it: rounded, in the same words each time, so that it never changes by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmservice_operator.api.conditions import ConditionStatus
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.status.verdict import Fitness
+from llmservice_operator.planner.plan import NOT_READ, Fit, Line, Plan, Remedy
+
+Json = Mapping[str, Any]
+
+_TEXT_LIMIT = 1024
+_LINES = 64
+_REMEDIES = 8
+_MISSING = 64
+_NO_CHANGE = "No change of the spec that was tried makes it fit."
+
+_VERDICTS: Mapping[str, tuple[ConditionStatus, Reason]] = {
+    Fit.FITS: (ConditionStatus.TRUE, Reason.FITS),
+    Fit.TIGHT: (ConditionStatus.TRUE, Reason.TIGHT),
+    Fit.DOES_NOT_FIT: (ConditionStatus.FALSE, Reason.DOES_NOT_FIT),
+    Fit.UNKNOWN: (ConditionStatus.UNKNOWN, Reason.FACTS_MISSING),
+}
+
+
+def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
+    """The value of status.plan; what is not known is left out. `facts` is a hash of those that were planned with."""
+    per_gpu = _known(
+        memoryGiB=_gib(plan.memory_gib),
+        budgetGiB=_gib(plan.budget_gib),
+        weightsGiB=_gib(plan.weights_gib),
+        nonTorchGiB=_gib(plan.non_torch_gib),
+        activationGiB=_gib(plan.activation_gib),
+        graphGiB=_gib(plan.graph_gib),
+        kvCacheGiB=_gib(plan.kv_cache_gib),
+    )
+    return _known(
+        verdict=str(plan.verdict),
+        reason=_reason(plan),
+        facts=facts,
+        missing=[item[:_TEXT_LIMIT] for item in plan.missing][:_MISSING] or None,
+        gpu=plan.gpu or None,
+        gpus=plan.gpus,
+        weightsGiB=_gib(plan.weights_total_gib),
+        kvCacheGiB=_gib(plan.kv_cache_total_gib),
+        kvCacheTokens=plan.kv_cache_tokens,
+        maxModelLen=plan.max_model_len,
+        requestedMaxModelLen=plan.requested_max_model_len,
+        maxConcurrency=_round(plan.max_concurrency),
+        recommendedMaxNumSeqs=plan.recommended_max_num_seqs,
+        errorBand=_round(plan.error_band, 3),
+        perGPU=per_gpu or None,
+        explanation=[_line(line) for line in plan.explanation[:_LINES]] or None,
+        remedies=[_remedy(remedy) for remedy in plan.remedies[:_REMEDIES]] or None,
+    )
+
+
+def fitness(plan: Json) -> Fitness:
+    """The Fits condition that a status.plan calls for."""
+    status, reason = _VERDICTS[plan["verdict"]]
+    if reason is Reason.FACTS_MISSING and plan.get("missing") == [NOT_READ]:
+        reason = Reason.CONFIG_TOO_COMPLEX
+    said = [plan["reason"]]
+    if reason in (Reason.TIGHT, Reason.DOES_NOT_FIT) and plan.get("remedies"):
+        said.append(_would_do(plan["remedies"]))
+    return Fitness(status, reason, " ".join(filter(None, said)))
+
+
+def _reason(plan: Plan) -> str:
+    """Nothing is tried where something else than memory is in the way."""
+    is_tried = plan.verdict in (Fit.TIGHT, Fit.DOES_NOT_FIT) and plan.margin_gib is not None
+    if not is_tried or plan.remedies:
+        return plan.reason[:_TEXT_LIMIT]
+    return f"{plan.reason[: _TEXT_LIMIT - len(_NO_CHANGE) - 1]} {_NO_CHANGE}"
+
+
+def _would_do(remedies: Sequence[Json]) -> str:
+    changes = "; ".join(f"{remedy['change']} ({remedy['verdict']})" for remedy in remedies)
+    return f"What would fit: {changes}. status.plan.remedies has them as patches."
+
+
+def _line(line: Line) -> str:
+    figure = "" if line.gib is None else f"{line.gib:.2f} GiB"
+    told = f"{line.name}: {' = '.join(filter(None, (figure, line.formula)))}"
+    return (f"{told} [{line.source}]" if line.source else told)[:_TEXT_LIMIT]
+
+
+def _remedy(remedy: Remedy) -> dict[str, Any]:
+    return _known(
+        change=remedy.change[:_TEXT_LIMIT],
+        patch=_patch(remedy),
+        gpu=remedy.gpu,
+        verdict=str(remedy.verdict),
+        maxModelLen=remedy.max_model_len,
+        kvCacheTokens=remedy.kv_cache_tokens,
+    )
+
+
+def _patch(remedy: Remedy) -> str | None:
+    """A merge patch; another GPU is a change of the list of products."""
+    fields = dict(remedy.patch)
+    if not fields and remedy.gpu is not None:
+        fields = {"accelerator.product": [remedy.gpu]}
+    if not fields:
+        return None
+    patch: dict[str, Any] = {}
+    for path, value in fields.items():
+        place = patch
+        *parts, last = ["spec", *path.removeprefix("spec.").split(".")]
+        for part in parts:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return json.dumps(patch, separators=(",", ":"))
+
+
+def _gib(value: float | None) -> float | None:
+    """To ten MiB."""
+    return _round(value)
+
+
+def _round(value: float | None, digits: int = 2) -> float | None:
+    """As it comes back from the API server, where 1.0 is 1 and -0.0 is 0: a record must have one hash."""
+    if value is None:
+        return None
+    rounded = round(value, digits)
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

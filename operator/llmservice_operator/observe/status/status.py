@@ -1,0 +1,160 @@
+"""The whole status of an LLMService. The same facts make the same status, so it is written at transitions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.refusal import is_refusal, refusal_of
+from llmservice_operator.observe.failures.rollout_failure import rollout_trouble
+from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import DeploymentFacts
+from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
+from llmservice_operator.observe.rollout.progress import PATIENCE, Progress, progress
+from llmservice_operator.observe.rollout.status_rollout import rollout_of
+from llmservice_operator.observe.status.conditions import conditions
+from llmservice_operator.observe.status.verdict import Subject, Verdict
+
+Json = Mapping[str, Any]
+
+_OURS = (
+    "observedGeneration",
+    "replicas",
+    "updatedReplicas",
+    "readyReplicas",
+    "availableReplicas",
+    "selector",
+    "ready",
+    "gpus",
+    "endpoint",
+    "effective",
+    "rollout",
+    "failure",
+    "progress",
+    "model",
+    "plan",
+    "measured",
+    "adapters",
+)
+
+
+def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> dict[str, Any]:
+    """The value of `.status`."""
+    stamp = timestamp(now)
+    pods, reports, previous = observed.pods, observed.reports, subject.previous
+    starting = progress_of(pods, reports, verdict.revision, previous)
+    moment = moment_of(subject, observed, verdict)
+    adapters = adapters_of(verdict.adapters, verdict.adapters_digest or "", pods, reports, verdict.revision, previous)
+    trouble = _trouble(subject, observed, verdict, moment, stamp)
+    status: dict[str, Any] = {
+        "observedGeneration": subject.generation,
+        "conditions": conditions(subject, verdict, moment, trouble, adapters, stamp),
+        "replicas": moment.replicas,
+        "updatedReplicas": moment.updated,
+        "readyReplicas": moment.answering,
+        "availableReplicas": moment.answering,
+        "selector": verdict.selector,
+        "ready": f"{moment.answering}/{verdict.replicas}",
+        "gpus": verdict.gpus,
+    }
+    if verdict.endpoint:
+        status["endpoint"] = _endpoint(verdict, adapters)
+    if verdict.effective:
+        status["effective"] = dict(verdict.effective)
+    if verdict.revision:
+        told = previous.get("rollout") or {}
+        status["rollout"] = rollout_of(
+            verdict.rolling, verdict.revision, moment, trouble, is_pending=verdict.is_pending, previous=told
+        )
+    failure = refusal_of(verdict, previous.get("failure"), stamp) or trouble
+    if failure is not None:
+        status["failure"] = failure.to_object()
+    # One that keeps failing would write its phases again with each restart.
+    if starting is not None and not (trouble is not None and trouble.is_final):
+        status["progress"] = starting
+    if verdict.model:
+        status["model"] = dict(verdict.model)
+    if verdict.plan:
+        status["plan"] = dict(verdict.plan)
+    if measured := measured_of(pods, reports, verdict.revision, previous):
+        status["measured"] = measured
+    if adapters:
+        status["adapters"] = adapters
+    return status
+
+
+def moment_of(subject: Subject, observed: Observed, verdict: Verdict) -> Progress:
+    """How far the wanted revision has come."""
+    starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
+    state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
+    deployment = _own_deployment(subject, observed)
+    return progress(deployment, observed.pods, _listed(subject, observed), verdict.revision, verdict.replicas, state)
+
+
+def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
+    """Whether what was told may stand a moment longer, while the last watch brings what the others brought already."""
+    previous = subject.previous
+    is_of_now = previous.get("observedGeneration") == subject.generation
+    is_same = (previous.get("rollout") or {}).get("revision") == verdict.revision
+    is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
+    return is_of_now and is_same and is_applied and observed.unsettled_for < PATIENCE
+
+
+def is_told(status: Json, previous: Json) -> bool:
+    """Whether the stored status says this already; what others added to it is theirs."""
+    if any(status.get(key) != previous.get(key) for key in _OURS):
+        return False
+    told = {c.get("type"): c for c in previous.get("conditions") or ()}
+    types = {c["type"] for c in status["conditions"]}
+    passing = {"Fits", "Reconciling", "Stalled"} - types
+    return not passing & set(told) and all(told.get(c["type"]) == c for c in status["conditions"])
+
+
+def timestamp(now: datetime) -> str:
+    """As metav1.Time is written."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:
+    found = observed.deployment
+    return found if found is not None and found.owner_uid == subject.uid else None
+
+
+def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
+    """Without a Service of ours no request reaches a pod, whatever is left of its endpoints."""
+    if observed.service is None or observed.service.owner_uid != subject.uid:
+        return frozenset()
+    return observed.endpoints.ready if observed.endpoints is not None else None
+
+
+def _trouble(subject: Subject, observed: Observed, verdict: Verdict, moment: Progress, stamp: str) -> Trouble | None:
+    """The failure of the wanted revision; what its pods show tells more than that it takes too long."""
+    if moment.is_rolled_out or not verdict.revision:
+        return None
+    told, deployment = _told_failure(subject, verdict), _own_deployment(subject, observed)
+    pods = observed.pods if deployment is not None else ()
+    template = deployment.live()["spec"].get("template") if deployment is not None and observed.room else None
+    wanted = scheduling.wanted_of(verdict.effective)
+    pod = (template or {}).get("spec")
+    beside = Beside(observed.reports, observed.pod_events, wanted, observed.room, pod, subject.namespace)
+    found = trouble_of(deployment, pods, verdict.revision, told, stamp, beside)
+    # A Service that is yet to be made or repaired has no endpoints either.
+    is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
+    overdue = deployment.deadline_message if deployment is not None else ""
+    return found or rollout_trouble(moment, told, stamp, overdue=overdue, is_applied=is_applied)
+
+
+def _told_failure(subject: Subject, verdict: Verdict) -> Json | None:
+    """What was told about this revision; another one starts afresh."""
+    rollout, failure = subject.previous.get("rollout") or {}, subject.previous.get("failure")
+    return failure if rollout.get("revision") == verdict.revision and not is_refusal(failure) else None
+
+
+def _endpoint(verdict: Verdict, adapters: list[dict[str, Any]]) -> dict[str, Any]:
+    """With the names that adapters answer to."""
+    names = [*verdict.endpoint.get("modelNames", ()), *(item["name"] for item in adapters if item["loaded"])]
+    return {**verdict.endpoint, "modelNames": list(dict.fromkeys(names))}

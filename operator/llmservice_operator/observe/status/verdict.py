@@ -1,0 +1,81 @@
+"""What a status needs beside observations: the service itself, and what was decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from llmservice_operator.api.conditions import ConditionStatus
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.reasons import Reason
+from llmservice_operator.observe.rollout.status_rollout import Rolling
+
+Json = Mapping[str, Any]
+_EMPTY: Json = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The LLMService as far as its status is concerned; there is one even where the spec is invalid."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    previous: Json
+    """The status told so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why the children cannot be brought to what the spec asks for, though the spec itself is fine."""
+
+    reason: Reason
+    message: str
+    is_final: bool = True
+    remedy: str = ""
+    """Where the message does not say it."""
+    evidence: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """What happened and what to do about it, in one line."""
+        return f"{self.message} {self.remedy}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """What the Fits condition says."""
+
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided."""
+
+    problems: tuple[Problem, ...] = ()
+    """Why the spec is not accepted."""
+    obstacle: Obstacle | None = None
+    paused: bool = False
+    is_pending: bool = False
+    """A child is not what it should be: nothing counts as rolled out then, whatever the pods say."""
+    replicas: int = 0
+    revision: str = ""
+    rolling: Rolling = field(default_factory=Rolling)
+    selector: str = ""
+    gpus: int = 0
+    endpoint: Json = field(default_factory=lambda: _EMPTY)
+    effective: Json = field(default_factory=lambda: _EMPTY)
+    fitness: Fitness | None = None
+    """None: the spec is not accepted, and nothing is said about its memory."""
+    plan: Json | None = None
+    model: Json | None = None
+    """What was read of the model."""
+    adapters: tuple[str, ...] = ()
+    """Names of the adapters that are to be served."""
+    adapters_digest: str | None = None
+    """Of their list, as pods report it; None while LoRA is off."""

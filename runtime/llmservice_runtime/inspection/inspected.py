@@ -1,0 +1,105 @@
+"""What an inspection found out about a model: one value, small enough to be a container's termination message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llmservice_runtime.bounded_json import Reader, Refused, bounded, parse
+from llmservice_runtime.contract import TERMINATION_LIMIT, VERSION, Failure, FailureReason
+from llmservice_runtime.inspection.config_json import shorter
+
+# A failure needs its text more than its ends; this much of the limit is the frame around it.
+_FRAME_BYTES = 64
+# Of what is read back.
+_LONGEST = 4 * TERMINATION_LIMIT
+_LONGEST_REVISION = 256
+_LONGEST_TEXT = 4096
+_DEEPEST = 12
+_MOST_PARTS = 8192
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Facts, or the reason why there are none."""
+
+    revision: str | None = None
+    """The commit, or a hash of what a bucket held; None for folders."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """config.json, as far as memory depends on it: the keys of inspect_config.INSPECTED_KEYS, long lists as runs."""
+    tensors: Mapping[str, Any] | None = None
+    """Bytes by part (embedding, head, attention, feedForward, experts, vision, mtp, other), the number of `parameters`
+    and the `dtype` of most bytes; None where there are no safetensors."""
+    failure: Failure | None = None
+
+    def to_json(self, limit: int = TERMINATION_LIMIT) -> str:
+        """JSON of at most `limit` bytes: what memory depends on least is given up first."""
+        found = self
+        while len((text := _line(found._document(limit))).encode()) > limit:
+            less = shorter(found.config)
+            if less is None:
+                return Inspection(self.revision, failure=_too_large()).to_json(limit)
+            found = replace(found, config=less)
+        return text
+
+    def to_document(self) -> dict[str, Any]:
+        """As JSON, however long."""
+        return self._document(1 << 20)
+
+    def _document(self, limit: int) -> dict[str, Any]:
+        document: dict[str, Any] = {"version": VERSION}
+        if self.revision is not None:
+            document["revision"] = self.revision
+        if self.failure is not None:
+            room = limit - len(self.revision or "") - _FRAME_BYTES
+            return document | {"failure": json.loads(self.failure.to_json(room))}
+        document["config"] = dict(self.config)
+        if self.tensors is not None:
+            document["tensors"] = dict(self.tensors)
+        return document
+
+    @classmethod
+    def from_json(cls, text: str) -> Inspection | None:
+        """The reverse; None where the text is something else (a log's tail, or of a later version)."""
+        try:
+            return cls.from_document(parse(text, _LONGEST, _DEEPEST))
+        except Refused:
+            return None
+
+    @classmethod
+    def from_document(cls, document: object) -> Inspection | None:
+        """The reverse of to_document; None where it is something else."""
+        try:
+            given = Reader(document)
+            if given.integer("version") != VERSION:
+                return None
+            revision = given.word("revision", _LONGEST_REVISION) if given.has("revision") else None
+            if given.has("failure"):
+                failure = Failure.from_document(given.value("failure"))
+                return None if failure is None else cls(revision, failure=failure)
+            tensors = given.value("tensors") if given.has("tensors") else None
+            return cls(revision, _facts(given.value("config")), None if tensors is None else _facts(tensors))
+        except Refused:
+            return None
+
+
+def _facts(value: object) -> Mapping[str, Any]:
+    """An object whose numbers, texts, lists and depth are those of a config.json; Refused otherwise."""
+    if not isinstance(value, dict):
+        raise Refused("it is not an object")
+    facts: Mapping[str, Any] = bounded(value, _DEEPEST, _MOST_PARTS, _LONGEST_TEXT)
+    return facts
+
+
+def _too_large() -> Failure:
+    return Failure(
+        FailureReason.INVALID_CONFIGURATION,
+        "The model's config.json says more than a termination message can hold.",
+        "Give the facts in spec.model.architecture.",
+    )
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

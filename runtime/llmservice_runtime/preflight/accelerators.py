@@ -1,0 +1,86 @@
+"""What torch says of the devices, and whether that is enough. The looking imports torch; the judging is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llmservice_runtime.contract import Failure, FailureReason
+from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
+from llmservice_runtime.supervisor.vllm_process import Flags
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU."""
+
+    name: str
+    capability: tuple[int, int] | None
+    free: int
+    total: int
+
+
+def look() -> list[Device]:
+    """The devices that torch sees. Costs 600 MB: never in a process that stays."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    return [_device(torch, index) for index in range(torch.cuda.device_count())]
+
+
+def _device(torch: object, index: int) -> Device:
+    cuda = torch.cuda  # type: ignore[attr-defined]
+    free, total = cuda.mem_get_info(index)
+    # On AMD these numbers mean something else.
+    capability = None if torch.version.hip else cuda.get_device_capability(index)  # type: ignore[attr-defined]
+    return Device(cuda.get_device_name(index), capability, free, total)
+
+
+def check(devices: Sequence[Device], flags: Flags, method: str | None) -> Iterator[Failure]:
+    """Enough of them, able to do the precision, and with their memory to themselves?"""
+    if len(devices) < flags.gpus:
+        yield Failure(
+            FailureReason.ACCELERATOR_MISSING,
+            f"The container sees {len(devices)} GPUs, and the server needs {flags.gpus}.",
+            "Check spec.accelerator (type, resourceName), spec.runtime.image and the node's driver and device plugin.",
+        )
+        return
+    for device in devices[: flags.gpus]:
+        yield from _check_precision(device, flags, method)
+        yield from _check_memory(device, flags)
+
+
+def _check_precision(device: Device, flags: Flags, method: str | None) -> Iterator[Failure]:
+    if device.capability is None:
+        return
+    major, minor = device.capability
+    capability = major * 10 + minor
+    if flags.dtype == "bfloat16" and capability < 80:
+        yield Failure(
+            FailureReason.PRECISION_UNSUPPORTED,
+            "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
+            f"This {device.name} has {major}.{minor}.",
+            "Set spec.precision.dtype: float16, or choose another GPU in spec.accelerator.product.",
+        )
+    if method and capability < MINIMUM_CAPABILITY.get(method, 0):
+        yield Failure(
+            FailureReason.PRECISION_UNSUPPORTED,
+            f"The quantization method {method} is not supported for the current GPU. Minimum capability: "
+            f"{MINIMUM_CAPABILITY[method]}. Current capability: {capability} ({device.name}).",
+            "Use another checkpoint or spec.precision, or another GPU in spec.accelerator.product.",
+        )
+
+
+def _check_memory(device: Device, flags: Flags) -> Iterator[Failure]:
+    wanted = device.total * flags.gpu_memory_utilization
+    if flags.kv_cache_memory_fixed or device.free >= wanted:
+        return
+    yield Failure(
+        FailureReason.GPU_MEMORY_BUSY,
+        f"Free memory on {device.name} ({device.free / GIB:.1f}/{device.total / GIB:.1f} GiB) is less than desired GPU "
+        f"memory utilization ({flags.gpu_memory_utilization:g}, {wanted / GIB:.1f} GiB): something else uses this GPU.",
+        "End it, give the service a GPU of its own, or lower spec.accelerator.gpuMemoryUtilization.",
+    )

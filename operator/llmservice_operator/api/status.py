@@ -40,21 +40,28 @@ def said(description: str, **extra: Any) -> Any:
     return Field(default=None, description=description, **extra)
 
 
+def in_force(**extra: Any) -> Any:
+    """A field of status.effective: the CRD describes it by the field of the spec in the same place."""
+    return Field(default=None, **extra)
+
+
 class ConditionStatus(StatusModel):
-    """metav1.Condition."""
+    """One condition, in the shape of Kubernetes' metav1.Condition."""
 
     type: Annotated[str, StringConstraints(max_length=316)] = Field(
         description="Accepted, Fits, Available, Ready; Reconciling, Stalled and Degraded while they are true."
     )
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})] = Field(
-        description="True, False or Unknown."
+        description="status of the condition, one of True, False, Unknown."
     )
     reason: Annotated[str, StringConstraints(max_length=1024)] = Field(
         description="One word for the cause; docs/reference/reasons.md explains each."
     )
     message: Annotated[str, StringConstraints(max_length=32_768)] = Field(description="What happened, and what to do.")
     observed_generation: int | None = said("The generation of the spec that this is about.", ge=0)
-    last_transition_time: Time = Field(description="When status last changed.")
+    last_transition_time: Time = Field(
+        description="The last time the condition transitioned from one status to another."
+    )
 
 
 class EndpointStatus(StatusModel):
@@ -65,29 +72,29 @@ class EndpointStatus(StatusModel):
 
 
 class EffectiveModel(StatusModel):
-    served_model_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
-    revision: Word | None = said("Revision of the repository that was asked for.")
-    runner: Word | None = said("What the model is used for.")
-    convert: Word | None = said("What a generating model is made into.")
+    served_model_names: Many[Word] | None = in_force(max_length=16)
+    revision: Word | None = said("Branch, tag or commit that spec.model.uri asks for.")
+    runner: Word | None = in_force()
+    convert: Word | None = in_force()
 
 
 class EffectivePrecision(StatusModel):
-    weights: Word | None = said("What the weights are held in.")
-    dtype: Word | None = said("What vLLM computes in.")
-    quantization: Word | None = said("vLLM's quantization method.")
-    kv_cache: Word | None = said("What the KV cache is held in.")
+    weights: Word | None = in_force()
+    dtype: Word | None = in_force()
+    quantization: Word | None = in_force()
+    kv_cache: Word | None = in_force()
 
 
 class EffectiveParallelism(StatusModel):
-    tensor_parallel_size: int | None = said("GPUs that every layer is split over.")
-    pipeline_parallel_size: int | None = said("Stages that the layers are split into.")
-    data_parallel_size: int | None = said("Copies of the engine in one pod.")
-    expert_parallel: bool | None = said("Whether whole experts are placed on GPUs.")
+    tensor_parallel_size: int | None = in_force()
+    pipeline_parallel_size: int | None = in_force()
+    data_parallel_size: int | None = in_force()
+    expert_parallel: bool | None = in_force()
 
 
 class EffectiveBatching(StatusModel):
-    max_num_seqs: int | None = said("Most sequences in one step.")
-    max_num_batched_tokens: int | None = said("Most tokens in one step.")
+    max_num_seqs: int | None = in_force()
+    max_num_batched_tokens: int | None = in_force()
     max_model_len: Annotated[
         int | str | None,
         Field(
@@ -97,132 +104,140 @@ class EffectiveBatching(StatusModel):
                 "maxLength": 16,
             }
         ),
-    ] = said("Most tokens of one request.")
-    max_num_queued_requests: int | None = said("Most requests that run and wait.")
-    max_num_queued_tokens: int | None = said("Most prompt tokens of prompts that are not worked off yet.")
-    chunked_prefill: bool | None = said("Whether long prompts are worked off in pieces.")
-    long_prefill_token_threshold: int | None = said("From how many tokens a prompt counts as long; 0: none does.")
-    prefix_caching: bool | None = said("Whether the KV cache of finished requests is reused.")
-    prefix_caching_hash_algo: Word | None = said("Hash that cached blocks are found by.")
-    scheduling_policy: Word | None = said("Which waiting request comes next.")
-    block_size: int | None = said("Tokens in one block of the KV cache.")
-    kv_offloading_size: Word | None = said("Memory of the node that KV cache is kept in.")
-    kv_offloading_backend: Word | None = said("Who moves it.")
+    ] = in_force()
+    max_num_queued_requests: int | None = in_force()
+    max_num_queued_tokens: int | None = in_force()
+    chunked_prefill: bool | None = in_force()
+    long_prefill_token_threshold: int | None = in_force()
+    prefix_caching: bool | None = in_force()
+    prefix_caching_hash_algo: Word | None = in_force()
+    scheduling_policy: Word | None = in_force()
+    block_size: int | None = in_force()
+    kv_offloading_size: Word | None = in_force()
+    kv_offloading_backend: Word | None = in_force()
 
 
 class EffectiveAttention(StatusModel):
-    backend: Word | None = said("Attention backend; auto where vLLM chooses.")
+    backend: Word | None = in_force()
 
 
 class EffectiveCompilation(StatusModel):
-    enforce_eager: bool | None = said("Whether nothing is compiled or recorded.")
-    mode: Word | None = said("How the model is compiled.")
-    cuda_graphs: Word | None = said("Which steps are recorded as CUDA graphs.")
-    optimization_level: int | None = said("The level that the others follow from.")
+    enforce_eager: bool | None = in_force()
+    mode: Word | None = in_force()
+    cuda_graphs: Word | None = in_force()
+    optimization_level: int | None = in_force()
 
 
 class EffectiveContextExtension(StatusModel):
-    method: Word | None = said("How positions are rescaled.")
-    factor: float | None = said("How many times longer.")
-    original_max_position_embeddings: int | None = said("Length that the model was trained for, where it was given.")
+    method: Word | None = in_force()
+    factor: float | None = in_force()
+    original_max_position_embeddings: int | None = in_force()
 
 
 class EffectiveDraftModel(StatusModel):
-    uri: Word | None = said("Where it comes from.")
+    uri: Word | None = in_force()
 
 
 class EffectiveSpeculativeDecoding(StatusModel):
-    method: Word | None = said("Who guesses tokens.")
-    model: EffectiveDraftModel | None = said("The draft model or heads.")
-    num_speculative_tokens: int | None = said("Tokens that are guessed at a time.")
-    prompt_lookup_min: int | None = said("Fewest tokens that must match.")
-    prompt_lookup_max: int | None = said("Most tokens that are matched.")
-    draft_tensor_parallel_size: int | None = said("GPUs that the draft model is spread over.")
+    method: Word | None = in_force()
+    model: EffectiveDraftModel | None = in_force()
+    num_speculative_tokens: int | None = in_force()
+    prompt_lookup_min: int | None = in_force()
+    prompt_lookup_max: int | None = in_force()
+    draft_tensor_parallel_size: int | None = in_force()
 
 
 class EffectiveLoRA(StatusModel):
-    max_loras: int | None = said("Most different adapters in one step.")
-    max_lora_rank: int | None = said("Highest rank of an adapter.")
-    max_cpu_loras: int | None = said("Most adapters in the pod's memory.")
+    max_loras: int | None = in_force()
+    max_lora_rank: int | None = in_force()
+    max_cpu_loras: int | None = in_force()
 
 
 class EffectiveGenerationDefaults(StatusModel):
-    temperature: float | None = said("Randomness.")
-    top_p: float | None = said("Probability of the tokens that are chosen among.")
-    top_k: int | None = said("Number of tokens that are chosen among.")
-    min_p: float | None = said("Least probability, as a share of the likeliest token's.")
-    repetition_penalty: float | None = said("Penalty of tokens that came already.")
-    max_tokens: int | None = said("Most tokens of an answer.")
+    temperature: float | None = in_force()
+    top_p: float | None = in_force()
+    top_k: int | None = in_force()
+    min_p: float | None = in_force()
+    repetition_penalty: float | None = in_force()
+    max_tokens: int | None = in_force()
 
 
 class EffectiveGeneration(StatusModel):
-    tool_call_parser: Word | None = said("Parser of tool calls.")
-    reasoning_parser: Word | None = said("Parser of a model's thinking.")
-    seed: int | None = said("Seed of the random numbers.")
-    defaults: EffectiveGenerationDefaults | None = said("Sampling parameters of requests that do not say otherwise.")
+    tool_call_parser: Word | None = in_force()
+    reasoning_parser: Word | None = in_force()
+    seed: int | None = in_force()
+    defaults: EffectiveGenerationDefaults | None = in_force()
 
 
 class EffectiveAccelerator(StatusModel):
-    type: Word | None = said("Kind of accelerator.")
-    resource_name: Word | None = said("Resource that a GPU is asked for by.")
-    count: int | None = said("GPUs of one replica.")
-    gpu_memory_utilization: float | None = said("Share of each GPU's memory that vLLM may take.")
+    type: Word | None = in_force()
+    resource_name: Word | None = in_force()
+    count: int | None = said("GPUs of one replica: the product of the sizes in spec.parallelism; 0 on CPUs.")
+    gpu_memory_utilization: float | None = in_force()
 
 
 class EffectiveRollout(StatusModel):
-    strategy: Word | None = said("How a change replaces what serves.")
-    progress_deadline_seconds: int | None = said("Seconds without progress after which a rollout has failed.")
+    strategy: Word | None = said(
+        "The value in force of spec.rollout.strategy; status.rollout.strategy is what Auto came down to."
+    )
+    progress_deadline_seconds: int | None = in_force()
 
 
 class EffectiveDrain(StatusModel):
-    timeout_seconds: int | None = said("Seconds that running requests get to finish.")
+    timeout_seconds: int | None = in_force()
 
 
 class EffectiveEndpoint(StatusModel):
-    port: int | None = said("Port of the Service.")
+    port: int | None = in_force()
 
 
 class EffectiveRuntime(StatusModel):
-    image: Word | None = said("Image with vLLM in it.")
-    version: Word | None = said("vLLM version whose flags apply.")
-    sleep_mode: bool | None = said("Whether the model can be put to sleep.")
+    image: Word | None = in_force()
+    version: Word | None = in_force()
+    sleep_mode: bool | None = in_force()
 
 
 class EffectiveStatus(StatusModel):
     """The values in force for every knob that has a default, in the shape of the spec."""
 
-    model: EffectiveModel | None = said("The model.")
-    precision: EffectivePrecision | None = said("Precision.")
-    parallelism: EffectiveParallelism | None = said("Parallelism.")
-    batching: EffectiveBatching | None = said("Batching; what is absent is vLLM's own choice.")
-    attention: EffectiveAttention | None = said("Attention.")
-    compilation: EffectiveCompilation | None = said("Compilation; what is absent is vLLM's own choice.")
-    context_extension: EffectiveContextExtension | None = said("Context extension, where it is asked for.")
-    speculative_decoding: EffectiveSpeculativeDecoding | None = said("Speculation, where it is asked for.")
-    lora: EffectiveLoRA | None = said("What is kept free for adapters, where there may be some.")
-    generation: EffectiveGeneration | None = said("Generation; what is absent is as the model says.")
-    accelerator: EffectiveAccelerator | None = said("Accelerator.")
-    rollout: EffectiveRollout | None = said("Rollout.")
-    drain: EffectiveDrain | None = said("Draining.")
-    endpoint: EffectiveEndpoint | None = said("Endpoint.")
-    runtime: EffectiveRuntime | None = said("Runtime.")
+    model: EffectiveModel | None = in_force()
+    precision: EffectivePrecision | None = in_force()
+    parallelism: EffectiveParallelism | None = in_force()
+    batching: EffectiveBatching | None = said(
+        "The values in force of spec.batching; what is absent is vLLM's own choice."
+    )
+    attention: EffectiveAttention | None = in_force()
+    compilation: EffectiveCompilation | None = said(
+        "The values in force of spec.compilation; what is absent is vLLM's own choice."
+    )
+    context_extension: EffectiveContextExtension | None = in_force()
+    speculative_decoding: EffectiveSpeculativeDecoding | None = in_force()
+    lora: EffectiveLoRA | None = in_force()
+    generation: EffectiveGeneration | None = said(
+        "The values in force of spec.generation; what is absent is as the model's files say."
+    )
+    accelerator: EffectiveAccelerator | None = in_force()
+    rollout: EffectiveRollout | None = in_force()
+    drain: EffectiveDrain | None = in_force()
+    endpoint: EffectiveEndpoint | None = in_force()
+    runtime: EffectiveRuntime | None = in_force()
 
 
 class ProgressStatus(StatusModel):
     """How far a pod has come that starts; written when its phase or step changes, else every 15 seconds at most."""
 
-    pod: Word | None = said("The pod that this is about.")
+    pod: Word | None = said("Name of the starting pod that this is about.")
     phase: Word | None = said("Preflight, Fetching, Loading or Smoke (its first request).")
     message: Text | None = said("What it is doing, in the server's own words.")
     artifact: Word | None = said("What is being fetched: model or draft.")
     step: Word | None = said("Listing, Waiting (for another pod that fetches the same), Downloading or Verifying.")
-    percent: int | None = said("Share of the bytes that are there.", ge=0, le=100)
-    bytes_per_second: int | None = said("Present pace of the fetch.", ge=0)
+    percent: int | None = said("Share of the bytes that are there, in percent.", ge=0, le=100)
+    bytes_per_second: int | None = said("Present pace of the fetch, in bytes a second.", ge=0)
     eta_seconds: int | None = said("Seconds until all are there, at the present pace.", ge=0)
 
 
 class AdapterStatus(StatusModel):
-    """One LoRA adapter of the spec."""
+    """One LoRA adapter of spec.adapters."""
 
     name: Word = Field(description="Name that a request gives as model.")
     loaded: bool = Field(description="Whether every replica serves it.")
@@ -232,13 +247,13 @@ class AdapterStatus(StatusModel):
 class MeasuredStatus(StatusModel):
     """What vLLM itself reported."""
 
-    vllm_version: Word | None = said("vLLM version that runs.")
+    vllm_version: Word | None = said("Version that the running vLLM reports.")
     kv_cache_tokens: int | None = said("Tokens that fit into the KV cache of one replica.")
     max_concurrency: float | None = said("Requests of full length that fit into the KV cache at once.")
-    max_model_len: int | None = said("Most tokens of one request.")
+    max_model_len: int | None = said("Most tokens of one request, prompt and answer together.")
     model_load_seconds: float | None = said("Seconds that loading the weights took.")
     model_memory_gi_b: float | None = said("GiB that the weights take on one GPU.", alias="modelMemoryGiB")
-    kv_cache_memory_gi_b: float | None = said("GiB of KV cache on one GPU.", alias="kvCacheMemoryGiB")
+    kv_cache_memory_gi_b: float | None = said("GiB that the KV cache takes on one GPU.", alias="kvCacheMemoryGiB")
     engine_init_seconds: float | None = said("Seconds that profiling, KV cache and warm-up took.")
     start_seconds: float | None = said("Seconds from the container's start to the first answer.")
     reason: Word | None = said("Why values are missing, when they are.")
@@ -247,16 +262,16 @@ class MeasuredStatus(StatusModel):
 class InspectedTensors(StatusModel):
     """Bytes of the checkpoint's tensors, by what they are for."""
 
-    embedding: int | None = said("Bytes of the embedding.")
+    embedding: int | None = said("Bytes of the table of input embeddings.")
     head: int | None = said("Bytes of the output head; 0 where it is the embedding.")
     attention: int | None = said("Bytes of attention, norms and what else is in a layer.")
     feed_forward: int | None = said("Bytes of dense MLPs and shared experts.")
-    experts: int | None = said("Bytes of experts.")
+    experts: int | None = said("Bytes of the routed experts of all layers.")
     vision: int | None = said("Bytes of encoders of pictures and sound.")
     mtp: int | None = said("Bytes of layers for multi-token prediction.")
-    other: int | None = said("Bytes of all others.")
+    other: int | None = said("Bytes of tensors that are none of the above.")
     parameters: int | None = said("Number of values, packed ones as they are stored.")
-    dtype: Word | None = said("The type of most bytes.")
+    dtype: Word | None = said("Type that most bytes are stored in, such as bfloat16.")
 
 
 class ModelStatus(StatusModel):
@@ -274,19 +289,19 @@ class ModelStatus(StatusModel):
 class PlanPerGPU(StatusModel):
     """The memory of the fullest GPU, in GiB."""
 
-    memory_gi_b: float | None = said("What the driver reports.", alias="memoryGiB")
-    budget_gi_b: float | None = said("The share of it that vLLM takes.", alias="budgetGiB")
-    weights_gi_b: float | None = said("Weights.", alias="weightsGiB")
-    non_torch_gi_b: float | None = said("Libraries and communication.", alias="nonTorchGiB")
+    memory_gi_b: float | None = said("Memory of the GPU, as its driver reports it.", alias="memoryGiB")
+    budget_gi_b: float | None = said("The share of memoryGiB that vLLM takes.", alias="budgetGiB")
+    weights_gi_b: float | None = said("What the weights take on this GPU.", alias="weightsGiB")
+    non_torch_gi_b: float | None = said("What libraries and communication between GPUs take.", alias="nonTorchGiB")
     activation_gi_b: float | None = said("What the largest step needs beside the weights.", alias="activationGiB")
-    graph_gi_b: float | None = said("CUDA graphs.", alias="graphGiB")
+    graph_gi_b: float | None = said("What the recorded CUDA graphs take.", alias="graphGiB")
     kv_cache_gi_b: float | None = said("What is left for the KV cache.", alias="kvCacheGiB")
 
 
 class PlanRemedy(StatusModel):
     """A change with which it would fit."""
 
-    change: Text = Field(description="In words.")
+    change: Text = Field(description="What to change: the field and its new value, in words.")
     patch: Text | None = said("For `kubectl patch llms NAME --type merge -p`; absent where other nodes are needed.")
     gpu: Word | None = said("The other GPU, where that is the change.")
     verdict: Word | None = said("Fits or Tight: the verdict with the change.")
@@ -298,21 +313,21 @@ class PlanStatus(StatusModel):
     """What the planner computed before a pod was made; it stays as it is while the revision does."""
 
     verdict: Word | None = said("Fits, Tight, DoesNotFit or Unknown.")
-    reason: Text | None = said("The figures that decided.")
+    reason: Text | None = said("Why this verdict, with the figures that decided.")
     missing: Many[Word] | None = said("What an Unknown verdict would need.", max_length=64)
     facts: Word | None = said("Hash of the model's facts that it was planned with.")
-    gpu: Word | None = said("The GPU that it was planned for.")
-    gpus: int | None = said("GPUs of one replica.")
+    gpu: Word | None = said("Product of the GPU that it was planned for.")
+    gpus: int | None = said("Number of GPUs that one replica needs.")
     weights_gi_b: float | None = said("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")
     kv_cache_gi_b: float | None = said("GiB of KV cache, over all GPUs of a replica.", alias="kvCacheGiB")
     kv_cache_tokens: int | None = said("Tokens that fit into the KV cache, as vLLM will print them.")
-    max_model_len: int | None = said("The longest request that fits for sure.")
-    requested_max_model_len: int | None = said("The longest request that was asked for.")
+    max_model_len: int | None = said("The longest request that fits for sure, in tokens.")
+    requested_max_model_len: int | None = said("The longest request that was asked for, in tokens.")
     max_concurrency: float | None = said("Requests of the asked length that fit at once.")
     recommended_max_num_seqs: int | None = said("A spec.batching.maxNumSeqs that the KV cache can feed.")
     error_band: float | None = said("Nine of ten starts have this share of KV tokens more or less, at most.")
     per_gpu: PlanPerGPU | None = said("The memory of the fullest GPU.", alias="perGPU")
-    explanation: Many[Text] | None = said("The arithmetic, step by step.", max_length=64)
+    explanation: Many[Text] | None = said("The arithmetic of the plan, one step an item.", max_length=64)
     remedies: Many[PlanRemedy] | None = said("Changes with which it would fit, the cheapest first.", max_length=8)
 
 
@@ -348,11 +363,11 @@ class FailureStatus(StatusModel):
     """The last failure that stands in the way of the current spec."""
 
     reason: Word | None = said("One word for the cause; docs/reference/reasons.md explains each.")
-    message: Text | None = said("What happened.")
-    remedy: Text | None = said("What to do about it.")
-    pod: Word | None = said("Pod that it was seen in.")
-    since: Time | None = said("When it was first seen.")
-    evidence: Many[Text] | None = said("Lines of the log that it was told by.", max_length=64)
+    message: Text | None = said("What happened, with names and figures of this case.")
+    remedy: Text | None = said("What to change or check to mend this failure.")
+    pod: Word | None = said("Pod that the failure was seen in; absent where no pod has it.")
+    since: Time | None = said("When this failure was first seen.")
+    evidence: Many[Text] | None = said("Lines of the log that show the failure.", max_length=64)
 
 
 class LLMServiceStatus(StatusModel):
@@ -366,18 +381,18 @@ class LLMServiceStatus(StatusModel):
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = said("Accepted, Fits, Available and Ready; Reconciling or Stalled, and Degraded, while true.", max_length=16)
     replicas: int | None = said("Pods of the service, of any revision.")
-    updated_replicas: int | None = said("Pods of the current revision.")
-    ready_replicas: int | None = said("Pods that answer.")
+    updated_replicas: int | None = said("Pods of the current revision, status.rollout.revision.")
+    ready_replicas: int | None = said("Pods that are Ready, and so get requests.")
     available_replicas: int | None = said("Pods that have answered for a while.")
     selector: Word | None = said("Label selector of the pods, for autoscalers.")
     ready: Word | None = said("Ready and wanted replicas, as 1/2.")
     gpus: int | None = said("GPUs that all wanted replicas ask for.")
     endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
-    effective: EffectiveStatus | None = said("The values in force for every knob that has a default.")
+    effective: EffectiveStatus | None = said("The values in force for every field of the spec that has a default.")
     progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
     model: ModelStatus | None = said("What was read of the model, for the plan.")
     plan: PlanStatus | None = said("What the planner computed; status.measured is what became of it.")
-    measured: MeasuredStatus | None = said("What vLLM itself reported.")
+    measured: MeasuredStatus | None = said("What vLLM itself reported; status.plan is what was computed before.")
     adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = said(
         "The adapters of the spec, and whether they are served.", max_length=64
     )

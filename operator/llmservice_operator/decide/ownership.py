@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from llmservice_operator.api.constants import MANAGED_BY_LABEL
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import MANAGED_BY_LABEL, ChildFacts, ClaimFacts
+from llmservice_operator.observe.projections.children import ChildFacts, ClaimFacts
 
 
 class Ownership(Enum):

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from llmservice_operator.build.meta import selector_text
+
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.pairs import PAIRS
 from tests.support.client import ClientPod
@@ -78,7 +80,7 @@ def start_ours(cluster: Cluster, client: ClientPod) -> tuple[Start, JSON]:
     total = time.monotonic() - begun
     deployment = cluster.must_get("deployments", NAMESPACE, "ours")
     cluster.kubectl("delete", "llms", "ours", "-n", NAMESPACE)
-    gone(cluster, "llmservice.dev/service=ours")
+    gone(cluster, selector_text("ours"))
     return Start("LLMService", ready, total), deployment
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from llmservice_operator.api.constants import SERVICE_LABEL
 
 from localcluster.errors import ClusterError
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, Target, install, local_target
@@ -77,7 +78,7 @@ def condition(service: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def engine_phase(target: Target, name: str) -> str:
     """What the supervisor in the service's pod says it is doing, as far as it runs yet."""
-    selector = f"llmservice.dev/service={name}"
+    selector = f"{SERVICE_LABEL}={name}"
     pods = json.loads(target.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json"))["items"]
     for pod in pods:
         if "deletionTimestamp" in pod["metadata"]:

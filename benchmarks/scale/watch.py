@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
+from llmservice_operator.api.constants import SERVICE_LABEL
 
 from benchmarks.scale import services
 
@@ -16,7 +17,6 @@ JSON = Mapping[str, Any]
 Seen = Callable[[str, JSON], None]
 """Called with the event's type and the object."""
 
-SERVICE_LABEL = "llmservice.dev/service"
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 CHILDREN = {
     "deployments": "/apis/apps/v1/deployments",

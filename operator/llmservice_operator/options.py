@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import yaml
 from llmservice_runtime.flags.table import newest_version
 
+from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.build.settings import InvalidSettings, Settings
 
 PREFIX = "LLMSERVICE_"
@@ -47,7 +48,7 @@ class Options:
     metrics_authentication: str = "none"
     metrics_tls: str | None = None
     leader_elect: bool = True
-    lease_name: str = "llmservice-operator"
+    lease_name: str = OPERATOR
     lease_namespace: str | None = None
     identity: str = ""
     kubeconfig: str | None = None

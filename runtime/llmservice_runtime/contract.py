@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from llmservice_runtime.bounded_json import MAX_BYTES, Reader, Refused, UnknownWord, clean, parse
+from llmservice_runtime.failures.reasons import FailureReason as FailureReason
 from llmservice_runtime.fetching.cache_room import CacheRoom as CacheRoom
 from llmservice_runtime.fetching.transfer import Transfer as Transfer
 from llmservice_runtime.fetching.transfer import TransferStep as TransferStep
@@ -137,48 +138,6 @@ class Phase(StrEnum):
     SERVING = "Serving"
     DRAINING = "Draining"
     FAILED = "Failed"
-
-
-class FailureReason(StrEnum):
-    """Why a server ended or could not start. failures.py says how each is recognised."""
-
-    INVALID_FLAG = "InvalidFlag"
-    INVALID_CONFIGURATION = "InvalidConfiguration"
-    MODEL_NOT_FOUND = "ModelNotFound"
-    MODEL_ACCESS_DENIED = "ModelAccessDenied"
-    MODEL_REVISION_NOT_FOUND = "ModelRevisionNotFound"
-    MODEL_TOKEN_REFUSED = "ModelTokenRefused"
-    MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
-    FETCH_CONTAINER_FAILED = "FetchContainerFailed"
-    MODEL_CORRUPT = "ModelCorrupt"
-    WEIGHTS_UNREADABLE = "WeightsUnreadable"
-    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
-    REMOTE_CODE_REFUSED = "RemoteCodeRefused"
-    MAX_MODEL_LEN_TOO_LARGE = "MaxModelLenTooLarge"
-    KV_CACHE_TOO_SMALL = "KVCacheTooSmall"
-    GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
-    GPU_MEMORY_BUSY = "GPUMemoryBusy"
-    ACCELERATOR_MISSING = "AcceleratorMissing"
-    ACCELERATOR_FAULT = "AcceleratorFault"
-    PRECISION_UNSUPPORTED = "PrecisionUnsupported"
-    QUANTIZATION_MISMATCH = "QuantizationMismatch"
-    PARALLELISM_MISMATCH = "ParallelismMismatch"
-    CONTEXT_EXTENSION_INVALID = "ContextExtensionInvalid"
-    DRAFT_MODEL_MISMATCH = "DraftModelMismatch"
-    COMPILATION_FAILED = "CompilationFailed"
-    CPU_FEATURE_MISSING = "CPUFeatureMissing"
-    ILLEGAL_INSTRUCTION = "IllegalInstruction"
-    MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
-    STORAGE_FULL = "StorageFull"
-    SHARED_MEMORY_TOO_SMALL = "SharedMemoryTooSmall"
-    API_KEY_UNUSABLE = "APIKeyUnusable"
-    VERSION_MISMATCH = "VersionMismatch"
-    ENGINE_MISSING = "EngineMissing"
-    START_TIMEOUT = "StartTimeout"
-    SMOKE_REQUEST_FAILED = "SmokeRequestFailed"
-    ENGINE_HUNG = "EngineHung"
-    ENGINE_DIED = "EngineDied"
-    STARTUP_FAILED = "StartupFailed"
 
 
 @dataclass(frozen=True)

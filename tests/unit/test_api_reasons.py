@@ -8,8 +8,8 @@ import llmservice_operator
 import llmservice_runtime
 import pytest
 from llmservice_operator.api.crd import schema
-from llmservice_operator.api.reason_docs import GROUPS
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reason_sections import SECTIONS
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.rules import RULES
 from llmservice_operator.api.schema import at
 from llmservice_runtime.contract import FailureReason
@@ -20,17 +20,15 @@ FIELD = re.compile(r"(?:spec|status)(?:\.[a-z][A-Za-z0-9]*)+")
 
 @pytest.mark.parametrize("reason", list(Reason), ids=str)
 def test_explained(reason: Reason) -> None:
-    doc = REASONS[reason]
-    assert doc.summary.endswith(".")
-    assert doc.remedy.endswith((".", '".', "`."))
-    for path in FIELD.findall(f"{doc.summary} {doc.remedy} {doc.look}"):
+    assert reason.summary.endswith(".")
+    assert reason.remedy.endswith((".", '".', "`."))
+    for path in FIELD.findall(f"{reason.summary} {reason.remedy} {reason.row.look}"):
         assert at(ROOT, path), path
 
 
-def test_each_is_in_one_group_and_says_where_to_look() -> None:
-    words = [word for group in GROUPS for word in group.docs]
-    assert sorted(words) == sorted(str(reason) for reason in Reason)
-    assert [word for group in GROUPS for word, doc in group.docs.items() if not (doc.look or group.look)] == []
+def test_each_is_in_a_section_and_says_where_to_look() -> None:
+    assert {reason.row.section.title for reason in Reason} == {section.title for section in SECTIONS}
+    assert [reason for reason in Reason if not reason.row.look] == []
 
 
 def test_a_reason_is_a_word_that_a_condition_may_carry() -> None:
@@ -38,7 +36,7 @@ def test_a_reason_is_a_word_that_a_condition_may_carry() -> None:
 
 
 def test_what_the_supervisor_finds_has_a_reason() -> None:
-    assert {str(reason) for reason in FailureReason} <= {str(reason) for reason in Reason}
+    assert [reason for reason in FailureReason if Reason(reason).row is not reason.row] == []
 
 
 def test_the_messages_of_rules_name_fields_that_exist() -> None:

@@ -18,7 +18,7 @@ from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait import changes
 from llmservice_cli.wait.standing import AWAITED, Outcome, standing
 from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 
 from .status_states import CASES, UNTOLD
 
@@ -155,7 +155,7 @@ async def test_it_ends_as_soon_as_the_answer_is_known(
 
 async def test_what_stands_in_the_way_comes_with_its_remedy(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     await wait(api, [TOO_LARGE])
-    assert f"what to do: {REASONS[Reason.DOES_NOT_FIT].remedy}" in capsys.readouterr().err
+    assert f"what to do: {Reason.DOES_NOT_FIT.remedy}" in capsys.readouterr().err
     failure = {"failure": {"reason": "KVCacheTooSmall", "remedy": "Lower it to 4096."}}
     await wait(api, [service(("Stalled", "True", "KVCacheTooSmall"), status=failure)])
     assert "what to do: Lower it to 4096." in capsys.readouterr().err

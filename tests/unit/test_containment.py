@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.conditions import ConditionType
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
@@ -93,7 +93,7 @@ async def test_a_decision_that_raises_is_shown_on_its_service_and_touches_no_oth
     assert (found["Stalled"]["status"], found["Stalled"]["reason"]) == ("True", "InternalError")
     assert found["Ready"]["observedGeneration"] == 1
     assert f"{type(error).__name__} at llmservice_operator/" in found["Ready"]["message"]
-    assert REASONS[Reason.INTERNAL_ERROR].remedy in found["Ready"]["message"]
+    assert Reason.INTERNAL_ERROR.remedy in found["Ready"]["message"]
     assert world.api.objects[PARENT, BAD.name]["status"]["endpoint"] == {"url": "u"}
     assert errors_of(world, Part.RECONCILE) == 1
     assert [record.llmservice for record in caplog.records if hasattr(record, "llmservice")] == [BAD]

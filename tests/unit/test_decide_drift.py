@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from llmservice_operator.api.constants import APPLIED_HASH_ANNOTATION
 from llmservice_operator.build.chosen import NOTHING
-from llmservice_operator.build.meta import APPLIED_HASH
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.desired import wanted
@@ -39,7 +39,7 @@ def recorded(name: str) -> dict[str, Any]:
     stand = standing(service, [RevisionFacts.from_object(revision)])
     children = wanted(service, choose(service, stand, stand.chosen or NOTHING, SETTINGS), "Surge")
     hashes = {child.id[0]: child.input_hash for child in children}
-    obj["metadata"]["annotations"][APPLIED_HASH] = hashes[obj["kind"]]
+    obj["metadata"]["annotations"][APPLIED_HASH_ANNOTATION] = hashes[obj["kind"]]
     return obj
 
 
@@ -120,7 +120,7 @@ def test_what_was_tried_once_is_not_tried_again() -> None:
 def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:
     """Nothing of the manifest is missing in the live object then; only the hash tells."""
     live = recorded("deployment")
-    live["metadata"]["annotations"][APPLIED_HASH] = "of another wish"
+    live["metadata"]["annotations"][APPLIED_HASH_ANNOTATION] = "of another wish"
     observed = Observed(
         service=ServiceFacts.from_object(recorded("service")),
         deployment=DeploymentFacts.from_object(live),

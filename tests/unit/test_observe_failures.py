@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures.failure import trouble_of
 from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_runtime.contract import FailureReason
 
 from tests.unit import failing_pods as pods
 from tests.unit.failing_pods import REVISION, facts
@@ -190,7 +191,7 @@ def test_it_stays_word_for_word_while_it_lasts(case: str) -> None:
 
 def test_every_reason_of_the_table_has_its_own_text() -> None:
     reasons = {Reason(reason) for _, reason, _ in FAILURES.values()}
-    assert len({REASONS[reason].remedy for reason in reasons}) == len(reasons)
+    assert len({reason.remedy for reason in reasons}) == len(reasons)
 
 
 def test_nothing_is_wrong_with_a_readiness_gate_that_waits() -> None:
@@ -232,7 +233,7 @@ def test_the_replacement_s_own_trouble_tells_more_than_the_eviction() -> None:
     out = pods.pod("x-0", status=pods.evicted())
     new = ended(1, message=told_by_runtime("KVCacheTooSmall"))
     new["metadata"]["name"] = "x-1"
-    assert must(out, new).reason is Reason.KV_CACHE_TOO_SMALL
+    assert must(out, new).reason is Reason(FailureReason.KV_CACHE_TOO_SMALL)
 
 
 def test_a_crash_loop_is_one_story_and_final() -> None:
@@ -354,4 +355,4 @@ def test_what_the_server_says_of_itself_comes_before_a_fetch_container_that_runs
     status = pods.fetching(RUNS, ready=True)
     end = {"exitCode": 1, "reason": "Error", "message": told_by_runtime("ModelAccessDenied")}
     status["containerStatuses"][0]["state"] = {"terminated": end}
-    assert must(pods.pod(status=status)).reason is Reason.MODEL_ACCESS_DENIED
+    assert must(pods.pod(status=status)).reason is Reason(FailureReason.MODEL_ACCESS_DENIED)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.build.meta import REVISION_LABEL, SERVICE_LABEL
+from llmservice_operator.api.constants import REVISION_LABEL
+from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.resources import CONTROLLER_REVISION
 from llmservice_runtime.contract import SERVER_CONTAINER
 
@@ -67,7 +68,7 @@ def options_of(args: Sequence[str]) -> Mapping[str, str]:
 
 async def recorded(kube: Api, namespace: str, name: str) -> tuple[Revision, ...]:
     """Those of one service, the latest first."""
-    selector = f"{SERVICE_LABEL}={name}"
+    selector = selector_text(name)
     pages = [page async for page in kube.list_pages(CONTROLLER_REVISION, namespace, label_selector=selector)]
     found = [Revision.from_object(item) for page in pages for item in page.get("items") or ()]
     return tuple(sorted(found, key=lambda revision: -revision.number))

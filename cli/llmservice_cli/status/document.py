@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 
 from .figures import Figures
 from .snapshot import Json, Pod, Snapshot
@@ -49,7 +49,7 @@ def is_outdated(service: Json) -> bool:
 
 
 def _remedy(reason: str) -> str:
-    return REASONS[Reason(reason)].remedy if reason in set(Reason) else UNKNOWN_REASON
+    return Reason(reason).remedy if reason in set(Reason) else UNKNOWN_REASON
 
 
 def _service(service: Json) -> dict[str, Any]:

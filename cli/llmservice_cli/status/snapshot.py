@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE, POD
-from llmservice_operator.observe.projections.children import SERVICE_LABEL
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.contract import HTTP_PORT
 
@@ -72,7 +72,7 @@ async def snapshot(kube: Api, namespace: str, name: str) -> Snapshot:
     """All of it; what may not be read is told in its place, and the rest is there."""
     found = await service(kube, namespace, name)
     try:
-        selector = f"{SERVICE_LABEL}={name}"
+        selector = selector_text(name)
         pages = [page async for page in kube.list_pages(POD, namespace, label_selector=selector)]
     except KubeError as error:
         return Snapshot(found, f"not listed: {error.message}")

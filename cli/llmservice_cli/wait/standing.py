@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 
 from llmservice_cli.status.document import conditions_of, is_outdated
 
@@ -83,5 +83,5 @@ def _impossible(service: Json, why: Condition) -> Standing:
     failure = (service.get("status") or {}).get("failure") or {}
     remedy = str(failure.get("remedy") or "") if failure.get("reason") == why.reason else ""
     if not remedy and why.reason in set(Reason):
-        remedy = REASONS[Reason(why.reason)].remedy
+        remedy = Reason(why.reason).remedy
     return Standing(Outcome.IMPOSSIBLE, why.reason, why.message, "" if remedy in why.message else remedy)

@@ -1,4 +1,8 @@
-"""Names of the API that users type. What the pods and the operator share is in `llmservice_runtime.contract`."""
+"""Names in Kubernetes objects: the API's own, labels, annotations, field managers. Each has no other home.
+
+What the pods and the operator share is in `llmservice_runtime.contract`. The chart's templates and the docs cannot
+import these names: `tests/unit/test_shared_names.py` compares them.
+"""
 
 from typing import Final
 
@@ -13,7 +17,39 @@ SHORT_NAMES: Final = ("llms",)
 CATEGORIES: Final = ("all",)
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
+OPERATOR: Final = "llmservice-operator"
+"""Value of the label managed-by, field manager, source of Events, user agent and default name of the Lease."""
+
+# Labels.
+SERVICE_LABEL: Final = f"{GROUP}/service"
+"""The service's name, on every child and every pod of it: what its Service and `kubectl -l` select."""
+REVISION_LABEL: Final = f"{GROUP}/revision"
+INSPECTS_LABEL: Final = f"{GROUP}/inspects"
+"""On the pod that reads a service's model, instead of SERVICE_LABEL: it is none of the service's pods."""
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+
+# Annotations.
 UPDATE_REQUESTED_ANNOTATION: Final = f"{GROUP}/update-requested"
+"""On an LLMService, by a user: any value."""
+APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"
+"""On children: a hash of what was applied, so that drift is noticed in a field that is no longer applied, too."""
+ADAPTERS_ANNOTATION: Final = f"{GROUP}/adapters"
+"""On the Service: the digest of the list of adapters that was applied. The operator may not read ConfigMaps and knows
+the list by it. Not on the Deployment, whose generation counts annotations: it would not be rolled out for a moment, and
+its ReplicaSet would be written too."""
+STRATEGY_ANNOTATION: Final = f"{GROUP}/rollout-strategy"
+"""On the Deployment: what Auto was found to be when its template was applied, where that is not the usual strategy."""
+SPLIT_ANNOTATION: Final = f"{GROUP}/shards"
+"""On a Lease: over how many shards the work is split; absent: one."""
+WANTED_ANNOTATION: Final = f"{GROUP}/wanted-by"
+"""On a Lease: identity of a process that has fewer shards than the holder and asks for this one."""
+
+# Field managers.
+MANAGER: Final = OPERATOR
+STATUS_MANAGER: Final = f"{OPERATOR}-status"
+DRY_RUN_MANAGER: Final = f"{OPERATOR}-look"
+"""Of dry runs; it owns no field."""
+
 NAME_MAX_LENGTH: Final = 50
 DEFAULT_ENDPOINT_PORT: Final = 80
 DEFAULT_DRAIN_SECONDS: Final = 120

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from llmservice_operator.api.kubernetes import Schema
 from llmservice_operator.api.matrix.page import page
-from llmservice_operator.api.reason_docs import GROUPS, Group, ReasonDoc
+from llmservice_operator.api.reason_sections import SECTIONS
+from llmservice_operator.api.reasons import Reason
 
 _HEADER = "<!-- Generated from operator/llmservice_operator/api by `make crds`: do not edit. -->\n\n"
 _SHAPED = {
@@ -35,16 +36,16 @@ def reasons_page() -> str:
         "For a service: `kubectl get llms NAME`, then `kubectl describe llms NAME`. In the commands below NAME is "
         "that of the LLMService.\n",
     ]
-    for group in GROUPS:
-        lines += [f"## {group.title}\n", *([f"{group.intro}\n"] if group.intro else [])]
+    for section in SECTIONS:
+        lines += [f"## {section.title}\n", *([f"{section.intro}\n"] if section.intro else [])]
         lines += ["| Reason | What happened | What to look at | What to do |", "|-|-|-|-|"]
-        lines += [_reason_row(reason, doc, group) for reason, doc in group.docs.items()]
+        lines += [_reason_row(reason) for reason in Reason if reason.row.section is section]
         lines.append("")
     return _HEADER + "\n".join(lines)
 
 
-def _reason_row(reason: str, doc: ReasonDoc, group: Group) -> str:
-    cells = [cell.replace("|", "\\|") for cell in (doc.summary, doc.look or group.look, doc.remedy)]
+def _reason_row(reason: Reason) -> str:
+    cells = [cell.replace("|", "\\|") for cell in (reason.summary, reason.row.look, reason.remedy)]
     return f"| `{reason}` | {' | '.join(cells)} |"
 
 

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from llmservice_runtime import contract
 
+from llmservice_operator.api.constants import GROUP
 from llmservice_operator.api.rule import Rule, cel_list
 from llmservice_operator.api.runtime import ENV_LENGTH, ENV_TOO_LONG
 
@@ -86,8 +87,8 @@ RESOURCES = (
 
 POD_KEYS = (
     Rule(
-        "self.all(key, !key.startsWith('llmservice.dev/') && !key.startsWith('app.kubernetes.io/'))",
-        "keys of llmservice.dev/ and app.kubernetes.io/ belong to the operator: use a domain of your own",
+        f"self.all(key, !key.startsWith('{GROUP}/') && !key.startsWith('app.kubernetes.io/'))",
+        f"keys of {GROUP}/ and app.kubernetes.io/ belong to the operator: use a domain of your own",
     ),
     Rule(
         "self.all(key, key.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"

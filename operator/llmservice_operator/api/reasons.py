@@ -1,116 +1,376 @@
-"""Every reason that a condition, an event or a failure may carry; api.reason_docs explains each one, once."""
+"""Every reason that a condition, an Event or a failure may carry: the operator's own, and what the pods report.
 
-from collections.abc import Mapping
-from enum import StrEnum
-from types import MappingProxyType
+A row is all that a reason needs beside the place where it is detected; `make crds` makes docs/reference/reasons.md.
+"""
 
-from llmservice_operator.api.reason_docs import GROUPS, ReasonDoc
+from llmservice_runtime.failures.reasons import END, SPEC, Ends, Explained, FailureReason
 
-
-class Reason(StrEnum):
-    """CamelCase words that machines match on. They are API: none is renamed."""
-
-    # the object itself
-    VALID = "Valid"
-    INVALID_SPEC = "InvalidSpec"
-    NAME_CONFLICT = "NameConflict"
-    PRECISION_UNSUPPORTED = "PrecisionUnsupported"
-    TENSOR_PARALLEL_SIZE_INVALID = "TensorParallelSizeInvalid"
-    UNSUPPORTED_COMBINATION = "UnsupportedCombination"
-    UNKNOWN_FLAG = "UnknownFlag"
-    UNKNOWN_VERSION = "UnknownVersion"
-    REVISION_NOT_FOUND = "RevisionNotFound"
-    # the plan
-    FITS = "Fits"
-    TIGHT = "Tight"
-    DOES_NOT_FIT = "DoesNotFit"
-    INSPECTING_MODEL = "InspectingModel"
-    FACTS_MISSING = "FactsMissing"
-    CONFIG_TOO_COMPLEX = "ConfigTooComplex"
-    POLICY_IGNORE = "PolicyIgnore"
-    # the rollout
-    ROLLED_OUT = "RolledOut"
-    PAUSED = "Paused"
-    PROGRESSING = "Progressing"
-    STARTING = "Starting"
-    STARTING_SLOWLY = "StartingSlowly"
-    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
-    SCALED_TO_ZERO = "ScaledToZero"
-    REPLICAS_READY = "ReplicasReady"
-    NO_REPLICA_READY = "NoReplicaReady"
-    WAITING_FOR_GPU = "WaitingForGPU"
-    GAP_EXPECTED = "GapExpected"
-    SURGE_FELL_BACK = "SurgeFellBack"
-    ROLLED_BACK = "RolledBack"
-    UPDATE_WAITING = "UpdateWaiting"
-    STREAMS_ENDED = "StreamsEnded"
-    DELETING = "Deleting"
-    ADAPTER_NOT_SERVED = "AdapterNotServed"
-    # the operator itself
-    INTERNAL_ERROR = "InternalError"
-    QUARANTINED = "Quarantined"
-    # what the cluster stands in the way with
-    INSUFFICIENT_GPUS = "InsufficientGPUs"
-    INSUFFICIENT_RESOURCES = "InsufficientResources"
-    UNTOLERATED_TAINT = "UntoleratedTaint"
-    NO_MATCHING_NODE = "NoMatchingNode"
-    VOLUME_UNAVAILABLE = "VolumeUnavailable"
-    UNSCHEDULABLE = "Unschedulable"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    ADMISSION_REFUSED = "AdmissionRefused"
-    ADMISSION_UNAVAILABLE = "AdmissionUnavailable"
-    IMAGE_NOT_FOUND = "ImageNotFound"
-    IMAGE_PULL_DENIED = "ImagePullDenied"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
-    INIT_CONTAINER_FAILED = "InitContainerFailed"
-    POD_SANDBOX_FAILED = "PodSandboxFailed"
-    CRASH_LOOP = "CrashLoop"
-    NODE_LOST = "NodeLost"
-    EVICTED = "Evicted"
-    POD_REJECTED = "PodRejected"
-    PROBE_BLOCKED = "ProbeBlocked"
-    NO_ENDPOINTS = "NoEndpoints"
-    # what the supervisor found; the same words as llmservice_runtime.contract.FailureReason
-    INVALID_FLAG = "InvalidFlag"
-    INVALID_CONFIGURATION = "InvalidConfiguration"
-    MODEL_NOT_FOUND = "ModelNotFound"
-    MODEL_ACCESS_DENIED = "ModelAccessDenied"
-    MODEL_REVISION_NOT_FOUND = "ModelRevisionNotFound"
-    MODEL_TOKEN_REFUSED = "ModelTokenRefused"
-    MODEL_DOWNLOAD_FAILED = "ModelDownloadFailed"
-    FETCH_CONTAINER_FAILED = "FetchContainerFailed"
-    MODEL_CORRUPT = "ModelCorrupt"
-    WEIGHTS_UNREADABLE = "WeightsUnreadable"
-    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
-    REMOTE_CODE_REFUSED = "RemoteCodeRefused"
-    MAX_MODEL_LEN_TOO_LARGE = "MaxModelLenTooLarge"
-    KV_CACHE_TOO_SMALL = "KVCacheTooSmall"
-    GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
-    GPU_MEMORY_BUSY = "GPUMemoryBusy"
-    ACCELERATOR_MISSING = "AcceleratorMissing"
-    ACCELERATOR_FAULT = "AcceleratorFault"
-    QUANTIZATION_MISMATCH = "QuantizationMismatch"
-    PARALLELISM_MISMATCH = "ParallelismMismatch"
-    CONTEXT_EXTENSION_INVALID = "ContextExtensionInvalid"
-    DRAFT_MODEL_MISMATCH = "DraftModelMismatch"
-    COMPILATION_FAILED = "CompilationFailed"
-    CPU_FEATURE_MISSING = "CPUFeatureMissing"
-    ILLEGAL_INSTRUCTION = "IllegalInstruction"
-    MEMORY_LIMIT_EXCEEDED = "MemoryLimitExceeded"
-    STORAGE_FULL = "StorageFull"
-    SHARED_MEMORY_TOO_SMALL = "SharedMemoryTooSmall"
-    API_KEY_UNUSABLE = "APIKeyUnusable"
-    VERSION_MISMATCH = "VersionMismatch"
-    ENGINE_MISSING = "EngineMissing"
-    START_TIMEOUT = "StartTimeout"
-    SMOKE_REQUEST_FAILED = "SmokeRequestFailed"
-    ENGINE_HUNG = "EngineHung"
-    ENGINE_DIED = "EngineDied"
-    STARTUP_FAILED = "StartupFailed"
-    UNKNOWN = "Unknown"
+from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_operator.api.reason_sections import FINE, INTERNAL, NODE, PLACE, PLAN, POD, ROLLOUT
 
 
-REASONS: Mapping[Reason, ReasonDoc] = MappingProxyType(
-    {Reason(word): doc for group in GROUPS for word, doc in group.docs.items()}
-)
+class Reason(Explained):
+    """The operator's own rows, and in their midst those of the pods: `Reason(FailureReason.X)` is the one of X."""
+
+    INSUFFICIENT_GPUS = PLACE.row(
+        "InsufficientGPUs",
+        "No node has as many free GPUs as a pod of this service needs. The message says how many are free, of which "
+        "product, and who holds the others: services of its namespace by name, pods of other namespaces as a number; "
+        "it is brought up to date once a minute.",
+        "Free GPUs, add nodes with them, or ask for less: spec.parallelism, spec.scaling.replicas, or another "
+        "spec.accelerator.products.",
+        look="The message; `kubectl describe nodes` lists who asks for how much.",
+        ends=Ends.OUTSIDE,
+    )
+    INSUFFICIENT_RESOURCES = PLACE.row(
+        "InsufficientResources",
+        "No node has as much free CPU, memory, storage, or as many free places for pods, as a pod of this service "
+        "asks for.",
+        "Ask for less in spec.runtime.resources, free some, or add nodes.",
+        ends=Ends.OUTSIDE,
+    )
+    UNTOLERATED_TAINT = PLACE.row(
+        "UntoleratedTaint",
+        "The nodes that could take the pod carry a taint that it does not tolerate, or their node controller does: a "
+        "node that is not reachable, not ready, or short of memory or disk is tainted too.",
+        "Add a toleration in spec.podTemplate.spec.tolerations, or take the taint off (`kubectl taint nodes NODE "
+        "KEY-`).",
+        look="`kubectl describe nodes`: their Taints.",
+        ends=Ends.OUTSIDE,
+    )
+    NO_MATCHING_NODE = PLACE.row(
+        "NoMatchingNode",
+        "No node matches the pod's node selector, affinity or spread constraints, among them the GPU product that "
+        "the spec asks for.",
+        "Correct spec.podTemplate.spec.nodeSelector, spec.podTemplate.spec.affinity or spec.accelerator.products, or "
+        "label a node.",
+        look="`kubectl get nodes --show-labels`, beside the pod's nodeSelector and affinity.",
+        ends=Ends.OUTSIDE,
+    )
+    VOLUME_UNAVAILABLE = PLACE.row(
+        "VolumeUnavailable",
+        "A volume cannot be mounted: its claim does not exist or is not bound, or what it is made of (a Secret, a "
+        "key of it, a ConfigMap) is missing or cannot be reached.",
+        "Create or repair what the message names, or correct the reference to it: spec.model.uri, spec.model.cache, "
+        "spec.endpoint.apiKeySecretRef or spec.podTemplate.spec.volumes.",
+        look="`kubectl get pvc`, and `kubectl describe pvc CLAIM`, which says why it is not bound; of a Secret, its "
+        "name and its keys.",
+        ends=Ends.OUTSIDE,
+    )
+    UNSCHEDULABLE = PLACE.row(
+        "Unschedulable",
+        "The scheduler finds no node with room for a pod; the message quotes it.",
+        "Free or add nodes with the accelerator that is asked for, or change spec.accelerator, spec.parallelism, "
+        "spec.runtime.resources or the placement fields in spec.podTemplate.spec.",
+        ends=Ends.OUTSIDE,
+    )
+    QUOTA_EXCEEDED = PLACE.row(
+        "QuotaExceeded",
+        "A ResourceQuota of the namespace refuses the pods.",
+        "Ask for less in spec.runtime.resources, or have the quota that the message names raised.",
+        look="`kubectl describe resourcequota`.",
+    )
+    ADMISSION_REFUSED = PLACE.row(
+        "AdmissionRefused",
+        "The API server or an admission webhook refuses an object that the service needs; the message quotes it.",
+        "Change the field or the policy that the message names.",
+        look="The message: it names the policy or webhook.",
+    )
+    ADMISSION_UNAVAILABLE = PLACE.row(
+        "AdmissionUnavailable",
+        "An admission webhook that has to be asked before a pod is made does not answer; what serves goes on.",
+        "Bring back the webhook that the message names, or have its owner set failurePolicy: Ignore.",
+        look="`kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations`.",
+        ends=Ends.BY_RESTART,
+    )
+    IMAGE_NOT_FOUND = POD.row(
+        "ImageNotFound",
+        "The registry has no such image or tag, or the node may not pull and does not have it.",
+        "Correct spec.runtime.image, or its spec.runtime.imagePullPolicy where that is Never.",
+    )
+    IMAGE_PULL_DENIED = POD.row(
+        "ImagePullDenied",
+        "The registry does not give this image to the cluster. Some registries say so of images that do not exist.",
+        "Name a Secret with a login for it in spec.runtime.imagePullSecrets, and check the name in spec.runtime.image.",
+        look="The message, and the Secrets in spec.runtime.imagePullSecrets: of which registry, and in this namespace?",
+    )
+    IMAGE_PULL_FAILED = POD.row(
+        "ImagePullFailed",
+        "A node cannot pull the runtime image.",
+        "Check spec.runtime.image, and spec.runtime.imagePullSecrets where the registry asks for a login.",
+    )
+    CONTAINER_CONFIG_INVALID = POD.row(
+        "ContainerConfigInvalid",
+        "The kubelet cannot set a container up: a Secret, ConfigMap, key or volume that it needs is missing.",
+        "Create what the message names, or correct the reference to it in the spec.",
+        look="The message; `kubectl get secrets,configmaps` of the namespace.",
+    )
+    INIT_CONTAINER_FAILED = POD.row(
+        "InitContainerFailed",
+        "A container that runs before the server ended with an error.",
+        "Correct it in spec.podTemplate.spec.initContainers; the one named `runtime` is the operator's, whose image "
+        "the node must be able to run.",
+        look="`kubectl logs POD -c CONTAINER --previous`.",
+        ends=Ends.BY_RESTART,
+    )
+    POD_SANDBOX_FAILED = POD.row(
+        "PodSandboxFailed",
+        "The node cannot set up the pod's sandbox or network.",
+        "It is tried again; if it stays, look at the node's container runtime and network plugin.",
+        ends=Ends.BY_RESTART,
+    )
+    _ignore_ = "each"
+    for each in FailureReason:
+        vars()[each.name] = each.row
+    CRASH_LOOP = END.row(
+        "CrashLoop",
+        "The container ended again and again and left no word about why; it is started with growing pauses.",
+        "Read the last lines in status.failure.evidence and `kubectl logs --previous`, then correct the image or the "
+        "spec.",
+    )
+    UNKNOWN = END.row(
+        "Unknown",
+        "The container ended and left no word about why.",
+        "Read `kubectl logs --previous` and `kubectl describe` of the pod.",
+        look="`kubectl logs --previous` and `kubectl describe pod`: the reason and exit code of its last state.",
+        ends=Ends.BY_RESTART,
+    )
+    NODE_LOST = NODE.row(
+        "NodeLost",
+        "The node of a pod no longer reports to the cluster, so that the pod counts as not ready; its requests fail "
+        "or hang.",
+        "Bring the node back or delete it (`kubectl delete node NODE`). After its tolerations' time, five minutes by "
+        "default, the pod is made anew elsewhere.",
+        look="`kubectl get nodes`: is it NotReady? Then the node itself, and its way to the API server.",
+        ends=Ends.OUTSIDE,
+    )
+    EVICTED = NODE.row(
+        "Evicted",
+        "The node put the pod out because it ran short of disk or memory; another one is made.",
+        "Free space on the node, or ask for what the pod really needs in spec.runtime.resources, ephemeral-storage "
+        "included.",
+        look="`kubectl describe node NODE`: the conditions DiskPressure and MemoryPressure.",
+        ends=Ends.OUTSIDE,
+    )
+    POD_REJECTED = NODE.row(
+        "PodRejected",
+        "The node refused the pod after the scheduler had chosen it; another one is made.",
+        "Look at the node's kubelet and device plugin; a GPU that its plugin no longer offers is the usual cause.",
+        ends=Ends.OUTSIDE,
+    )
+    PROBE_BLOCKED = NODE.row(
+        "ProbeBlocked",
+        "The server runs, and the kubelet's probes get no answer from its port 8081: a NetworkPolicy, a firewall "
+        "rule or a proxy on the node keeps them off, or the node has no CPU time left for the pod.",
+        "Let the node reach port 8081 of the pod. The evidence is what the kubelet says of its probe.",
+        look="`kubectl describe pod POD`: the Events named Unhealthy; `kubectl get networkpolicies`; the node's "
+        "firewall.",
+        ends=Ends.OUTSIDE,
+    )
+    NO_ENDPOINTS = NODE.row(
+        "NoEndpoints",
+        "Pods are ready, and the Service has no address for them, so that its clients are refused.",
+        "Look at who changed the Service's selector, and at the cluster's endpoint slice controller.",
+        look="`kubectl get endpointslices -l kubernetes.io/service-name=NAME`, beside `kubectl get pods -o wide`.",
+        ends=Ends.OUTSIDE,
+    )
+    PROGRESS_DEADLINE_EXCEEDED = ROLLOUT.row(
+        "ProgressDeadlineExceeded",
+        "A rollout made no progress for longer than its deadline.",
+        "See status.failure and the pod's log; correct the spec, or raise spec.rollout.progressDeadlineSeconds.",
+        look="`status.failure`, and the log of a pod of the new revision.",
+    )
+    NO_REPLICA_READY = ROLLOUT.row(
+        "NoReplicaReady",
+        "No replica answers.",
+        "See the Ready condition and status.failure for the cause.",
+    )
+    WAITING_FOR_GPU = ROLLOUT.row(
+        "WaitingForGPU",
+        "spec.rollout.strategy is Surge and no GPU is free for one more pod: the old replicas go on serving.",
+        "Free or add a GPU, or set spec.rollout.strategy to Auto or Replace to have a replica replaced in its place.",
+        look="The message: how many GPUs are free, and who holds the others.",
+    )
+    GAP_EXPECTED = ROLLOUT.row(
+        "GapExpected",
+        "There is one replica and no free GPU for a second pod, so that the next change ends it before the new one "
+        "serves.",
+        "To have no gap free a GPU for the time of the change, or set spec.rollout.strategy to Surge, which waits "
+        "for one.",
+    )
+    SURGE_FELL_BACK = ROLLOUT.row(
+        "SurgeFellBack",
+        "A pod that was to be there before an old one goes found no place in time, so an old one is replaced first.",
+        "Nothing to do; to wait for a place instead, set spec.rollout.strategy to Surge.",
+    )
+    ROLLED_BACK = ROLLOUT.row(
+        "RolledBack",
+        "The latest revision failed, and what served before it serves again because spec.rollout.autoRollback is on.",
+        "Correct the spec: the next change of it is tried. status.rollout.failedRevision is the one that failed.",
+    )
+    UPDATE_WAITING = ROLLOUT.row(
+        "UpdateWaiting",
+        "A change of the operator was asked for, and other services of the cluster have their turn first.",
+        "Wait: it takes effect when they are done.",
+    )
+    STREAMS_ENDED = ROLLOUT.row(
+        "StreamsEnded",
+        "Streams lasted longer than a pod that went away could wait for, and were ended; the message says how many. "
+        "Seen in Events only.",
+        "Raise spec.drain.timeoutSeconds to the length of your longest answers.",
+        look="The metric llmservice_streams_ended_total.",
+    )
+    ADAPTER_NOT_SERVED = ROLLOUT.row(
+        "AdapterNotServed",
+        "An adapter of the spec cannot be served; the model and the other adapters are. Seen in Events only.",
+        "Do what the message and status.adapters say; the server tries again by itself.",
+        look="`status.adapters`.",
+    )
+    INVALID_SPEC = SPEC.row(
+        "InvalidSpec",
+        "The spec says something that the operator cannot act on; the message names the field.",
+        "Change the field that the message names. Whatever served before goes on serving.",
+    )
+    NAME_CONFLICT = SPEC.row(
+        "NameConflict",
+        "An object with a name that this service needs exists and belongs to somebody else.",
+        "Rename or delete the object that the message names, or give the LLMService another name.",
+        look="`kubectl get deployment,service NAME -o yaml`: its ownerReferences and managedFields.",
+    )
+    TENSOR_PARALLEL_SIZE_INVALID = SPEC.row(
+        "TensorParallelSizeInvalid",
+        "The tensor-parallel size does not divide the model's attention heads.",
+        "Set spec.parallelism.tensorParallelSize to a divisor; the message lists those that work.",
+    )
+    UNSUPPORTED_COMBINATION = SPEC.row(
+        "UnsupportedCombination",
+        "Two things that the spec asks for do not go together in vLLM, or not on this accelerator.",
+        "Change one of the fields that the message names; docs/reference/compatibility.md lists every such pair.",
+        look="The message, and [what goes with what](compatibility.md).",
+    )
+    UNKNOWN_FLAG = SPEC.row(
+        "UnknownFlag",
+        "spec.runtime.extraArgs holds a flag that this version of vLLM does not have, or an ambiguous abbreviation.",
+        "Correct the flag, or set spec.runtime.version to the vLLM version that has it.",
+    )
+    UNKNOWN_VERSION = SPEC.row(
+        "UnknownVersion",
+        "The operator has no table of flags for the vLLM version that spec.runtime names.",
+        "Use a version that the message lists, or set spec.runtime.version to the one that the image is built from.",
+    )
+    REVISION_NOT_FOUND = SPEC.row(
+        "RevisionNotFound",
+        "No record is left of the revision that spec.rollout.pinnedRevision names.",
+        f"Name a revision that `kubectl get controllerrevisions -l {SERVICE_LABEL}=NAME` lists, or remove "
+        "spec.rollout.pinnedRevision.",
+        look=f"`kubectl get controllerrevisions -l {SERVICE_LABEL}=NAME`.",
+    )
+    DOES_NOT_FIT = PLAN.row(
+        "DoesNotFit",
+        "By the plan, the model or the KV cache of one request of full length is larger than the accelerator's "
+        "memory; the message has the figures. With fitPolicy Enforce no pod is made or changed, and what serves goes "
+        "on.",
+        "Make one of the changes in status.plan.remedies, each with a patch for `kubectl patch llms NAME --type "
+        "merge -p`, or set spec.fitPolicy to Warn to try it all the same.",
+    )
+    TIGHT = PLAN.row(
+        "Tight",
+        "By the plan it fits, or does not, by less than the plan's own error: it may start or not.",
+        "Nothing to do if it starts. For a sure start lower spec.batching.maxModelLen to status.plan.maxModelLen, or "
+        "take one of status.plan.remedies.",
+    )
+    FACTS_MISSING = PLAN.row(
+        "FactsMissing",
+        "Too little is known to say whether the model fits; the message says what is missing. It is started all the "
+        "same.",
+        "Give what the message names: facts of the model in spec.model.architecture, the GPU in "
+        "spec.accelerator.products or spec.accelerator.memory, or the right to list nodes.",
+        look="`status.plan.missing`.",
+    )
+    INSPECTING_MODEL = PLAN.row(
+        "InspectingModel",
+        "A short Job reads the model's config.json and the headers of its weights; the rollout waits for it.",
+        "Wait: two minutes at most, and half a minute when its pod cannot run. Facts in spec.model.architecture make "
+        "it unnecessary.",
+        look=f"`kubectl get pods -l {INSPECTS_LABEL}=NAME`.",
+    )
+    CONFIG_TOO_COMPLEX = PLAN.row(
+        "ConfigTooComplex",
+        "Reading the model's config.json took more processor time, memory or time than it may, and was stopped; the "
+        "message says which. Nothing was planned, and the model is started all the same.",
+        "Give the model's facts in spec.model.architecture: its config.json is not read then. Look at what the "
+        "repository holds before you run it: config.json of a usual model is read in milliseconds.",
+        look="The metric `llmservice_config_reads_total`, by result.",
+    )
+    POLICY_IGNORE = PLAN.row(
+        "PolicyIgnore",
+        "spec.fitPolicy is Ignore, so nothing was planned.",
+        "Set spec.fitPolicy to Warn or Enforce to have the next revision planned.",
+    )
+    FITS = PLAN.row(
+        "Fits",
+        "By the plan, the model and the KV cache of its longest request fit into the accelerator's memory.",
+        "Nothing to do; status.plan has the figures.",
+    )
+    INTERNAL_ERROR = INTERNAL.row(
+        "InternalError",
+        "The operator failed on an internal error while it handled this service; what serves keeps serving.",
+        "Report it, with the operator's log lines about this service. The operator tries again with back-off; "
+        "undoing the last edit may avoid the error.",
+    )
+    QUARANTINED = INTERNAL.row(
+        "Quarantined",
+        "Two operator processes in a row ended abnormally while they handled this service and no other, so it is not "
+        "handled any more; what serves keeps serving.",
+        "Report it, with the operator's log from before its restarts. A change of the spec or another version of the "
+        "operator has it tried again, and so does a new pod of the operator.",
+        look="`kubectl -n llmservice-system logs deployment/llmservice-operator --previous`; the restarts of the "
+        "operator's pod and the reason of its last termination.",
+    )
+    VALID = FINE.row(
+        "Valid",
+        "The spec is valid and nothing else owns the names that the service needs.",
+        "Nothing to do.",
+    )
+    ROLLED_OUT = FINE.row(
+        "RolledOut",
+        "Every replica runs the current generation and answers.",
+        "Nothing to do.",
+    )
+    REPLICAS_READY = FINE.row(
+        "ReplicasReady",
+        "At least one replica answers.",
+        "Nothing to do.",
+    )
+    PROGRESSING = FINE.row(
+        "Progressing",
+        "A rollout is under way and its pods are being made or replaced.",
+        "Wait; the message says which step it is at.",
+    )
+    STARTING = FINE.row(
+        "Starting",
+        "Pods run and the model is being fetched or loaded.",
+        "Wait; the message says what the pod is doing. Loading a large model takes minutes.",
+        look="`status.progress`.",
+    )
+    STARTING_SLOWLY = FINE.row(
+        "StartingSlowly",
+        "A pod takes longer than such a start usually does, and is still making progress. This is no failure.",
+        "Wait. The next start is shorter where the model does not have to be fetched again: give spec.model.cache.",
+        look="`status.progress`: what it is doing; the message says how long it usually takes.",
+    )
+    SCALED_TO_ZERO = FINE.row(
+        "ScaledToZero",
+        "spec.scaling.replicas is 0, so nothing serves.",
+        "Set spec.scaling.replicas to 1 or more, or `kubectl scale llms/NAME --replicas=1`.",
+    )
+    PAUSED = FINE.row(
+        "Paused",
+        "spec.paused is true: the operator changes and repairs nothing.",
+        "Set spec.paused to false to have the spec carried out again.",
+    )
+    DELETING = FINE.row(
+        "Deleting",
+        "The LLMService is being deleted.",
+        "Nothing to do.",
+    )

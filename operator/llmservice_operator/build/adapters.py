@@ -5,15 +5,9 @@ from __future__ import annotations
 from llmservice_runtime.adapters import adapter_list
 from llmservice_runtime.contract import ADAPTERS_KEY
 
-from llmservice_operator.api.constants import GROUP
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, adapters_config_name, metadata
 from llmservice_operator.build.sources import adapter_path
-
-APPLIED_ADAPTERS = f"{GROUP}/adapters"
-"""On the Service: the digest of the list that was applied. The operator may not read ConfigMaps and knows it by this.
-Not on the Deployment, whose generation counts annotations: it would not be rolled out for a moment, and its ReplicaSet
-would be written too."""
 
 
 def is_wanted(llm: LLMService) -> bool:

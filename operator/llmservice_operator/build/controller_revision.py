@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from llmservice_operator.api.constants import REVISION_LABEL
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
-from llmservice_operator.build.meta import REVISION_LABEL, Manifest, metadata
+from llmservice_operator.build.meta import Manifest, metadata
 
 KEPT = 5
 """How many are kept, the current one included."""

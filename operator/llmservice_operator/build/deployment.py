@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from llmservice_runtime import contract
 
-from llmservice_operator.api.constants import GROUP
+from llmservice_operator.api.constants import STRATEGY_ANNOTATION
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
@@ -15,8 +15,6 @@ START_CEILING_SECONDS = contract.START_CEILING_SECONDS
 _PULL_ALLOWANCE_SECONDS = 1800
 
 Strategy = Literal["Surge", "Replace", "Recreate"]
-STRATEGY_ANNOTATION = f"{GROUP}/rollout-strategy"
-"""On the Deployment: what Auto was found to be when its template was put in, where that is not USUAL."""
 USUAL: Strategy = "Surge"
 
 _STRATEGIES: dict[Strategy, Any] = {

@@ -12,11 +12,12 @@ from typing import Any
 
 from llmservice_runtime import contract
 
+from llmservice_operator.api.constants import INSPECTS_LABEL
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
 from llmservice_operator.build.environment import EnvVar, for_inspection, is_for_transfers
-from llmservice_operator.build.meta import INSPECTS_LABEL, Manifest, digest, labels, metadata, selector
+from llmservice_operator.build.meta import Manifest, digest, labels, metadata, selector
 from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import Resources
 from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security

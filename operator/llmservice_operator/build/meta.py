@@ -6,17 +6,10 @@ import hashlib
 import json
 from typing import Any
 
-from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
+from llmservice_operator.api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
 from llmservice_operator.api.service import LLMService
 
 Manifest = dict[str, Any]
-
-SERVICE_LABEL = f"{GROUP}/service"
-REVISION_LABEL = f"{GROUP}/revision"
-INSPECTS_LABEL = f"{GROUP}/inspects"
-"""On the pod that looks at a service's model, instead of SERVICE_LABEL: it is none of the service's pods."""
-APPLIED_HASH = f"{GROUP}/applied-hash"
-"""On our children only: a hash of what we asked for, so that a field that we no longer ask for is noticed too."""
 
 
 def selector(service: LLMService) -> dict[str, str]:
@@ -35,7 +28,7 @@ def labels(service: LLMService) -> dict[str, str]:
         "app.kubernetes.io/name": "llmservice",
         "app.kubernetes.io/instance": service.name,
         "app.kubernetes.io/component": "server",
-        "app.kubernetes.io/managed-by": "llmservice-operator",
+        MANAGED_BY_LABEL: OPERATOR,
         SERVICE_LABEL: service.name,
     }
 

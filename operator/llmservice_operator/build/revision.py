@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from llmservice_operator.api.constants import REVISION_LABEL
 from llmservice_operator.api.remembered import of_spec
 from llmservice_operator.api.service import parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build.meta import REVISION_LABEL, Manifest, digest
+from llmservice_operator.build.meta import Manifest, digest
 from llmservice_operator.build.sources import adapter_stores
 
 Json = Mapping[str, Any]

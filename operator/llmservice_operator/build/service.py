@@ -2,6 +2,7 @@
 
 from llmservice_runtime.contract import HTTP_PORT_NAME
 
+from llmservice_operator.api.constants import ADAPTERS_ANNOTATION
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters
 from llmservice_operator.build.meta import Manifest, metadata, selector
@@ -27,7 +28,7 @@ def service(llm: LLMService) -> Manifest:
 def _metadata(llm: LLMService) -> Manifest:
     meta = metadata(llm, llm.name)
     listed = adapters.digest(llm)
-    return meta if listed is None else meta | {"annotations": {adapters.APPLIED_ADAPTERS: listed}}
+    return meta if listed is None else meta | {"annotations": {ADAPTERS_ANNOTATION: listed}}
 
 
 def url(name: str, namespace: str, port: int) -> str:

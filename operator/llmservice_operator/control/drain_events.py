@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
@@ -27,4 +27,4 @@ async def tell_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> N
 
 def _message(pod: PodFacts) -> str:
     streams = "1 stream" if pod.cut == 1 else f"{pod.cut} streams"
-    return f"Pod {pod.name} ended {streams} that outlived the drain timeout. {REASONS[Reason.STREAMS_ENDED].remedy}"
+    return f"Pod {pod.name} ended {streams} that outlived the drain timeout. {Reason.STREAMS_ENDED.remedy}"

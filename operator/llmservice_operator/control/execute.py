@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmservice_operator.api.constants import MANAGER
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
@@ -16,7 +17,6 @@ from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.observe.projections.children import ChildFacts, Controller, controller_of, is_marked
 from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
 
-MANAGER = "llmservice-operator"
 SOMEBODY_ELSES = Refusal(409, "this operator did not make it")
 
 

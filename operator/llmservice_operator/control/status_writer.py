@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
@@ -15,9 +16,6 @@ from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
 from llmservice_operator.decide.decision import Decision, Event
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
-
-STATUS_MANAGER = "llmservice-operator-status"
-COMPONENT = "llmservice-operator"
 
 
 def paced(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory) -> Decision:
@@ -94,8 +92,8 @@ async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogge
         "type": event.type,
         "reason": event.reason,
         "message": event.message[:1024],
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
+        "source": {"component": OPERATOR},
+        "reportingComponent": OPERATOR,
         "reportingInstance": ctx.identity,
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.service import Key, LLMService
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache
@@ -47,7 +48,7 @@ def why_waiting(turn: Turn) -> str:
     if turn.failed or turn.failed_elsewhere:
         return (
             f"The update of {_failed(turn)} failed, and the same may happen here. Edit or roll back what failed, or "
-            "take its annotation llmservice.dev/update-requested away, and the next one begins."
+            f"take its annotation {UPDATE_REQUESTED_ANNOTATION} away, and the next one begins."
         )
     return f"Other services are being updated, {turn.limit} at a time; this one's turn comes."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.controller_revision import KEPT
@@ -34,7 +34,7 @@ def in_the_way(service: LLMService, observed: Observed, children: list[Wanted]) 
             message = normalize.replica_failure(refusal.message)
             reason = reason_of(message)
             told = f"{kind} {name} cannot be applied: {message}."
-            return Obstacle(reason, told, remedy=REASONS[reason].remedy, evidence=(message,))
+            return Obstacle(reason, told, remedy=reason.remedy, evidence=(message,))
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from llmservice_runtime.flags import render
 
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, inspection
@@ -52,7 +52,7 @@ AT_ONCE = 0.0
 def decide(service: LLMService, observed: Observed, settings: Settings, now: datetime) -> Decision:
     """Everything to do about one LLMService."""
     if service.is_deleting:
-        return Decision(notes=(REASONS[Reason.DELETING].summary,))
+        return Decision(notes=(Reason.DELETING.summary,))
     revisions = _own_revisions(service, observed)
     back = way_back(service, revisions)
     if isinstance(back, Problem):
@@ -128,7 +128,7 @@ def _carry_on(case: Case, outcome: Outcome, choice: Choice) -> Decision:
     obstacle = in_the_way(service, observed, children) or _rolled_back(case.back) or _refused(case) or how.obstacle
     verdict = _verdict(case, choice, outcome, how, obstacle, is_pending=bool(apply))
     if service.spec.paused:
-        return _report(_subject(service), observed, verdict, case.now, notes=(REASONS[Reason.PAUSED].summary,))
+        return _report(_subject(service), observed, verdict, case.now, notes=(Reason.PAUSED.summary,))
     if how.is_to_be_told_first or how.is_held:
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     prune = (*prunes(service, observed, choice), *looked(service, observed, outcome))
@@ -181,7 +181,7 @@ def decide_invalid(obj: Json, problems: tuple[Problem, ...], observed: Observed,
     """For a stored object whose spec cannot be parsed: say so, and leave alone what serves."""
     metadata = obj["metadata"]
     if metadata.get("deletionTimestamp") is not None:
-        return Decision(notes=(REASONS[Reason.DELETING].summary,))
+        return Decision(notes=(Reason.DELETING.summary,))
     subject = Subject(
         name=metadata["name"],
         namespace=metadata["namespace"],

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import orjson
 
+from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.controller_revision import controller_revision
 from llmservice_operator.build.deployment import Strategy, deployment
-from llmservice_operator.build.meta import APPLIED_HASH, Manifest
+from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.service import service as service_manifest
 from llmservice_operator.decide.rollout.revision import Choice
 from llmservice_operator.observe.projections.children import RevisionFacts
@@ -76,7 +77,7 @@ def _listing(manifest: Manifest, listed: str | None) -> Manifest:
     """The Service naming this list of adapters, since that is the one that there is."""
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
     if listed is not None:
-        metadata["annotations"] = {adapters.APPLIED_ADAPTERS: listed}
+        metadata["annotations"] = {ADAPTERS_ANNOTATION: listed}
     return manifest | {"metadata": metadata}
 
 
@@ -103,6 +104,6 @@ def _manifests(service: LLMService, choice: Choice, strategy: Strategy) -> Itera
 def with_hash(manifest: Manifest) -> Wanted:
     """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
     digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-    annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH: digest}
+    annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH_ANNOTATION: digest}
     metadata = manifest["metadata"] | {"annotations": annotations}
     return Wanted(manifest | {"metadata": metadata}, digest)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from llmservice_operator.api.constants import MANAGED_BY_LABEL
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.projections.children import MANAGED_BY_LABEL, ChildFacts, ClaimFacts
+from llmservice_operator.observe.projections.children import ChildFacts, ClaimFacts
 
 
 class Ownership(Enum):
@@ -70,7 +71,7 @@ def _conflict(kind: str, name: str, owner: str, seen: str) -> Problem:
     return Problem(
         "metadata.name",
         f"{kind} {name} exists already and is not this service's: {owner.rstrip('.')}.",
-        REASONS[Reason.NAME_CONFLICT].remedy,
+        Reason.NAME_CONFLICT.remedy,
         Reason.NAME_CONFLICT,
         evidence=f"{kind} {name}: {seen}",
     )

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from llmservice_operator.api.constants import DRY_RUN_MANAGER
+
 from .errors import NotFound, NotLeader
 from .resources import EVENT, Resource, resource_of
 from .transport import REQUEST_TIMEOUT, Transport
@@ -14,7 +16,6 @@ APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-LOOK_MANAGER = "llmservice-operator-look"
 PAGE = 500
 
 Manifest = Mapping[str, Any]
@@ -131,7 +132,7 @@ class KubeClient:
             namespace,
             resource.path(namespace, name),
             empty,
-            params={"fieldManager": LOOK_MANAGER, "force": "false", "dryRun": "All"},
+            params={"fieldManager": DRY_RUN_MANAGER, "force": "false", "dryRun": "All"},
             content_type=APPLY,
             accept=METADATA_OF_ONE,
         )

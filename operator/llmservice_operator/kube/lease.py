@@ -22,18 +22,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmservice_operator.api.constants import GROUP
+from llmservice_operator.api.constants import SPLIT_ANNOTATION, WANTED_ANNOTATION
 
 from .errors import Conflict, KubeError, NotFound
 from .resources import LEASE
 from .transport import Transport
 
 logger = logging.getLogger(__name__)
-
-SPLIT_ANNOTATION = f"{GROUP}/shards"
-"""Over how many shards the work is split; absent: one."""
-WANTED_ANNOTATION = f"{GROUP}/wanted-by"
-"""Identity of a process that has fewer shards than the holder and asks for this one."""
 
 
 @dataclass(frozen=True, slots=True)

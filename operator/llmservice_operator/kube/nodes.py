@@ -12,6 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid
@@ -30,7 +31,6 @@ KEPT_SECONDS = 10.0
 _MIB = 2**20
 _MOST = 1_000_000
 """Of a resource on one node."""
-_SERVICE_LABEL = "llmservice.dev/service"
 
 
 class Nodes:
@@ -98,7 +98,7 @@ class Nodes:
                             nodes[node["metadata"]["name"]] = node_room(node)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT}")
-        others = "" if self._own is None else f"!{_SERVICE_LABEL}"
+        others = "" if self._own is None else f"!{SERVICE_LABEL}"
         try:
             async for page in self._kube.list_pages(POD, None, label_selector=others):
                 for pod in page.get("items") or ():
@@ -163,7 +163,7 @@ def owner_of(pod: JSON) -> tuple[str, str]:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     controller = next((r["name"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None)
-    return metadata["namespace"], labels.get(_SERVICE_LABEL) or controller or metadata["name"]
+    return metadata["namespace"], labels.get(SERVICE_LABEL) or controller or metadata["name"]
 
 
 @functools.partial(refusing, "Pod")

@@ -9,6 +9,8 @@ import aiohttp
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import STATE_PATH, STATE_PORT, OtherVersion, State
 
+from llmservice_operator.api.constants import OPERATOR
+
 TIMEOUT = 2.0
 LIMIT = 64 * 1024
 
@@ -34,7 +36,7 @@ class StateReader:
             connector=aiohttp.TCPConnector(force_close=True, limit=0),
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": "llmservice-operator", "Accept-Encoding": "identity"},
+            headers={"User-Agent": OPERATOR, "Accept-Encoding": "identity"},
             # A few compressed bytes may become gigabytes; a supervisor compresses nothing.
             auto_decompress=False,
         )

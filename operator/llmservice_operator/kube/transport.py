@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import orjson
 
+from llmservice_operator.api.constants import OPERATOR
+
 from .credentials import Credentials
 from .errors import ApiError, ServerError, TooMany, Unauthorized, Unreachable, from_status
 from .resources import Resource
@@ -40,7 +42,7 @@ class Transport:
         self,
         credentials: Credentials,
         *,
-        user_agent: str = "llmservice-operator",
+        user_agent: str = OPERATOR,
         observer: Observer = ignore,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.flags import (
     Ambiguous,
     FlagProblem,
@@ -93,4 +94,4 @@ def _reason(problem: FlagProblem, version: str) -> Reason:
     if problem.certain:
         return Reason.INVALID_SPEC
     resolution = flag_table(version).resolve(problem.argument)
-    return Reason.UNKNOWN_FLAG if isinstance(resolution, Unknown | Ambiguous) else Reason.INVALID_FLAG
+    return Reason.UNKNOWN_FLAG if isinstance(resolution, Unknown | Ambiguous) else Reason(FailureReason.INVALID_FLAG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.preflight.capabilities import KERNELS_DECIDE, MINIMUM_CAPABILITY
 
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS, Check, Row, below, others, when
@@ -107,7 +108,7 @@ def _compute_types() -> Iterator[Row]:
         "Set spec.precision.dtype to auto, bfloat16 or float16",
         source,
         check=Check.CALL,
-        reason=Reason.PRECISION_UNSUPPORTED,
+        reason=Reason(FailureReason.PRECISION_UNSUPPORTED),
     )
     yield Row(
         when(method=BFLOAT16_METHODS, dtype="float16"),
@@ -116,7 +117,7 @@ def _compute_types() -> Iterator[Row]:
         "Set spec.precision.dtype to auto or bfloat16",
         source,
         check=Check.CALL,
-        reason=Reason.PRECISION_UNSUPPORTED,
+        reason=Reason(FailureReason.PRECISION_UNSUPPORTED),
     )
 
 
@@ -129,7 +130,7 @@ def _capabilities() -> Iterator[Row]:
         "vllm/platforms/cuda.py: check_if_supports_dtype",
         {"dtype": "float16", "weights": "auto"},
         Check.CALL,
-        Reason.PRECISION_UNSUPPORTED,
+        Reason(FailureReason.PRECISION_UNSUPPORTED),
     )
     for least in sorted(set(map(capability_of, MINIMUM_CAPABILITY)), key=CAPABILITIES.index):
         older = below(least)
@@ -147,7 +148,7 @@ def _capabilities() -> Iterator[Row]:
                     "Choose another precision",
                     f"{_QUANTIZATION}/online: the kernels" if decided_late else f"{_QUANTIZATION}: get_min_capability",
                     check=Check.NONE if decided_late else Check.CALL,
-                    reason=Reason.PRECISION_UNSUPPORTED,
+                    reason=Reason(FailureReason.PRECISION_UNSUPPORTED),
                 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmservice_runtime.contract import FailureReason
+
 from llmservice_operator.api.matrix.dimensions import DIMENSIONS, MANY, OFF, ON, ONE, Check, Row, others, when
 from llmservice_operator.api.reasons import Reason
 
@@ -246,7 +248,7 @@ def _context() -> Iterator[Row]:
         "Remove spec.contextExtension: ALiBi models take longer texts as they are",
         "the operator's own: vLLM takes it and changes nothing",
         {"contextExtension": "none"},
-        reason=Reason.CONTEXT_EXTENSION_INVALID,
+        reason=Reason(FailureReason.CONTEXT_EXTENSION_INVALID),
     )
     yield Row(
         when(contextExtension="yarn", positions="rope", contextLength="above the extended"),
@@ -256,7 +258,7 @@ def _context() -> Iterator[Row]:
         "vllm/config/model.py: _get_and_verify_max_len",
         {"contextLength": "within"},
         Check.ENGINE,
-        Reason.CONTEXT_EXTENSION_INVALID,
+        Reason(FailureReason.CONTEXT_EXTENSION_INVALID),
     )
     yield Row(
         when(contextExtension="none", positions="rope", contextLength="above the model's"),
@@ -266,7 +268,7 @@ def _context() -> Iterator[Row]:
         "vllm/config/model.py: _get_and_verify_max_len",
         {"contextLength": "within"},
         Check.ENGINE,
-        Reason.MAX_MODEL_LEN_TOO_LARGE,
+        Reason(FailureReason.MAX_MODEL_LEN_TOO_LARGE),
     )
 
 

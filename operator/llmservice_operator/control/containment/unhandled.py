@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
@@ -33,8 +33,7 @@ async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context
     parent = ctx.cache.get(PARENT, *key)
     if parent is None or parent.deleting:
         return
-    doc = REASONS[reason]
-    message = f"{doc.summary} {evidence} {doc.remedy}"
+    message = f"{reason.summary} {evidence} {reason.remedy}"
     status = stalled_status(parent.obj["status"], parent.content["generation"] or 0, reason, message, ctx.now())
     if status is not None:
         await write_status(status, parent, ctx, ctx.memory(key, parent.uid))
@@ -75,9 +74,8 @@ def with_degraded(decision: Decision, parent: Json, evidence: str, now: datetime
     status = dict(decision.status if decision.status is not None else stored)
     rest = [c for c in status.get("conditions") or () if c.get("type") != ConditionType.DEGRADED]
     if evidence:
-        doc, generation = REASONS[Reason.INTERNAL_ERROR], int(parent["metadata"].get("generation") or 0)
-        message = f"{doc.summary} {evidence}. {doc.remedy}"
-        reason = Reason.INTERNAL_ERROR
+        reason, generation = Reason.INTERNAL_ERROR, int(parent["metadata"].get("generation") or 0)
+        message = f"{reason.summary} {evidence}. {reason.remedy}"
         rest.append(_condition(ConditionType.DEGRADED, ConditionStatus.TRUE, reason, message, generation, before, now))
     if rest == list(conditions) and {**status, "conditions": conditions} == {**stored, "conditions": conditions}:
         return replace(decision, status=None, events=())

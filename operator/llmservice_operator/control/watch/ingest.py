@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.watch.cache import Cache, Seen, newer
-from llmservice_operator.control.watch.kinds import SERVICE_LABEL
 from llmservice_operator.kube.resources import LLMSERVICE, Resource
-from llmservice_operator.observe.projections.inspections import INSPECTS_LABEL
 
 
 class _Unreadable(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmservice_operator.api import untrusted
-from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.api.service import Key, spec_text
 from llmservice_operator.control.watch.cache import Cache, Index, Project
@@ -27,9 +27,6 @@ from llmservice_operator.observe.projections.inspections import InspectionFacts,
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.room import Placed
-
-SERVICE_LABEL = "llmservice.dev/service"
-MANAGED_BY = "app.kubernetes.io/managed-by=llmservice-operator"
 
 JSON = Mapping[str, Any]
 
@@ -118,7 +115,7 @@ def selector(resource: Resource) -> str:
     Pods that look at models are none of a service's and do not carry its label, and a selector knows no `or`.
     """
     if resource is resources.POD:
-        return MANAGED_BY
+        return f"{MANAGED_BY_LABEL}={OPERATOR}"
     return "" if resource is resources.LLMSERVICE else SERVICE_LABEL
 
 

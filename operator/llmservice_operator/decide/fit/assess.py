@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.conditions import ConditionStatus
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
@@ -61,7 +61,7 @@ def assess(service: LLMService, observed: Observed, settings: Settings, now: dat
     """What the plan says, of a revision that is recorded or of one that would be made now."""
     recorded = stand.chosen
     if service.spec.fit_policy == "Ignore":
-        ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, REASONS[Reason.POLICY_IGNORE].summary)
+        ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
         return Outcome(ignored, recorded or NOTHING)
     is_told = stand.same_key is not None and stand.same_key.label == revision_of(service.status)
     facts = facts_of(

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
+from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.flags import LOAD_METHODS
 from llmservice_runtime.preflight import cpu_features
 from llmservice_runtime.preflight.cpu_features import Requirement
@@ -58,7 +59,7 @@ def judge(service: LLMService, observed: Observed, document: str | None) -> Fine
         f"{missing.what} needs a CPU with {missing.words}, and {of_nodes} that the pods may run on {has}, by the "
         f"labels {cpus.PREFIX}*."
     )
-    return Obstacle(Reason.CPU_FEATURE_MISSING, message, remedy=missing.remedy)
+    return Obstacle(Reason(FailureReason.CPU_FEATURE_MISSING), message, remedy=missing.remedy)
 
 
 def requirements(service: LLMService, document: str | None) -> tuple[Requirement, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import InvalidSpec, Problem
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.revision import returned_to, spec_digest
 from llmservice_operator.observe.projections.children import RevisionFacts
@@ -77,7 +77,7 @@ def _why(status: Json, stable: str) -> str:
     cause = f" ({failure.get('reason')}: {str(failure.get('message', '')).rstrip('.')})" if failure else ""
     return (
         f"Revision {told['failedRevision']} did not become ready{cause}, so revision {stable} serves again. "
-        f"{REASONS[Reason.ROLLED_BACK].remedy}"
+        f"{Reason.ROLLED_BACK.remedy}"
     )[:_LIMIT]
 
 

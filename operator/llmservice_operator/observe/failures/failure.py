@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_runtime.contract import FailureReason
+
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
 from llmservice_operator.observe.failures.pod_failure import of_ended_pod, of_pod
@@ -150,7 +152,7 @@ def _same(one: Trouble, other: Trouble | None) -> bool:
     if other is None or one.pod != other.pod:
         return False
     # Of a hang its supervisor says more when it ends it, and what was said before is no longer so.
-    if one.reason is Reason.ENGINE_HUNG and one.message != other.message:
+    if one.reason is Reason(FailureReason.ENGINE_HUNG) and one.message != other.message:
         return False
     # The container runtime does not say each time what the registry answered.
     vague = one.reason is Reason.IMAGE_PULL_FAILED and other.reason in _IMAGE
@@ -182,7 +184,7 @@ def _unplaced(found: Trouble, before: Trouble | None, now: str, beside: Beside) 
     if before is not None and before.reason is reason:
         since = before.since
     message = scheduling.message_of(told, reason, beside.wanted, beside.room, beside.namespace)
-    return replace(found, reason=reason, message=message, remedy=REASONS[reason].remedy, evidence=told, since=since)
+    return replace(found, reason=reason, message=message, remedy=reason.remedy, evidence=told, since=since)
 
 
 def _is_over(causes: set[str], before: Trouble, now: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from llmservice_runtime.contract import FETCH_CONTAINER, RUNTIME_CONTAINER, SERVER_CONTAINER, Failure
+from llmservice_runtime.contract import FETCH_CONTAINER, RUNTIME_CONTAINER, SERVER_CONTAINER, Failure, FailureReason
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures import normalize, scheduling
@@ -85,7 +85,7 @@ def _of_hang(pod: PodFacts, reports: Reports) -> Trouble | None:
     )
     said = (report.state.progress,) if report.state.progress else ()
     # Earlier restarts make it no likelier to stay: that it was ended again and again, the ends themselves tell.
-    return trouble(Reason.ENGINE_HUNG, message, since=pod.unready_since, pod=pod.name, evidence=said)
+    return trouble(Reason(FailureReason.ENGINE_HUNG), message, since=pod.unready_since, pod=pod.name, evidence=said)
 
 
 def _of_lost_node(pod: PodFacts) -> Trouble:
@@ -118,7 +118,7 @@ def _image_reason(waiting: Waiting) -> Reason:
 def _of_termination(pod: PodFacts, end: Termination) -> Trouble:
     told = Failure.from_json(end.message)
     if told is not None:
-        reason, evidence = Reason(told.reason.value), told.evidence[-_EVIDENCE_LINES:]
+        reason, evidence = Reason(told.reason), told.evidence[-_EVIDENCE_LINES:]
         return Trouble(reason, told.message, told.remedy, end.finished_at, pod.name, evidence or (_how(end),))
     how = f"{_how(end)} ({end.reason})" if end.reason else _how(end)
     # One that ended in the middle of a drain says so in JSON, which is no line of a log.
@@ -126,12 +126,14 @@ def _of_termination(pod: PodFacts, end: Termination) -> Trouble:
     lines = tuple(line for line in log if line.strip())[-_EVIDENCE_LINES:] or (how,)
     if pod.container == FETCH_CONTAINER:
         message = f"Container {FETCH_CONTAINER}, which fetches models and adapters, ended with {how}."
-        return trouble(Reason.FETCH_CONTAINER_FAILED, message, since=end.finished_at, pod=pod.name, evidence=lines)
+        return trouble(
+            Reason(FailureReason.FETCH_CONTAINER_FAILED), message, since=end.finished_at, pod=pod.name, evidence=lines
+        )
     if pod.container != SERVER_CONTAINER:
         message = f"Init container {pod.container} ended with {how}."
         return trouble(Reason.INIT_CONTAINER_FAILED, message, since=end.finished_at, pod=pod.name, evidence=lines)
     if end.reason == "OOMKilled":
-        reason = Reason.MEMORY_LIMIT_EXCEEDED
+        reason = Reason(FailureReason.MEMORY_LIMIT_EXCEEDED)
     else:
         reason = Reason.CRASH_LOOP if pod.ends >= _ENDS else Reason.UNKNOWN
     again = " again and again, the first time seen" if reason is Reason.CRASH_LOOP else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures.status_failure import NO_POD, Trouble, since_of
 from llmservice_operator.observe.status.verdict import Verdict
 
@@ -33,7 +33,7 @@ def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> Trouble | N
     conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
     told = previous if is_refusal(previous) else None
     if conflicts:
-        reason, remedy = Reason.NAME_CONFLICT, REASONS[Reason.NAME_CONFLICT].remedy
+        reason, remedy = Reason.NAME_CONFLICT, Reason.NAME_CONFLICT.remedy
         since, evidence = since_of(reason, told, now), tuple(problem.evidence for problem in conflicts)
         return Trouble(reason, " ".join(p.message for p in conflicts), remedy, since=since, evidence=evidence)
     obstacle = verdict.obstacle

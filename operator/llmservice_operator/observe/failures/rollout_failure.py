@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures.status_failure import Trouble, since_of
 from llmservice_operator.observe.rollout.progress import Progress
 
@@ -33,13 +33,13 @@ def rollout_trouble(
 
 def _trouble(reason: Reason, message: str, evidence: tuple[str, ...], previous: Json | None, now: str) -> Trouble:
     since = since_of(reason, previous, now)
-    return Trouble(reason, message, REASONS[reason].remedy, since=since, evidence=evidence)
+    return Trouble(reason, message, reason.remedy, since=since, evidence=evidence)
 
 
 def _overdue(progress: Progress) -> str:
     """Where it stands, and whether anything serves meanwhile."""
     serves = "What served before goes on." if progress.answering else "Nothing serves."
-    return f"{REASONS[Reason.PROGRESS_DEADLINE_EXCEEDED].summary} {progress.message} {serves}"
+    return f"{Reason.PROGRESS_DEADLINE_EXCEEDED.summary} {progress.message} {serves}"
 
 
 def _unlisted(pods: tuple[str, ...]) -> str:

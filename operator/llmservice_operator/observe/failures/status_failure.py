@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.reasons import REASONS, Reason
-from llmservice_operator.observe.failures import scheduling
+from llmservice_runtime.failures.reasons import Ends
+
+from llmservice_operator.api.reasons import Reason
 
 Json = Mapping[str, Any]
 
@@ -16,33 +17,6 @@ LINE_LIMIT = 1024
 _TEXT_LIMIT = 2048
 _LINES_LIMIT = 32
 """More or longer texts would be refused by the CRD, and the whole status with them."""
-# Before these something can still change by itself: a restart, a node that comes, a network that heals.
-_MAY_PASS = scheduling.REASONS | {
-    Reason.ADMISSION_UNAVAILABLE,
-    Reason.ENGINE_DIED,
-    Reason.ENGINE_HUNG,
-    Reason.EVICTED,
-    Reason.FETCH_CONTAINER_FAILED,
-    Reason.GPU_MEMORY_BUSY,
-    Reason.INIT_CONTAINER_FAILED,
-    Reason.MODEL_DOWNLOAD_FAILED,
-    Reason.NODE_LOST,
-    Reason.NO_ENDPOINTS,
-    Reason.POD_REJECTED,
-    Reason.POD_SANDBOX_FAILED,
-    Reason.PROBE_BLOCKED,
-    Reason.SMOKE_REQUEST_FAILED,
-    Reason.START_TIMEOUT,
-    Reason.UNKNOWN,
-}
-# These do not become final by restarts, which say nothing of them.
-_OUTSIDE = scheduling.REASONS | {
-    Reason.EVICTED,
-    Reason.NODE_LOST,
-    Reason.NO_ENDPOINTS,
-    Reason.POD_REJECTED,
-    Reason.PROBE_BLOCKED,
-}
 NO_POD = "No pod can be made"
 """How the Deployment's failure begins, for which there are the same reasons as for a child that is refused."""
 _PATIENCE = 3
@@ -64,7 +38,8 @@ class Trouble:
     @property
     def is_final(self) -> bool:
         """Without somebody's help it will not go away."""
-        return self.reason not in _MAY_PASS or (self.restarts >= _PATIENCE and self.reason not in _OUTSIDE)
+        ends = self.reason.row.ends
+        return ends is Ends.BY_CHANGE or (ends is Ends.BY_RESTART and self.restarts >= _PATIENCE)
 
     def sentence(self) -> str:
         """What happened and what to do about it, in one line."""
@@ -107,4 +82,4 @@ def since_of(reason: Reason, previous: Json | None, now: str) -> str:
 
 def trouble(reason: Reason, message: str, **more: Any) -> Trouble:
     """With the reason's own remedy."""
-    return Trouble(reason, message, REASONS[reason].remedy, **more)
+    return Trouble(reason, message, reason.remedy, **more)

@@ -14,7 +14,16 @@ from typing import Any, ClassVar, Self
 
 import orjson
 
-from llmservice_operator.api.constants import KIND
+from llmservice_operator.api.constants import (
+    ADAPTERS_ANNOTATION,
+    GROUP,
+    KIND,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    STRATEGY_ANNOTATION,
+)
 from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.untrusted import stored_record
 from llmservice_operator.observe.failures import normalize
@@ -35,11 +44,6 @@ __all__ = [
 
 Json = Mapping[str, Any]
 
-SERVICE_LABEL = "llmservice.dev/service"
-REVISION_LABEL = "llmservice.dev/revision"
-MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-OPERATOR = "llmservice-operator"
-ADAPTERS_ANNOTATION = "llmservice.dev/adapters"
 LARGEST = 512 * 1024
 """Bytes of a child's content that are kept. Ours have a third of it at most; others may write into them, or make some
 that carry our labels."""
@@ -47,7 +51,6 @@ MOST_FOREIGN = 256
 """Paths of others that are kept of one object."""
 LONGEST_ANNOTATION = 1024
 """Characters; ours are digests and words."""
-STRATEGY_ANNOTATION = "llmservice.dev/rollout-strategy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class RevisionFacts(ChildFacts):
     revision: int
     key: str
     label: str
-    """The hash that pods carry as `llmservice.dev/revision`."""
+    """The hash that pods carry as the label REVISION_LABEL."""
     update_requested: str | None
     is_whole: bool
     """This operator can have made it, and it is kept: anybody may make one that holds something else, or too much."""
@@ -310,7 +313,7 @@ def _labels(obj: Json) -> Json:
 def _own_annotations(metadata: Json) -> dict[str, str]:
     """Only ours: the Deployment controller and others write theirs as they like."""
     annotations = metadata.get("annotations") or {}
-    return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith("llmservice.dev/")}
+    return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith(f"{GROUP}/")}
 
 
 def controller_of(metadata: Json) -> Controller | None:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from llmservice_operator.api.constants import SERVICE_LABEL
+
 Json = Mapping[str, Any]
 
 _SERVICE_NAME = "kubernetes.io/service-name"
-_SERVICE_LABEL = "llmservice.dev/service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class SliceFacts:
         """Project one slice as the API server sent it; it is small, whatever is known of it."""
         metadata = obj["metadata"]
         labels = metadata.get("labels") or {}
-        service = labels.get(_SERVICE_LABEL)
+        service = labels.get(SERVICE_LABEL)
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],

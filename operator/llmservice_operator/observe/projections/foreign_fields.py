@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+from llmservice_operator.api.constants import MANAGER
+
 Json = Mapping[str, Any]
 
-MANAGER = "llmservice-operator"
 _FREE = (("f:template", "f:metadata"),)
 """Paths below spec that belong to everybody."""
 

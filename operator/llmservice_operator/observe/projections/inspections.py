@@ -10,12 +10,10 @@ from typing import Any, Self
 from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
+from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.observe.projections.pods import PodFacts, text_of
 
 Json = Mapping[str, Any]
-
-INSPECTS_LABEL = "llmservice.dev/inspects"
-SERVICE_LABEL = "llmservice.dev/service"
 
 
 class InspectionState(StrEnum):

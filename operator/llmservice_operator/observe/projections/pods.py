@@ -9,6 +9,7 @@ from typing import Any, Self
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import FETCH_CONTAINER, TERMINATION_LIMIT, DrainReport
 
+from llmservice_operator.api.constants import REVISION_LABEL, SERVICE_LABEL
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.planner.room import Amounts, requests_of
 
@@ -114,8 +115,8 @@ class PodFacts:
             uid=metadata["uid"],
             resource_version=metadata.get("resourceVersion", ""),
             deleting=metadata.get("deletionTimestamp") is not None,
-            service=labels.get("llmservice.dev/service"),
-            revision=str(labels.get("llmservice.dev/revision", "")),
+            service=labels.get(SERVICE_LABEL),
+            revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=next((r["uid"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool((obj.get("spec") or {}).get("nodeName")),

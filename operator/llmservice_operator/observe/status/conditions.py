@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from llmservice_operator.api.reasons import REASONS, Reason
+from llmservice_operator.api.reasons import Reason
 from llmservice_operator.observe.failures.status_failure import Trouble
 from llmservice_operator.observe.rollout.progress import Progress
 from llmservice_operator.observe.status.verdict import Subject, Verdict
@@ -80,16 +80,16 @@ def _accepted(verdict: Verdict) -> _Told:
         message = " ".join(map(str, verdict.problems))
         return _Told(ConditionType.ACCEPTED, False, verdict.problems[0].reason, message)
     reason = Reason.PAUSED if verdict.paused else Reason.VALID
-    return _Told(ConditionType.ACCEPTED, True, reason, REASONS[reason].summary)
+    return _Told(ConditionType.ACCEPTED, True, reason, reason.summary)
 
 
 def _available(progress: Progress) -> _Told:
     if progress.answering:
-        return _Told(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, REASONS[Reason.REPLICAS_READY].summary)
+        return _Told(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, Reason.REPLICAS_READY.summary)
     reason = Reason.NO_REPLICA_READY if progress.wanted else Reason.SCALED_TO_ZERO
     if progress.unlisted:
         reason = Reason.NO_ENDPOINTS
-    return _Told(ConditionType.AVAILABLE, False, reason, REASONS[reason].summary)
+    return _Told(ConditionType.AVAILABLE, False, reason, reason.summary)
 
 
 def _ready(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> _Told:
@@ -106,9 +106,9 @@ def _standing(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> 
         return verdict.obstacle.reason, verdict.obstacle.sentence()
     if progress.is_rolled_out and not verdict.is_pending:
         reason = Reason.ROLLED_OUT if progress.wanted else Reason.SCALED_TO_ZERO
-        return reason, REASONS[reason].summary
+        return reason, reason.summary
     if verdict.paused:
-        return Reason.PAUSED, REASONS[Reason.PAUSED].summary
+        return Reason.PAUSED, Reason.PAUSED.summary
     if progress.is_rolled_out or (progress.is_unsettled and verdict.is_pending):
         return Reason.PROGRESSING, "Children are being brought to what the spec asks for."
     if trouble is not None:

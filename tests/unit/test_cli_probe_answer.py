@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_cli.probe.answer import Events, check_body
-from llmservice_cli.probe.row import Loss
+from llmservice_cli.load.answer import Events, Loss, check_body
 
 ASKED = 3
 USAGE = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}

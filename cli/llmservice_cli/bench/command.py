@@ -40,6 +40,13 @@ examples:
 
 By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
 --url measures without it. The load is the server's: do not run it against one that others need.
+
+exit codes:
+  0    every request was answered
+  1    no result; the message says what to do
+  2    wrong arguments
+  3    some requests were not answered
+  130  interrupted; the result is of what was measured until then
 """
 
 

@@ -30,6 +30,13 @@ examples:
 By NAME a pod sends the requests, from the operator's image, and is deleted afterwards, also after Ctrl-C.
 Rights: get on llmservices and deployments, get, create and delete on pods, get on pods/log.
 The first Ctrl-C stops the sending and awaits what is under way, the second ends at once.
+
+exit codes:
+  0    every request was answered
+  1    no result; the message says what to do
+  2    wrong arguments
+  3    some requests were not answered
+  130  interrupted; the result is of what was measured until then
 """
 
 

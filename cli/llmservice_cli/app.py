@@ -16,12 +16,14 @@ from pathlib import Path
 from .errors import CliError, ExitCode
 
 EPILOG = """\
-exit codes (`llmservice COMMAND --help` and docs/cli.md say more):
+exit codes:
   0    done, or the answer is yes
   1    failed, and the message says what to do; or the answer is no
   2    wrong arguments or input
   3    not known, or not every request was answered
   130  interrupted
+
+llmservice COMMAND --help says more.
 """
 COMMANDS = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/command.py")))
 

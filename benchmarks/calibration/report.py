@@ -10,6 +10,7 @@ from llmservice_operator.planner.constants import CONSTANTS, FITTED
 from llmservice_operator.planner.plan import Fit
 
 from benchmarks.calibration.judge import COVERED, Judged, quantile
+from benchmarks.pages import header, row
 
 HEAD = """\
 # How exact the planner is
@@ -91,8 +92,7 @@ def _figures(found: Summary) -> Iterator[str]:
 def _constants() -> Iterator[str]:
     yield "## Constants"
     yield ""
-    yield "| name | value | ± | unit | where from |"
-    yield "|-|-|-|-|-|"
+    yield from header("name", "value", "±", "unit", "where from")
     for name, constant in CONSTANTS.named().items():
         mark = " (fitted)" if name in FITTED else ""
         spread = f"{constant.uncertainty:g}" if constant.uncertainty else "-"
@@ -119,4 +119,4 @@ def _table(all_judged: Sequence[Judged]) -> Iterator[str]:
             one.startup.outcome or "stopped by something else",
             ", ".join(marks),
         )
-        yield f"| {' | '.join(cells)} |"
+        yield row(*cells)

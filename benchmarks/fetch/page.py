@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from math import nan
 from pathlib import Path
 
 from benchmarks.fetch.kept import MIB, RESULTS, Results, Speed, read
-from benchmarks.scale.page import header, number, row, stale
+from benchmarks.pages import header, main, number, row
 
-ROOT = Path(__file__).parents[2]
 PAGE = "docs/reference/fetch.md"
 OURS, OLD, PLAIN = "ours", "before", "read and dropped"
 OWN = (OURS, OLD, PLAIN)
@@ -108,22 +106,5 @@ def generated(root: Path) -> dict[str, str]:
     return {PAGE: page(read(root / RESULTS))}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """1 where `--check` finds a stale file."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fetch.page", description=__doc__)
-    parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="of the checkout (default: this one)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where something is stale")
-    arguments = parser.parse_args(argv)
-    files = generated(arguments.root)
-    if arguments.check:
-        names = stale(arguments.root, files)
-        for name in names:
-            print(f"{name} is stale: run `python -m benchmarks.fetch.page`", file=sys.stderr)
-        return int(bool(names))
-    for name, text in files.items():
-        (arguments.root / name).write_text(text, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("benchmarks.fetch.page", __doc__, generated))

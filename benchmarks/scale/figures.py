@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from llmservice_cli.text import table as in_columns
+
 
 @dataclass
 class Figures:
@@ -111,12 +113,11 @@ def goals(found: Figures) -> list[Goal]:
 
 def table(found: Figures) -> str:
     """For people: goal beside figure."""
-    rows = [("figure", "goal", "measured", "")]
+    rows = []
     for goal in goals(found):
         limit = f"≤ {goal.limit:g} {goal.unit}".strip()
         rows.append((goal.what, limit, f"{goal.value:.4g} {goal.unit}".strip(), "met" if goal.is_met else "MISSED"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(in_columns(("figure", "goal", "measured", ""), rows))
 
 
 def percentiles(values: Sequence[float], digits: int = 2) -> dict[str, float]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan, nan
 from pathlib import Path
 
+from benchmarks.pages import header, main, number, row
 from benchmarks.scale import picture
 from benchmarks.scale.figures import Goal, goals
 from benchmarks.scale.kept import Kept, compared, plain, read
 from benchmarks.scale.peers import KUBERAY, KUBERAY_SOURCE, NOTE, of, sizes
 
-ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = "docs/reference/scale.md", "docs/scale.svg"
 OURS = "this operator"
 
@@ -72,24 +71,6 @@ def page(runs: Sequence[Kept]) -> str:
     for part in parts:
         lines += ["", *section] if (section := list(part)) else []
     return "\n".join([*lines, ""])
-
-
-def number(value: float) -> str:
-    """Three digits that say something; "-" is not measured."""
-    if isnan(value):
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def row(*cells: str) -> str:
-    """Of a table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def header(*cells: str) -> Iterator[str]:
-    """Its first two lines."""
-    yield row(*cells)
-    yield f"|{'-|' * len(cells)}"
 
 
 def _figures(head: str, runs: Sequence[Kept]) -> Iterator[str]:
@@ -207,30 +188,5 @@ def generated(root: Path) -> dict[str, str]:
     return {PAGE: page(runs), PICTURE: picture.draw(plain(runs))}
 
 
-def stale(root: Path, files: Mapping[str, str]) -> list[str]:
-    """Those that are not so, or not there."""
-    paths = {name: root / name for name in files}
-    return [name for name, path in paths.items() if not path.exists() or path.read_text("utf-8") != files[name]]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """1 where `--check` finds a stale file."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.page", description=__doc__)
-    parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="of the checkout (default: this one)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where something is stale")
-    arguments = parser.parse_args(argv)
-    files = generated(arguments.root)
-    if arguments.check:
-        names = stale(arguments.root, files)
-        for name in names:
-            print(f"{name} is stale: run `python -m benchmarks.scale.page`", file=sys.stderr)
-        return int(bool(names))
-    for name, text in files.items():
-        path = arguments.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("benchmarks.scale.page", __doc__, generated))

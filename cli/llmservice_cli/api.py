@@ -6,7 +6,7 @@ commands show objects as they are, however odd what users have stored in them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -75,17 +75,16 @@ class Api:
         except NotFound:
             return None
 
-    async def list_pages(
-        self, resource: Resource, namespace: str | None, *, label_selector: str = ""
-    ) -> AsyncIterator[Json]:
-        """The list in pages, each as the API server sent it."""
+    async def list_all(self, resource: Resource, namespace: str | None, *, label_selector: str = "") -> list[Json]:
+        """The items of one namespace, or of all, read in pages."""
         params = {"limit": str(PAGE), "labelSelector": label_selector}
+        found: list[Json] = []
         while True:
             page = await self._json("list", resource, resource.path(namespace), params=params)
-            yield page
+            found += page.get("items") or ()
             params["continue"] = (page.get("metadata") or {}).get("continue") or ""
             if not params["continue"]:
-                return
+                return found
 
     async def list_named(self, resource: Resource, namespace: str, name: str) -> Json:
         """A list of one, or of none: with the resourceVersion from which `events` goes on."""

@@ -1,4 +1,8 @@
-"""Arguments, the command that they name, and one message for what goes wrong."""
+"""Arguments, the command that they name, and one message for an error.
+
+A command is a folder: `SUMMARY` in its __init__.py is its line in `llmservice --help`, and its command.py has
+DESCRIPTION, EPILOG, `add_arguments(parser)` and `run(options)`, which gives an exit code or a coroutine of one.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +17,26 @@ from .errors import CliError, ExitCode
 
 EPILOG = """\
 exit codes:
-  0    done; plan: it fits; wait: the condition is met
-  1    failed, and the message says what to do; plan: it does not fit; wait: it cannot be met
-  2    wrong arguments or input; wait: the cluster could not be asked
-  3    plan: not known; wait: not met within --timeout; bench, probe: some requests were not answered
-  130  interrupted; bench and probe print partial results
+  0    done, or the answer is yes
+  1    failed, and the message says what to do; or the answer is no
+  2    wrong arguments or input
+  3    not known, or not every request was answered
+  130  interrupted
+
+llmservice COMMAND --help says more.
 """
-COMMANDS = {
-    "plan": "does it fit, before anything runs: memory, longest request, concurrency, what would help",
-    "status": "how a service is: conditions, remedies, start, pods, live figures",
-    "wait": "until a service is Ready, or cannot become it",
-    "history": "the recorded revisions of a service, and what changed with each",
-    "rollback": "return a service to a recorded revision, or undo that",
-    "update": "roll out what waits for a service's next rollout",
-    "bench": "one load by static, dynamic and continuous batching, side by side",
-    "probe": "constant load, and every request that was lost, through rollouts and whatever else happens",
-}
-"""Each with its line in `llmservice --help`. Its module has DESCRIPTION, EPILOG, `add_arguments` and `run`."""
+COMMANDS = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/command.py")))
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """One command; what goes wrong is one message on standard error."""
+    """One command; an error is one message on standard error."""
     words = sys.argv[1:] if argv is None else argv
     options = make_parser(words).parse_args(words)
     try:
         answer = options.run(options)
         if isinstance(answer, ExitCode):
             return answer
-        import asyncio  # `plan` answers a thousand times in a build and waits for nobody
+        import asyncio  # a command that waits for nobody starts sooner without it
 
         code: ExitCode = asyncio.run(answer)
     except CliError as error:
@@ -60,15 +56,16 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     as_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
     parser = argparse.ArgumentParser(
         prog="kubectl llmservice" if as_plugin else "llmservice",
-        description="Plan LLMServices, look at them, measure them, and change what they run.",
+        description="Check LLMServices before they run, see how they are, measure them, and change what they run.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, line in COMMANDS.items():
-        command = commands.add_parser(name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in COMMANDS:
+        summary = import_module(f"{__package__}.{name}").SUMMARY
+        command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         if words is None or name in words[:1]:
-            module = import_module(f"llmservice_cli.{name}.command")
+            module = import_module(f"{__package__}.{name}.command")
             command.description, command.epilog = module.DESCRIPTION, module.EPILOG
             module.add_arguments(command)
             command.set_defaults(run=module.run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
 
 class ExitCode(IntEnum):
@@ -61,6 +62,11 @@ class BadInput(CliError):
     def __init__(self, wrongs: Iterable[Wrong]) -> None:
         self.wrongs = tuple(wrongs)
         super().__init__("; ".join(map(str, self.wrongs)), "")
+
+    @classmethod
+    def of(cls, field: str, message: str, remedy: str) -> Self:
+        """One thing that is wrong."""
+        return cls([Wrong(field, message, remedy)])
 
     def __str__(self) -> str:
         return "\nerror: ".join(map(str, self.wrongs))

@@ -1,8 +1,9 @@
-"""Plain text for a terminal: columns and lengths of time."""
+"""Plain text: columns, lengths of time and moments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
@@ -26,3 +27,16 @@ def duration(seconds: float) -> str:
             rest = left % size // smaller
             return f"{left // size}{unit}{f'{rest}{smaller_unit}' if rest else ''}"
     return f"{left}s"
+
+
+def age(stamp: str, now: datetime) -> str:
+    """The length of time since a moment that the API server wrote; `-` where it is none."""
+    try:
+        return duration((now - datetime.fromisoformat(stamp)).total_seconds())
+    except ValueError:
+        return "-"
+
+
+def stamp(moment: float, timespec: str = "milliseconds") -> str:
+    """RFC 3339 in UTC, of seconds since 1970."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")

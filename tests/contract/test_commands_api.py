@@ -50,8 +50,7 @@ async def test_reads(connection: Connection, there: dict[str, Any]) -> None:
     found = await connection.kube.get(SERVICE, NAMESPACE, NAME)
     assert found is not None
     assert found["metadata"]["uid"] == there["metadata"]["uid"]
-    pages = [page async for page in connection.kube.list_pages(SERVICE, None)]
-    assert NAME in [item["metadata"]["name"] for page in pages for item in page["items"]]
+    assert NAME in [item["metadata"]["name"] for item in await connection.kube.list_all(SERVICE, None)]
 
 
 async def test_a_merge_patch_changes_what_it_names_and_is_seen_by_a_watch(

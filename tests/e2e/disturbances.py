@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from llmservice_cli.probe.row import Loss
+from llmservice_cli.load.answer import Loss
 
 from localcluster.progress import Progress
 from tests.e2e.conftest import make_namespace

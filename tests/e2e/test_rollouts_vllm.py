@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from llmservice_cli.probe.row import Loss
+from llmservice_cli.load.answer import Loss
 from llmservice_operator.kube.nodes import KEPT_SECONDS
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.room import requests_of

@@ -15,7 +15,7 @@ from benchmarks.fetch.kept import Killed, Results, Speed, read
 from benchmarks.fetch.measured import Command, Run, ToolFailed, kill_when, measure
 from benchmarks.fetch.places import make_files, same
 from benchmarks.fetch.proxy import proxied
-from benchmarks.scale.page import stale
+from benchmarks.pages import stale
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20

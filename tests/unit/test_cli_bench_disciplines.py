@@ -1,12 +1,11 @@
 """A load played by each discipline against a real server: who is sent when, by what the server saw."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 
 import httpx
 import pytest
-from llmservice_cli.bench.load import Planned
+from llmservice_cli.bench.arrivals import Planned
 from llmservice_cli.bench.run import Batching, Gathered, Player
 from llmservice_cli.bench.schedule import Discipline
 from llmservice_cli.bench.traffic import Completions
@@ -24,8 +23,7 @@ async def play(
     gathered = Gathered(discipline, len(load))
     async with httpx.AsyncClient(base_url=fake.url, timeout=None, trust_env=False) as http:
         completions = Completions(http, "chat", 10.0, time.monotonic, "salt")
-        player = Player(completions, Batching(size, window), time.monotonic, asyncio.sleep)
-        await player.play(load, gathered)
+        await Player(completions, Batching(size, window)).play(load, gathered)
     return gathered
 
 

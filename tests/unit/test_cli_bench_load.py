@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from llmservice_cli.bench.load import LoadOptions, make_load
+from llmservice_cli.bench.arrivals import LoadOptions, make_load
 
 OPTIONS = LoadOptions(requests=200, rate=10.0, seed=1, prompt_words=(8, 32), output_tokens=(8, 8, 8, 128))
 

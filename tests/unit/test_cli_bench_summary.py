@@ -3,8 +3,9 @@
 import statistics
 
 import pytest
-from llmservice_cli.bench.summary import percentile, spread, summarize
-from llmservice_cli.bench.traffic import ABORTED, ANSWERED, INTERRUPTED, Row
+from llmservice_cli.bench.summary import summarize
+from llmservice_cli.bench.traffic import ANSWERED, INTERRUPTED, Row
+from llmservice_cli.load.figures import percentile, spread
 
 
 def row(index: int, outcome: str = ANSWERED, *, arrival: float = 0.0, ended: float = 1.0, tokens: int = 8) -> Row:
@@ -58,7 +59,7 @@ def test_a_summary_counts_from_arrival_and_over_the_makespan() -> None:
 
 
 def test_failures_are_counted_by_kind_and_their_times_are_not() -> None:
-    rows = [row(0), row(1, "503", ended=90.0), row(2, "503"), row(3, ABORTED), row(4, INTERRUPTED)]
+    rows = [row(0), row(1, "503", ended=90.0), row(2, "503"), row(3, "aborted"), row(4, INTERRUPTED)]
     summary = summarize(8, rows)
     assert summary.failures == {"503": 2, "aborted": 1}
     assert (summary.answered, summary.interrupted, summary.not_sent) == (1, 1, 3)

@@ -1,10 +1,13 @@
 """What every command has in common: help, exit codes, and an installation without the extra."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from llmservice_cli import app
 from llmservice_cli.__main__ import main
 
 WITHOUT_HTTPX = "import sys; sys.modules['httpx'] = None; from llmservice_cli.__main__ import main; sys.exit(main())"
@@ -83,6 +86,16 @@ def test_what_goes_wrong_is_one_message(cli: Callable[..., Ran], words: tuple[st
     assert (ended, out) == (code, "")
     assert said in errors
     assert "Traceback" not in errors
+
+
+def test_a_command_is_its_folder_and_nothing_else() -> None:
+    """`llmservice --help` has a line for each, and app.py names none of them."""
+    source = Path(app.__file__).read_text(encoding="utf-8")
+    assert [name for name in app.COMMANDS if re.search(rf"\b{name}\b", source)] == []
+    _, out, _ = in_a_process("-m", "llmservice_cli", "--help")
+    assert re.findall(r"^    (\w+) ", out, re.MULTILINE) == list(app.COMMANDS) == sorted(app.COMMANDS)
+    assert {"bench", "plan", "wait"} < set(app.COMMANDS)
+    assert "load" not in app.COMMANDS
 
 
 @pytest.mark.parametrize(

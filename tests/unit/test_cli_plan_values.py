@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from llmservice_cli.plan import quantizations, values
+from llmservice_cli.plan import values
 from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
 from llmservice_cli.plan.values import NotSaid, Refused
-from llmservice_operator.api.dtypes import KVCache, Quantization
 
 from .cli_plan_world import LLAMA_8B
 
@@ -194,14 +193,6 @@ def test_nvfp4_is_of_all_linears_unless_modelopt_made_it(
     case = {"gpu": "H100", "config": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **shape, **rest}}
     assert planned({**case, "quantization": "nvfp4"})["weightsGiB"] == pytest.approx(gib, rel=0.02)
     assert planned({**case, "quantization": "modelopt nvfp4"})["weightsGiB"] > 1.2 * gib
-
-
-def test_every_method_of_the_spec_is_known() -> None:
-    assert set(get_args(Quantization)) <= set(quantizations.METHODS)
-
-
-def test_every_kv_cache_type_of_the_spec_is_known() -> None:
-    assert set(get_args(KVCache)) == set(values.KV_CACHE_DTYPES)
 
 
 def test_options_name_fields_that_the_spec_has() -> None:

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from llmservice_cli.probe.answer import Events, check_body
-from llmservice_cli.probe.row import Loss
+from llmservice_cli.load.answer import Events, Loss, check_body
 
 ASKED = 3
 USAGE = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
@@ -59,6 +58,7 @@ TAIL: dict[str, Any] = {"choices": [], "usage": USAGE}
         ),
         pytest.param([piece(), {"error": {"message": "dead"}}, "[DONE]"], Loss.STREAM_ERROR, id="an error inside"),
         pytest.param([piece(), "{", TAIL, "[DONE]"], Loss.NOT_UNDERSTOOD, id="half an event"),
+        pytest.param([{"object": "x"}, piece("length"), TAIL, "[DONE]"], Loss.NOT_UNDERSTOOD, id="no choices"),
         pytest.param(["[DONE]"], Loss.NOT_UNDERSTOOD, id="nothing but [DONE]"),
         pytest.param([], Loss.NOT_DONE, id="nothing"),
     ],
@@ -78,3 +78,12 @@ def test_the_message_of_an_error_inside_a_stream_is_told() -> None:
     wrong = stream.check()
     assert wrong is not None
     assert wrong.error == "EngineCore encountered an issue"
+
+
+def test_without_a_length_to_hold_it_to_an_answer_needs_one_token_and_its_end() -> None:
+    stream = Events(None)
+    for event in ({"object": "x"}, piece(), piece("stop")):
+        stream.take(f"data: {json.dumps(event)}")
+    assert stream.check() is not None
+    stream.take("data: [DONE]")
+    assert (stream.check(), stream.output_tokens, stream.prompt_tokens) == (None, 2, None)

@@ -15,7 +15,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.probe.row import Loss, Mode, Row
+from llmservice_cli.load.answer import Loss
+from llmservice_cli.probe.row import Mode, Row
 
 PODS = "/api/v1/namespaces/team/pods"
 RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}

@@ -166,14 +166,19 @@ async def test_a_server_that_is_gone_refuses_connections(capsys: pytest.CaptureF
 
 
 async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = {}
+    counts, reused = {}, {}
     for mode in ("whole-pooled", "whole-fresh"):
         async with serving(Server()) as server:
-            await probe("--url", server.url, "--concurrency", "1", "--duration", "0.3", "--mode", mode, "-q")
+            words = ("--concurrency", "1", "--duration", "0.3", "--mode", mode, "-q", "--rows")
+            await probe("--url", server.url, "--model", "chat", *words)
             counts[mode] = (len(set(map(id, server.connections))), len(server.bodies))
+        _, *rows, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        reused[mode] = [row["reused"] for row in rows]
     assert counts["whole-pooled"][0] == 1
     assert counts["whole-pooled"][1] > 2
     assert counts["whole-fresh"][0] > 1
+    assert reused["whole-pooled"] == [False] + [True] * (counts["whole-pooled"][1] - 1)
+    assert set(reused["whole-fresh"]) == {False}
 
 
 @pytest.mark.parametrize(

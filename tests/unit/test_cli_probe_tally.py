@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 
-from llmservice_cli.probe.row import Loss, Mode, Row, in_turn
+from llmservice_cli.load.answer import Loss
+from llmservice_cli.probe.row import Mode, Row, in_turn
 from llmservice_cli.probe.tally import Mark, longest_gap, stretches, tally
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import pages
 from benchmarks.scale import page, picture
 from benchmarks.scale.figures import Figures
 from benchmarks.scale.kept import FOLDER, Kept, kept, plain, read
@@ -22,7 +23,7 @@ FILES = page.generated(ROOT)
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_fresh(name: str) -> None:
     # Not by ==, whose explanation of two long texts takes longer than all of these tests.
-    assert page.stale(ROOT, {name: FILES[name]}) == [], "run `python -m benchmarks.scale.page`"
+    assert pages.stale(ROOT, {name: FILES[name]}) == [], "run `python -m benchmarks.scale.page`"
 
 
 # Nobody measured these: they are made up for the tests below.
@@ -105,7 +106,7 @@ def test_without_a_run_the_page_says_so_and_shows_the_others() -> None:
     [(nan, "-"), (0, "0"), (0.0004, "0.0004"), (7.04, "7.04"), (99.96, "100"), (1234.5, "1,234")],
 )
 def test_numbers(value: float, text: str) -> None:
-    assert page.number(value) == text
+    assert pages.number(value) == text
 
 
 def test_the_picture_shows_what_was_measured_and_nothing_else() -> None:
@@ -123,14 +124,18 @@ def test_the_picture_is_the_same_twice_and_names_every_line() -> None:
         assert f">{name}<" in drawn, name
 
 
+def main(argv: list[str]) -> int:
+    return pages.main("benchmarks.scale.page", page.__doc__, page.generated, argv)
+
+
 def test_check_names_stale_files_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert page.main([str(tmp_path)]) == 0
-    assert page.main([str(tmp_path), "--check"]) == 0
+    assert main([str(tmp_path)]) == 0
+    assert main([str(tmp_path), "--check"]) == 0
     (tmp_path / FOLDER).mkdir(parents=True)
     (tmp_path / FOLDER / "1000.json").write_text(json.dumps(MADE_UP))
     assert [run.name for run in plain(read(tmp_path))] == ["1000"]
     before = (tmp_path / page.PAGE).read_text()
-    assert page.main([str(tmp_path), "--check"]) == 1
+    assert main([str(tmp_path), "--check"]) == 1
     told = "".join(f"{name} is stale: run `python -m benchmarks.scale.page`\n" for name in (page.PAGE, page.PICTURE))
     assert capsys.readouterr().err == told
     assert (tmp_path / page.PAGE).read_text() == before

@@ -1,1 +1,3 @@
-"""`llmservice bench`: one load, several ways for a client to send it, the same server."""
+"""`llmservice bench`: its line in `llmservice --help`; the command itself is command.py."""
+
+SUMMARY = "measure one load with static, dynamic and continuous batching, side by side"

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TextIO
 
 from llmservice_cli.cluster import add_scope
-from llmservice_cli.errors import CliError, ExitCode, WrongUsage
+from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.load.server import Served, Target, add_server, check_server, inspect, open_target
 from llmservice_cli.numbers import above_zero, count, counts
 
 from . import picture
-from .load import LoadOptions, Planned, make_load
+from .arrivals import LoadOptions, Planned, make_load
 from .progress import shown
 from .result import Result, to_document, to_lines
 from .run import Batching, Gathered, Player
 from .schedule import Discipline
-from .target import Served, Target, look, open_target
 from .traffic import Completions
 
 DESCRIPTION = "Measure a server with one seeded load, sent by one or several client disciplines."
@@ -40,17 +40,20 @@ examples:
 
 By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
 --url measures without it. The load is the server's: do not run it against one that others need.
+
+exit codes:
+  0    every request was answered
+  1    no result; the message says what to do
+  2    wrong arguments
+  3    some requests were not answered
+  130  interrupted; the result is of what was measured until then
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own."""
     add_scope(parser)
-    target = parser.add_argument_group("server")
-    target.add_argument("name", nargs="?", help="the LLMService")
-    target.add_argument("--url", help="a server of the OpenAI API, instead of NAME")
-    target.add_argument("--model", help="model to ask for (default: the first that the server lists)")
-    target.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
+    add_server(parser)
     load = parser.add_argument_group("load")
     load.add_argument("--requests", type=count, default=96, help="default: 96")
     load.add_argument(
@@ -79,15 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> ExitCode:
     """Look at the server, warm it up, play the load by each discipline, write the results."""
-    if bool(options.name) == bool(options.url):
-        raise WrongUsage("the server is named by NAME or by --url", "give one of them; llmservice bench --help")
+    check_server(options, "bench")
     _check_outputs(options)
     load_options = LoadOptions(
         options.requests, options.rate, options.seed, options.prompt_words, options.output_tokens
     )
     load = make_load(load_options)
     async with open_target(options) as target:
-        served = await look(target, options.model)
+        served = await inspect(target, options.model)
         started = datetime.now(UTC)
         gathered, is_partial = await _measure(options, target, served, load)
     result = Result(
@@ -127,7 +129,7 @@ async def _measure(
 
     def player(salt: str) -> Player:
         completions = Completions(target.http, served.model, options.timeout, time.monotonic, f"{run_id}-{salt}")
-        return Player(completions, Batching(options.batch, options.window), time.monotonic, asyncio.sleep)
+        return Player(completions, Batching(options.batch, options.window))
 
     chosen = list(Discipline) if options.discipline == "all" else [Discipline(options.discipline)]
     gathered: list[Gathered] = []

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmservice_cli.errors import CliError
+from llmservice_cli.load.figures import PERCENTILES, Spread
 
 from .result import Result
-from .summary import PERCENTILES, Spread, Summary
+from .summary import Summary
 from .traffic import Row
 
 if TYPE_CHECKING:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TextIO
+
+from llmservice_cli.load.display import IN_A_LOG, repeated
 
 from .run import Gathered
 
 ON_A_TERMINAL = 0.5
-IN_A_LOG = 10.0
 
 
 @asynccontextmanager
@@ -20,26 +20,18 @@ async def shown(gathered: Gathered, out: TextIO | None) -> AsyncIterator[None]:
     if out is None:
         yield
         return
-    task = asyncio.create_task(_keep_showing(gathered, out))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    began, live = time.monotonic(), out.isatty()
 
-
-async def _keep_showing(gathered: Gathered, out: TextIO) -> None:
-    began = time.monotonic()
-    live = out.isatty()
-    try:
-        while True:
-            await asyncio.sleep(ON_A_TERMINAL if live else IN_A_LOG)
-            out.write(f"\r{line(gathered, time.monotonic() - began)}" if live else f"{line(gathered, 0)}\n")
-            out.flush()
-    finally:
-        out.write(f"{chr(13) if live else ''}{line(gathered, time.monotonic() - began)}\n")
+    def show(end: str) -> None:
+        begin = "\r" if live else ""
+        out.write(f"{begin}{line(gathered, time.monotonic() - began)}{end}")
         out.flush()
+
+    try:
+        async with repeated(lambda: show("" if live else "\n"), ON_A_TERMINAL if live else IN_A_LOG):
+            yield
+    finally:
+        show("\n")
 
 
 def line(gathered: Gathered, seconds: float) -> str:

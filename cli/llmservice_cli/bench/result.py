@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from llmservice_cli.load.figures import PERCENTILES, Spread, in_words, spread_document
 from llmservice_cli.text import table
 
-from .load import LoadOptions
+from .arrivals import LoadOptions
 from .run import Batching, Gathered
 from .schedule import Discipline
-from .summary import PERCENTILES, Spread, Summary, spread_document, summarize
+from .summary import Summary, summarize
 from .traffic import Row
 
 VERSION = 1
@@ -153,8 +154,7 @@ def _remarks(result: Result) -> Iterator[str]:
     """What the figures do not say by themselves."""
     for discipline, summary in result.summaries.items():
         if summary.failures:
-            kinds = ", ".join(f"{count} × {kind}" for kind, count in summary.failures.items())
-            yield f"{discipline}: not answered: {kinds}{_first_error(result, discipline)}"
+            yield f"{discipline}: not answered: {in_words(summary.failures)}{_first_error(result, discipline)}"
         if summary.interrupted or summary.not_sent:
             yield f"{discipline}: {summary.interrupted} requests interrupted, {summary.not_sent} never sent"
         late = summary.held_back

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from .load import Planned
+from llmservice_cli.load.pace import Pace
+
+from .arrivals import Planned
 from .schedule import Discipline, next_batch
 from .traffic import Completions, Row
 
@@ -39,43 +41,34 @@ class Batching:
 
 @dataclass(frozen=True)
 class Player:
-    """Sends the requests of one load; time is an argument."""
+    """Sends the requests of one load."""
 
     completions: Completions
     batching: Batching
-    clock: Callable[[], float]
-    sleep: Callable[[float], Awaitable[None]]
 
     async def play(self, load: Sequence[Planned], gathered: Gathered) -> None:
         """Until the last one has ended."""
-        began = self.clock()
-        if gathered.discipline is Discipline.CONTINUOUS:
-            await self._continuous(load, gathered, began)
-        else:
-            await self._in_batches(load, gathered, began)
+        pace = Pace(self.completions.clock)
+        began = pace.clock()
+        if gathered.discipline is not Discipline.CONTINUOUS:
+            await self._in_batches(load, gathered, pace, began)
+            return
 
-    async def _continuous(self, load: Sequence[Planned], gathered: Gathered, began: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            for planned in load:
-                await self._until(began + planned.arrival)
-                group.create_task(self._send(planned, gathered, began, None))
+        await pace.at([began + planned.arrival for planned in load], partial(self._send, load, gathered, began, None))
 
-    async def _in_batches(self, load: Sequence[Planned], gathered: Gathered, began: float) -> None:
+    async def _in_batches(self, load: Sequence[Planned], gathered: Gathered, pace: Pace, began: float) -> None:
         arrivals = [planned.arrival for planned in load]
         window = self.batching.window if gathered.discipline is Discipline.DYNAMIC else None
         first = number = 0
         while first < len(load):
-            batch = next_batch(arrivals, first, self.clock() - began, self.batching.size, window)
-            await self._until(began + batch.start)
-            async with asyncio.TaskGroup() as group:  # ends with its longest member
-                for planned in load[batch.first : batch.end]:
-                    group.create_task(self._send(planned, gathered, began, number))
+            batch = next_batch(arrivals, first, pace.clock() - began, self.batching.size, window)
+            members = load[batch.first : batch.end]
+            send = partial(self._send, members, gathered, began, number)
+            await pace.at([began + batch.start] * len(members), send)  # ends with its longest member
             first, number = batch.end, number + 1
 
-    async def _send(self, planned: Planned, gathered: Gathered, began: float, batch: int | None) -> None:
+    async def _send(
+        self, load: Sequence[Planned], gathered: Gathered, began: float, batch: int | None, number: int
+    ) -> None:
         gathered.sent += 1
-        await self.completions.send(planned, began=began, batch=batch, record=gathered.rows.append)
-
-    async def _until(self, moment: float) -> None:
-        if (pause := moment - self.clock()) > 0:
-            await self.sleep(pause)
+        await self.completions.send(load[number], began=began, batch=batch, record=gathered.rows.append)

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .traffic import INTERRUPTED, Row
+from llmservice_cli.load.figures import Spread, counted, spread
 
-PERCENTILES = (50, 95, 99)
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Seconds."""
-
-    mean: float
-    percentiles: Mapping[int, float]
-    longest: float
+from .traffic import ANSWERED, INTERRUPTED, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +42,10 @@ class Summary:
 def summarize(planned: int, rows: Sequence[Row]) -> Summary:
     """Whatever the order of the rows."""
     answered = [row for row in rows if row.is_answered]
-    failures = Counter(row.outcome for row in rows if not row.is_answered and row.outcome != INTERRUPTED)
     return Summary(
         planned=planned,
         answered=len(answered),
-        failures=dict(sorted(failures.items())),
+        failures=counted(row.outcome for row in rows if row.outcome not in (ANSWERED, INTERRUPTED)),
         interrupted=sum(1 for row in rows if row.outcome == INTERRUPTED),
         not_sent=planned - len(rows),
         makespan=max((row.ended for row in answered if row.ended is not None), default=0.0),
@@ -66,31 +55,3 @@ def summarize(planned: int, rows: Sequence[Row]) -> Summary:
         ttft=spread([row.ttft for row in answered if row.ttft is not None]),
         held_back=spread([row.sent - row.arrival for row in answered]),
     )
-
-
-def spread(values: Sequence[float]) -> Spread | None:
-    """None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return Spread(
-        mean=sum(ordered) / len(ordered),
-        percentiles={percent: percentile(ordered, percent) for percent in PERCENTILES},
-        longest=ordered[-1],
-    )
-
-
-def spread_document(spread: Spread | None) -> dict[str, float] | None:
-    """As the result files have it."""
-    if spread is None:
-        return None
-    percentiles = {f"p{percent}": round(value, 4) for percent, value in spread.percentiles.items()}
-    return {"mean": round(spread.mean, 4), **percentiles, "max": round(spread.longest, 4)}
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of sorted values, between neighbours in proportion (as numpy's default and `vllm bench` do)."""
-    place = (len(ordered) - 1) * percent / 100
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -6,12 +6,12 @@ import argparse
 import json
 from datetime import UTC, datetime
 
+from llmservice_cli.api import Json
 from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import ExitCode
-from llmservice_cli.status.snapshot import service
-from llmservice_cli.text import duration, table
-
-from .revisions import Json, Revision, recorded, standing
+from llmservice_cli.revisions import Revision, recorded, standing
+from llmservice_cli.services import service
+from llmservice_cli.text import age, table
 
 DESCRIPTION = "The revisions of a service to which `llmservice rollback` can return, the latest first."
 EPILOG = """\
@@ -69,7 +69,7 @@ def lines(revisions: tuple[Revision, ...], found: Json, now: datetime) -> list[s
         [
             str(each.number),
             each.label,
-            duration((now - datetime.fromisoformat(each.created)).total_seconds()),
+            age(each.created, now),
             standing(each.label, found) or "-",
             "the oldest that is recorded" if before is None else each.changes_from(before),
         ]

@@ -18,15 +18,13 @@ from llmservice_cli.errors import BadInput, ExitCode, Wrong
 
 from . import models, values
 from .answers import answer
-from .document import document
+from .document import Json, document
 from .ending import Ending, worst
 from .models import Model, NotReached
 from .options import BY_ALIAS, OPTIONS, Reading, share_out
 from .questions import Question, counted, device, from_values, long_note
 from .refusals import noted
 from .values import Refused, shown
-
-Json = dict[str, Any]
 
 PLAIN = Ending()
 _OTHERS = ("id", "gpu", "config", "model", "num_gpus")
@@ -149,9 +147,7 @@ def _model(named: Mapping[str, Any], reading: Reading, *, is_offline: bool) -> M
             return models.from_document(config, "config")
         if isinstance(uri, str) and uri.startswith(models.REMOTE):
             if is_offline:
-                raise BadInput(
-                    [Wrong("model", f"{uri} is not read with --offline.", "Give its config.json as config.")]
-                )
+                raise BadInput.of("model", f"{uri} is not read with --offline.", "Give its config.json as config.")
             return models.from_uri(uri)
     except Refused as refused:
         reading.wrongs.append(Wrong("config", refused.message, refused.remedy))
@@ -171,6 +167,6 @@ def _lines(place: str) -> Iterator[TextIO]:
         file = Path(place).open(encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - the next statement closes it
     except OSError as error:
         why = error.strerror or str(error)
-        raise BadInput([Wrong("--batch", f"{place} cannot be read: {why}.", "Give a file, or - for stdin.")]) from None
+        raise BadInput.of("--batch", f"{place} cannot be read: {why}.", "Give a file, or - for stdin.") from None
     with file:
         yield file

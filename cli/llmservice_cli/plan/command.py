@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> ExitCode:
             print(f"note: {note}", file=sys.stderr)
     else:
         if model is None and not {"parameters", "weights_gib"} & asked.values.keys():
-            raise BadInput([Wrong("-f", "there is nothing to plan.", NOTHING)])
+            raise BadInput.of("-f", "there is nothing to plan.", NOTHING)
         nameless = device(None, asked.values.get("gpu_memory_gib"))
         devices = asked.devices or (() if nameless is None else (nameless,))
         question = from_values(asked.values, model or Model(), devices, inputs.label)
@@ -112,7 +112,7 @@ def _batch(options: argparse.Namespace) -> ExitCode:
     if beside:
         raise BadInput([Wrong(flag, "it has no effect beside --batch.", "Write it into the lines.") for flag in beside])
     if options.output not in ("table", "json"):
-        raise BadInput([Wrong("-o", f"a batch is answered in JSON lines, not {options.output}.", "Leave it out.")])
+        raise BadInput.of("-o", f"a batch is answered in JSON lines, not {options.output}.", "Leave it out.")
     from .batch import batch
     from .ending import Ending
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmservice_operator.planner import memory, node_size
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
@@ -18,7 +18,7 @@ from llmservice_operator.planner.served import unserved
 from llmservice_cli.errors import ExitCode
 
 from .answers import usual_devices
-from .document import figures
+from .document import Json, figures
 from .ending import Ending
 from .markdown import escaped
 from .markdown import table as markdown_table
@@ -28,8 +28,6 @@ from .screen import VERDICT_STYLES, Row
 
 if TYPE_CHECKING:
     from llmservice_operator.api.dtypes import KVCache
-
-Json = dict[str, Any]
 
 _NEEDED = "GPUs needed"
 AS_IT_IS = "as it is"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from llmservice_operator.planner.plan import Line, Plan, Remedy
+from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 
 from .answers import Answer
 from .options import OPTIONS
@@ -15,6 +16,17 @@ from .wording import in_options
 Json = dict[str, Any]
 
 _DIGITS = 4
+_FIGURES = {
+    name: re.sub("_(.)", lambda found: found[1].upper(), name.replace("_gib", "GiB"))
+    for name in (
+        *("verdict", "reason", "missing", "gpu", "gpus", "memory_gib", "budget_gib", "weights_gib", "non_torch_gib"),
+        *("activation_gib", "graph_gib", "kv_cache_gib", "kv_cache_tokens", "kv_bytes_per_token", "block_size"),
+        *("num_blocks", "max_model_len", "requested_max_model_len", "max_concurrency", "recommended_max_num_seqs"),
+        *("error_band", "error_band_gib", "margin_gib", "weights_total_gib", "kv_cache_total_gib"),
+        *("naive_attention_gib", "flash_attention_gib"),
+    )
+}
+"""Fields of a plan by their keys, in this order: weights_gib is weightsGiB."""
 _WEIGHTS_AS_OPTION = {"int8": "int8 w8a16", "int4": "int4 w4a16"}
 """spec.precision.weights in the words of --quantization, for what is quantized before it is loaded."""
 _OPTION_OF = {option.spec: option.name for option in OPTIONS.values() if option.spec is not None}
@@ -40,35 +52,7 @@ def document(answer: Answer, *, explain: bool = False) -> Json:
 
 def figures(plan: Plan) -> Json:
     """Verdict and figures."""
-    return {
-        "verdict": str(plan.verdict),
-        "reason": plan.reason,
-        "missing": list(plan.missing),
-        "gpu": plan.gpu,
-        "gpus": plan.gpus,
-        "memoryGiB": _rounded(plan.memory_gib),
-        "budgetGiB": _rounded(plan.budget_gib),
-        "weightsGiB": _rounded(plan.weights_gib),
-        "nonTorchGiB": _rounded(plan.non_torch_gib),
-        "activationGiB": _rounded(plan.activation_gib),
-        "graphGiB": _rounded(plan.graph_gib),
-        "kvCacheGiB": _rounded(plan.kv_cache_gib),
-        "kvCacheTokens": plan.kv_cache_tokens,
-        "kvBytesPerToken": _rounded(plan.kv_bytes_per_token),
-        "blockSize": plan.block_size,
-        "numBlocks": plan.num_blocks,
-        "maxModelLen": plan.max_model_len,
-        "requestedMaxModelLen": plan.requested_max_model_len,
-        "maxConcurrency": _rounded(plan.max_concurrency),
-        "recommendedMaxNumSeqs": plan.recommended_max_num_seqs,
-        "errorBand": _rounded(plan.error_band),
-        "errorBandGiB": _rounded(plan.error_band_gib),
-        "marginGiB": _rounded(plan.margin_gib),
-        "weightsTotalGiB": _rounded(plan.weights_total_gib),
-        "kvCacheTotalGiB": _rounded(plan.kv_cache_total_gib),
-        "naiveAttentionGiB": _rounded(plan.naive_attention_gib),
-        "flashAttentionGiB": _rounded(plan.flash_attention_gib),
-    }
+    return {key: _plain(getattr(plan, name)) for name, key in _FIGURES.items()}
 
 
 def words_of(remedy: Remedy, *, is_manifest: bool) -> str:
@@ -133,6 +117,13 @@ def _changes(remedy: Remedy) -> list[tuple[str, Any]]:
 
 def _line(line: Line) -> Json:
     return {"name": line.name, "gib": _rounded(line.gib), "formula": line.formula, "source": line.source}
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: rounded, null for what is no number."""
+    if isinstance(value, float):
+        return _rounded(value)
+    return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Fit) else value
 
 
 def _rounded(value: float | None) -> float | None:

@@ -110,9 +110,9 @@ def named(config: str | None, uri: str | None) -> Model | None:
     try:
         return from_uri(place) if config is None else from_config(place)
     except Refused as refused:
-        raise BadInput([Wrong(option, refused.message, refused.remedy)]) from None
+        raise BadInput.of(option, refused.message, refused.remedy) from None
     except NotReached as unreached:
-        raise BadInput([Wrong(option, f"{place}: {unreached.failure.message}", unreached.failure.remedy)]) from None
+        raise BadInput.of(option, f"{place}: {unreached.failure.message}", unreached.failure.remedy) from None
 
 
 def _from_folder(folder: Path) -> Model:

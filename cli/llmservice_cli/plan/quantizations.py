@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import get_args
+
+from llmservice_operator.api.dtypes import Quantization
 
 from .values import Refused, one_of, shown
 
-METHODS = (
-    *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"),
-    *("modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "humming", "compressed-tensors", "bitsandbytes", "gguf"),
-    *("experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4", "gpt_oss_mxfp4", "deepseek_v4_fp8", "fp_quant"),
-    *("online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only"),
-    *("nvfp4_per_token", "mxfp8"),
-)
-"""The newest vLLM's methods and those of its older versions."""
+METHODS = (*get_args(Quantization), "bitsandbytes", "fbgemm_fp8", "fp_quant", "gguf", "ptpc_fp8")
+"""The newest vLLM's methods, and those that older versions or plugins have."""
 OFFERED = (
     "awq",
     "gptq",

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from math import isfinite
-from typing import Literal
+from typing import Literal, get_args
 
+from llmservice_operator.api.dtypes import DType, KVCache
 from llmservice_runtime.flags.table import newest_version
 
 Reader = Callable[[object], object]
@@ -22,18 +23,13 @@ MOST_PARAMETERS = 10**14
 MOST_GIB = 1024**2
 
 _DTYPES = {
-    **{name: name for name in ("auto", "float16", "bfloat16", "float32")},
+    **{name: name for name in get_args(DType)},
     "half": "float16",
     "fp16": "float16",
     "bf16": "bfloat16",
     "float": "float32",
     "fp32": "float32",
 }
-KV_CACHE_DTYPES = (
-    *("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "fp8_per_token_head"),
-    *("int8_per_token_head", "int4_per_token_head", "nvfp4", "nvfp4_4over6", "nvfp4_ds_mla", "turboquant_k8v4"),
-    *("turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "ultraquant_4bit"),
-)
 _KV_CACHE_ALIASES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp8_inc": "fp8"}
 
 _NOT_SAID = re.compile(
@@ -145,8 +141,8 @@ def dtype(raw: object) -> str:
 
 def kv_cache_dtype(raw: object) -> str:
     """--kv-cache-dtype."""
-    names = {name: name for name in KV_CACHE_DTYPES} | _KV_CACHE_ALIASES
-    return _word(raw, names, "type of a KV cache", KV_CACHE_DTYPES)
+    known = get_args(KVCache)
+    return _word(raw, {name: name for name in known} | _KV_CACHE_ALIASES, "type of a KV cache", known)
 
 
 def text(raw: object) -> str:

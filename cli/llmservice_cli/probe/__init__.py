@@ -1,1 +1,3 @@
-"""`llmservice probe`: constant load, and an account of every request that was not answered whole."""
+"""`llmservice probe`: its line in `llmservice --help`; the command itself is command.py."""
+
+SUMMARY = "send constant load and account for every lost request, for example during a rollout"

@@ -8,17 +8,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TextIO
+
+from llmservice_cli.load.display import IN_A_LOG, repeated
 
 from .report import clock
 from .row import Row
 from .tally import Mark
 
 LOSSES_TOLD = 20
-SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass
@@ -83,22 +84,9 @@ class Gathered:
         return f"{len(self.rows)} ended, {self.lost} lost"
 
 
-@asynccontextmanager
-async def shown(gathered: Gathered) -> AsyncIterator[None]:
+def shown(gathered: Gathered) -> AbstractAsyncContextManager[None]:
     """A line every ten seconds."""
-    task = asyncio.create_task(_keep_showing(gathered))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _keep_showing(gathered: Gathered) -> None:
-    while True:
-        await asyncio.sleep(SECONDS_BETWEEN_LINES)
-        gathered.say(f"{clock(gathered.now())} {gathered}")
+    return repeated(lambda: gathered.say(f"{clock(gathered.now())} {gathered}"), IN_A_LOG)
 
 
 def mark_by_lines(gathered: Gathered, loop: asyncio.AbstractEventLoop) -> None:

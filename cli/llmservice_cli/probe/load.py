@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from llmservice_cli.load.pace import Pace
 
 from .row import Mode, Row, in_turn
 from .sender import Sender
-
-Record = Callable[[Row], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,51 +22,24 @@ class LoadOptions:
     concurrency: int | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Load:
-    """One load. `stop` ends the sending; what is under way is still awaited."""
+    """One load, at its own pace."""
 
     options: LoadOptions
     sender: Sender
-    clock: Callable[[], float]
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    _next: int = 0
+    pace: Pace
 
-    def stop(self) -> None:
-        """Send nothing more."""
-        self._stopped.set()
-
-    async def run(self, record: Record) -> None:
+    async def run(self, record: Callable[[Row], None]) -> None:
         """Until the last request has ended; each is recorded when it ends."""
-        began = self.clock()
-        async with asyncio.TaskGroup() as group:
-            if self.options.concurrency is not None:
-                for _ in range(self.options.concurrency):
-                    group.create_task(self._one_after_another(began, record))
-            else:
-                assert self.options.rate is not None
-                await self._on_time(began, self.options.rate, group, record)
+        options, began = self.options, self.pace.clock()
 
-    async def _on_time(self, began: float, rate: float, group: asyncio.TaskGroup, record: Record) -> None:
-        for number in range(round(rate * self.options.duration)):
-            if await self._stopped_before(began + number / rate):
-                return
-            group.create_task(self._send(record))
+        async def send(index: int) -> None:
+            mode, tokens = in_turn(options.modes, options.output_tokens, index)
+            record(await self.sender.send(index, mode, tokens))
 
-    async def _one_after_another(self, began: float, record: Record) -> None:
-        while self.clock() < began + self.options.duration and not self._stopped.is_set():
-            await self._send(record)
-            # A server that refuses at once is not flooded.
-            await self._stopped_before(self.clock() + 0.01)
-
-    async def _send(self, record: Record) -> None:
-        index, self._next = self._next, self._next + 1
-        mode, tokens = in_turn(self.options.modes, self.options.output_tokens, index)
-        record(await self.sender.send(index, mode, tokens))
-
-    async def _stopped_before(self, moment: float) -> bool:
-        try:
-            await asyncio.wait_for(self._stopped.wait(), max(moment - self.clock(), 0))
-        except TimeoutError:
-            return False
-        return True
+        if options.concurrency is not None:
+            await self.pace.in_turn(options.concurrency, began + options.duration, send)
+        else:
+            rate = options.rate or 0.0
+            await self.pace.at((began + number / rate for number in range(round(rate * options.duration))), send)

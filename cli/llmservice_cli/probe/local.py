@@ -10,15 +10,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
-import httpx
-
-from llmservice_cli.bench.target import Target, api_key, look
-from llmservice_cli.errors import CliError
+from llmservice_cli.load.pace import Pace
+from llmservice_cli.load.server import base_of, direct, http_client, inspect
 
 from .gathered import Gathered
 from .load import Load
 from .options import load_options
-from .sender import Question, Sender, open_clients
+from .sender import CONNECT_SECONDS, NONE_KEPT, POOL, Question, Sender
 
 WAY = "from here"
 
@@ -34,39 +32,27 @@ class Local:
 
     async def follow(self, gathered: Gathered) -> None:
         """Until the last request has ended."""
-        gathered.begin(self.load.clock())
+        gathered.begin(self.load.pace.clock())
         await self.load.run(gathered.take)
         gathered.end()
 
     async def stop(self) -> None:
         """Send nothing more."""
-        self.load.stop()
+        self.load.pace.stop()
 
 
 @asynccontextmanager
 async def opened(options: argparse.Namespace) -> AsyncIterator[Local]:
     """By the flags of the command; CliError where the server does not answer at all."""
-    base = options.url.rstrip("/").removesuffix("/v1")
-    try:
-        httpx.URL(base)
-    except httpx.InvalidURL as error:
-        raise CliError(f"{options.url} is not a URL: {error}", "give one such as http://127.0.0.1:8000") from error
-    async with open_clients(base, api_key(options.api_key_env)) as clients:
-        model = options.model
-        if model is None:
-            asked = Target(clients.fresh, base, "direct", "check the address, and that the server is up")
-            model = (await look(asked, None)).model
+    async with (
+        http_client(options, POOL, CONNECT_SECONDS) as pooled,
+        http_client(options, NONE_KEPT, CONNECT_SECONDS) as fresh,
+    ):
+        model = options.model or (await inspect(direct(options.url, fresh), None)).model
         clock = steady_clock()
-        sender = Sender(
-            clients=clients,
-            question=Question(model, options.prompt, options.api == "chat"),
-            timeout=options.timeout,
-            retries=options.retries,
-            clock=clock,
-            sleep=asyncio.sleep,
-            random=Random(),
-        )
-        yield Local(base, model, Load(load_options(options), sender, clock))
+        question = Question(model, options.prompt, options.api == "chat")
+        sender = Sender(pooled, fresh, question, options.timeout, options.retries, clock, asyncio.sleep, Random())
+        yield Local(base_of(options.url), model, Load(load_options(options), sender, Pace(clock)))
 
 
 def steady_clock() -> Callable[[], float]:

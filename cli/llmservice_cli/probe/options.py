@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from llmservice_cli.cluster import add_scope
 from llmservice_cli.errors import WrongUsage
+from llmservice_cli.load.server import add_server, check_server
 from llmservice_cli.numbers import above_zero, count, count_or_none, counts, seconds
 
 from .load import LoadOptions
@@ -29,18 +30,21 @@ examples:
 By NAME a pod sends the requests, from the operator's image, and is deleted afterwards, also after Ctrl-C.
 Rights: get on llmservices and deployments, get, create and delete on pods, get on pods/log.
 The first Ctrl-C stops the sending and awaits what is under way, the second ends at once.
+
+exit codes:
+  0    every request was answered
+  1    no result; the message says what to do
+  2    wrong arguments
+  3    some requests were not answered
+  130  interrupted; the result is of what was measured until then
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own."""
     add_scope(parser)
-    target = parser.add_argument_group("server")
-    target.add_argument("name", nargs="?", help="the LLMService")
-    target.add_argument("--url", help="a server of the OpenAI API, reached from here, instead of NAME")
-    target.add_argument("--model", help="model to ask for (default: the service's, the first that the server lists)")
-    target.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable with the API key (with --url)")
-    target.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
+    server = add_server(parser)
+    server.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
     load = parser.add_argument_group("load")
     pace = load.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=above_zero, help="requests a second, sent on time whatever happens (default: 4)")
@@ -67,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """What does not go together. An option that would change nothing is told, not passed over in silence."""
-    if bool(options.name) == bool(options.url):
-        raise WrongUsage("the server is named by NAME or by --url", "give one of them; llmservice probe --help")
+    check_server(options, "probe")
     if options.url and options.image:
         raise WrongUsage("--image is of the pod, and with --url there is none", "leave it out, or name the LLMService")
     if options.name and options.api_key_env:

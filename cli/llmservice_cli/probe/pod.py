@@ -1,17 +1,16 @@
-"""The pod that sends the requests of `llmservice probe NAME`. Pure: a LLMService and its Deployment make a manifest."""
+"""The pod that sends the requests of `llmservice probe NAME`. Pure: LLMService and Deployment in, manifest out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from llmservice_operator.api.constants import API_VERSION, DEFAULT_ENDPOINT_PORT, KIND
+from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_runtime.contract import RUNTIME_CONTAINER
 
+from llmservice_cli.api import Json
 from llmservice_cli.errors import CliError
-
-Json = Mapping[str, Any]
+from llmservice_cli.services import endpoint_of
 
 CONTAINER = "probe"
 KEY_VARIABLE = "LLMSERVICE_API_KEY"
@@ -19,25 +18,11 @@ NAME_LABEL = {"app.kubernetes.io/name": "llmservice-probe"}
 STOP_SECONDS = 60  # what is under way when the probe is stopped may still end
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a LLMService answers, and as what."""
-
-    url: str
-    model: str
-    key: Json | None  # a secretKeyRef
-
-    @classmethod
-    def of(cls, service: Json) -> Endpoint:
-        """By its spec: the status may be behind."""
-        metadata, endpoint = service["metadata"], service["spec"].get("endpoint") or {}
-        names = (service.get("status", {}).get("endpoint") or {}).get("modelNames") or [metadata["name"]]
-        port = endpoint.get("port", DEFAULT_ENDPOINT_PORT)
-        return cls(
-            url=f"http://{metadata['name']}.{metadata['namespace']}.svc" + (f":{port}" if port != 80 else ""),
-            model=names[0],
-            key=endpoint.get("apiKeySecretRef"),
-        )
+def target_of(service: Json) -> tuple[str, str]:
+    """The URL inside the cluster, and the model's name, of an LLMService."""
+    metadata, port = service["metadata"], endpoint_of(service).port
+    names = (service.get("status", {}).get("endpoint") or {}).get("modelNames") or [metadata["name"]]
+    return f"http://{metadata['name']}.{metadata['namespace']}.svc" + (f":{port}" if port != 80 else ""), names[0]
 
 
 def image_of(deployment: Json | None, name: str) -> tuple[str, list[Json]]:
@@ -102,7 +87,7 @@ def manifest(
     }
 
 
-def trouble(pod: Json) -> str | None:
+def start_failure(pod: Json) -> str | None:
     """Why this pod does not start, where it will not by itself; None while it may."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses") or ():

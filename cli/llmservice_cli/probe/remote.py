@@ -18,11 +18,11 @@ from llmservice_operator.kube.resources import DEPLOYMENT, POD
 
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError
-from llmservice_cli.status.snapshot import service
+from llmservice_cli.services import endpoint_of, service
+from llmservice_cli.text import stamp
 
 from . import pod
 from .gathered import Gathered
-from .report import stamp
 from .row import Row
 
 START_SECONDS = 180.0
@@ -90,7 +90,7 @@ class Remote:
                     raise CliError(f"the pod {self.name} was deleted", "start the probe again")
                 if pod.has_started(found) or pod.has_ended(found):
                     return
-                if reason := pod.trouble(found):
+                if reason := pod.start_failure(found):
                     raise CliError(f"the probe's pod does not start: {reason}", "see the reason; --image names another")
                 why = pod.unscheduled(found) or why
             if asyncio.get_running_loop().time() > deadline:
@@ -105,7 +105,7 @@ class Remote:
         path = f"{POD.path(self.namespace, self.name)}/log"
         params = {"container": pod.CONTAINER, "follow": "true"}
         if since is not None:
-            params["sinceTime"] = stamp(since - 5) or ""
+            params["sinceTime"] = stamp(since - 5)
         async with (
             self.connection.http(timeout=LOG_TIMEOUT) as http,
             http.stream("GET", path, params=params) as response,
@@ -148,22 +148,22 @@ class Remote:
 async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> AsyncIterator[Remote]:
     """The pod, gone afterwards whatever happens."""
     found = await service(connection.kube, connection.namespace, name)
-    endpoint = pod.Endpoint.of(found)
+    (url, own_model), key = pod.target_of(found), endpoint_of(found).key
     secret_names: Sequence[Any] = ()
     image = wanted.image
     if image is None:
         deployment = await connection.kube.get(DEPLOYMENT, connection.namespace, name)
         image, secret_names = pod.image_of(deployment, name)
-    model = wanted.model or endpoint.model
-    args = [*wanted.args, "--url", endpoint.url, "--model", model]
-    if endpoint.key is not None:
+    model = wanted.model or own_model
+    args = [*wanted.args, "--url", url, "--model", model]
+    if key is not None:
         args += ["--api-key-env", pod.KEY_VARIABLE]
     manifest = pod.manifest(
         found,
         name=pod_name(name),
         image=image,
         pull_secrets=secret_names,
-        key=endpoint.key,
+        key=key,
         args=args,
         seconds=wanted.seconds,
     )
@@ -171,9 +171,9 @@ async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> Async
     try:
         # Not to be stopped half way: nobody would know of a pod that goes on sending.
         await asyncio.shield(making)
-        yield _remote(connection, await making, endpoint.url, model)
+        yield _remote(connection, await making, url, model)
     finally:
-        await _removed(_remote(connection, await making, endpoint.url, model))
+        await _removed(_remote(connection, await making, url, model))
 
 
 def _remote(connection: Connection, made: dict[str, Any], url: str, model: str) -> Remote:

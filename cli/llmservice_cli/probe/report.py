@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from llmservice_cli.bench.summary import Spread, spread_document
-from llmservice_cli.text import duration, table
+from llmservice_cli.load.figures import Spread, in_words, spread_document
+from llmservice_cli.text import duration, stamp, table
 
 from .load import LoadOptions
 from .row import Row
@@ -62,8 +62,8 @@ def to_document(report: Report) -> dict[str, Any]:
             "retried": whole.retried,
             "lostByKind": dict(whole.by_kind),
             "lostByMode": dict(whole.by_mode),
-            "firstLoss": stamp(whole.first_loss),
-            "lastLoss": stamp(whole.last_loss),
+            "firstLoss": _stamp(whole.first_loss),
+            "lastLoss": _stamp(whole.last_loss),
             "longestGap": round(whole.longest_gap, 3),
             "latency": spread_document(whole.latency),
             "timeToFirstToken": spread_document(whole.first_token),
@@ -76,15 +76,15 @@ def to_document(report: Report) -> dict[str, Any]:
 def _stretch(stretch: Stretch) -> dict[str, Any]:
     return {
         "name": stretch.mark.name,
-        "at": stamp(stretch.mark.at),
-        "until": stamp(stretch.until),
+        "at": _stamp(stretch.mark.at),
+        "until": _stamp(stretch.until),
         "inFlight": stretch.in_flight,
         "sent": stretch.sent,
         "lostInFlight": stretch.lost_in_flight,
         "lostLater": stretch.lost_later,
         "lostByKind": dict(stretch.by_kind),
-        "firstLoss": stamp(stretch.first_loss),
-        "lastLoss": stamp(stretch.last_loss),
+        "firstLoss": _stamp(stretch.first_loss),
+        "lastLoss": _stamp(stretch.last_loss),
         "longestGap": round(stretch.longest_gap, 3),
         "latency": spread_document(stretch.latency),
     }
@@ -95,8 +95,8 @@ def _loss(row: Row) -> dict[str, Any]:
         "index": row.index,
         "mode": str(row.mode),
         "kind": row.loss,
-        "sent": stamp(row.sent),
-        "ended": stamp(row.ended),
+        "sent": _stamp(row.sent),
+        "ended": _stamp(row.ended),
         "attempts": row.attempts,
         "reusedConnection": row.reused,
         "bytes": row.got,
@@ -115,8 +115,8 @@ def to_lines(report: Report) -> Iterator[str]:
         f", complete by a retry {whole.retried}" if report.retries else ""
     )
     if whole.lost:
-        yield f"  by kind: {_counts(whole.by_kind)}"
-        yield f"  by mode: {_counts(whole.by_mode)}"
+        yield f"  by kind: {in_words(whole.by_kind)}"
+        yield f"  by mode: {in_words(whole.by_mode)}"
         yield f"  first {clock(whole.first_loss)}, last {clock(whole.last_loss)} (UTC)"
     yield f"longest time without a complete answer: {whole.longest_gap:.2f} s"
     yield f"latency             {_spread(whole.latency)}"
@@ -174,20 +174,13 @@ def _losses_table(lost: Sequence[Row]) -> Iterator[str]:
         yield f"and {len(lost) - LOSSES_SHOWN} more; --json has all of them"
 
 
-def stamp(moment: float | None) -> str | None:
-    """RFC 3339 with milliseconds."""
-    if moment is None:
-        return None
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _stamp(moment: float | None) -> str | None:
+    return None if moment is None else stamp(moment)
 
 
 def clock(moment: float | None) -> str:
     """The time of day of a moment."""
     return "-" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")[:-3]
-
-
-def _counts(counted: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} × {word}" for word, count in counted.items())
 
 
 def _spread(spread: Spread | None) -> str:

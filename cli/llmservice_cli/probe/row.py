@@ -26,26 +26,6 @@ class Mode(StrEnum):
         return self in (Mode.STREAM_POOLED, Mode.WHOLE_POOLED)
 
 
-class Loss(StrEnum):
-    """Ways not to be answered whole. A status other than 200 is `http-` and its number."""
-
-    NOT_CONNECTED = "not-connected"  # refused, not reached in time, or the name is unknown
-    DISCONNECTED = "disconnected"  # the connection ended before an answer began
-    CUT = "cut"  # it ended in the middle of the answer
-    NOT_DONE = "not-done"  # a stream ended in good order but without [DONE]
-    TIMEOUT = "timeout"
-    ABORTED = "aborted"  # the server says that it gave up: finish_reason is `abort`
-    UNFINISHED = "unfinished"  # there is no finish_reason
-    WRONG_LENGTH = "wrong-length"  # another number of tokens than was asked for, by the server's own count
-    NOT_UNDERSTOOD = "not-understood"  # not the OpenAI API's form
-    STREAM_ERROR = "stream-error"  # an error object inside a stream
-
-
-def status_loss(status: int) -> str:
-    """The kind of a refusal."""
-    return f"http-{status}"
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One request. Times are seconds of the sender's wall clock since 1970, and never step back."""

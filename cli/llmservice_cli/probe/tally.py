@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from llmservice_cli.bench.summary import Spread, spread
+from llmservice_cli.load.figures import Spread, counted, spread
 
 from .row import Row
 
@@ -71,8 +70,8 @@ def tally(rows: Sequence[Row]) -> Tally:
         sent=len(rows),
         complete=len(complete),
         retried=sum(1 for row in complete if row.attempts > 1),
-        by_kind=_counted(str(row.loss) for row in lost),
-        by_mode=_counted(str(row.mode) for row in lost),
+        by_kind=counted(str(row.loss) for row in lost),
+        by_mode=counted(str(row.mode) for row in lost),
         first_loss=min((row.ended for row in lost), default=None),
         last_loss=max((row.ended for row in lost), default=None),
         longest_gap=longest_gap([row.ended for row in complete], began, ended),
@@ -105,7 +104,7 @@ def _stretch(rows: Sequence[Row], mark: Mark, until: float, *, is_last: bool = F
         sent=sum(1 for row in rows if within(row.sent)),
         lost_in_flight=sum(1 for row in lost if row.sent < mark.at),
         lost_later=sum(1 for row in lost if row.sent >= mark.at),
-        by_kind=_counted(str(row.loss) for row in lost),
+        by_kind=counted(str(row.loss) for row in lost),
         first_loss=min((row.ended for row in lost), default=None),
         last_loss=max((row.ended for row in lost), default=None),
         longest_gap=longest_gap([row.ended for row in complete], mark.at, until),
@@ -121,7 +120,3 @@ def longest_gap(moments: Sequence[float], began: float, ended: float) -> float:
 
 def _latency(rows: Sequence[Row]) -> Spread | None:
     return spread([row.ended - row.sent for row in rows])
-
-
-def _counted(words: Iterable[str]) -> Mapping[str, int]:
-    return dict(sorted(Counter(words).items()))

@@ -1,1 +1,3 @@
-"""`llmservice rollback`: back to a recorded revision, and forth again."""
+"""`llmservice rollback`: its line in `llmservice --help`; the command itself is command.py."""
+
+SUMMARY = "return a service to a recorded revision, or undo that"

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from llmservice_operator.kube.resources import LLMSERVICE
 
-from llmservice_cli.api import FIELD_MANAGER
+from llmservice_cli.api import FIELD_MANAGER, Json
 from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.history.revisions import Json, Revision, pinned_of, recorded, rollout_of
-from llmservice_cli.status.snapshot import service
+from llmservice_cli.revisions import Revision, pinned_of, recorded
+from llmservice_cli.services import rollout_of, service
 
 DESCRIPTION = "Have a service run a recorded revision, whatever the rest of its spec says."
 EPILOG = """\

@@ -1,1 +1,3 @@
-"""`llmservice status`: one screen for whoever is on call."""
+"""`llmservice status`: its line in `llmservice --help`; the command itself is command.py."""
+
+SUMMARY = "show conditions, remedies, start, pods and live figures of a service"

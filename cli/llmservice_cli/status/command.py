@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 
 from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.services import services
 
 from .document import document
 from .screen import overview, screen
-from .snapshot import services, snapshot
+from .snapshot import snapshot
 
 DESCRIPTION = "How a service is, on one screen. What cannot be read is told with the reason."
 EPILOG = """\

@@ -9,8 +9,11 @@ from typing import Any
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
 
+from llmservice_cli.api import Json
+from llmservice_cli.services import conditions_of, is_outdated
+
 from .figures import Figures
-from .snapshot import Json, Pod, Snapshot
+from .snapshot import Pod, Snapshot
 
 VERSION = 1
 UNKNOWN_REASON = "This version of llmservice does not know the reason: see docs/reference/reasons.md of the operator's."
@@ -25,11 +28,6 @@ def document(services: Iterable[Json], snapshots: Iterable[Snapshot], now: datet
     return {"version": VERSION, "readAt": now.isoformat(timespec="seconds"), "services": [*whole, *listed]}
 
 
-def conditions_of(service: Json) -> tuple[Condition, ...]:
-    """In the order in which the operator wrote them."""
-    return tuple(Condition.from_object(c) for c in (service.get("status") or {}).get("conditions") or ())
-
-
 def needs_attention(condition: Condition) -> bool:
     """Whether it says that something is not, or not yet, as it should be."""
     good = ConditionStatus.FALSE if condition.type in PASSING else ConditionStatus.TRUE
@@ -40,12 +38,6 @@ def remedies(service: Json) -> Mapping[str, str]:
     """What to do about each reason that needs attention, each once."""
     found = [condition.reason for condition in conditions_of(service) if needs_attention(condition)]
     return {reason: _remedy(reason) for reason in dict.fromkeys(found)}
-
-
-def is_outdated(service: Json) -> bool:
-    """Whether the operator has not looked at the latest change of the spec yet."""
-    seen = (service.get("status") or {}).get("observedGeneration", -1)
-    return int(seen) < int(service["metadata"].get("generation", 0))
 
 
 def _remedy(reason: str) -> str:

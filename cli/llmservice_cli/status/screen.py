@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from llmservice_cli.text import duration, table
+from llmservice_cli.api import Json
+from llmservice_cli.services import conditions_of, is_outdated
+from llmservice_cli.text import age, duration, table
 
-from .document import conditions_of, is_outdated, remedies
+from .document import remedies
 from .figures import Absent, Figures
-from .snapshot import Json, Pod, Snapshot
+from .snapshot import Pod, Snapshot
 
 NOT_SAID = "-"
 
@@ -77,7 +79,7 @@ def _head(service: Json) -> Iterator[str]:
 
 def _conditions(service: Json, now: datetime) -> Iterator[str]:
     found = conditions_of(service)
-    rows = [[c.type, c.status, _since(c.last_transition_time, now), c.reason, c.message] for c in found]
+    rows = [[c.type, c.status, age(c.last_transition_time, now), c.reason, c.message] for c in found]
     if not rows:
         yield "no conditions: is the operator running, and does it watch this namespace?"
         return
@@ -92,7 +94,7 @@ def _failure(failure: Json | None, now: datetime) -> Iterator[str]:
     if not failure:
         return
     where = f" in pod {failure['pod']}" if failure.get("pod") else ""
-    since = f", first seen {_since(failure['since'], now)} ago" if failure.get("since") else ""
+    since = f", first seen {age(failure['since'], now)} ago" if failure.get("since") else ""
     yield f"{failure.get('reason', NOT_SAID)}{where}{since}"
     yield str(failure.get("message", ""))
     yield f"what to do: {failure.get('remedy', NOT_SAID)}"
@@ -202,10 +204,3 @@ def _count(value: int | Absent) -> str:
 
 def _percent(value: float | Absent) -> str:
     return NOT_SAID if isinstance(value, Absent) else f"{100 * value:.1f} %"
-
-
-def _since(stamp: str, now: datetime) -> str:
-    try:
-        return duration((now - datetime.fromisoformat(stamp)).total_seconds())
-    except ValueError:
-        return NOT_SAID

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.errors import KubeError
-from llmservice_operator.kube.resources import LLMSERVICE, POD
+from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_runtime.contract import HTTP_PORT
 
-from llmservice_cli.api import Api
-from llmservice_cli.errors import CliError
+from llmservice_cli.api import Api, Json
+from llmservice_cli.services import service
 
 from .figures import Figures, read_figures
 
-Json = Mapping[str, Any]
 NOT_READY = "the pod is not ready"
 METRICS = "/metrics"
 
@@ -50,33 +47,14 @@ class Snapshot:
     pods: tuple[Pod, ...] | str
 
 
-async def services(kube: Api, namespace: str | None) -> tuple[Json, ...]:
-    """Every LLMService of one namespace, or of all."""
-    found = [item async for page in kube.list_pages(LLMSERVICE, namespace) for item in page.get("items") or ()]
-    return tuple(sorted(found, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])))
-
-
-async def service(kube: Api, namespace: str, name: str) -> Json:
-    """The LLMService, or a CliError that names those that there are."""
-    found = await kube.get(LLMSERVICE, namespace, name)
-    if found is not None:
-        return found
-    names = ", ".join(item["metadata"]["name"] for item in await services(kube, namespace))
-    raise CliError(
-        f"there is no LLMService {name!r} in the namespace {namespace!r}",
-        f"choose one of: {names}" if names else "name another namespace with -n; this one has no LLMService",
-    )
-
-
 async def snapshot(kube: Api, namespace: str, name: str) -> Snapshot:
     """All of it; what may not be read is told in its place, and the rest is there."""
     found = await service(kube, namespace, name)
     try:
         selector = selector_text(name)
-        pages = [page async for page in kube.list_pages(POD, namespace, label_selector=selector)]
+        objects = await kube.list_all(POD, namespace, label_selector=selector)
     except KubeError as error:
         return Snapshot(found, f"not listed: {error.message}")
-    objects = [item for page in pages for item in page.get("items") or ()]
     pods = await asyncio.gather(*(_pod(kube, obj) for obj in objects))
     return Snapshot(found, tuple(sorted(pods, key=lambda pod: pod.facts.name)))
 

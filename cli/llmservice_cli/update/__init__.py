@@ -1,1 +1,3 @@
-"""`llmservice update`: what waits for the next rollout, now."""
+"""`llmservice update`: its line in `llmservice --help`; the command itself is command.py."""
+
+SUMMARY = "roll out what waits for a service's next rollout"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.kube.resources import LLMSERVICE
 
+from llmservice_cli.api import Json
 from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import ExitCode, WrongUsage
-from llmservice_cli.history.revisions import Json, rollout_of
-from llmservice_cli.status.snapshot import service, services
+from llmservice_cli.services import rollout_of, service, services
+from llmservice_cli.text import stamp
 
 DESCRIPTION = "Ask for what waits for the next rollout of a service: it restarts its replicas."
 EPILOG = """\
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> ExitCode:
     """A patch for each."""
     if bool(options.names) == options.all or (options.all_namespaces and not options.all):
-        raise WrongUsage("services are named, or all are meant", "give NAMEs or --all (with -A: of all namespaces)")
+        raise WrongUsage("which services to update is not clear", "give NAMEs or --all (with -A: of all namespaces)")
     async with connect(options) as connection:
         if options.all:
             found = await services(connection.kube, None if options.all_namespaces else connection.namespace)
@@ -46,8 +47,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
             chosen = [await service(connection.kube, connection.namespace, name) for name in options.names]
         if not chosen:
             print("nothing waits for a rollout")
-        moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        change = {"metadata": {"annotations": {UPDATE_REQUESTED_ANNOTATION: moment}}}
+        change = {"metadata": {"annotations": {UPDATE_REQUESTED_ANNOTATION: stamp(time.time(), "seconds")}}}
         for each in chosen:
             metadata = each["metadata"]
             await connection.kube.merge(LLMSERVICE, metadata["namespace"], metadata["name"], change)

@@ -1,1 +1,3 @@
-"""`llmservice wait`: until a service is Ready, or cannot become it."""
+"""`llmservice wait`: its line in `llmservice --help`; the command itself is command.py."""
+
+SUMMARY = "wait until a service is Ready, or cannot become it"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable, from_status
 from llmservice_operator.kube.resources import LLMSERVICE
 
-from llmservice_cli.api import Api
-
-Json = Mapping[str, Any]
+from llmservice_cli.api import Api, Json
 
 WATCH_SECONDS = 300
 """After which the API server is asked to end a watch; the list after it shows a change that got lost."""

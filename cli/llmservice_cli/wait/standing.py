@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
 
-from llmservice_cli.status.document import conditions_of, is_outdated
-
-Json = Mapping[str, Any]
+from llmservice_cli.api import Json
+from llmservice_cli.services import conditions_of, is_outdated
 
 AWAITED = (ConditionType.READY, ConditionType.AVAILABLE, ConditionType.ACCEPTED)
 

@@ -1,4 +1,4 @@
-"""The load: who arrives when and asks for how much. The same options make the same load, on any machine."""
+"""The requests of a bench: who arrives when and asks for how much; the same options give the same load."""
 
 from __future__ import annotations
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llmservice_operator.api.constants import REVISION_LABEL
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.resources import CONTROLLER_REVISION
 from llmservice_runtime.contract import SERVER_CONTAINER
 
-from llmservice_cli.api import Api
-
-Json = Mapping[str, Any]
+from .api import Api, Json
+from .services import rollout_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +67,8 @@ def options_of(args: Sequence[str]) -> Mapping[str, str]:
 async def recorded(kube: Api, namespace: str, name: str) -> tuple[Revision, ...]:
     """Those of one service, the latest first."""
     selector = selector_text(name)
-    pages = [page async for page in kube.list_pages(CONTROLLER_REVISION, namespace, label_selector=selector)]
-    found = [Revision.from_object(item) for page in pages for item in page.get("items") or ()]
-    return tuple(sorted(found, key=lambda revision: -revision.number))
-
-
-def rollout_of(service: Json) -> Json:
-    """status.rollout, empty where nothing is known yet."""
-    rollout: Json = (service.get("status") or {}).get("rollout") or {}
-    return rollout
+    found = await kube.list_all(CONTROLLER_REVISION, namespace, label_selector=selector)
+    return tuple(sorted(map(Revision.from_object, found), key=lambda revision: -revision.number))
 
 
 def pinned_of(service: Json) -> str | None:

@@ -1,0 +1,1 @@
+"""What `bench` and `probe` send load with: the server, one exchange, pace, figures and the display meanwhile."""

@@ -9,17 +9,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-
-EXAMPLES = 2_000
-
-fuzz = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
 
 NUMBERS = ["1e400", "-1e400", "1e308", "5e-324", "NaN", "Infinity", "-Infinity", "9" * 30, "9" * 400, "9" * 5000]
 NUMBERS += ["9007199254740993", "9223372036854775807", "9223372036854775808", "18446744073709551616", "-1", "-0.0", "0"]

@@ -12,7 +12,7 @@ from llmservice_cli.load.completion import Completion, Usage, completion_of, err
 from llmservice_cli.probe.sender import seconds
 from llmservice_runtime.bounded_json import Refused
 
-from tests.unit.hostile import fuzz, texts
+from tests.unit.hostile import texts
 
 CHOICE = {"index": 0, "text": "x", "finish_reason": "length"}
 USAGE = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
@@ -72,7 +72,6 @@ def test_an_error_is_told_without_what_moves_a_cursor() -> None:
     assert error_text(b"\x1b[2J<html>") == "[2J<html>"
 
 
-@fuzz
 @given(texts({"choices": [CHOICE], "usage": USAGE}))
 def test_nothing_else_is_raised(text: str) -> None:
     for asked in (3, None):

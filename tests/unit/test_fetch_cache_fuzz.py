@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_fetch import pod_folder, prune, uses
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is_plain
@@ -66,7 +66,6 @@ def listings(draw: st.DrawFn) -> str:
     return text[: len(text) - cut] if cut > 15 else text
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(listings() | st.text(max_size=50) | JSONS.map(json.dumps))
 def test_a_listing_is_sound_or_refused(text: str) -> None:
     try:
@@ -160,7 +159,6 @@ class _Origin:
     uri, asked = "hf://m", "main"
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.tuples(PLACES, KINDS, listings() | NAMES | st.just(LISTING.to_json())), min_size=1, max_size=4),
     st.booleans(),

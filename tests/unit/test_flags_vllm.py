@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_runtime.flags import (
@@ -132,7 +132,7 @@ OPTIONS = st.builds(
 
 
 @given(options=OPTIONS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_vllm_accepts_and_understands_all_that_is_rendered(
     parser: argparse.ArgumentParser, options: EngineOptions
 ) -> None:
@@ -202,7 +202,6 @@ def tokens(draw: st.DrawFn) -> str:
 
 
 @given(token=tokens())
-@settings(max_examples=700, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tokens_resolve_as_argparse_resolves_them(parser: argparse.ArgumentParser, token: str) -> None:
     ours = TABLE.resolve(token)
     normal = token if not token.startswith("--") else token.partition("=")[0].replace("_", "-") + token[

@@ -15,7 +15,7 @@ from random import Random
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.in_work import DEATHS, LAST_FOR, LATE, TRIED_WITHIN, InWork
@@ -297,13 +297,11 @@ def test_a_damaged_file_is_an_empty_one_with_a_log_line(
     assert "damaged" in caplog.text
 
 
-@settings(max_examples=2000, deadline=None)
 @given(page=st.binary(max_size=2 * SLOT) | st.binary(min_size=SLOT, max_size=SLOT).map(lambda one: one * 3))
 def test_whatever_the_slots_hold_is_read(page: bytes) -> None:
     assert len(list(_slots_of(page))) <= SLOTS
 
 
-@settings(max_examples=2000, deadline=None)
 @given(given=seeds.map(lambda seed: json_value(Random(seed))))
 def test_whatever_json_a_slot_holds_is_read(given: object) -> None:
     body = json.dumps(given).encode()[: SLOT - _HEAD.size]

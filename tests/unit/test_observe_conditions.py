@@ -124,7 +124,7 @@ def world_of(facts: Json) -> World:
     return world
 
 
-@hypothesis_settings(deadline=None, max_examples=150)
+@hypothesis_settings(max_examples=150)
 @given(facts=FACTS)
 def test_whatever_is_seen_the_conditions_do_not_contradict_each_other(facts: Json) -> None:
     world = world_of(facts)

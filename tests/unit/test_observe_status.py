@@ -350,7 +350,7 @@ def test_an_image_that_fails_in_two_ways_is_told_once() -> None:
     assert world.status_writes == writes + 1
 
 
-@hypothesis_settings(deadline=None, max_examples=50)
+@hypothesis_settings(max_examples=50)
 @given(
     pods=st.lists(st.sampled_from([s.values[0] for s in SITUATIONS] + [{"ready": True}]), max_size=3),
     counts=st.tuples(*[st.integers(0, 3)] * 4),

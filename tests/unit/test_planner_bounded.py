@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 from annotated_types import Le
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as some
 from llmservice_operator.api.model import Architecture as Facts
 from llmservice_operator.control.config_reader import CPU_SECONDS
@@ -105,30 +105,21 @@ def check(text: str) -> None:
         memory.plan(Request(found, H100, max_model_len="auto"))
 
 
-FUZZ = settings(
-    max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-
-
-@FUZZ
 @given(document=seeds.map(lambda seed: value(Random(seed))))
 def test_any_json(document: Any) -> None:
     check(json.dumps(document))
 
 
-@FUZZ
 @given(more=seeds.map(values_of_a_model))
 def test_any_values_of_a_model(more: Json) -> None:
     check(json.dumps(BASE | more))
 
 
-@FUZZ
 @given(document=seeds.map(mutated))
 def test_real_configurations_that_somebody_changed(document: Json) -> None:
     check(json.dumps(document))
 
 
-@FUZZ
 @given(text=some.text(max_size=200))
 @example(text="[" * 4096)
 @example(text='{"a":' * 2000)

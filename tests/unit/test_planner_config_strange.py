@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel
@@ -55,7 +55,6 @@ _VALUES = some.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
 @given(
     more=some.dictionaries(some.sampled_from(KEYS), _VALUES, max_size=6),
     model_type=some.sampled_from([*FAMILIES, "unheard_of"]),

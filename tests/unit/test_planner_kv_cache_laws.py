@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from llmservice_operator.api.dtypes import KVCache
 from llmservice_operator.planner.kv_cache import layout
@@ -61,7 +61,6 @@ MEMORY = st.integers(0, 2**37)
 
 
 @given(requests(), MEMORY, MEMORY, LENGTHS)
-@settings(deadline=None)
 def test_more_memory_never_holds_less(request: Request, one: int, other: int, length: int) -> None:
     made, less, more = layout(request), min(one, other), max(one, other)
     assert made.capacity(less, length).tokens <= made.capacity(more, length).tokens
@@ -69,14 +68,12 @@ def test_more_memory_never_holds_less(request: Request, one: int, other: int, le
 
 
 @given(requests(), LENGTHS, LENGTHS)
-@settings(deadline=None)
 def test_a_longer_request_never_needs_less(request: Request, one: int, other: int) -> None:
     made = layout(request)
     assert made.needed(min(one, other)) <= made.needed(max(one, other))
 
 
 @given(requests(), MEMORY, LENGTHS)
-@settings(deadline=None)
 def test_the_longest_request_fits_and_the_next_does_not(request: Request, available: int, limit: int) -> None:
     made = layout(request)
     longest = made.longest(available, limit)
@@ -86,7 +83,6 @@ def test_the_longest_request_fits_and_the_next_does_not(request: Request, availa
 
 
 @given(requests(), st.sampled_from(("fp8", "fp8_e5m2")), LENGTHS)
-@settings(deadline=None)
 def test_a_narrower_type_never_costs_more_a_token(request: Request, narrow: KVCache, length: int) -> None:
     """What it saves, states may eat up: they stay as they are, and blocks grow to their size."""
     made, narrower = layout(request), layout(replace(request, kv_cache_dtype=narrow))
@@ -96,7 +92,6 @@ def test_a_narrower_type_never_costs_more_a_token(request: Request, narrow: KVCa
 
 
 @given(requests(), st.sampled_from((2, 4, 8, 16)))
-@settings(deadline=None)
 def test_more_ranks_never_hold_more_each(request: Request, ranks: int) -> None:
     """Where ranks share all heads: with fewer heads than ranks, layers that differ can need padding, for vLLM too."""
     assume(all(layer.attention.kv_heads % ranks == 0 for layer in _layers(request)))

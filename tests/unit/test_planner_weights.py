@@ -352,7 +352,7 @@ def test_the_arithmetic_adds_up() -> None:
         assert all(line.formula for line in found.lines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     model=some.sampled_from(list(MODELS.values())),
     ranks=some.integers(1, 16),
@@ -372,7 +372,7 @@ def test_more_gpus_never_need_more_each(
     assert many.per_gpu * ranks * stages * engines >= many.total * 0.999_999
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(model=some.sampled_from(list(MODELS.values())), ranks=some.integers(1, 16))
 def test_quantization_never_needs_more(model: Architecture, ranks: int) -> None:
     request = asked(model, tensor_parallel_size=ranks)

@@ -23,7 +23,7 @@ from llmservice_runtime.preflight import mounts
 from llmservice_runtime.supervisor.loopback import Answer
 
 from tests.unit.adapter_folder import HIDDEN, write_adapter
-from tests.unit.hostile import fuzz, texts
+from tests.unit.hostile import texts
 
 BASE = {"hidden_size": HIDDEN, "num_hidden_layers": 2}
 CONFIG = {
@@ -235,7 +235,6 @@ def test_mounts_are_those_of_the_kernel(tmp_path: Path, monkeypatch: pytest.Monk
 LISTED = [{"name": "a", "uri": "pvc://c/a", "path": "/a"}, {"name": "b", "uri": "hf://a/b"}]
 
 
-@fuzz
 @given(texts(CONFIG), texts(HEADER), texts(LISTED), st.integers(0, 4096))
 def test_whatever_is_written_the_answer_is_a_text_or_a_refusal(
     tmp_path_factory: pytest.TempPathFactory, first: str, second: str, third: str, size: int

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from llmservice_fetch.inspection import inspect
 from llmservice_runtime.contract import Failure, FailureReason, Measured
 from llmservice_runtime.flags.checks import check_extra_args
@@ -19,7 +19,7 @@ from llmservice_runtime.preflight import cpu_features, draft_models, model_check
 from llmservice_runtime.supervisor.log_reader import measure
 from llmservice_runtime.supervisor.vllm_process import read_flags
 
-from tests.unit.hostile import fuzz, texts
+from tests.unit.hostile import texts
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -177,7 +177,6 @@ def test_lines_of_the_log_that_look_like_measurements(size: str) -> None:
     assert measure(Measured(), f"Model loading took {size} GiB memory and 1 seconds") == Measured()
 
 
-@settings(fuzz, max_examples=300)
 @given(texts(CONFIG), texts(INDEX), texts(TOKENIZER), texts(HEADER))
 def test_whatever_is_written(
     tmp_path_factory: pytest.TempPathFactory, config: str, index: str, tokenizer: str, header: str

@@ -29,7 +29,7 @@ from llmservice_runtime.contract import DrainReport, Phase, State
 
 from tests.support import cpu
 from tests.unit.decide_world import Json, World, a_pod, an_llmservice, spec
-from tests.unit.hostile import anything, fuzz, objects, texts
+from tests.unit.hostile import anything, objects, texts
 from tests.unit.test_decide_inspection import UNPLACED, ends, looking
 from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE, document
 
@@ -95,7 +95,6 @@ def stored(world: World, obj: Json) -> World:
     return world
 
 
-@fuzz
 @given(objects(whole_status()), st.booleans())
 def test_any_stored_status(status: Any, is_new: bool) -> None:
     world = fresh()
@@ -111,7 +110,6 @@ def test_any_stored_status(status: Any, is_new: bool) -> None:
 CONFIG = json.dumps(INSPECTION.to_document()["config"])
 
 
-@fuzz
 @given(texts(json.loads(CONFIG)))
 def test_any_config_in_the_stored_status(config: str) -> None:
     world = fresh()
@@ -119,7 +117,6 @@ def test_any_config_in_the_stored_status(config: str) -> None:
     checked(stored(world, world.obj))
 
 
-@fuzz
 @given(anything | st.sampled_from(["a\ud800", "x" * 100_000, "\x00"]))
 def test_any_annotation(value: str) -> None:
     world = fresh()
@@ -127,7 +124,6 @@ def test_any_annotation(value: str) -> None:
     checked(stored(world, world.obj))
 
 
-@fuzz
 @given(texts(document(STATE)), st.sampled_from(list(Phase)), st.booleans())
 def test_any_state_of_a_pod(text: str, phase: Phase, is_started: bool) -> None:
     world = fresh()
@@ -142,7 +138,6 @@ def test_any_state_of_a_pod(text: str, phase: Phase, is_started: bool) -> None:
     checked(world)
 
 
-@fuzz
 @given(texts(document(FAILURE)) | texts(document(DrainReport(3))), st.sampled_from(["server", "runtime"]))
 def test_any_last_words_of_a_pod(text: str, container: str) -> None:
     world = fresh()
@@ -154,7 +149,6 @@ def test_any_last_words_of_a_pod(text: str, container: str) -> None:
     checked(world)
 
 
-@fuzz
 @given(objects({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNPLACED}), st.text())
 def test_any_condition_of_a_pod(condition: Any, message: str) -> None:
     world = fresh()
@@ -173,7 +167,6 @@ def looked() -> World:
     return looking()
 
 
-@fuzz
 @given(texts(document(INSPECTION)) | texts(document(BROKEN)))
 def test_any_last_words_of_an_inspection(text: str) -> None:
     world = copy.copy(looked())
@@ -194,7 +187,6 @@ def record() -> Json:
     return data
 
 
-@fuzz
 @given(objects(record()), st.booleans(), st.booleans())
 def test_any_record(data: Any, is_pinned: bool, is_update: bool) -> None:
     world = fresh()
@@ -212,7 +204,6 @@ def test_any_record(data: Any, is_pinned: bool, is_update: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(PROJECTIONS))
-@fuzz
 @given(data=st.data())
 def test_any_object_is_projected_or_refused(kind: str, data: st.DataObject) -> None:
     obj = data.draw(of_kind(kind))
@@ -243,7 +234,6 @@ SLICE = {
 }  # fmt: skip
 
 
-@fuzz
 @given(objects({"reason": "FailedMount", "message": "no", "lastTimestamp": "2026-01-02T03:04:00Z", "series": {}}))
 def test_any_event_about_a_pod(event: Any) -> None:
     try:

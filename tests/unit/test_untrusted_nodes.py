@@ -14,7 +14,7 @@ from llmservice_operator.kube.nodes import group_of, node_room, placed_of
 from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.room import Room, free_gpus, room_for
 
-from tests.unit.hostile import fuzz, objects
+from tests.unit.hostile import objects
 from tests.unit.test_kube_nodes import AMD, GPU, LABELS, TAINT, node
 
 POD = {
@@ -35,7 +35,6 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("case", READERS)
-@fuzz
 @given(data=st.data())
 def test_any_node_or_pod(case: str, data: st.DataObject) -> None:
     whole, read = READERS[case]

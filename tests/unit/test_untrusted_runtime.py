@@ -26,7 +26,7 @@ from llmservice_runtime.fetching.fetch_protocol import Request, ended_line, read
 from llmservice_runtime.inspection.inspected import Inspection
 from llmservice_runtime.supervisor.processes import Ended
 
-from tests.unit.hostile import anything, fuzz, objects, texts
+from tests.unit.hostile import anything, objects, texts
 
 FAILURE = Failure(
     FailureReason.GPU_OUT_OF_MEMORY, "It is full.", "Take less.", ("line one", "line two"), Phase.LOADING, 1, 9
@@ -119,7 +119,6 @@ def test_depth_costs_no_recursion(kind: Any, opening: str) -> None:
     assert kind.from_json(opening * (TERMINATION_LIMIT // len(opening))) is None
 
 
-@fuzz
 @given(texts(document(STATE)))
 def test_any_state(text: str) -> None:
     state = State.from_json(text)
@@ -129,19 +128,16 @@ def test_any_state(text: str) -> None:
         assert state.transfer is None or (state.transfer.eta_seconds or 0) < 2**63
 
 
-@fuzz
 @given(texts(document(FAILURE)))
 def test_any_failure(text: str) -> None:
     assert_bounded(Failure.from_json(text))
 
 
-@fuzz
 @given(texts(document(DrainReport(3))))
 def test_any_drain_report(text: str) -> None:
     assert_bounded(DrainReport.from_json(text))
 
 
-@fuzz
 @given(texts(document(INSPECTION)) | texts(document(BROKEN)))
 def test_any_inspection(text: str) -> None:
     found = Inspection.from_json(text)
@@ -150,13 +146,11 @@ def test_any_inspection(text: str) -> None:
         found.to_json().encode()
 
 
-@fuzz
 @given(objects(INSPECTION.to_document()))
 def test_any_parsed_inspection(given_: Any) -> None:
     assert_bounded(Inspection.from_document(given_))
 
 
-@fuzz
 @given(
     texts({"transfer": document(TRANSFER)})
     | texts({"failure": document(FAILURE)})
@@ -168,7 +162,6 @@ def test_any_line_of_the_fetch_container(line: str) -> None:
     str(read_ended(line))
 
 
-@fuzz
 @given(texts(document(REQUEST)))
 def test_any_request_to_the_fetch_container(line: str) -> None:
     try:
@@ -181,7 +174,6 @@ def test_any_request_to_the_fetch_container(line: str) -> None:
     assert Request.from_json(found.to_json()) == found
 
 
-@fuzz
 @given(texts(document(TRANSFER)))
 def test_any_transfer(text: str) -> None:
     try:
@@ -192,7 +184,6 @@ def test_any_transfer(text: str) -> None:
     found.to_json().encode()
 
 
-@fuzz
 @given(anything)
 def test_any_text_parses_or_is_refused(text: str) -> None:
     try:

@@ -1,0 +1,42 @@
+"""How many inputs the property tests draw, and which tests share a process."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
+
+settings.register_profile(
+    "unit",
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
+settings.register_profile("full", settings.get_profile("unit"), max_examples=2_000)
+settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
+
+
+class VLLMInOneProcess(LoadFileScheduling):
+    """Gives each file to one process, and all files that need vLLM to the same one: importing it takes 10 s of CPU."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "vllm" if _needs_vllm(self.config.rootpath / path) else path
+
+
+@cache
+def _needs_vllm(path: Path) -> bool:
+    return "pytest.mark.vllm" in path.read_text()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return VLLMInOneProcess(config, log) if config.getoption("dist") == "loadfile" else None

@@ -30,16 +30,16 @@ from llmservice_operator.control.state_poller import Starts
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
-from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
 from llmservice_operator.control.watch.resync import Resync
-from llmservice_operator.control.watch.sync_state import WATCH, SyncState
+from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.decide.decide import decide, decide_invalid
 from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.access import Access, open_to_all
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
-from llmservice_operator.kube.errors import ConfigError, KubeError
+from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.partition import shard_of
 from llmservice_operator.kube.pod_events import PodEventReader
@@ -108,13 +108,12 @@ class Operator:
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
         self._sync = SyncState(namespaces, WATCHED, on_warm=self._take_up_all, on_hidden=self._take_up_all)
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
-        self._intake = Intake(self._ctx.cache, self._changed, self._stirred, self._errors)
-        self._resyncs = {name: Resync(kube, self._intake, name, self._sync, errors=self._errors) for name in namespaces}
+        handler = EventHandler(self._ctx.cache, self._changed, self._stirred, self._errors)
+        self._resyncs = {name: Resync(transport, handler, name, self._sync, errors=self._errors) for name in namespaces}
         self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
-        self._children = ChildrenWatch(transport, self._intake, namespaces, self._sync)
+        self._children = ChildrenWatch(transport, handler, namespaces, self._sync)
         self._ctx.hidden = self._sync.hidden
         self._stop = asyncio.Event()
-        self._stop_watching = asyncio.Event()
         self._leading = asyncio.Event()
 
     async def run(self) -> int:
@@ -162,10 +161,11 @@ class Operator:
         watches: asyncio.Task[object],
     ) -> int:
         """Finish what is in work, then give the leases to the next, then stop watching."""
-        failed = [task for task in done if task is not stopped and not _ended_well(task)]
+        failed = [task for task in done if task is not stopped]
         for task in failed:
             logger.error("%s ended: %s", task.get_name(), _why(task))
-        was_acting, self._life.stage = self._life.is_acting, Stage.STOPPING
+        was_acting = self._life.is_acting
+        self._life.reach(Stage.STOPPING)
         logger.info("stopping: %d services in work, %d waiting", self._ctx.queue.working, self._ctx.queue.depth)
         self._workers.stop()
         if self._shards is not None:
@@ -174,7 +174,7 @@ class Operator:
             await asyncio.wait({acting}, timeout=FINISH_IN_FLIGHT)
         if self._shards is not None:
             await self._shards.release()
-        self._stop_watching.set()
+        watches.cancel()
         await asyncio.wait({watches}, timeout=STOP_WATCHING)
         logger.info("stopped")
         return 1 if failed else 0
@@ -183,36 +183,16 @@ class Operator:
 
     async def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         async with asyncio.TaskGroup() as group:
-            for namespace in self._resyncs:
-                group.create_task(self._watch_one(namespace, loop), name=f"watch of {LLMSERVICE.plural}")
-
-    async def _watch_one(self, namespace: str | None, loop: asyncio.AbstractEventLoop) -> None:
-        resync = self._resyncs[namespace]
-        memo = handlers.Memo(self._intake, relisted=resync.relisted, arrived=resync.arrived)
-
-        async def probe() -> None:
-            path = LLMSERVICE.path(namespace)
-            await self._transport.request("list", LLMSERVICE, path, params={"limit": "1"})
-            self._sync.listable.set()
-
-        def told(error: KubeError | str | None) -> None:
-            if error is None:
-                self._sync.synced(namespace, WATCH)
-            else:
-                self._sync.failed(namespace, WATCH, error)
-
-        watch = handlers.Watch(
-            self._transport.credentials,
-            memo,
-            namespace,
-            self._options.identity,
-            probe=probe,
-            told=told,
-            # kopf takes the signals for itself when it starts; the order of our shutdown is ours.
-            started=lambda: self._take_signals(loop),
-        )
-        await watch.run(self._stop_watching)
-        self._stop.set()  # where a signal reached kopf first, it is meant for all
+            for namespace, resync in self._resyncs.items():
+                watch = handlers.Watch(
+                    self._transport.credentials,
+                    resync,
+                    namespace,
+                    self._options.identity,
+                    # kopf takes the signals when it starts; the order of the shutdown stays this process's own.
+                    spawned=lambda: self._take_signals(loop),
+                )
+                group.create_task(watch.run(), name=f"watch of {LLMSERVICE.plural}")
 
     async def _campaign(self) -> None:
         await self._sync.listable.wait()
@@ -224,11 +204,11 @@ class Operator:
 
     async def _act(self) -> None:
         await self._sync.settled.wait()
-        self._life.stage = Stage.SYNCED
+        self._life.reach(Stage.SYNCED)
         if self._shards is not None:
             self._shards.is_ready = True
         await self._leading.wait()
-        self._life.stage = Stage.ACTING
+        self._life.reach(Stage.ACTING)
         # What was imported and read until now is looked at by no later collection of garbage.
         gc.collect()
         gc.freeze()
@@ -321,11 +301,6 @@ class Operator:
             identity=self._options.identity,
             count=self._options.shards,
         )
-
-
-def _ended_well(task: asyncio.Task[object]) -> bool:
-    """kopf ends when a signal reached it first."""
-    return task.get_name() == "watches" and not task.cancelled() and task.exception() is None
 
 
 def _why(task: asyncio.Task[object]) -> str:

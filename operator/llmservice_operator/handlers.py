@@ -1,9 +1,8 @@
-"""kopf registrations: an event of an LLMService becomes a projection in the cache and, where that changed, a key.
+"""kopf registrations: an event of an LLMService goes to `control.watch.resync`, and from there where all events go.
 
 Only `on.event` handlers are used: they add no finalizer and no annotation to anybody's object, and kopf never patches
-what it watches. kopf's own indices are not: while it lists, every object's handler waits for all others' (work that
-grows with the square of their number), and what they tell, that everything was listed, `control.resync` finds out.
-The children of the services send some fifteen events each: kube.informer watches them.
+what it watches. kopf's own indices are not used: while it lists, every object's handler waits for all others' (work
+that grows with the square of their number). kube.informer watches the children of the services.
 """
 
 from __future__ import annotations
@@ -12,50 +11,26 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import kopf
 
 from llmservice_operator.api.constants import GROUP
-from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.kube.credentials import Credentials
-from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds from the end of kopf's watch until it is started again."""
 STOPS_WITHIN = 1.5
-LOOKS, LOOKS_AT_FIRST = 2, 12
-"""How many looks at its tasks, one every five seconds, must find none: once it watched, and while it begins."""
-FIRST_LOOK = 0.1
-"""Seconds until the first look, and longer each time until one finds them: the process is not ready before."""
-PROBE_AGAIN = 5.0
-"""Seconds after which a namespace whose LLMServices cannot be listed is asked for them again."""
+"""Seconds that kopf's tasks have to end when they are cancelled."""
+LOGIN_AGAIN = 5.0
+"""Seconds after which a login that failed is tried again; kopf would wait for a minute."""
 _LLMSERVICES = (LLMSERVICE.group, LLMSERVICE.version, LLMSERVICE.plural)
-
-
-class Memo:
-    """kopf's memo: where events go."""
-
-    def __init__(self, intake: Intake, *, relisted: Callable[[], None], arrived: Callable[[], None]) -> None:
-        self._intake, self._relisted, self._arrived = intake, relisted, arrived
-
-    def __copy__(self) -> Self:
-        """kopf copies the memo for each object; there is but one."""
-        return self
-
-    def event(self, kind: str | None, raw: dict[str, Any]) -> None:
-        """An LLMService was listed (None), added, changed or deleted."""
-        if kind == "DELETED":
-            self._intake.gone(LLMSERVICE, raw)
-        else:
-            self._intake.seen(LLMSERVICE, raw)
-        if kind is None:
-            self._relisted()
-        self._arrived()
 
 
 class Forgetful(kopf.DiffBaseStorage, kopf.ProgressStorage):
@@ -93,27 +68,36 @@ class _Connection(kopf.ConnectionInfo):
         return self.context if self.context is not None else super().as_ssl_context()
 
 
-def registry(credentials: Credentials) -> kopf.OperatorRegistry:
+def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
     """All registrations, in a registry of their own."""
     made = kopf.OperatorRegistry()
 
-    @kopf.on.event(*_LLMSERVICES, registry=made)
-    async def changed(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
-        memo.event(event["type"], dict(event["object"]))
+    @kopf.on.startup(registry=made)
+    async def started(**_: Any) -> None:
+        resync.started()
 
-    @kopf.on.login(registry=made)
+    @kopf.on.event(*_LLMSERVICES, registry=made)
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        resync.event(event["type"], dict(event["object"]))
+
+    @kopf.on.login(registry=made, backoff=LOGIN_AGAIN)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         # Called again whenever the API server does not accept the token any more.
-        credentials.token.forget()
-        return _Connection(
-            server=credentials.server,
-            token=await credentials.token(),
-            default_namespace=credentials.namespace,
-            proxy_url=credentials.proxy,
-            context=credentials.ssl_context(),
-        )
+        return await connection(credentials)
 
     return made
+
+
+async def connection(credentials: Credentials) -> kopf.ConnectionInfo:
+    """How kopf reaches the API server, with a token that is fetched anew."""
+    credentials.token.forget()
+    return _Connection(
+        server=credentials.server,
+        token=await credentials.token(),
+        default_namespace=credentials.namespace,
+        proxy_url=credentials.proxy,
+        context=credentials.ssl_context(),
+    )
 
 
 def settings() -> kopf.OperatorSettings:
@@ -131,123 +115,68 @@ def settings() -> kopf.OperatorSettings:
     made.watching.chunk_size = 500
     made.networking.request_timeout = 30.0
     made.networking.connect_timeout = 5.0
-    made.networking.error_backoffs = (0.5, 1, 2, 3, 5, 5, 10, 10, 10, 10)
+    # Longer failures end its watch: then the LLMServices are listed until that succeeds, and /readyz shows why not.
+    made.networking.error_backoffs = (0.5, 1, 2, 3, 5)
     made.queueing.exit_timeout = 0.5
+    # Without it kopf kills the process some minutes after its tasks were cancelled.
+    made.process.ultimate_exiting_timeout = None
     return made
 
 
 class Watch:
-    """kopf for one namespace, or (None) all together, started again whenever it ends before it is told to.
+    """kopf's watch of the LLMServices of one namespace, or of all, started again whenever it ends.
 
-    An answer that it does not expect (410 to a watch, a token that is refused too often) ends kopf 1.45's watcher, and
-    its other tasks may wait for each other for ever then: nothing would come in any more, from a process that leads.
-    One kopf for each namespace, since one that may not list a single one of them ends for all.
+    The watch ends with any of kopf's tasks. kopf 1.45 expects a lost place (410) in the events of a watch, but not as
+    the answer to its request; nor does it expect an answer that is no JSON. `kopf.operator` then cancels every task
+    of the process that is younger than itself, so the tasks of `kopf.spawn_tasks` are awaited here. One kopf for each
+    namespace, since one that may not list a single namespace ends for all of them.
     """
 
     def __init__(
         self,
         credentials: Credentials,
-        memo: Memo,
+        resync: Resync,
         namespace: str | None,
         identity: str,
         *,
-        probe: Callable[[], Awaitable[None]],
-        told: Callable[[KubeError | str | None], None],
-        started: Callable[[], None],
-        look_every: float = 5.0,
+        spawned: Callable[[], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._credentials, self._memo, self._identity = credentials, memo, identity
-        self._namespace, self._probe, self._told, self._started = namespace, probe, told, started
-        self._look_every, self._sleep = look_every, sleep
+        """`spawned` is called each time that kopf has taken SIGTERM and SIGINT, before one can reach it."""
+        self._credentials, self._resync, self._namespace, self._identity = credentials, resync, namespace, identity
+        self._spawned, self._sleep = spawned, sleep
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`, or until a signal reached kopf first.
-
-        kopf begins where `probe` raises nothing; `started` is called each time that it has begun, `told` with None when
-        it is seen to watch, else with why it does not.
-        """
+    async def run(self) -> None:
+        """Never returns; cancel it to end kopf."""
         pause = FIRST_PAUSE
-        while not stop.is_set():
-            try:
-                await self._probe()
-            except KubeError as error:
-                self._told(error)
-                await self._wait(stop, PROBE_AGAIN)
-                continue
+        while True:
+            await self._resync.listed.wait()
             began = time.monotonic()
-            why = await self._once(stop)
-            if why is None:
-                return
-            self._told(why)
+            why = await self._once()
+            self._resync.ended(why)
             logger.error("the watch of LLMServices ended and is started again: %s", why)
             pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(LONGEST_PAUSE, pause * 2)
-            await self._wait(stop, pause)
+            await self._sleep(pause)
 
-    async def _wait(self, stop: asyncio.Event, seconds: float) -> None:
-        """So long, or until it is to end."""
-        tasks = {asyncio.ensure_future(self._sleep(seconds)), asyncio.ensure_future(stop.wait())}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _once(self, stop: asyncio.Event) -> str | None:
-        """Returns why it ended; None: it was told to."""
-        ready, inner_stop = asyncio.Event(), asyncio.Event()
-        watching = asyncio.create_task(self._kopf(ready, inner_stop), name="kopf")
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            started = asyncio.create_task(ready.wait())
-            await asyncio.wait({watching, started, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            started.cancel()
-            self._started()
-            why = await self._ended(watching, stopping)
-            inner_stop.set()
-            if why is not None:
-                watching.cancel()
-            await asyncio.wait({watching}, timeout=STOPS_WITHIN)
-            return why
-        finally:
-            stopping.cancel()
-            watching.cancel()
-
-    async def _ended(self, watching: asyncio.Task[None], stopping: asyncio.Task[Any]) -> str | None:
-        """A few looks in a row must find nothing: a task may be missing for a moment, and its first list takes time."""
-        missed_for, patience, look_after = 0.0, LOOKS_AT_FIRST * self._look_every, min(FIRST_LOOK, self._look_every)
-        while missed_for < patience:
-            done, _ = await asyncio.wait({watching, stopping}, timeout=look_after, return_when=asyncio.FIRST_COMPLETED)
-            if stopping in done:
-                return None
-            if watching in done:
-                error = watching.exception()
-                return None if error is None else f"{type(error).__name__}: {error}"
-            if is_watching(self._namespace):
-                self._told(None)
-                missed_for, patience, look_after = 0.0, LOOKS * self._look_every, self._look_every
-            else:
-                missed_for += look_after
-                look_after = min(self._look_every, 2 * look_after)
-        return "its tasks are gone"
-
-    def _kopf(self, ready: asyncio.Event, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
-        return kopf.operator(
-            registry=registry(self._credentials),
+    async def _once(self) -> str:
+        """Run kopf until one of its tasks ends; returns why it ended."""
+        tasks = await kopf.spawn_tasks(
+            registry=registry(self._credentials, self._resync),
             # Else kopf asks the system for the user's name, and a UID need not have one.
             identity=self._identity,  # type: ignore[arg-type]  # a NewType that kopf keeps private
             settings=settings(),
             standalone=True,
             clusterwide=self._namespace is None,
             namespaces=() if self._namespace is None else (self._namespace,),
-            memo=self._memo,
-            stop_flag=stop,
-            ready_flag=ready,
         )
-
-
-def is_watching(namespace: str | None) -> bool:
-    """Whether kopf's own tasks are there: the one that keeps its watchers, and the watcher of this namespace."""
-    names = {task.get_name() for task in asyncio.all_tasks()}
-    watcher = f"watcher for {LLMSERVICE.plural}.{LLMSERVICE.version}.{LLMSERVICE.group}@{namespace}"
-    return watcher in names and "multidimensional multitasker" in names
+        self._spawned()  # no await before it: a signal reaches its handler in the event loop only
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended, _ = await asyncio.wait(tasks, timeout=STOPS_WITHIN)
+        errors = [task.exception() for task in (*done, *ended) if not task.cancelled()]
+        return next(
+            (f"{type(error).__name__}: {error}" for error in errors if error is not None), "a task of kopf's returned"
+        )

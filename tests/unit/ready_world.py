@@ -41,6 +41,8 @@ class World:
         """(plural, namespace); namespace None: everywhere."""
         self.absent: set[str] = set()
         """Kinds, by plural, whose CRD is not there."""
+        self.refused_watches: dict[str, tuple[int, str]] = {}
+        """By plural: the code and the reason that watches are answered with."""
         self.held = asyncio.Event()
         """While it is not set, lists of what is in `slow` are not answered."""
         self.held.set()
@@ -70,6 +72,8 @@ class World:
             found = [obj for obj in self._of(resource, namespace) if obj["metadata"]["name"] == name]
             return web.json_response(found[0]) if found else status(404, "NotFound", "none")
         if "watch" in request.query:
+            if resource.plural in self.refused_watches:
+                return status(*self.refused_watches[resource.plural], "no")
             return await self._watch(request)
         items = self._of(resource, namespace)
         return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})

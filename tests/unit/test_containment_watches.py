@@ -13,10 +13,8 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.in_work_file import Activity, InWorkFile, Suspect, Work
 from llmservice_operator.control.containment.internal_errors import SHOWN_FOR, InternalErrors
 from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.ingest import Intake
-from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
-from llmservice_operator.control.watch.resync import Resync
-from llmservice_operator.control.watch.sync_state import SyncState
+from llmservice_operator.control.watch.ingest import EventHandler
+from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
 from llmservice_operator.kube.informer import Informer
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, SERVICE
 from llmservice_operator.kube.transport import Transport
@@ -45,26 +43,26 @@ def test_an_object_that_cannot_be_read_keeps_no_other_from_being_read(resource: 
     kinds = {**PROJECTIONS, resource.kind: broken}
     errors = InternalErrors(changed=seen.append)
     cache = Cache(kinds)
-    intake = Intake(cache, seen.append, seen.append, errors)
-    intake.seen(resource, obj)
-    intake.gone(resource, obj)
+    handler = EventHandler(cache, seen.append, seen.append, errors)
+    handler.updated(resource, obj)
+    handler.deleted(resource, obj)
     if resource is not SERVICE:
         child = service()
         child["metadata"] |= {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-        intake.seen(SERVICE, child)
+        handler.updated(SERVICE, child)
         assert cache.get(SERVICE.kind, "ns", "chat") is not None
 
 
 async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_can() -> None:
     world = World(parent())
     await world.look()
-    intake = Intake(world.ctx.cache, lambda _: None, lambda _: None, world.ctx.errors)
+    handler = EventHandler(world.ctx.cache, lambda _: None, lambda _: None, world.ctx.errors)
     stored = world.api.objects["Service", "chat"]
     strange = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "900", "ownerReferences": 7}}
-    intake.seen(SERVICE, strange)
+    handler.updated(SERVICE, strange)
     await world.look()
     assert "projection of Service chat" in conditions(world)["Degraded"]["message"]
-    intake.seen(SERVICE, {**stored, "metadata": {**stored["metadata"], "resourceVersion": "901"}})
+    handler.updated(SERVICE, {**stored, "metadata": {**stored["metadata"], "resourceVersion": "901"}})
     await world.look()
     assert "Degraded" in conditions(world), "one that fails now and then would be written each time"
     await work_until_idle(world, later=SHOWN_FOR)
@@ -74,12 +72,12 @@ async def test_an_object_that_cannot_be_read_is_shown_on_its_service_until_it_ca
 def test_an_object_that_could_not_be_read_and_is_gone_leaves_no_error() -> None:
     seen: list[Key] = []
     errors = InternalErrors(changed=seen.append)
-    intake = Intake(Cache(PROJECTIONS), seen.append, seen.append, errors)
+    handler = EventHandler(Cache(PROJECTIONS), seen.append, seen.append, errors)
     strange = service()
     strange["metadata"] |= {"uid": "u", "ownerReferences": 7}
-    intake.seen(SERVICE, strange)
+    handler.updated(SERVICE, strange)
     assert errors.degraded(KEY)
-    intake.gone(SERVICE, strange)
+    handler.deleted(SERVICE, strange)
     assert (errors.degraded(KEY), errors._open) == ("", {})
 
 
@@ -103,33 +101,11 @@ async def test_a_watch_whose_answer_cannot_be_read_lists_again() -> None:
         if len(calls) > 12:
             raise asyncio.CancelledError
 
-    intake = Intake(Cache(PROJECTIONS), lambda _: None, lambda _: None)
-    informer = Informer(Broken(), SERVICE, None, "", intake, sleep=sleep)
+    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
+    informer = Informer(Broken(), SERVICE, None, "", handler, sleep=sleep)
     with pytest.raises(asyncio.CancelledError):
         await informer.run()
     assert calls.count("list") > 2
-
-
-async def test_a_comparison_with_the_cluster_that_fails_is_made_again() -> None:
-    world = World(parent())
-    tries = 0
-
-    async def broken() -> None:
-        nonlocal tries
-        tries += 1
-        if tries > 2:
-            raise asyncio.CancelledError
-        raise KeyError("a defect")
-
-    errors, sync = InternalErrors(), SyncState((None,), WATCHED)
-    intake = Intake(world.ctx.cache, lambda _: None, lambda _: None, errors)
-    resync = Resync(world.api, intake, None, sync, errors=errors, interval=0.0)
-    resync.check = broken  # type: ignore[method-assign]
-    resync._wait_until_complete = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
-    resync._sleep = lambda seconds: asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await resync.run()
-    assert tries == 3
 
 
 @pytest.fixture
@@ -143,7 +119,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> None:
         return project(raw, known)
 
     monkeypatch.setitem(PROJECTIONS, PARENT, projected)
-    monkeypatch.setattr("llmservice_operator.control.watch.resync.GRACE", 0.1)
+    monkeypatch.setattr("llmservice_operator.control.watch.resync.RETRY", 0.1)
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
@@ -164,8 +140,7 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever may make their namespace unreadable for a while would have a killer tried again and again."""
-    monkeypatch.setattr("llmservice_operator.control.watch.resync.GRACE", 0.1)
-    monkeypatch.setattr("llmservice_operator.handlers.PROBE_AGAIN", 0.1)
+    monkeypatch.setattr("llmservice_operator.control.watch.resync.RETRY", 0.1)
     killer, gone, of_warm = (Work(Activity.RECONCILE, *where) for where in (("b", "x"), ("b", "gone"), ("a", "gone")))
     file, _ = InWorkFile.open(tmp_path, f"{version()} {Options().services.operator_image}")
     file.save({killer: Suspect("b-x", 1, 2), gone: Suspect("b-gone", 1, 2), of_warm: Suspect("a-gone", 1, 2)})
@@ -177,16 +152,16 @@ async def test_a_namespace_that_is_not_synced_yet_loses_no_quarantine(
         await operator.acts_on("a", "y")
         in_work = operator.operator._in_work
         assert set(in_work.suspects) == {killer, gone}, "whether a service of the other one is gone, nobody knows yet"
-        found: list[bool] = []
+        found: list[tuple[Key, bool]] = []
         quarantined = in_work.quarantined
 
         def asked(key: Key) -> bool:
-            found.append(quarantined(key))
-            return found[-1]
+            found.append((key, quarantined(key)))
+            return found[-1][1]
 
         monkeypatch.setattr(in_work, "quarantined", asked)
         world.forbidden.clear()
         await operator.acts_on("b", "x")
-        assert found[0], "it is set aside as before"
+        assert next(is_set_aside for key, is_set_aside in found if key.namespace == "b"), "it is set aside as before"
         assert gone not in in_work.suspects
     gc.collect()

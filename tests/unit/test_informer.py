@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
-from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
 from llmservice_operator.control.watch.sync_state import WATCH, SyncState
 from llmservice_operator.kube import informer
@@ -95,7 +95,7 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
     async with serving(api, token) as credentials, Transport(credentials) as transport:
         sync = SyncState((None,), OF_CHILDREN)
         sync.synced(None, WATCH)
-        children = ChildrenWatch(transport, Intake(cache, enqueue, enqueue), (None,), sync)
+        children = ChildrenWatch(transport, EventHandler(cache, enqueue, enqueue), (None,), sync)
         running = asyncio.create_task(children.run())
         try:
             if wait:
@@ -218,9 +218,9 @@ async def test_one_that_brings_nothing_is_asked_less_and_less(api: Api, events: 
             enough.set()
             await asyncio.Event().wait()
 
-    intake = Intake(Cache(PROJECTIONS), lambda _: None, lambda _: None)
+    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
     async with serving(api) as credentials, Transport(credentials) as transport:
-        asking = informer.Informer(transport, POD, None, "", intake, sleep=sleep, rng=lambda: 1.0)
+        asking = informer.Informer(transport, POD, None, "", handler, sleep=sleep, rng=lambda: 1.0)
         running = asyncio.create_task(asking.run())
         async with asyncio.timeout(10):
             await enough.wait()

@@ -45,10 +45,7 @@ async def by_the_transport(kubeconfig: str) -> Any:
 
 
 async def by_kopf(kubeconfig: str) -> Any:
-    registered: Any = handlers.registry(await load(kubeconfig=kubeconfig))
-    (handler,) = registered._activities.get_all_handlers()
-    info = await handler.fn()
-    context = APIContext(info)
+    context = APIContext(info := await handlers.connection(await load(kubeconfig=kubeconfig)))
     async with context.session as session, session.get(info.server + PATH) as response:
         return await response.json()
 

@@ -27,8 +27,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(informer, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(informer, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(informer, "LONGEST_PAUSE_WITHOUT_RIGHT", 0.1, raising=False)
-    monkeypatch.setattr(handlers, "PROBE_AGAIN", 0.1, raising=False)
-    monkeypatch.setattr("llmservice_operator.control.watch.resync.GRACE", 0.1)
+    monkeypatch.setattr("llmservice_operator.control.watch.resync.RETRY", 0.1)
     monkeypatch.setattr("llmservice_operator.__main__.CRD_RETRY", 0.1, raising=False)
     yield World()
     gc.collect()  # a session that kopf left open would be another test's affair
@@ -61,12 +60,15 @@ async def test_none_is_ready_before_its_caches_are_synced(world: World) -> None:
 
 
 async def test_none_is_ready_when_kopf_does_not_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fails(**_: Any) -> None:
+    async def ends() -> None:
         raise RuntimeError("no login")
+
+    async def fails(**_: Any) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(ends())]
 
     monkeypatch.setattr(handlers, "FIRST_PAUSE", 0.05)
     with monkeypatch.context() as broken:
-        broken.setattr(kopf, "operator", fails)
+        broken.setattr(kopf, "spawn_tasks", fails)
         async with running(world) as operator:
             await operator.says("RuntimeError: no login")
             assert (await operator.readyz())[0] == 503
@@ -156,7 +158,6 @@ async def test_what_is_refused_again_and_again_is_logged_once(world: World, capl
     assert sorted(part.split("cannot watch ")[1].split(":")[0] for part in said) == [
         "llmservices.llmservice.dev",
         "pods",
-        "watch of LLMServices",
     ]
 
 
@@ -166,6 +167,30 @@ async def test_kinds_that_are_not_seen_in_one_namespace_are_seen_in_the_others(w
         await operator.becomes_ready()
         await operator.hides("green", "Job")
         await operator.hides("blue")
+
+
+# The watch of LLMServices
+
+
+@pytest.mark.parametrize("namespaces", [(), ("blue", "green")], ids=["all namespaces", "two namespaces"])
+@pytest.mark.parametrize(("code", "reason"), [(410, "Expired"), (422, "Invalid")])
+async def test_a_watch_that_kopf_cannot_go_on_with_ends_nothing_else(
+    world: World, namespaces: tuple[str, ...], code: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kopf cancelled the workers with its own tasks, and the process that led saw nothing any more."""
+    world.service("blue", "one")
+    async with running(world, *namespaces) as operator:
+        await operator.becomes_ready()
+        await operator.acts_on("blue", "one")
+        world.refused_watches["llmservices"] = (code, reason)
+        world.end_watches()
+        await asyncio.sleep(0.2)
+        world.service("blue", "two")
+        await operator.acts_on("blue", "two")
+        world.refused_watches.clear()
+        await operator.until(lambda code, text: code == 200 and "warning" not in text)
+        assert await operator.metric('llmservice_stage{stage="acting"} 1.0')
+    assert "workers ended" not in caplog.text
 
 
 # While credentials are fetched

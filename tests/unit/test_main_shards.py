@@ -31,7 +31,7 @@ async def operator() -> Operator:
         obj = copy.deepcopy(parent())
         obj["metadata"] |= {"namespace": key.namespace, "name": key.name, "uid": str(key)}
         made._ctx.cache.update(PARENT, obj)
-    made._life.stage = Stage.ACTING
+    made._life.reach(Stage.ACTING)
     for resource in (WATCH, *(resource.full_name for resource in WATCHED)):
         made._sync.synced(None, resource)
     gain(made, 0)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_operator import handlers
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.ingest import Intake
-from llmservice_operator.control.watch.kinds import PROJECTIONS
+from llmservice_operator.control.watch.ingest import EventHandler
+from llmservice_operator.control.watch.kinds import PROJECTIONS, WATCHED
+from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.transport import Transport
 
 from tests.unit.watched_api import Api, token_of
 
@@ -43,82 +45,77 @@ def service(name: str, version: int, **metadata: Any) -> dict[str, Any]:
 
 
 class Watching:
-    def __init__(self, api: Api, cache: Cache) -> None:
+    def __init__(self, api: Api) -> None:
         self.api = api
-        self.cache = cache
         self.keys: list[Key] = []
-        self.relisted = 0
-        self.changed = asyncio.Event()
-        self.starts = asyncio.Semaphore(0)
-        self.told: list[KubeError | str | None] = []
+        self.cache = Cache(PROJECTIONS)
+        self.sync = SyncState((None,), WATCHED)
+        self.spawned = 0
 
-    def list_again(self) -> None:
-        self.relisted += 1
+    def take_signals(self) -> None:
+        self.spawned += 1
 
-    async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(5):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
+    def lists(self) -> int:
+        """How often kopf listed."""
+        return sum(query.get("limit") == "500" for _, path, query in self.api.requests if path == LLMSERVICE.path(None))
+
+    async def send(self, kind: str, obj: dict[str, Any]) -> None:
+        await self.api.streams[LLMSERVICE].put({"type": kind, "object": obj})
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                if condition():
+                    return
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    monkeypatch.setattr(handlers, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(resync, "AFTER_RELIST", 0.1)
+    monkeypatch.setattr(resync, "RETRY", 0.1)
     yield Api()
     gc.collect()  # a session that kopf left open would be another test's affair
-
-
-async def no_sleep(_: float) -> None:
-    return
-
-
-async def nothing_in_the_way() -> None:
-    return
 
 
 @contextlib.asynccontextmanager
 async def watching(api: Api, token: Token | None = None) -> AsyncIterator[Watching]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api.answer)
-    async with TestServer(app) as server:
-        seen = Watching(api, Cache(PROJECTIONS))
-        intake = Intake(seen.cache, seen.keys.append, seen.keys.append)
-        memo = handlers.Memo(intake, relisted=seen.list_again, arrived=seen.changed.set)
-        credentials = Credentials(
-            server=str(server.make_url("")).rstrip("/"),
-            namespace="ns",
-            token=token or Token.fixed("t"),
-        )
-        stop = asyncio.Event()
-        watch = handlers.Watch(
-            credentials, memo, None, "test", probe=nothing_in_the_way, told=seen.told.append,
-            started=seen.starts.release, look_every=0.2, sleep=no_sleep,
-        )  # fmt: skip
-        running = asyncio.create_task(watch.run(stop))
-        try:
-            await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
-            yield seen
-        finally:
-            for stream in api.streams.values():
-                stream.put_nowait(None)
-            stop.set()
-            await asyncio.wait_for(running, 10)
+    async with TestServer(app) as server, asyncio.TaskGroup() as group:
+        url = str(server.make_url("")).rstrip("/")
+        credentials = Credentials(server=url, namespace="ns", token=token or Token.fixed("t"))
+        async with Transport(credentials) as transport:
+            seen = Watching(api)
+            handler = EventHandler(seen.cache, seen.keys.append, seen.keys.append)
+            lists = resync.Resync(transport, handler, None, seen.sync)
+            watch = handlers.Watch(credentials, lists, None, "test", spawned=seen.take_signals)
+            running = [group.create_task(lists.run()), group.create_task(watch.run())]
+            try:
+                await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
+                yield seen
+            finally:
+                for stream in api.streams.values():
+                    stream.put_nowait(None)
+                for task in running:
+                    task.cancel()
+                await asyncio.wait(running)
 
 
 async def test_lists_changes_and_deletions_become_keys(api: Api) -> None:
     api.objects[LLMSERVICE] = [service("one", 5)]
     async with watching(api) as seen:
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
-        stream = api.streams[LLMSERVICE]
-        await stream.put({"type": "MODIFIED", "object": service("one", 6, labels={"nobody": "cares"})})
-        await stream.put({"type": "ADDED", "object": service("two", 7)})
+        await seen.send("MODIFIED", service("one", 56, labels={"nobody": "cares"}))
+        await seen.send("ADDED", service("two", 57))
         await seen.until(lambda: len(seen.keys) == 2)
-        assert seen.cache.get(LLMSERVICE.kind, "ns", "one").resource_version == "6"
-        await stream.put({"type": "DELETED", "object": service("one", 8)})
+        assert seen.cache.get(LLMSERVICE.kind, "ns", "one").resource_version == "56"
+        await seen.send("DELETED", service("one", 58))
         await seen.until(lambda: len(seen.keys) == 3)
         assert seen.keys == [Key("ns", "one"), Key("ns", "two"), Key("ns", "one")]
         assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is None
-        assert seen.relisted == 1
+        assert (seen.lists(), seen.spawned) == (1, 1)
 
 
 async def test_nothing_is_ever_written(api: Api) -> None:
@@ -126,10 +123,8 @@ async def test_nothing_is_ever_written(api: Api) -> None:
     api.objects[LLMSERVICE] = [service("one", 5), service("two", 5, deletionTimestamp="2026-01-01T00:00:00Z")]
     async with watching(api) as seen:
         await seen.until(lambda: len(seen.keys) == 2)
-        for version in range(6, 10):
-            await api.streams[LLMSERVICE].put(
-                {"type": "MODIFIED", "object": service("one", version, generation=version)}
-            )
+        for version in range(56, 60):
+            await seen.send("MODIFIED", service("one", version, generation=version))
         await seen.until(lambda: len(seen.keys) == 6)
     assert {method for method, _, _ in api.requests} == {"GET"}
 
@@ -141,19 +136,6 @@ async def test_nothing_but_llmservices_is_listed(api: Api) -> None:
     assert {path for _, path, query in api.requests if query} == {LLMSERVICE.path(None)}
 
 
-async def test_a_watch_that_lost_its_place_asks_for_a_comparison(api: Api) -> None:
-    api.objects[LLMSERVICE] = [service("one", 5), service("two", 5)]
-    async with watching(api) as seen:
-        await seen.until(lambda: len(seen.keys) == 2)
-        api.objects[LLMSERVICE] = [service("two", 5)]
-        expired = {"kind": "Status", "code": 410, "reason": "Expired"}
-        await api.streams[LLMSERVICE].put({"type": "ERROR", "object": expired})
-        await seen.until(lambda: seen.relisted == 3)
-        # kopf itself says nothing about the one that vanished.
-        assert len(seen.keys) == 2
-        assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is not None
-
-
 async def test_watches_go_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("t")
@@ -163,62 +145,108 @@ async def test_watches_go_on_with_a_renewed_token(api: Api, tmp_path: Path) -> N
         api.watching[LLMSERVICE].clear()
         await api.streams[LLMSERVICE].put(None)  # as the server does every ten minutes
         await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
-        await api.streams[LLMSERVICE].put({"type": "ADDED", "object": service("one", 60)})
+        await seen.send("ADDED", service("one", 60))
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
+
+
+async def test_a_lost_place_in_the_stream_is_kopfs_to_mend_and_a_list_finds_what_vanished(api: Api) -> None:
+    api.objects[LLMSERVICE] = [service("one", 5), service("two", 5)]
+    async with watching(api) as seen:
+        await seen.until(lambda: len(seen.keys) == 2)
+        api.objects[LLMSERVICE] = [service("two", 5)]
+        await seen.send("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+        await seen.until(lambda: seen.cache.get(LLMSERVICE.kind, "ns", "one") is None)
+        assert (seen.lists(), seen.spawned) == (2, 1)
+
+
+UNEXPECTED = [
+    pytest.param([410], None, id="the place is lost, as the answer"),
+    pytest.param([422], None, id="a refusal"),
+    pytest.param([403] * 8, None, id="forbidden for a while"),
+    pytest.param([500] * 8, None, id="etcd is away for a while"),
+    pytest.param([], b"<html>sign in</html>\n", id="a page of a proxy"),
+    pytest.param([], b'{"type": "ERROR", "object": {"code": 500}}\n', id="an error in the stream"),
+    pytest.param([], b'{"type": "ADDED"}\n', id="an event without an object"),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # kopf's own session
-async def test_an_answer_that_ends_kopf_does_not_end_the_watch(api: Api, caplog: pytest.LogCaptureFixture) -> None:
-    async with watching(api) as seen:
-        api.refused[LLMSERVICE] = [410]
-        api.objects[LLMSERVICE] = [service("one", 60)]
-        await api.streams[LLMSERVICE].put(None)
-        await seen.until(lambda: seen.keys == [Key("ns", "one")])
-        await seen.starts.acquire()
-        await seen.starts.acquire()
-    assert "the watch of LLMServices ended and is started again" in caplog.text
-    assert any(isinstance(why, str) for why in seen.told), "meanwhile the process is not ready"
-
-
-async def test_one_that_hangs_is_started_again(
-    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("codes", "line"), UNEXPECTED)
+async def test_an_answer_that_ends_kopf_does_not_end_the_watch(
+    api: Api, codes: list[int], line: bytes | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As kopf does when several of its tasks fail at once: some of them wait for others that are gone."""
-    real, hung = kopf.operator, 0
+    real = handlers.settings
 
-    async def hangs(*, ready_flag: asyncio.Event, **_: Any) -> None:
-        nonlocal hung
-        hung += 1
-        monkeypatch.setattr(kopf, "operator", real)
-        ready_flag.set()
-        await asyncio.Event().wait()
+    def impatient() -> kopf.OperatorSettings:
+        made = real()
+        made.networking.error_backoffs = (0.01, 0.01)
+        return made
 
-    monkeypatch.setattr(kopf, "operator", hangs)
-    monkeypatch.setattr(handlers, "LOOKS_AT_FIRST", 3)
-    api.objects[LLMSERVICE] = [service("one", 60)]
+    monkeypatch.setattr(handlers, "settings", impatient)
+    api.objects[LLMSERVICE] = [service("one", 5)]
     async with watching(api) as seen:
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
-    assert hung == 1
-    assert "its tasks are gone" in caplog.text
+        api.objects[LLMSERVICE] = [service("two", 49)]
+        if line is not None:
+            api.lines[LLMSERVICE] = [line]
+        api.refused[LLMSERVICE] = codes
+        await api.streams[LLMSERVICE].put(None)
+        await seen.until(lambda: seen.spawned > 1 and not seen.sync.problems()[1:])
+        assert set(seen.keys) == {Key("ns", "one"), Key("ns", "two")}
+        assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is None, "it vanished in the gap"
+        await seen.until(lambda: seen.lists() > 1)
+        await seen.send("ADDED", service("three", 60))
+        await seen.until(lambda: Key("ns", "three") in seen.keys)
+    assert "the watch of LLMServices ended and is started again" in caplog.text
 
 
-async def test_one_that_watches_is_left_alone(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_that_is_reset_is_made_again_where_the_watch_was(api: Api) -> None:
     async with watching(api) as seen:
-        await asyncio.sleep(1)  # five looks at its tasks
-        await api.streams[LLMSERVICE].put({"type": "ADDED", "object": service("one", 60)})
+        await seen.send("ADDED", service("one", 55))
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
-    assert "started again" not in caplog.text
+        api.resets.add(LLMSERVICE)
+        await seen.send("ADDED", service("one", 55))
+        await seen.send("ADDED", service("two", 56))
+        await seen.until(lambda: Key("ns", "two") in seen.keys)
+        assert seen.spawned == 1
 
 
-async def test_a_signal_that_kopf_took_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the process would go on after a SIGTERM in its first moments."""
+@pytest.mark.parametrize("how", ["raises", "returns"])
+async def test_any_task_of_kopfs_that_ends_is_the_end_of_its_watch(
+    how: str, api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its other tasks may wait for that one for ever: they are cancelled, and none stays behind."""
+    real, others = kopf.spawn_tasks, list[asyncio.Task[Any]]()
 
-    async def returns(**_: Any) -> None:
-        return
+    async def ends() -> None:
+        if how == "raises":
+            raise RuntimeError("a defect")
 
-    monkeypatch.setattr(kopf, "operator", returns)
-    credentials = Credentials(server="http://nobody", namespace="ns", token=Token.fixed("t"))
-    memo = handlers.Memo(Intake(Cache(PROJECTIONS), print, print), relisted=print, arrived=print)
-    async with asyncio.timeout(5):
-        watch = handlers.Watch(credentials, memo, None, "test", probe=nothing_in_the_way, told=print, started=print)
-        await watch.run(asyncio.Event())
+    async def broken(**more: Any) -> Any:
+        monkeypatch.setattr(kopf, "spawn_tasks", real)
+        others.extend(await real(**more))
+        return [*others, asyncio.create_task(ends())]
+
+    monkeypatch.setattr(kopf, "spawn_tasks", broken)
+    api.objects[LLMSERVICE] = [service("one", 5)]
+    async with watching(api) as seen:
+        assert seen.spawned == 2
+        assert all(task.done() for task in others)
+        await seen.send("ADDED", service("two", 60))
+        await seen.until(lambda: Key("ns", "two") in seen.keys)
+    reason = {"raises": "RuntimeError: a defect", "returns": "a task of kopf's returned"}[how]
+    assert f"started again: {reason}" in caplog.text
+
+
+async def test_kopf_never_kills_the_process_that_it_is_part_of() -> None:
+    """Ten minutes after its tasks were cancelled it would, by SIGKILL: each end of its watch is such a moment."""
+    assert handlers.settings().process.ultimate_exiting_timeout is None
+
+
+async def test_its_end_leaves_no_task_behind(api: Api) -> None:
+    before = asyncio.all_tasks()
+    async with watching(api) as seen:
+        assert len(asyncio.all_tasks()) > len(before) + 5
+        await seen.until(lambda: seen.spawned == 1)
+    await asyncio.sleep(0)
+    assert [task.get_name() for task in asyncio.all_tasks() - before if "kopf" in repr(task)] == []

@@ -12,7 +12,7 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.reconcile import reconcile
-from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import Forbidden, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE, SERVICE
@@ -73,12 +73,12 @@ async def fetching(_: str) -> State:
     return State(Phase.FETCHING, transfer=Transfer("model", TransferStep.DOWNLOADING, 1, 2))
 
 
-async def live(world: World, intake: Intake, name: str) -> None:
+async def live(world: World, handler: EventHandler, name: str) -> None:
     """All that leaves a trace: children, a status, refusals, failures, questions to pods, cut streams, errors."""
     key, ctx = Key("ns", name), world.ctx
     obj = named(name)
     world.api.objects[PARENT, name] = obj
-    intake.seen(LLMSERVICE, obj)
+    handler.updated(LLMSERVICE, obj)
     if not int(name.removeprefix(PREFIX)) % 7:
         world.api.fails["apply Service"] = [Forbidden("no", code=403, right="x")]
     world.deciding.more = {
@@ -104,12 +104,12 @@ async def live(world: World, intake: Intake, name: str) -> None:
     await ctx.pod_events.of("ns", [pod])
 
 
-async def delete(world: World, intake: Intake, name: str) -> None:
+async def delete(world: World, handler: EventHandler, name: str) -> None:
     key, ctx = Key("ns", name), world.ctx
     for kind, resource in ((PARENT, LLMSERVICE), ("Service", SERVICE)):
         obj = world.api.objects.pop((kind, name), None)
         if obj is not None:
-            intake.gone(resource, obj)
+            handler.deleted(resource, obj)
     ctx.queue.add(key)
     world.now += 100.0
     while ctx.queue.depth or ctx.queue.delayed:
@@ -134,14 +134,14 @@ async def drain_questions(world: World) -> None:
 
 async def test_nothing_of_a_deleted_service_is_left_anywhere() -> None:
     world = World()
-    intake = Intake(world.ctx.cache, world.ctx.queue.add, world.ctx.queue.add, world.ctx.errors)
+    handler = EventHandler(world.ctx.cache, world.ctx.queue.add, world.ctx.queue.add, world.ctx.errors)
     sizes = []
     for number in range(COUNT):
         name = f"{PREFIX}{number}"
-        await live(world, intake, name)
+        await live(world, handler, name)
         if number == 3:
             assert len(mentions(world.ctx, f"{name}")) > 10, "the walk sees what there is"
-        await delete(world, intake, name)
+        await delete(world, handler, name)
         if number in (COUNT // 10, COUNT - 1):
             await drain_questions(world)
             await world.ctx.pod_events.of("ns", [])

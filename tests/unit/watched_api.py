@@ -39,6 +39,10 @@ class Api:
         """Codes that the next requests of a kind are answered with."""
         self.ends_at_once: dict[Resource, list[dict[str, Any]]] = {}
         """The only events that a watch of these kinds ever brings, if any, before the server ends it."""
+        self.lines: dict[Resource, list[bytes]] = {}
+        """What the next watches of a kind bring instead of events, each before the server ends it."""
+        self.resets: set[Resource] = set()
+        """Kinds whose next event is a connection that is reset."""
         self.answered = asyncio.Event()
         """Set with each of these."""
 
@@ -70,7 +74,14 @@ class Api:
             for only in self.ends_at_once[resource]:
                 await response.write(json.dumps(only).encode() + b"\n")
             return response
+        if self.lines.get(resource):
+            await response.write(self.lines[resource].pop(0))
+            return response
         while (event := await self.streams[resource].get()) is not None:
+            if resource in self.resets and request.transport is not None:
+                self.resets.discard(resource)
+                request.transport.abort()
+                return response
             await response.write(json.dumps(event).encode() + b"\n")
             if event["type"] == "ERROR":
                 break

@@ -14,7 +14,6 @@ from .transport import REQUEST_TIMEOUT, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
-METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PAGE = 500
 
@@ -61,18 +60,14 @@ class KubeClient:
         namespace: str | None,
         *,
         label_selector: str = "",
-        metadata_only: bool = False,
         limit: int = PAGE,
     ) -> AsyncIterator[dict[str, Any]]:
         """The list in pages, each as the API server sent it; Gone means: start again."""
         params = {"limit": str(limit)}
         if label_selector:
             params["labelSelector"] = label_selector
-        accept = METADATA_ONLY if metadata_only else None
         while True:
-            page = await self._transport.request(
-                "list", resource, resource.path(namespace), params=params, accept=accept
-            )
+            page = await self._transport.request("list", resource, resource.path(namespace), params=params)
             yield page
             token = page.get("metadata", {}).get("continue")
             if not token:

@@ -1,9 +1,8 @@
 """All objects of one kind, and then every change of them, for ever: a list in pages, and a watch that goes on from it.
 
-One stream a kind feeds a function that is called for each object, without a task, a queue or a copy for each: kopf's
-handlers cost most of a millisecond an event, and a service has some fifteen events of its children until it is ready.
-As in client-go's reflector (tools/cache/reflector.go) a watch that ends goes on where it was, and one that lost its
-place lists again; what is not in that list is gone.
+One stream a kind feeds a handler that is called for each object, without a task, a queue or a copy for each. As in
+client-go's reflector (tools/cache/reflector.go) a watch that ends goes on where it was, and one that lost its place
+lists again; what is not in that list is gone.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from .errors import Forbidden, Gone, KubeError, from_status
@@ -37,19 +37,45 @@ BREATH = 32
 """Events in a row after which others have their turn."""
 
 
-class Sink(Protocol):
-    """Where objects go."""
+class ResourceEventHandler(Protocol):
+    """Receives the objects of lists and watches. Its methods raise nothing: what cannot be read is theirs to report."""
 
-    def seen(self, resource: Resource, obj: JSON) -> None:
-        """It is there, and this is what it is like."""
+    def updated(self, resource: Resource, obj: JSON) -> None:
+        """An object as it is now: listed, added or changed."""
 
-    def gone(self, resource: Resource, obj: JSON) -> None:
-        """It was deleted; this is what it was like."""
+    def deleted(self, resource: Resource, obj: JSON) -> None:
+        """An object as it was last, now deleted."""
 
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """These are all that there were at this version, by (namespace, name)."""
+        """The uids, by (namespace, name), of all objects that there were at this resourceVersion."""
+
+
+async def list_all(
+    transport: Transport,
+    resource: Resource,
+    namespace: str | None,
+    updated: Callable[[Resource, JSON], None],
+    params: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, dict[tuple[str, str], str]]:
+    """Call `updated` for each object, in pages; returns the list's resourceVersion, and the uids by (namespace, name).
+
+    Gone where the list took too long: begin again.
+    """
+    query = {**params, "limit": str(PAGE)}
+    uids: dict[tuple[str, str], str] = {}
+    while True:
+        page = await transport.request("list", resource, resource.path(namespace), params=query)
+        for item in page.get("items") or ():
+            metadata = item["metadata"]
+            uids[metadata["namespace"], metadata["name"]] = metadata["uid"]
+            # Items of a list carry neither.
+            updated(resource, {"apiVersion": resource.api_version, "kind": resource.kind, **item})
+        token = page["metadata"].get("continue")
+        if not token:
+            return str(page["metadata"]["resourceVersion"]), uids
+        query["continue"] = token
 
 
 class Informer:
@@ -61,7 +87,7 @@ class Informer:
         resource: Resource,
         namespace: str | None,
         selector: str,
-        sink: Sink,
+        handler: ResourceEventHandler,
         *,
         told: Callable[[KubeError | None], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -72,7 +98,7 @@ class Informer:
         self._told = told
         """Called with None whenever everything that there was has been seen and a watch goes on from there, and with
         the error of each try that failed."""
-        self._sink, self._sleep, self._rng = sink, sleep, rng
+        self._handler, self._sleep, self._rng = handler, sleep, rng
         self._version: str | None = None
         self._pauses = 0
 
@@ -104,21 +130,11 @@ class Informer:
 
     async def _list(self) -> str:
         """Returns the version to watch from."""
-        resource, path = self._resource, self._resource.path(self._namespace)
-        params = {**self._params, "limit": str(PAGE)}
-        uids: dict[tuple[str, str], str] = {}
-        while True:
-            page = await self._transport.request("list", resource, path, params=params)
-            for item in page.get("items") or ():
-                metadata = item["metadata"]
-                uids[metadata["namespace"], metadata["name"]] = metadata["uid"]
-                # Items of a list carry neither.
-                self._tell(self._sink.seen, {"apiVersion": resource.api_version, "kind": resource.kind, **item})
-            version, token = str(page["metadata"]["resourceVersion"]), page["metadata"].get("continue")
-            if not token:
-                self._sink.listed(resource, self._namespace, uids, version)
-                return version
-            params["continue"] = token
+        version, uids = await list_all(
+            self._transport, self._resource, self._namespace, self._handler.updated, self._params
+        )
+        self._handler.listed(self._resource, self._namespace, uids, version)
+        return version
 
     async def _watch(self, version: str) -> int:
         """Until the API server ends it; returns how many events came."""
@@ -147,13 +163,6 @@ class Informer:
             raise from_status(int(obj.get("code") or 500), obj, right=f"watch {self._resource.full_name}")
         self._version, self._pauses = obj["metadata"]["resourceVersion"], 0
         if kind == "DELETED":
-            self._tell(self._sink.gone, obj)
+            self._handler.deleted(self._resource, obj)
         elif kind != "BOOKMARK":
-            self._tell(self._sink.seen, obj)
-
-    def _tell(self, what: Callable[[Resource, JSON], None], obj: JSON) -> None:
-        try:
-            what(self._resource, obj)
-        except Exception:  # a bug that one object brings to light must not blind us to the others
-            metadata = obj["metadata"]
-            logger.exception("cannot read %s %s/%s", self._resource.kind, metadata["namespace"], metadata["name"])
+            self._handler.updated(self._resource, obj)

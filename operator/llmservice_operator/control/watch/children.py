@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, selector
 from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube.errors import Forbidden, KubeError
@@ -25,9 +25,11 @@ TRIES = 3
 class ChildrenWatch:
     """One informer for each kind and namespace; each says by itself how it fares."""
 
-    def __init__(self, transport: Transport, intake: Intake, namespaces: Iterable[str | None], sync: SyncState) -> None:
+    def __init__(
+        self, transport: Transport, handler: EventHandler, namespaces: Iterable[str | None], sync: SyncState
+    ) -> None:
         self._informers = [
-            (resource, Informer(transport, resource, namespace, selector(resource), intake, told=report.told))
+            (resource, Informer(transport, resource, namespace, selector(resource), handler, told=report.told))
             for namespace in namespaces
             for resource in OF_CHILDREN
             for report in [_Report(sync, namespace, resource)]

@@ -1,4 +1,4 @@
-"""Where what the watches bring goes: a projection in the cache and, where that changed, a key. Nothing else.
+"""The event handler of all watches and lists: a projection in the cache and, where that changed, a key.
 
 What a user does is looked at at once. What children do comes in bursts (a pod that becomes ready changes itself, its
 Deployment and its EndpointSlice, several times each), and one look a burst is enough.
@@ -24,8 +24,8 @@ class _Unreadable(NamedTuple):
     subject: str
 
 
-class Intake:
-    """Of all kinds, whoever watches them."""
+class EventHandler:
+    """A `kube.informer.ResourceEventHandler` for all kinds: kopf's watch of LLMServices uses it too."""
 
     def __init__(
         self,
@@ -40,22 +40,25 @@ class Intake:
         self._unreadable: dict[tuple[str, str, str], _Unreadable] = {}
         """By kind, namespace and name: the cache has these not at all, or as they were before."""
 
-    def seen(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """It is there, and this is what it is like; one that cannot be read keeps no other from being read."""
+    def updated(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """An object as it is now; one that cannot be read is recorded as an internal error, once for each version."""
         key, subject = _about(resource, obj)
-        with self._errors.contained(Part.PROJECTION, key, subject) as contained:
-            self._enqueue(resource, self.cache.update(resource.kind, obj))
         metadata = obj.get("metadata") or {}
         where = resource.kind, metadata.get("namespace", ""), metadata.get("name", "")
-        before = self._unreadable.pop(where, None)
+        known = Seen(metadata.get("uid", ""), metadata.get("resourceVersion", ""))
+        before = self._unreadable.get(where)
+        if before is not None and before.seen == known:
+            return
+        with self._errors.contained(Part.PROJECTION, key, subject) as contained:
+            self._enqueue(resource, self.cache.update(resource.kind, obj))
+        self._unreadable.pop(where, None)
         if before is not None and before.key != key:
             self._ended(before)
         if contained.failed:
-            known = Seen(metadata.get("uid", ""), metadata.get("resourceVersion", ""))
             self._unreadable[where] = _Unreadable(known, key, subject)
 
-    def gone(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """It was deleted; this is what it was like."""
+    def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+        """An object as it was last, now deleted."""
         key, subject = _about(resource, obj)
         with self._errors.contained(Part.PROJECTION, key, subject) as contained:
             metadata = obj["metadata"]
@@ -69,7 +72,7 @@ class Intake:
     def listed(
         self, resource: Resource, namespace: str | None, uids: Mapping[tuple[str, str], str], version: str
     ) -> None:
-        """What is not in a list, and was not made after it, is gone; its deletion was missed."""
+        """Forget what is not in a list and is not newer than it: its deletion was missed."""
         for where, seen in self.cache.seen(resource.kind, namespace).items():
             if uids.get(where) != seen.uid and not newer(seen.resource_version, version):
                 self._enqueue(resource, self.cache.remove(resource.kind, *where, seen.uid))
@@ -81,15 +84,6 @@ class Intake:
                 and not newer(before.seen.resource_version, version)
             ):
                 self._ended(self._unreadable.pop((kind, place, name)))
-
-    def is_unreadable(self, resource: Resource, where: tuple[str, str], listed: Seen) -> bool:
-        """Whether this object came in, as it is in a list or later, and could not be read: nothing more is to come."""
-        found = self._unreadable.get((resource.kind, *where))
-        return (
-            found is not None
-            and found.seen.uid == listed.uid
-            and not newer(listed.resource_version, found.seen.resource_version)
-        )
 
     def _ended(self, unreadable: _Unreadable) -> None:
         if unreadable.key is not None:

@@ -88,6 +88,8 @@ class SyncState:
         if state.problem:
             logger.info("%s%s is watched again", _where(namespace), part)
         self._parts[namespace][part] = _Part(is_synced=True)
+        if part == LLMSERVICE.full_name:
+            self.listable.set()
         self._weigh(namespace)
 
     def failed(self, namespace: str | None, part: str, error: KubeError | str) -> None:

@@ -7,7 +7,7 @@ from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import InternalErrors
 from llmservice_operator.control.queue.work_queue import Backoff, WorkQueue
 from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.ingest import Intake
+from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.kube.resources import DEPLOYMENT, LLMSERVICE, POD, Resource
 
@@ -32,12 +32,12 @@ def an_object(resource: Resource, version: int, **content: Any) -> dict[str, Any
 def test_who_is_told(resource: Resource, is_at_once: bool) -> None:
     changed: list[Key] = []
     stirred: list[Key] = []
-    intake = Intake(Cache(PROJECTIONS), changed.append, stirred.append)
-    intake.seen(resource, an_object(resource, 1))
-    intake.seen(resource, an_object(resource, 1))  # known already
-    intake.gone(resource, an_object(resource, 2))
-    intake.seen(resource, an_object(resource, 3))
-    intake.listed(resource, None, {}, "4")
+    handler = EventHandler(Cache(PROJECTIONS), changed.append, stirred.append)
+    handler.updated(resource, an_object(resource, 1))
+    handler.updated(resource, an_object(resource, 1))  # known already
+    handler.deleted(resource, an_object(resource, 2))
+    handler.updated(resource, an_object(resource, 3))
+    handler.listed(resource, None, {}, "4")
     told, not_told = (changed, stirred) if is_at_once else (stirred, changed)
     assert (told, not_told) == ([CHAT] * 4, [])
 
@@ -49,32 +49,32 @@ def strange(resource: Resource, version: int, service: str = "chat") -> dict[str
     return {**made, "metadata": metadata}
 
 
-def an_intake() -> tuple[Intake, InternalErrors, list[Key]]:
+def an_event_handler() -> tuple[EventHandler, InternalErrors, list[Key]]:
     changed: list[Key] = []
     errors = InternalErrors()
-    return Intake(Cache(PROJECTIONS), changed.append, changed.append, errors), errors, changed
+    return EventHandler(Cache(PROJECTIONS), changed.append, changed.append, errors), errors, changed
 
 
 def test_what_could_not_be_read_and_is_in_no_list_any_more_leaves_no_error() -> None:
     """Its deletion was missed; the cache never had it, so that nothing else tells of it."""
-    intake, errors, _ = an_intake()
-    intake.seen(DEPLOYMENT, strange(DEPLOYMENT, 5))
-    intake.listed(DEPLOYMENT, "another", {}, "9")
-    intake.listed(POD, None, {}, "9")
-    intake.listed(DEPLOYMENT, None, {}, "4")
+    handler, errors, _ = an_event_handler()
+    handler.updated(DEPLOYMENT, strange(DEPLOYMENT, 5))
+    handler.listed(DEPLOYMENT, "another", {}, "9")
+    handler.listed(POD, None, {}, "9")
+    handler.listed(DEPLOYMENT, None, {}, "4")
     assert errors.degraded(CHAT), "of another namespace, another kind, or older than it"
-    intake.listed(DEPLOYMENT, None, {("ns", "chat"): "u"}, "9")
+    handler.listed(DEPLOYMENT, None, {("ns", "chat"): "u"}, "9")
     assert errors.degraded(CHAT), "it is still there"
-    intake.listed(DEPLOYMENT, None, {("ns", "chat"): "v"}, "9")
+    handler.listed(DEPLOYMENT, None, {("ns", "chat"): "v"}, "9")
     assert (errors.degraded(CHAT), errors._open) == ("", {})
 
 
 def test_what_could_not_be_read_and_is_given_to_another_service_leaves_no_error_with_the_first() -> None:
-    intake, errors, _ = an_intake()
-    intake.seen(DEPLOYMENT, strange(DEPLOYMENT, 5, "first"))
-    intake.seen(DEPLOYMENT, strange(DEPLOYMENT, 6, "second"))
+    handler, errors, _ = an_event_handler()
+    handler.updated(DEPLOYMENT, strange(DEPLOYMENT, 5, "first"))
+    handler.updated(DEPLOYMENT, strange(DEPLOYMENT, 6, "second"))
     assert [bool(errors.degraded(Key("ns", name))) for name in ("first", "second")] == [False, True]
-    intake.gone(DEPLOYMENT, an_object(DEPLOYMENT, 7))
+    handler.deleted(DEPLOYMENT, an_object(DEPLOYMENT, 7))
     assert errors._open == {}
 
 

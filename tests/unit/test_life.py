@@ -1,0 +1,42 @@
+"""The one life of a process: its stages, in their order, and what /readyz makes of them."""
+
+import pytest
+from llmservice_operator.control.life import Life, Stage
+from llmservice_operator.control.metrics.registry import Metrics
+from llmservice_operator.control.watch.sync_state import WATCH, SyncState
+from llmservice_operator.kube.resources import LLMSERVICE
+
+
+def life(lease_problem: str | None = None) -> Life:
+    sync = SyncState((None,), (LLMSERVICE,))
+    for part in (WATCH, LLMSERVICE.full_name):
+        sync.synced(None, part)
+    return Life(sync, lambda: lease_problem)
+
+
+@pytest.mark.parametrize("reached", [Stage.STARTED, Stage.SYNCED, Stage.ACTING])
+def test_a_stage_that_is_passed_is_not_gone_back_to(reached: Stage) -> None:
+    """Namespaces may become warm, and a Lease be taken, while the process shuts down."""
+    made = life()
+    made.reach(Stage.STOPPING)
+    made.reach(reached)
+    assert (made.stage, made.is_acting) == (Stage.STOPPING, False)
+
+
+@pytest.mark.parametrize(
+    ("stage", "is_ready"),
+    [(Stage.STARTED, False), (Stage.SYNCED, True), (Stage.ACTING, True), (Stage.STOPPING, False)],
+)
+def test_readyz_and_the_metric_show_the_stage(stage: Stage, is_ready: bool) -> None:
+    made, metrics = life(), Metrics()
+    made.reach(stage)
+    assert made.readiness() == (is_ready, (f"stage: {stage}",))
+    metrics.set_life(made.stage, SyncState((None,), (LLMSERVICE,)))
+    shown = [line for line in metrics.exposition().decode().splitlines() if line.startswith("llmservice_stage{")]
+    assert sorted(shown) == sorted(f'llmservice_stage{{stage="{each}"}} {float(each is stage)}' for each in Stage)
+
+
+def test_one_that_can_never_have_the_lease_is_not_ready() -> None:
+    made = life("missing right: get leases")
+    made.reach(Stage.SYNCED)
+    assert made.readiness() == (False, ("stage: synced", "missing right: get leases"))

@@ -1,0 +1,227 @@
+"""LLMServices of kopf's watch and of lists in one cache: what a list finds, what it leaves alone, when one is made."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.watch import resync
+from llmservice_operator.control.watch.cache import Cache
+from llmservice_operator.control.watch.ingest import EventHandler
+from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
+from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, INTERVAL, RETRY, Resync
+from llmservice_operator.control.watch.sync_state import SyncState
+from llmservice_operator.kube.errors import Forbidden, Gone
+from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.transport import Transport
+
+A, B, C = (Key("ns", name) for name in "abc")
+
+
+def service(name: str, version: int, generation: int = 1, uid: str = "") -> dict[str, Any]:
+    metadata = {
+        "namespace": "ns",
+        "name": name,
+        "uid": uid or f"uid-{name}",
+        "resourceVersion": str(version),
+        "generation": generation,
+    }
+    return {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, "metadata": metadata, "spec": {}}
+
+
+class Lists(Transport):
+    """Answers lists at version 100, two objects a page."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = objects
+        self.fails: list[Exception] = []
+        self.requests = 0
+        self.between_pages: Callable[[], None] = lambda: None
+
+    async def request(self, verb: str, resource: Any, path: str, *, params: Any = None, **_: Any) -> dict[str, Any]:
+        assert (verb, resource, path) == ("list", LLMSERVICE, LLMSERVICE.path(None))
+        self.requests += 1
+        if self.fails:
+            raise self.fails.pop(0)
+        start = int(params.get("continue", 0))
+        if start:
+            self.between_pages()
+        more = {"continue": str(start + 2)} if start + 2 < len(self.objects) else {}
+        return {"metadata": {"resourceVersion": "100"} | more, "items": self.objects[start : start + 2]}
+
+
+class Harness:
+    """One Resync whose time is a list of seconds that it slept."""
+
+    def __init__(self, *listed: dict[str, Any], projections: Any = PROJECTIONS) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+        self.keys: list[Key] = []
+        self.kube, self.cache = Lists(*listed), Cache(projections)
+        self.sync = SyncState((None,), WATCHED)
+        self.handler = EventHandler(self.cache, self.keys.append, self.keys.append)
+        self.resync = Resync(self.kube, self.handler, None, self.sync, sleep=self._sleep, clock=lambda: self.now)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def watched(self, kind: str | None, *services: dict[str, Any]) -> None:
+        for one in services:
+            self.resync.event(kind, one)
+        self.keys.clear()
+
+    def cached(self) -> list[Key]:
+        return sorted(self.cache.all_keys())
+
+
+async def test_a_list_fills_the_cache_and_lets_kopf_start() -> None:
+    made = Harness(*(service(name, 5) for name in "abc"))
+    assert not made.resync.listed.is_set()
+    assert await made.resync._list() == INTERVAL
+    assert (made.cached(), made.keys) == ([A, B, C], [A, B, C])
+    assert made.resync.listed.is_set()
+    assert made.sync.listable.is_set()
+
+
+async def test_what_vanished_unseen_is_forgotten_and_its_key_is_queued() -> None:
+    made = Harness(service("a", 5), service("c", 5))
+    made.watched(None, *(service(name, 5) for name in "abc"))
+    await made.resync._list()
+    assert (made.cached(), made.keys) == ([A, C], [B])
+
+
+async def test_what_the_watch_did_not_bring_comes_with_the_list() -> None:
+    made = Harness(service("a", 9, generation=2), service("b", 7))
+    made.watched("ADDED", service("a", 5))
+    await made.resync._list()
+    assert made.keys == [A, B]
+    assert made.cache.get(PARENT, "ns", "a").content["generation"] == 2
+
+
+async def test_what_the_watch_brought_later_than_the_list_stays() -> None:
+    made = Harness(service("a", 9))
+    made.watched("ADDED", service("a", 120, generation=3), service("b", 110))
+    await made.resync._list()
+    assert (made.cached(), made.keys) == ([A, B], [])
+    assert made.cache.get(PARENT, "ns", "a").content["generation"] == 3
+
+
+async def test_another_object_of_the_same_name_replaces_the_first() -> None:
+    made = Harness(service("a", 9, uid="second"))
+    made.watched("ADDED", service("a", 5, uid="first"))
+    await made.resync._list()
+    assert made.cache.get(PARENT, "ns", "a").uid == "second"
+
+
+async def test_what_is_deleted_between_two_pages_is_not_brought_back() -> None:
+    made = Harness(*(service(name, 5) for name in "abc"))
+    made.watched("ADDED", service("c", 5))
+    made.kube.between_pages = lambda: made.watched("DELETED", service("c", 105))
+    await made.resync._list()
+    assert made.cached() == [A, B]
+
+
+async def test_nothing_is_asked_about_single_objects() -> None:
+    made = Harness(*(service(str(n), 5) for n in range(7)))
+    await made.resync._list()
+    made.keys.clear()
+    await made.resync._list()
+    assert (made.kube.requests, made.keys) == (8, [])
+
+
+async def test_one_that_cannot_be_read_is_tried_once_for_each_version() -> None:
+    tried = 0
+
+    def broken(raw: Any, known: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        raise KeyError("a defect")
+
+    made = Harness(service("a", 9), projections={**PROJECTIONS, PARENT: broken})
+    for _ in range(3):
+        await made.resync._list()
+    assert tried == 1
+    made.kube.objects = (service("a", 10),)
+    await made.resync._list()
+    assert tried == 2
+    made.kube.objects = ()
+    await made.resync._list()
+    assert made.handler._unreadable == {}
+
+
+@pytest.mark.parametrize("error", [Gone("too old"), Forbidden("no", right="list x"), KeyError("an HTML page")], ids=str)
+async def test_a_list_that_fails_is_tried_again_soon(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resync, "RETRY", 0.001)
+    made = Harness(service("a", 5))
+    made.kube.fails = [error]
+    running = asyncio.create_task(made.resync.run())
+    async with asyncio.timeout(5):
+        await made.resync.listed.wait()
+    running.cancel()
+    assert made.kube.requests == 2
+    assert made.sync.problems() == ["not synced yet: " + made.sync.problems()[0].partition(": ")[2]]
+
+
+async def test_a_right_that_is_missing_is_named_and_nothing_starts() -> None:
+    made = Harness()
+    made.kube.fails = [Forbidden("no", right="list llmservices.llmservice.dev")]
+    assert await made.resync._list() == RETRY
+    assert made.sync.problems() == ["missing right: list llmservices.llmservice.dev"]
+    assert not made.resync.listed.is_set()
+    assert not made.sync.listable.is_set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_it_lists_after_kopf_did_after_its_watch_ended_and_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Harness(service("a", 5))
+    running = asyncio.create_task(made.resync.run())
+    await until(lambda: made.kube.requests == 1)
+    made.resync.event(None, service("a", 5))
+    await until(lambda: made.kube.requests == 2)
+    assert made.slept == [AFTER_RELIST], "when what kopf listed has come in"
+    monkeypatch.setattr(resync, "INTERVAL", 0.01)
+    made.resync.ended("it was reset")
+    assert made.sync.problems() == ["it was reset"]
+    assert not made.resync.listed.is_set(), "kopf starts after the list"
+    await until(lambda: made.kube.requests == 3)
+    assert made.slept == [AFTER_RELIST, 0.0], "at once"
+    await until(lambda: made.kube.requests > 4)
+    running.cancel()
+
+
+async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_followed_a_gap() -> None:
+    made = Harness()
+    made.resync.event("ADDED", service("a", 5))
+    assert not made.resync.is_current(), "nothing is listed yet"
+    await made.resync._list()
+    assert made.resync.is_current()
+    made.now += CURRENT + 0.1
+    assert not made.resync.is_current(), "whether the watch still brings anything is not known"
+    made.resync.event("MODIFIED", service("a", 6))
+    assert made.resync.is_current()
+    for by_kopf in (True, False):
+        if by_kopf:
+            made.resync.event(None, service("a", 6))
+        else:
+            made.resync.ended("it was reset")
+        made.resync.event("MODIFIED", service("a", 7))
+        assert not made.resync.is_current(), "others may have changed in the gap"
+        made.resync._due.clear()
+        await made.resync._list()
+        assert made.resync.is_current()
+
+
+async def test_a_gap_while_a_list_is_read_needs_another_list() -> None:
+    made = Harness(*(service(name, 5) for name in "abc"))
+    made.kube.between_pages = lambda: made.resync.event(None, service("a", 5))
+    await made.resync._list()
+    made.resync.event("MODIFIED", service("a", 101))
+    assert not made.resync.is_current()

@@ -25,7 +25,7 @@ settings.register_profile("full", settings.get_profile("unit"), max_examples=2_0
 settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
 
 
-class VLLMInOneProcess(LoadFileScheduling):
+class VLLMInOneProcess(LoadFileScheduling):  # type: ignore[misc]
     """Gives each file to one process, and all files that need vLLM to the same one: importing it takes 10 s of CPU."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -78,7 +78,7 @@ def _manifest(number: int) -> JSON:
         "spec": {
             "model": {
                 "uri": "hf://Qwen/Qwen2.5-7B-Instruct",
-                "servedNames": [name_of(number)],
+                "servedModelNames": [name_of(number)],
                 "architecture": {
                     "numHiddenLayers": 28,
                     "hiddenSize": 3584,

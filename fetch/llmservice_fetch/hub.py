@@ -249,7 +249,7 @@ class Hub:
 
     def _explained(self, error: HfHubHTTPError) -> Exception:
         """The hub's refusals, told apart. It answers 401 for what is private and for what is not there at all."""
-        secret = "spec.model.tokenSecretRef"
+        secret = "spec.model.hfTokenSecretRef"
         refused = hub_session.refused(error)
         if isinstance(error, RevisionNotFoundError):
             return failed.revision_not_found(self.field, self.uri, self.asked)

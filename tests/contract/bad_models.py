@@ -46,8 +46,8 @@ def model() -> Iterator[Bad]:
     yield Bad("file-double", {"model.uri": "file:///models//x"}, at, ("no '//'",))
     yield Bad(
         "token-for-file",
-        {"model.uri": "file:///x", "model.tokenSecretRef": {"name": "a", "key": "b"}},
-        "spec.model.tokenSecretRef",
+        {"model.uri": "file:///x", "model.hfTokenSecretRef": {"name": "a", "key": "b"}},
+        "spec.model.hfTokenSecretRef",
         ("only for models from the Hugging Face hub", "remove it"),
     )
     yield Bad(
@@ -144,8 +144,8 @@ def engine() -> Iterator[Bad]:
     )
     yield Bad(
         "experts-on-one",
-        {"parallelism.enableExpertParallel": True},
-        "spec.parallelism.enableExpertParallel",
+        {"parallelism.expertParallel": True},
+        "spec.parallelism.expertParallel",
         ("set tensorParallelSize or dataParallelSize above 1",),
     )
     tokens = "spec.batching.maxNumBatchedTokens"
@@ -162,7 +162,7 @@ def engine() -> Iterator[Bad]:
         ("without chunked prefill", "raise maxNumBatchedTokens to maxModelLen"),
     )
     for key, value in (
-        ("product", ["NVIDIA-L4"]),
+        ("products", ["NVIDIA-L4"]),
         ("resourceName", "nvidia.com/gpu"),
         ("memory", "80Gi"),
         ("gpuMemoryUtilization", 0.5),

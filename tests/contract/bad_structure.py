@@ -76,16 +76,18 @@ def structural() -> Iterator[Bad]:
         "adapter-folder", {"adapters": [{"name": "a/b", "uri": "hf://a/b"}]}, "spec.adapters[0].name", ("should match",)
     )
     yield Bad("paused-string", {"paused": "yes"}, "spec.paused", ("must be of type boolean",))
-    yield Bad("no-served-name", {"model.servedNames": []}, "spec.model.servedNames", ("at least 1 items",))
-    yield Bad("served-twice", {"model.servedNames": ["a", "a"]}, "spec.model.servedNames[1]", ("Duplicate value",))
-    yield Bad("served-space", {"model.servedNames": ["a b"]}, "spec.model.servedNames[0]", ("should match",))
+    yield Bad("no-served-name", {"model.servedModelNames": []}, "spec.model.servedModelNames", ("at least 1 items",))
     yield Bad(
-        "token-without-key", {"model.tokenSecretRef": {"name": "a"}}, "spec.model.tokenSecretRef.key", ("Required",)
+        "served-twice", {"model.servedModelNames": ["a", "a"]}, "spec.model.servedModelNames[1]", ("Duplicate value",)
+    )
+    yield Bad("served-space", {"model.servedModelNames": ["a b"]}, "spec.model.servedModelNames[0]", ("should match",))
+    yield Bad(
+        "token-without-key", {"model.hfTokenSecretRef": {"name": "a"}}, "spec.model.hfTokenSecretRef.key", ("Required",)
     )
     yield Bad(
         "token-name",
-        {"model.tokenSecretRef": {"name": "A_b", "key": "k"}},
-        "spec.model.tokenSecretRef.name",
+        {"model.hfTokenSecretRef": {"name": "A_b", "key": "k"}},
+        "spec.model.hfTokenSecretRef.name",
         ("should match",),
     )
     yield Bad("cache-size", {"model.cache.size": "100GB"}, "spec.model.cache.size", ("should match", "Gi"))
@@ -195,7 +197,7 @@ def structural() -> Iterator[Bad]:
     )
     yield Bad("block-size", {"batching.blockSize": 48}, "spec.batching.blockSize", ('"16", "32"',))
     yield Bad("accelerator", {"accelerator.type": "tpu"}, "spec.accelerator.type", ('"nvidia", "amd", "cpu"',))
-    yield Bad("product-space", {"accelerator.product": ["A 100"]}, "spec.accelerator.product[0]", ("should match",))
+    yield Bad("product-space", {"accelerator.products": ["A 100"]}, "spec.accelerator.products[0]", ("should match",))
     yield Bad("memory-unit", {"accelerator.memory": "80"}, "spec.accelerator.memory", ("should match",))
     yield Bad(
         "utilization-high",

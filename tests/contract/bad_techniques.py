@@ -125,9 +125,9 @@ def between() -> Iterator[Bad]:
     yield Bad("adapter-of-the-name", {"adapters": [adapter]}, "spec.adapters", ("give the adapter another one",))
     yield Bad(
         "adapter-of-a-served-name",
-        {"adapters": [{**adapter, "name": "b"}], "model.servedNames": ["a", "b"]},
+        {"adapters": [{**adapter, "name": "b"}], "model.servedModelNames": ["a", "b"]},
         "spec.adapters",
-        ("the model itself has this name", "spec.model.servedNames"),
+        ("the model itself has this name", "spec.model.servedModelNames"),
     )
     for args in (["--hf-overrides", "{}"], ["--hf_overrides.a=1"], ["--hf-ov={}"]):
         yield Bad(

@@ -81,7 +81,7 @@ GOOD: tuple[Good, ...] = (
     Good("s3-of-adapters-to-come", {"model.uri": "pvc://a", "model.s3": {"region": "a"}, "lora": {}}),
     Good(
         "token-of-the-draft",
-        {"model.uri": "pvc://a", "model.tokenSecretRef": {"name": "a", "key": "b"}, **_draft("hf://a/b")},
+        {"model.uri": "pvc://a", "model.hfTokenSecretRef": {"name": "a", "key": "b"}, **_draft("hf://a/b")},
     ),
     Good("cache-of-the-draft", {"model.uri": "pvc://a", "model.cache.size": "1Gi", **_draft("hf://a/b")}),
     Good("pooling", {"model.runner": "pooling", "model.convert": "embed", "generation.seed": 7}),
@@ -128,10 +128,12 @@ GOOD: tuple[Good, ...] = (
         {
             "adapters": [{"name": "a", "uri": "hf://a/b"}, {"name": "b.C_d-1", "uri": "file:///b"}],
             "lora": {"maxLoras": 2, "maxLoraRank": 320, "maxCpuLoras": 2},
-            "model.servedNames": ["good"],
+            "model.servedModelNames": ["good"],
         },
     ),
-    Good("adapters-beside-served", {"adapters": [{"name": "good", "uri": "hf://a/b"}], "model.servedNames": ["a"]}),
+    Good(
+        "adapters-beside-served", {"adapters": [{"name": "good", "uri": "hf://a/b"}], "model.servedModelNames": ["a"]}
+    ),
     Good("lora-empty", {"lora": {}}),
     Good(
         "generation",
@@ -171,8 +173,8 @@ GOOD: tuple[Good, ...] = (
     Good("float32-both", {"precision": {"weights": "float32", "dtype": "float32"}}),
     Good("torchao-in-float32", {"precision": {"quantization": "torchao", "dtype": "float32"}}),
     Good("mxfp4-in-bfloat16", {"precision": {"quantization": "mxfp4", "dtype": "bfloat16"}}),
-    Good("experts-by-data", {"parallelism": {"enableExpertParallel": True, "dataParallelSize": 2}}),
-    Good("no-experts-on-one", {"parallelism.enableExpertParallel": False}),
+    Good("experts-by-data", {"parallelism": {"expertParallel": True, "dataParallelSize": 2}}),
+    Good("no-experts-on-one", {"parallelism.expertParallel": False}),
     Good("amd-fp8", {"accelerator.type": "amd", "precision.quantization": "fp8_per_tensor"}),
     Good("nvidia-marlin", {"precision.quantization": "gptq_marlin"}),
     Good("cpu-fp8-cache", {"accelerator.type": "cpu", "precision.kvCache": "fp8"}),

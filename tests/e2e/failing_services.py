@@ -234,7 +234,7 @@ CASES: dict[str, Failing] = {
         f'Container {FETCH_CONTAINER}: CreateContainerConfigError: secret "nobody-made-it" not found',
         "reference",
         waits,
-        {"model": {"uri": "hf://team/tiny", "tokenSecretRef": {"name": "nobody-made-it", "key": "k"}}},
+        {"model": {"uri": "hf://team/tiny", "hfTokenSecretRef": {"name": "nobody-made-it", "key": "k"}}},
     ),
     "no-image": Failing("ImageNotFound", "not found", "spec.runtime.image", waits, {"runtime": {"image": "{missing}"}}),
     "denied-image": Failing(
@@ -263,7 +263,7 @@ CASES: dict[str, Failing] = {
     "gated": Failing(
         "ModelAccessDenied",
         "team/gated",
-        "spec.model.tokenSecretRef",
+        "spec.model.hfTokenSecretRef",
         ended,
         {"model": {"uri": "hf://team/gated"}, **env(HF_ENDPOINT="{hub}")},
     ),

@@ -350,7 +350,7 @@ def serves(cluster: Cluster) -> bool:
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a-precision-that-the-gpu-cannot-do": (
-        {"accelerator": {"type": "nvidia", "product": ["Tesla-T4"]}, "precision": {"dtype": "bfloat16"}},
+        {"accelerator": {"type": "nvidia", "products": ["Tesla-T4"]}, "precision": {"dtype": "bfloat16"}},
         "PrecisionUnsupported",
         "spec.precision.dtype",
     ),

@@ -221,7 +221,7 @@ def test_a_product_is_picked_among_nodes_and_stays_when_its_node_goes(cluster: C
 def test_a_nickname_of_a_gpu_is_refused_with_its_label_and_a_label_of_ones_own_is_taken(
     cluster: Cluster, namespace: str
 ) -> None:
-    wanted = on_gpus("nickname", "c", LLAMA_8B, accelerator={"type": "nvidia", "product": ["H100"]})
+    wanted = on_gpus("nickname", "c", LLAMA_8B, accelerator={"type": "nvidia", "products": ["H100"]})
     with gpu_node(cluster, "labelled-gpu", PRODUCT, 81559, 1, "c"):
         cluster.apply(wanted, namespace)
         said = cluster.wait_condition(
@@ -234,7 +234,7 @@ def test_a_nickname_of_a_gpu_is_refused_with_its_label_and_a_label_of_ones_own_i
         cluster.wait_condition(namespace, "nickname", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
         assert required_products(cluster, namespace, "nickname") == [PRODUCT]
     with gpu_node(cluster, "hand-labelled-gpu", "H100", 81559, 1, "d"):
-        own = on_gpus("own-label", "d", LLAMA_8B, accelerator={"type": "nvidia", "product": ["H100"]})
+        own = on_gpus("own-label", "d", LLAMA_8B, accelerator={"type": "nvidia", "products": ["H100"]})
         cluster.apply(own, namespace)
         cluster.wait_condition(namespace, "own-label", "Fits", "True", reason="Fits", timeout=PLANNED_WITHIN)
         assert required_products(cluster, namespace, "own-label") == ["H100"]

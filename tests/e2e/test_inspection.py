@@ -51,7 +51,7 @@ class Places:
         """The parts of a spec that name a repository."""
         model: JSON = {"uri": f"hf://{repo}"}
         if token is not None:
-            model["tokenSecretRef"] = {"name": token, "key": "token"}
+            model["hfTokenSecretRef"] = {"name": token, "key": "token"}
         return {"model": model, "runtime": {"env": [{"name": "HF_ENDPOINT", "value": self.hub.url}]}}
 
     def in_the_bucket(self, keys: str = "bucket-keys") -> JSON:
@@ -190,8 +190,8 @@ def test_a_claim(places: Places) -> None:
 REFUSED: dict[str, tuple[str, str]] = {
     "no-repository": ("has no model team/none", "spec.model.uri"),
     "no-revision": ("no revision 'v9'", "behind the @"),
-    "no-token": ("is gated", "spec.model.tokenSecretRef"),
-    "revoked-token": ("does not accept the token", "spec.model.tokenSecretRef"),
+    "no-token": ("is gated", "spec.model.hfTokenSecretRef"),
+    "revoked-token": ("does not accept the token", "spec.model.hfTokenSecretRef"),
     "wrong-keys": ("does not accept the credentials", "spec.model.s3.credentialsSecretRef"),
     "no-folder": ("There is no /llmservice/source/none", "relative to the claim's root"),
     "no-secret": ('secret "nobody-made-it" not found', "spec.model.architecture"),

@@ -70,7 +70,7 @@ class Sources:
         """The parts of a spec that make it a service of the hub."""
         model: JSON = {"uri": uri}
         if secret:
-            model["tokenSecretRef"] = {"name": secret, "key": "token"}
+            model["hfTokenSecretRef"] = {"name": secret, "key": "token"}
         if cache:
             model["cache"] = {"claimName": cache}
         return {"model": model, "runtime": {"env": [{"name": "HF_ENDPOINT", "value": self.hub.url}]}}
@@ -334,9 +334,9 @@ class Refused:
 REFUSED = {
     "no-such-model": Refused("ModelNotFound", "spec.model.uri", "team/none", "hf://team/none"),
     "no-such-revision": Refused("ModelRevisionNotFound", "spec.model.uri", "v9", "hf://team/open@v9"),
-    "gated": Refused("ModelAccessDenied", "tokenSecretRef", "gated", "hf://team/tiny", {"secret": None}),
+    "gated": Refused("ModelAccessDenied", "hfTokenSecretRef", "gated", "hf://team/tiny", {"secret": None}),
     "a-wrong-token": Refused(
-        "ModelTokenRefused", "tokenSecretRef", "does not accept", "hf://team/tiny", {"secret": "wrong-token"}
+        "ModelTokenRefused", "hfTokenSecretRef", "does not accept", "hf://team/tiny", {"secret": "wrong-token"}
     ),
     "wrong-keys": Refused(
         "ModelTokenRefused", "credentialsSecretRef", "SignatureDoesNotMatch", "s3://models/team/tiny",

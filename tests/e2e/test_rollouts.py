@@ -63,7 +63,7 @@ def services() -> list[JSON]:
         on_gpus("fallback"),
         on_gpus("broken", scaling={"replicas": 2}, rollout={"autoRollback": True}),
         on_gpus("broken-in-turn", scaling={"replicas": 2}),
-        stand_in("pinned", model={"servedNames": ["then"]}),
+        stand_in("pinned", model={"servedModelNames": ["then"]}),
         stand_in("restless", lora={}, scaling={"replicas": 1}),
     ]
 
@@ -197,7 +197,7 @@ def test_a_broken_revision_is_gone_back_from(cluster: Cluster, there: str) -> No
 
 def test_a_pinned_revision_runs_and_an_unknown_one_changes_nothing(cluster: Cluster, there: str) -> None:
     then = rollout(cluster, "pinned")["stableRevision"]
-    change(cluster, "pinned", {"spec": {"model": {"servedNames": ["now"]}}})
+    change(cluster, "pinned", {"spec": {"model": {"servedModelNames": ["now"]}}})
     cluster.wait_condition(NAMESPACE, "pinned", "Ready", "True", timeout=60)
     now = set(pods(cluster, "pinned"))
     change(cluster, "pinned", {"spec": {"rollout": {"pinnedRevision": "0123456789"}}})

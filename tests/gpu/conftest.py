@@ -51,7 +51,7 @@ class Gpus:
         """A service on the GPU that the node's label names. Skips what the matrix refuses on it."""
         wanted = merge(BASE, spec)
         if self.cluster.product is not None:
-            wanted = merge(wanted, {"accelerator": {"product": [self.cluster.product]}})
+            wanted = merge(wanted, {"accelerator": {"products": [self.cluster.product]}})
         refused = problems(parse_spec(wanted))
         if refused:
             pytest.skip(f"not on {self.cluster.product}: {refused[0].field}: {refused[0].message}")

@@ -86,8 +86,8 @@ INT4 = Remedy(
     kv_cache_tokens=111000,
 )
 L40S = Remedy(
-    change="take NVIDIA-L40S (spec.accelerator.product)",
-    patch=(("accelerator.product", ("NVIDIA-L40S",)),),
+    change="take NVIDIA-L40S (spec.accelerator.products)",
+    patch=(("accelerator.products", ("NVIDIA-L40S",)),),
     gpu="NVIDIA-L40S",
     verdict=Fit.FITS,
     max_model_len=131072,

@@ -101,7 +101,7 @@ def test_every_list_says_how_it_merges() -> None:
     assert keys[f"{pod}.volumeMounts"] == ["mountPath"]
     assert keys[f"{pod}.initContainers"] == ["name"]
     assert keys["status.conditions"] == ["type"]
-    assert lists["spec.model.servedNames"]["x-kubernetes-list-type"] == "set"
+    assert lists["spec.model.servedModelNames"]["x-kubernetes-list-type"] == "set"
 
 
 def test_defaults_are_the_two_that_the_api_server_needs() -> None:

@@ -132,7 +132,7 @@ def test_the_job_is_a_child_like_others() -> None:
     assert (owner["uid"], owner["controller"]) == ("uid-1", True)
 
 
-TOKEN: Json = {"tokenSecretRef": {"name": "hugging-face", "key": "token"}}
+TOKEN: Json = {"hfTokenSecretRef": {"name": "hugging-face", "key": "token"}}
 KEYS: Json = {"credentialsSecretRef": {"name": "bucket-keys"}}
 USERS_ENV = [
     {"name": "HF_ENDPOINT", "value": "https://mirror"},
@@ -272,7 +272,7 @@ SAME: dict[str, Json] = {
     "replicas": {"scaling": {"replicas": 3}},
     "an engine's variable": {"runtime": {"env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]}},
     "the cache": {"model": HUB | {"cache": {"size": "1Gi"}}},
-    "names": {"model": HUB | {"servedNames": ["a"]}},
+    "names": {"model": HUB | {"servedModelNames": ["a"]}},
     "facts": {"model": HUB | {"architecture": {"hiddenSize": 7}}},
 }
 OTHER: dict[str, Json] = {

@@ -77,9 +77,9 @@ def test_adapters_come_and_go_without_a_restart(before: Json, after: Json) -> No
 
 RESTART: list[Json] = [
     {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct@main"}},
-    {"model": {"uri": HF, "servedNames": ["a"]}},
+    {"model": {"uri": HF, "servedModelNames": ["a"]}},
     {"model": {"uri": HF, "trustRemoteCode": True}},
-    {"model": {"uri": HF, "tokenSecretRef": {"name": "s", "key": "k"}}},
+    {"model": {"uri": HF, "hfTokenSecretRef": {"name": "s", "key": "k"}}},
     {"model": {"uri": HF, "cache": {"size": "10Gi"}}},
     {"model": {"uri": HF, "cache": {"claimName": "c"}}},
     {"model": {"uri": HF, "s3": {"endpoint": "http://a.example"}}},
@@ -118,7 +118,7 @@ RESTART: list[Json] = [
     {"batching": {"maxNumSeqs": 1}},
     {"accelerator": {"type": "cpu"}},
     {"accelerator": {"type": "cpu", "memory": "2Gi"}},
-    {"accelerator": {"product": ["NVIDIA-L4"]}},
+    {"accelerator": {"products": ["NVIDIA-L4"]}},
     {"endpoint": {"apiKeySecretRef": {"name": "s", "key": "k"}}},
     {"runtime": {"image": "a:v0.32.0"}},
     {"runtime": {"env": [{"name": "A", "value": "b"}]}},

@@ -257,7 +257,7 @@ def test_the_cpu_engine_gets_its_variables() -> None:
 
 
 KEY = {"name": "s", "key": "k"}
-HUB: Json = {"uri": "hf://a/b", "tokenSecretRef": KEY}
+HUB: Json = {"uri": "hf://a/b", "hfTokenSecretRef": KEY}
 BUCKET: Json = {
     "uri": "s3://bucket/b",
     "s3": {"endpoint": "https://store", "region": "r", "credentialsSecretRef": {"name": "s"}},
@@ -436,7 +436,7 @@ def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_
         },
         "podAntiAffinity": {"x": "y"},
     }
-    template = render(accelerator={"product": ["A", "B", "C"]}, podTemplate={"spec": {"affinity": given}})
+    template = render(accelerator={"products": ["A", "B", "C"]}, podTemplate={"spec": {"affinity": given}})
     affinity = template["spec"]["affinity"]
     required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     products = {"key": label, "operator": "In", "values": ["A", "B", "C"]}

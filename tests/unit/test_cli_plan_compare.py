@@ -100,7 +100,7 @@ def test_a_manifests_gpus_are_compared(tmp_path: Path, capsys: pytest.CaptureFix
         "metadata": {"name": "chat"},
         "spec": {
             "model": {"uri": "pvc://models/llama"},
-            "accelerator": {"product": ["NVIDIA-L4", "NVIDIA-L40S"]},
+            "accelerator": {"products": ["NVIDIA-L4", "NVIDIA-L40S"]},
             "precision": {"kvCache": "fp8_e4m3"},
         },
     }

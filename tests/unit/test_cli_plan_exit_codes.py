@@ -133,7 +133,7 @@ def test_of_several_services_the_worst_counts(lines: list[str], code: int, tmp_p
     for index, line in enumerate(lines):
         spec = {
             "model": {"uri": "pvc://models/llama"},
-            "accelerator": {} if line == "Unknown" else {"product": ["NVIDIA-L4"]},
+            "accelerator": {} if line == "Unknown" else {"products": ["NVIDIA-L4"]},
             "batching": {"maxNumSeqs": 0} if line == "bad" else {"maxModelLen": lengths.get(line, 8192)},
         }
         metadata = {"name": f"chat-{index}"}

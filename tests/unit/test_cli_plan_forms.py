@@ -81,7 +81,7 @@ def test_what_is_not_known_is_null() -> None:
             {"spec": {"precision": {"weights": "fp8", "kvCache": "fp8"}}},
             "--quantization fp8 --kv-cache-dtype fp8",
         ),
-        (world.L40S, {"spec": {"accelerator": {"product": ["NVIDIA-L40S"]}}}, "--gpu NVIDIA-L40S"),
+        (world.L40S, {"spec": {"accelerator": {"products": ["NVIDIA-L40S"]}}}, "--gpu NVIDIA-L40S"),
         (world.INT4, {}, ""),
         (
             replace(world.SHORTER, patch=(("compilation.enforceEager", True), ("precision.weights", "int4"))),
@@ -109,7 +109,7 @@ def test_a_remedy_is_a_patch_and_options(remedy: Remedy, merged: object, typed: 
         ),
         ("set spec.accelerator.gpuMemoryUtilization to 0.95.", "set --gpu-memory-utilization 0.95."),
         ("set spec.compilation.enforceEager to true", "set --enforce-eager"),
-        ("take NVIDIA-L40S (spec.accelerator.product)", "take NVIDIA-L40S (--gpu)"),
+        ("take NVIDIA-L40S (spec.accelerator.products)", "take NVIDIA-L40S (--gpu)"),
         ("set spec.runtime.env", "set spec.runtime.env"),
     ],
 )

@@ -43,7 +43,7 @@ def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
 
 
 def product(*names: str) -> dict[str, Any]:
-    return {"product": list(names)}
+    return {"products": list(names)}
 
 
 def write(folder: Path, *objects: Mapping[str, Any]) -> str:
@@ -118,7 +118,7 @@ def test_options_stand_for_the_manifests_values(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize(
     ("gpu", "accelerator"),
-    [("MI300X", L4), ("L40S", {"type": "amd"}), ("cpu", L4), ("A10G", {"product": ["NVIDIA-L4"], "memory": "24Gi"})],
+    [("MI300X", L4), ("L40S", {"type": "amd"}), ("cpu", L4), ("A10G", {"products": ["NVIDIA-L4"], "memory": "24Gi"})],
 )
 def test_a_gpu_beside_the_manifest_may_be_of_another_kind(
     gpu: str, accelerator: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -136,9 +136,9 @@ def test_a_product_that_is_no_label_is_refused_with_the_label(
     path = write(tmp_path, service(accelerator=product("H100", "A100-80"), batching={"maxModelLen": 8192}))
     code, found, told = plan(capsys, "-f", path)
     assert (code, found) == (ExitCode.BAD_INPUT, None)
-    assert "chat: spec.accelerator.product[0]: H100 is no value of the node label" in told[0]
+    assert "chat: spec.accelerator.products[0]: H100 is no value of the node label" in told[0]
     assert "Write NVIDIA-H100-80GB-HBM3, NVIDIA-H100-PCIe" in told[0]
-    assert "spec.accelerator.product[1]: A100-80 is no value of the node label" in told[1]
+    assert "spec.accelerator.products[1]: A100-80 is no value of the node label" in told[1]
     assert plan(capsys, "-f", path, "--gpu", "NVIDIA-L4")[0] == ExitCode.DONE
 
 
@@ -148,13 +148,13 @@ def test_a_product_that_is_no_label_is_left_out_beside_one_that_is(
     path = write(tmp_path, service(accelerator=product("H100", "NVIDIA-L4"), batching={"maxModelLen": 8192}))
     code, found, _ = plan(capsys, "-f", path)
     assert (code, found["gpu"]) == (ExitCode.DONE, "NVIDIA-L4")
-    assert found["notes"][0].startswith("spec.accelerator.product[0] is left out: H100 is no value")
+    assert found["notes"][0].startswith("spec.accelerator.products[0] is left out: H100 is no value")
 
 
 def test_a_remedy_names_labels_whatever_was_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, service(batching={"maxModelLen": 65536}))
     _, found, _ = plan(capsys, "-f", path, "--gpu", "T4", "--gpu", "L4")
-    named = [remedy["patch"].get("spec", {}).get("accelerator", {}).get("product") for remedy in found["remedies"]]
+    named = [remedy["patch"].get("spec", {}).get("accelerator", {}).get("products") for remedy in found["remedies"]]
     assert [one for products in named for one in products or () if gpus.labels(one)] == []
 
 

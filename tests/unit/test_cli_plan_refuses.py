@@ -85,8 +85,8 @@ def test_metadata_that_kubernetes_refuses(
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"accelerator": {"product": "NVIDIA-L4"}}, id="a product that is no list"),
-        pytest.param({"accelerator": {"type": "cpu", "product": ["NVIDIA-L4"]}}, id="a CPU with a product"),
+        pytest.param({"accelerator": {"products": "NVIDIA-L4"}}, id="a product that is no list"),
+        pytest.param({"accelerator": {"type": "cpu", "products": ["NVIDIA-L4"]}}, id="a CPU with a product"),
         pytest.param({"batching.maxNumSeqs": 0}, id="a value that an option replaces"),
     ],
 )

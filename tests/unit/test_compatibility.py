@@ -25,7 +25,7 @@ def refused(**sections: object) -> list[tuple[str, str]]:
 
 
 def on(product: str, **sections: Json) -> Json:
-    return {"accelerator": {"product": [product]}, **sections}
+    return {"accelerator": {"products": [product]}, **sections}
 
 
 CPU, AMD = {"accelerator": {"type": "cpu"}}, {"accelerator": {"type": "amd"}}
@@ -184,10 +184,10 @@ def test_what_does_not_go_together(sections: Json, expected: tuple[str, str]) ->
 
 
 def test_only_the_product_that_cannot_is_named() -> None:
-    sections = {"accelerator": {"product": [H100, T4]}, "precision": {"dtype": "bfloat16"}}
+    sections = {"accelerator": {"products": [H100, T4]}, "precision": {"dtype": "bfloat16"}}
     (problem,) = problems(LLMService.from_object(an_llmservice(spec(**sections))).spec)
     assert problem.message == f"precision.dtype bfloat16: bfloat16 needs compute capability 8.0; {T4} has 7.5."
-    assert problem.remedy == f"Set it to float16, or take {T4} out of spec.accelerator.product."
+    assert problem.remedy == f"Set it to float16, or take {T4} out of spec.accelerator.products."
 
 
 @pytest.mark.parametrize("row", ALL_ROWS)
@@ -229,7 +229,7 @@ def test_what_is_no_dimension_or_no_value_of_it_is_no_condition() -> None:
 
 def test_a_spec_says_something_about_every_dimension_but_the_models_own() -> None:
     everything = {
-        "accelerator": {"product": [H100]},
+        "accelerator": {"products": [H100]},
         "precision": {"quantization": "fp8", "dtype": "float16"},
         "model": {**model(positions="rope", maxPositionEmbeddings=8), "runner": "generate"},
         "speculativeDecoding": DRAFT,

@@ -27,7 +27,7 @@ def measured(world: World) -> None:
         "effective": {
             "accelerator": {"type": "nvidia"},
             "compilation": {"enforceEager": False},
-            "model": {"servedNames": ["x"]},
+            "model": {"servedModelNames": ["x"]},
         },
         "measured": {"modelLoadSeconds": 2000.0, "engineInitSeconds": 2000.0},
     }

@@ -29,7 +29,7 @@ def test_the_picked_product_is_required_and_frozen() -> None:
 
 
 def test_the_first_of_a_list_that_fits_is_the_only_one_that_pods_may_get() -> None:
-    world = a_world(T4, L4, H100, accelerator={"product": ["Tesla-T4", "NVIDIA-H100-80GB-HBM3", "NVIDIA-L4"]})
+    world = a_world(T4, L4, H100, accelerator={"products": ["Tesla-T4", "NVIDIA-H100-80GB-HBM3", "NVIDIA-L4"]})
     world.settle()
     assert products(world) == ["NVIDIA-H100-80GB-HBM3"]
     assert plan(world)["gpu"] == "NVIDIA-H100-80GB-HBM3"

@@ -13,7 +13,7 @@ from tests.unit.decide_world import World
 from tests.unit.fit_world import H100, a_world, fits, kinds, plan, products, serving
 
 LABELLED_BY_HAND = NodeGroup("H100", 8, memory_mib=81559)
-NICKNAME = {"product": ["H100"]}
+NICKNAME = {"products": ["H100"]}
 
 
 def settled(world: World) -> World:
@@ -26,10 +26,10 @@ def test_it_makes_no_pod_and_the_label_is_named() -> None:
     assert fits(world) == ("False", "DoesNotFit")
     assert "Deployment" not in kinds(world)
     message = world.conditions()["Stalled"]["message"]
-    assert "spec.accelerator.product: H100 is no value of the node label" in message
+    assert "spec.accelerator.products: H100 is no value of the node label" in message
     assert "write NVIDIA-H100-80GB-HBM3, which this cluster has" in message
     patch = json.loads(plan(world)["remedies"][0]["patch"])
-    assert patch == {"spec": {"accelerator": {"product": ["NVIDIA-H100-80GB-HBM3"]}}}
+    assert patch == {"spec": {"accelerator": {"products": ["NVIDIA-H100-80GB-HBM3"]}}}
 
 
 def test_the_patch_that_is_named_makes_it_start() -> None:
@@ -47,7 +47,7 @@ def test_a_node_with_that_very_label_is_taken() -> None:
 
 
 def test_a_product_that_may_be_new_is_accepted_with_a_note() -> None:
-    world = settled(a_world(accelerator={"product": ["NVIDIA-X1000"], "memory": "200Gi"}))
+    world = settled(a_world(accelerator={"products": ["NVIDIA-X1000"], "memory": "200Gi"}))
     assert fits(world) == ("True", "Fits")
     assert products(world) == ["NVIDIA-X1000"]
     assert "NVIDIA-X1000 is not in the catalogue" in plan(world)["reason"]

@@ -117,7 +117,7 @@ def test_a_scale_with_the_edit_itself_is_carried_out(reason: str, edit: Json) ->
 def test_another_port_is_told_and_other_names_wait(reason: str, edit: Json) -> None:
     world = serving(H100)
     names = world.obj["status"]["endpoint"]["modelNames"]
-    model = {"uri": world.obj["spec"]["model"]["uri"]} | edit.get("model", {}) | {"servedNames": ["other"]}
+    model = {"uri": world.obj["spec"]["model"]["uri"]} | edit.get("model", {}) | {"servedModelNames": ["other"]}
     hold(world, edit | {"model": model, "endpoint": {"port": 8080}}, reason)
     assert world.children["Service", "x"]["spec"]["ports"][0]["port"] == 8080
     assert world.obj["status"]["endpoint"] == {"url": "http://x.team-a.svc:8080/v1", "modelNames": names}

@@ -258,7 +258,7 @@ def test_findings_that_come_late_are_told_and_restart_nothing() -> None:
 
 
 def test_late_findings_are_planned_for_the_product_that_the_spec_names() -> None:
-    world = looking(accelerator={"product": ["Tesla-T4"]})
+    world = looking(accelerator={"products": ["Tesla-T4"]})
     world.now += timedelta(seconds=31)
     world.settle()
     world.roll_out()

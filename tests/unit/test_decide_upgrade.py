@@ -109,7 +109,7 @@ def test_a_record_without_what_was_chosen_tells_as_much() -> None:
 
 def test_facts_that_are_read_later_are_planned_for_the_version_that_runs() -> None:
     model = {"uri": "hf://a/b"}
-    world = of_long_ago(model=model, accelerator={"product": ["NVIDIA-L4"]})
+    world = of_long_ago(model=model, accelerator={"products": ["NVIDIA-L4"]})
     world.edit(model=model | {"architecture": {"vocabSize": QWEN_7B["vocab_size"] // 2}})
     world.settle()
     plan = world.obj["status"]["plan"]["perGPU"]
@@ -118,7 +118,7 @@ def test_facts_that_are_read_later_are_planned_for_the_version_that_runs() -> No
 
 def test_what_would_help_is_told_of_a_version_that_is_not_known() -> None:
     model = {"uri": "hf://a/b"}
-    world = of_long_ago(model=model, accelerator={"product": ["NVIDIA-L4"]})
+    world = of_long_ago(model=model, accelerator={"products": ["NVIDIA-L4"]})
     world.edit(model=model | {"architecture": {"numHiddenLayers": 2 * QWEN_7B["num_hidden_layers"]}})
     world.settle()
     plan = world.obj["status"]["plan"]

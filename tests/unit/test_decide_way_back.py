@@ -128,9 +128,9 @@ def test_nothing_stable_is_nothing_while_no_replica_is_asked_for() -> None:
 
 
 def test_a_pinned_revision_is_used_as_it_was_and_the_rest_of_the_spec_applies() -> None:
-    world = serving(2, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedNames": ["then"]})
+    world = serving(2, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedModelNames": ["then"]})
     then, template = world.revision(), world.deployment["spec"]["template"]
-    edited(world, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedNames": ["now"]}, lora={})
+    edited(world, model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedModelNames": ["now"]}, lora={})
     world.settle()
     world.edit(rollout={"pinnedRevision": then}, scaling={"replicas": 3}, endpoint={"port": 8080})
     back(world)

@@ -158,9 +158,9 @@ def test_a_shard_that_was_published_broken_is_named(hub: Hub, fetcher: Fetcher) 
         pytest.param("hf://org/tiny@v9", "", R.MODEL_REVISION_NOT_FOUND, "behind the @", id="no such revision"),
         pytest.param("hf://org/gated", "", R.MODEL_ACCESS_DENIED, "licence", id="gated, without a token"),
         pytest.param("hf://org/gated", "hf_ofSomebodyElse", R.MODEL_ACCESS_DENIED, "licence", id="gated"),
-        pytest.param("hf://org/private", "", R.MODEL_NOT_FOUND, "tokenSecretRef", id="private"),
-        pytest.param("hf://org/tiny", "hf_wrong_token", R.MODEL_TOKEN_REFUSED, "tokenSecretRef", id="wrong token"),
-        pytest.param("hf://org/gated", "hf_wrong_token", R.MODEL_TOKEN_REFUSED, "tokenSecretRef", id="both"),
+        pytest.param("hf://org/private", "", R.MODEL_NOT_FOUND, "hfTokenSecretRef", id="private"),
+        pytest.param("hf://org/tiny", "hf_wrong_token", R.MODEL_TOKEN_REFUSED, "hfTokenSecretRef", id="wrong token"),
+        pytest.param("hf://org/gated", "hf_wrong_token", R.MODEL_TOKEN_REFUSED, "hfTokenSecretRef", id="both"),
         pytest.param("hf://org/../x", "", R.MODEL_NOT_FOUND, "hf://, s3://", id="a name that leaves the cache"),
     ],
 )

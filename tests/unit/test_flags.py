@@ -28,7 +28,7 @@ OWN = (
     ("options", "flags"),
     [
         pytest.param({}, (), id="the smallest"),
-        pytest.param({"served_names": ("a", "b")}, ("--served-model-name", "a", "b"), id="served names"),
+        pytest.param({"served_model_names": ("a", "b")}, ("--served-model-name", "a", "b"), id="served names"),
         pytest.param(
             {"runner": "pooling", "convert": "embed"}, ("--runner", "pooling", "--convert", "embed"), id="pool"
         ),
@@ -46,7 +46,7 @@ OWN = (
         pytest.param({"tensor_parallel_size": 2}, ("--tensor-parallel-size", "2"), id="TP"),
         pytest.param({"pipeline_parallel_size": 2}, ("--pipeline-parallel-size", "2"), id="PP"),
         pytest.param({"data_parallel_size": 2}, ("--data-parallel-size", "2"), id="DP"),
-        pytest.param({"enable_expert_parallel": True}, ("--enable-expert-parallel",), id="EP"),
+        pytest.param({"expert_parallel": True}, ("--enable-expert-parallel",), id="EP"),
         pytest.param({"max_num_seqs": 4}, ("--max-num-seqs", "4"), id="seqs"),
         pytest.param({"max_num_batched_tokens": 4}, ("--max-num-batched-tokens", "4"), id="batched tokens"),
         pytest.param({"max_model_len": 4096}, ("--max-model-len", "4096"), id="length"),
@@ -142,7 +142,7 @@ def test_no_flag_is_both_typed_and_owned() -> None:
 
 EVERYTHING = EngineOptions(
     model="m",
-    served_names=("n",),
+    served_model_names=("n",),
     runner="generate",
     convert="none",
     chat_template="/t",
@@ -153,7 +153,7 @@ EVERYTHING = EngineOptions(
     tensor_parallel_size=2,
     pipeline_parallel_size=2,
     data_parallel_size=2,
-    enable_expert_parallel=True,
+    expert_parallel=True,
     max_num_seqs=1,
     max_num_batched_tokens=1,
     max_model_len=1,

@@ -71,7 +71,7 @@ MAYBE = st.none() | st.booleans()
 OPTIONS = st.builds(
     EngineOptions,
     model=TEXT,
-    served_names=st.lists(TEXT, max_size=3).map(tuple),
+    served_model_names=st.lists(TEXT, max_size=3).map(tuple),
     runner=st.sampled_from(["auto", "generate", "pooling"]),
     convert=st.sampled_from(["auto", "classify", "embed", "none"]),
     chat_template=st.none() | TEXT,
@@ -83,7 +83,7 @@ OPTIONS = st.builds(
     tensor_parallel_size=COUNT,
     pipeline_parallel_size=COUNT,
     data_parallel_size=COUNT,
-    enable_expert_parallel=st.booleans(),
+    expert_parallel=st.booleans(),
     max_num_seqs=st.none() | COUNT,
     max_num_batched_tokens=st.none() | COUNT,
     max_model_len=st.none() | st.just("auto") | COUNT,
@@ -138,7 +138,7 @@ def test_vllm_accepts_and_understands_all_that_is_rendered(
 ) -> None:
     parsed = parser.parse_args(list(render(options)))
     assert parsed.model == options.model
-    assert (parsed.served_model_name or []) == list(options.served_names)
+    assert (parsed.served_model_name or []) == list(options.served_model_names)
     assert (parsed.runner, parsed.convert) == (options.runner, options.convert)
     assert parsed.chat_template == options.chat_template
     assert parsed.tensor_parallel_size == options.tensor_parallel_size

@@ -82,6 +82,6 @@ def test_a_patch_has_the_shape_of_the_spec() -> None:
     told = document(Plan(Fit.DOES_NOT_FIT, "", remedies=(remedy, other, words)))["remedies"]
     assert [json.loads(each["patch"])["spec"] if "patch" in each else None for each in told] == [
         {"batching": {"maxModelLen": 4096}, "precision": {"kvCache": "fp8"}},
-        {"accelerator": {"product": ["NVIDIA-L4"]}},
+        {"accelerator": {"products": ["NVIDIA-L4"]}},
         None,
     ]

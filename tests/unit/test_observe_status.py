@@ -375,7 +375,7 @@ def test_the_same_facts_make_the_same_status(pods: list[Json], counts: tuple[int
 @pytest.mark.parametrize(("pod", "reason", "type_", "message"), SITUATIONS)
 def test_the_crd_keeps_everything_that_is_told(pod: Json, reason: str, type_: str, message: str | None) -> None:
     """A field that the schema does not know is dropped in silence, and the status is then written for ever."""
-    sections = {"accelerator": {"product": ["NVIDIA-L4"]}, "precision": {"weights": "fp8"}}
+    sections = {"accelerator": {"products": ["NVIDIA-L4"]}, "precision": {"weights": "fp8"}}
     world = rolling_out(**sections)
     world.pods = {"x-0": a_pod("x-0", world.revision(), **pod)}
     world.settle()

@@ -108,7 +108,7 @@ def test_on_gpus(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = UsageContext.OPENAI_API_SERVER
     expected = Batching(sequences[server], tokens[server])
     assert batching(Request(None, gpus.device(product), tensor_parallel_size=2)) == expected
-    llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "accelerator": {"product": [product]}}))
+    llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "accelerator": {"products": [product]}}))
     for chosen in (Chosen(), Chosen(gpu=product)):
         told = effective(llm, pod_template(llm, SETTINGS, chosen), chosen)["batching"]
         assert (told["maxNumSeqs"], told["maxNumBatchedTokens"]) == (expected.sequences, expected.tokens)

@@ -26,10 +26,10 @@ def problems(image: str | None = "vllm:v0.32.0", version: str = "0.32.0", **sect
 FINE: list[Json] = [
     {},
     {"precision": {"dtype": "bfloat16"}},
-    {"precision": {"dtype": "bfloat16"}, "accelerator": {"product": ["NVIDIA-A10G", "NVIDIA-H200"]}},
-    {"precision": {"dtype": "bfloat16"}, "accelerator": {"product": ["Some-Unknown-GPU"]}},
-    {"precision": {"weights": "fp8"}, "accelerator": {"product": ["Tesla-T4"]}},
-    {"precision": {"dtype": "float16"}, "accelerator": {"product": ["Tesla-V100-SXM2-16GB"]}},
+    {"precision": {"dtype": "bfloat16"}, "accelerator": {"products": ["NVIDIA-A10G", "NVIDIA-H200"]}},
+    {"precision": {"dtype": "bfloat16"}, "accelerator": {"products": ["Some-Unknown-GPU"]}},
+    {"precision": {"weights": "fp8"}, "accelerator": {"products": ["Tesla-T4"]}},
+    {"precision": {"dtype": "float16"}, "accelerator": {"products": ["Tesla-V100-SXM2-16GB"]}},
     {"model": {"uri": HF, "architecture": {"numAttentionHeads": 28, "numKeyValueHeads": 4}}}
     | {"parallelism": {"tensorParallelSize": 4}},
     {"model": {"uri": HF, "architecture": {"numAttentionHeads": 32, "numKeyValueHeads": 8}}}
@@ -46,7 +46,7 @@ def test_nothing_speaks_against(sections: Json) -> None:
 
 
 def _on(product: str, **precision: str) -> Json:
-    return {"precision": precision, "accelerator": {"product": [product]}}
+    return {"precision": precision, "accelerator": {"products": [product]}}
 
 
 def _heads(size: int, **architecture: int) -> Json:
@@ -75,7 +75,7 @@ REFUSED = [
     pytest.param(_on("Tesla-T4", weights="bfloat16"), "spec.precision.weights", PRECISION, id="bfloat16 weights"),
     pytest.param(_on("Tesla-T4-SHARED", dtype="bfloat16"), "spec.precision.dtype", PRECISION, id="a shared GPU"),
     pytest.param(
-        {"precision": {"dtype": "bfloat16"}, "accelerator": {"product": ["NVIDIA-L4", "Tesla-T4"]}},
+        {"precision": {"dtype": "bfloat16"}, "accelerator": {"products": ["NVIDIA-L4", "Tesla-T4"]}},
         "spec.precision.dtype",
         PRECISION,
         id="one product of two",
@@ -105,7 +105,10 @@ REFUSED = [
         id="more stages than layers",
     ),
     pytest.param(
-        {"model": {"uri": "hf://a/b", "servedNames": ["a", "None"]}}, "spec.model.servedNames", "InvalidSpec", id="None"
+        {"model": {"uri": "hf://a/b", "servedModelNames": ["a", "None"]}},
+        "spec.model.servedModelNames",
+        "InvalidSpec",
+        id="None",
     ),
     pytest.param({"runtime": {"extraArgs": ["--no-such"]}}, "spec.runtime.extraArgs", FLAG, id="unknown flag"),
     pytest.param({"runtime": {"extraArgs": ["--swap-space=4"]}}, "spec.runtime.extraArgs", FLAG, id="removed flag"),

@@ -111,7 +111,7 @@ SAID = [
     (
         "scaled to zero",
         picked(),
-        "no node has nvidia.com/gpu. Give spec.accelerator.product or spec.accelerator.memory",
+        "no node has nvidia.com/gpu. Give spec.accelerator.products or spec.accelerator.memory",
     ),
     ("nodes without a label", picked(UNNAMED), "do not say which GPU it is"),
     ("only tainted nodes", picked(TAINTED), "nodes with nvidia.com/gpu have taints that the pods do not tolerate"),
@@ -138,7 +138,7 @@ def test_what_is_said_about_it(found: Pick, words: str) -> None:
 
 def test_a_nickname_comes_with_the_labels_as_patches() -> None:
     found = picked(H100, products=("H100",)).plan
-    assert found.remedies[0].patch == (("accelerator.product", ("NVIDIA-H100-80GB-HBM3",)),)
+    assert found.remedies[0].patch == (("accelerator.products", ("NVIDIA-H100-80GB-HBM3",)),)
     assert [remedy.gpu for remedy in picked(products=("a100 pcie",)).plan.remedies] == [
         "NVIDIA-A100-PCIE-40GB",
         "NVIDIA-A100-80GB-PCIe",
@@ -147,7 +147,7 @@ def test_a_nickname_comes_with_the_labels_as_patches() -> None:
 
 def test_what_is_unknown_names_the_right_or_the_field() -> None:
     assert picked(right="list nodes").plan.missing[0] == "the right to list nodes"
-    assert picked().plan.missing[0] == "spec.accelerator.product or spec.accelerator.memory"
+    assert picked().plan.missing[0] == "spec.accelerator.products or spec.accelerator.memory"
 
 
 def test_remedies_may_name_what_nodes_can_hold() -> None:

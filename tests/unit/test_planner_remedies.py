@@ -92,7 +92,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("model", "gpu", "length"), tuple(cases()))
 def test_a_patched_spec_fits(model: str, gpu: str, length: int | None) -> None:
     """Through the manifest, as somebody applies it: the operator asks the same question, and nothing is refused."""
-    body: dict[str, Any] = {"accelerator": {"product": [gpu]}}
+    body: dict[str, Any] = {"accelerator": {"products": [gpu]}}
     if length is not None:
         body["batching"] = {"maxModelLen": length}
     plan = remedied(_request(body, model), OTHERS)
@@ -114,12 +114,12 @@ def test_a_patched_spec_fits(model: str, gpu: str, length: int | None) -> None:
 def _request(body: dict[str, Any], model: str) -> Request:
     spec = LLMServiceSpec.model_validate({"model": {"uri": "hf://a/b"}, "scaling": {"replicas": 1}} | body)
     assert check(spec, image="i", vllm_version="0.32.0") == ()
-    assert spec.accelerator.product
+    assert spec.accelerator.products
     return request_of(
         spec,
         architecture=architecture(model),
         tensors=None,
-        device=device(spec.accelerator.product[0]),
+        device=device(spec.accelerator.products[0]),
         vllm_version="0.32.0",
         cpu_kv_cache_gib=1,
     )
@@ -251,7 +251,7 @@ def test_batches_get_smaller_and_stay_large_enough_for_guesses() -> None:
 
 def test_another_product_is_the_smallest_that_does() -> None:
     plan = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=8192), OTHERS, most_gpus=1)
-    assert [remedy.gpu for remedy in plan.remedies if paths(remedy) == ("product",)] == ["NVIDIA-B200"]
+    assert [remedy.gpu for remedy in plan.remedies if paths(remedy) == ("products",)] == ["NVIDIA-B200"]
 
 
 def _gib(request: Request) -> float:

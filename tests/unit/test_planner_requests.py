@@ -36,7 +36,7 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"parallelism": {"pipelineParallelSize": 2}}, {"pipeline_parallel_size": 2}),
     ({"parallelism": {"dataParallelSize": 2}}, {"data_parallel_size": 2}),
     (
-        {"parallelism": {"tensorParallelSize": 2, "enableExpertParallel": True}},
+        {"parallelism": {"tensorParallelSize": 2, "expertParallel": True}},
         {"tensor_parallel_size": 2, "enable_expert_parallel": True},
     ),
     ({"batching": {"maxModelLen": 4096}}, {"max_model_len": 4096}),

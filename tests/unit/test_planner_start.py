@@ -67,7 +67,7 @@ TOLD: Json = {
     "effective": {
         "accelerator": {"type": "nvidia"},
         "compilation": {"enforceEager": False},
-        "model": {"servedNames": ["five-lines"]},
+        "model": {"servedModelNames": ["five-lines"]},
     },
 }
 
@@ -75,7 +75,10 @@ TOLD: Json = {
 def usual(told: Json, plan: Json | None = PLAN, **sections: object) -> int | None:
     """Of a revision that is made now, of a service with this status."""
     llm = LLMService.from_object(an_llmservice(spec(**sections)) | {"status": told})
-    told = {**told, "effective": {**told.get("effective", {}), "model": {"servedNames": list(llm.served_names)}}}
+    told = {
+        **told,
+        "effective": {**told.get("effective", {}), "model": {"servedModelNames": list(llm.served_model_names)}},
+    }
     llm = LLMService.from_object(an_llmservice(spec(**sections)) | {"status": told})
     seconds = start_plan(llm, plan).get("usualSeconds")
     return None if seconds is None else int(seconds)

@@ -20,7 +20,7 @@ STARTS: list[tuple[str, FailureReason, str, str]] = [
     ("bad-flag", R.INVALID_FLAG, "--no-such-flag", "extraArgs"),
     ("bad-value", R.INVALID_FLAG, "--max-num-seqs", "extraArgs"),
     ("model-missing", R.MODEL_NOT_FOUND, "/models/absent", "spec.model.uri"),
-    ("gated-model", R.MODEL_ACCESS_DENIED, "401", "tokenSecretRef"),
+    ("gated-model", R.MODEL_ACCESS_DENIED, "401", "hfTokenSecretRef"),
     ("unreadable-weights", R.WEIGHTS_UNREADABLE, "model.safetensors", "readable"),
     ("unsupported-architecture", R.UNSUPPORTED_ARCHITECTURE, "NoSuchModelForCausalLM", "spec.runtime.image"),
     ("kv-cache-too-small", R.KV_CACHE_TOO_SMALL, "maximum model length", "maxModelLen"),

@@ -126,7 +126,7 @@ def test_a_hub_that_is_silent_is_not_waited_for(hub: Hub, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("repo", "token", "reason", "words"),
     [
-        pytest.param("org/gated", "", R.MODEL_ACCESS_DENIED, "spec.model.tokenSecretRef", id="gated, no token"),
+        pytest.param("org/gated", "", R.MODEL_ACCESS_DENIED, "spec.model.hfTokenSecretRef", id="gated, no token"),
         pytest.param("org/gated", "hf_ofSomebodyElse", R.MODEL_ACCESS_DENIED, "licence", id="gated, not granted"),
         pytest.param("org/private", "", R.MODEL_NOT_FOUND, "it is private", id="private, no token"),
         pytest.param("org/sharded", "hf_expired", R.MODEL_TOKEN_REFUSED, "does not accept the token", id="bad token"),

@@ -37,8 +37,8 @@ def test_round_trip(options: ServeOptions, args: tuple[str, ...]) -> None:
     ("args", "expected"),
     [
         ("--model m", {"model": "m"}),
-        ("--model=m --served-model-name a b --port 1", {"model": "m", "served_names": ("a", "b"), "port": 1}),
-        ("--served_model_name a", {"served_names": ("a",)}),
+        ("--model=m --served-model-name a b --port 1", {"model": "m", "served_model_names": ("a", "b"), "port": 1}),
+        ("--served_model_name a", {"served_model_names": ("a",)}),
         ("-tp 2 -pp=3", {"tensor_parallel_size": 2, "pipeline_parallel_size": 3}),
         ("--data-parallel-size 2", {"data_parallel_size": 2}),
         ("--port 1 --port 2", {"port": 2}),

@@ -126,8 +126,8 @@ def flags_of(options: Mapping[str, Any]) -> str:
 
 def _changes(remedy: Remedy) -> list[tuple[str, Any]]:
     changes = [(path.removeprefix("spec."), value) for path, value in remedy.patch]
-    if remedy.gpu is not None and not any(path == "accelerator.product" for path, _ in changes):
-        changes.append(("accelerator.product", [remedy.gpu]))
+    if remedy.gpu is not None and not any(path == "accelerator.products" for path, _ in changes):
+        changes.append(("accelerator.products", [remedy.gpu]))
     return changes
 
 

@@ -125,13 +125,13 @@ def _admit(manifest: Mapping[str, Any]) -> None:
 
 def _nicknames(spec: LLMServiceSpec) -> Iterator[str]:
     """Notes on products that are no value of a node label, as the operator leaves them out; none may be left over."""
-    products = spec.accelerator.product or ()
+    products = spec.accelerator.products or ()
     problems = []
     for index, product in enumerate(products):
         if labels := gpus.labels(product):
             message = f"{product} is no value of the node label that names GPUs."
             remedy = f"Write {', '.join(labels)}; for a label of your own plan with --gpu."
-            problems.append(Problem(f"spec.accelerator.product[{index}]", message, remedy))
+            problems.append(Problem(f"spec.accelerator.products[{index}]", message, remedy))
     if problems and len(problems) == len(products):
         raise InvalidSpec(problems)
     for problem in problems:
@@ -170,7 +170,7 @@ def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
 def _take(device: Device, manifest: dict[str, Any]) -> None:
     """Of the manifest's accelerator nothing is left that speaks of another GPU."""
     kind = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
-    write(manifest, "accelerator.product", None)
+    write(manifest, "accelerator.products", None)
     write(manifest, "accelerator.type", kind)
     if device.is_cpu:
         write(manifest, "accelerator.memory", f"{max(1, int(device.memory_gib))}Gi")
@@ -203,7 +203,7 @@ def _devices(service: LLMService, given: Given) -> tuple[Device, ...]:
     accelerator = service.spec.accelerator
     stated = given.values.get("gpu_memory_gib") or (gibibytes(accelerator.memory) if accelerator.memory else None)
     found = []
-    for product in accelerator.product or ():
+    for product in accelerator.products or ():
         device = None if gpus.labels(product) else gpus.device(product, stated)
         if device is not None:
             found.append(replace(device, name=product, is_amd=accelerator.type == "amd"))

@@ -93,7 +93,7 @@ _ENGINE = (
         "enable_expert_parallel",
         values.switch,
         "spread experts, not parts of them, over the GPUs",
-        spec="parallelism.enableExpertParallel",
+        spec="parallelism.expertParallel",
         short=("-ep",),
         aliases=("expert_parallel", "ep"),
         is_switch=True,

@@ -8,7 +8,7 @@ from .options import OPTIONS
 
 _FLAGS = {
     **{one.spec: one.flag for one in OPTIONS.values() if one.spec is not None},
-    "accelerator.product": "--gpu",
+    "accelerator.products": "--gpu",
     "precision.weights": "--quantization",
     "model.uri": "--model",
 }

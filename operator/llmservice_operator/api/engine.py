@@ -81,12 +81,12 @@ class Parallelism(ApiModel):
     data_parallel_size: int = knob(
         1,
         description="Run this many copies of the engine behind one endpoint in one pod (--data-parallel-size). Meant "
-        "for mixture-of-experts models with enableExpertParallel; for other models use scaling.replicas.",
+        "for mixture-of-experts models with expertParallel; for other models use scaling.replicas.",
         examples=[2],
         ge=1,
         le=64,
     )
-    enable_expert_parallel: bool = knob(
+    expert_parallel: bool = knob(
         False,
         description="Place whole experts of a mixture-of-experts model on different GPUs instead of slicing each "
         "(--enable-expert-parallel). Needs more than one GPU by tensor or data parallelism.",
@@ -197,7 +197,7 @@ class Accelerator(ApiModel):
         "is for small models and tests.",
         examples=["nvidia"],
     )
-    product: Many[Product] | None = knob(
+    products: Many[Product] | None = knob(
         description="GPU products that are acceptable, in order of preference: values of the node label "
         "nvidia.com/gpu.product or amd.com/gpu.product-name, not nicknames such as H100. Pods go to nodes with the "
         "first one on which the model fits, by the plan, and to no others. Leave it out when any GPU of the "

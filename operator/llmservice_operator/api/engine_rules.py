@@ -58,12 +58,12 @@ PRECISION = (
 
 PARALLELISM = (
     Rule(
-        "!has(self.enableExpertParallel) || !self.enableExpertParallel || "
+        "!has(self.expertParallel) || !self.expertParallel || "
         "(has(self.tensorParallelSize) && self.tensorParallelSize > 1) || "
         "(has(self.dataParallelSize) && self.dataParallelSize > 1)",
         "experts are spread over tensor and data parallel ranks, and there is one: set tensorParallelSize or "
-        "dataParallelSize above 1, or remove enableExpertParallel",
-        ".enableExpertParallel",
+        "dataParallelSize above 1, or remove expertParallel",
+        ".expertParallel",
     ),
 )
 
@@ -113,9 +113,9 @@ BATCHING = (
 
 ACCELERATOR = (
     Rule(
-        f"!({_IS_CPU}) || !has(self.product)",
-        "a CPU service asks for no GPU: remove product, or set type to nvidia or amd",
-        ".product",
+        f"!({_IS_CPU}) || !has(self.products)",
+        "a CPU service asks for no GPU: remove products, or set type to nvidia or amd",
+        ".products",
     ),
     Rule(
         f"!({_IS_CPU}) || !has(self.resourceName)",

@@ -295,7 +295,7 @@ class Model(ApiModel):
         "that must be given.",
         examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
     )
-    served_names: Many[ServedName] | None = knob(
+    served_model_names: Many[ServedName] | None = knob(
         description="Names that clients may give as `model` in a request; the first one labels the metrics. "
         "Default: the name of the LLMService.",
         examples=[["qwen", "qwen2.5-7b"]],
@@ -303,7 +303,7 @@ class Model(ApiModel):
         max_length=16,
         json_schema_extra=SET,
     )
-    token_secret_ref: SecretKeyRef | None = knob(
+    hf_token_secret_ref: SecretKeyRef | None = knob(
         description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://, of "
         "the model, the draft model or an adapter. The kubelet hands it to the pod; the operator never reads it.",
         examples=[{"name": "hugging-face", "key": "token"}],

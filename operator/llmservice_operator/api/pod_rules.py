@@ -44,7 +44,7 @@ ENV_ITEM = (
     ),
     Rule(
         f"!(self.name in {cel_list([contract.HF_TOKEN_ENV, 'HUGGING_FACE_HUB_TOKEN'])})",
-        "comes from a Secret: set spec.model.tokenSecretRef instead",
+        "comes from a Secret: set spec.model.hfTokenSecretRef instead",
         ".name",
     ),
     Rule(

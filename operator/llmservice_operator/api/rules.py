@@ -38,9 +38,9 @@ ROOT = (
         "self.metadata.name.substring(0, 49) : self.metadata.name.substring(0, 50))",
     ),
     Rule(
-        "!has(self.spec.adapters) || has(self.spec.model.servedNames) || "
+        "!has(self.spec.adapters) || has(self.spec.model.servedModelNames) || "
         "self.spec.adapters.all(adapter, adapter.name != self.metadata.name)",
-        "the model itself has the LLMService's name: give the adapter another one, or set spec.model.servedNames",
+        "the model itself has the LLMService's name: give the adapter another one, or set spec.model.servedModelNames",
         field=".spec.adapters",
     ),
 )

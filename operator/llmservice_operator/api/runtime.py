@@ -102,7 +102,7 @@ class PodSpec(ApiModel):
 
     node_selector: dict[str, LabelValue] = leaf(
         dict,
-        description="Node labels that pods need, beside what accelerator.product asks for.",
+        description="Node labels that pods need, beside what accelerator.products asks for.",
         examples=[{"pool": "gpu"}],
         max_length=64,
     )

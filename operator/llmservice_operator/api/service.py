@@ -50,9 +50,9 @@ class LLMService:
         return Key(self.namespace, self.name)
 
     @property
-    def served_names(self) -> tuple[str, ...]:
+    def served_model_names(self) -> tuple[str, ...]:
         """What clients may give as `model`."""
-        return self.spec.model.served_names or (self.name,)
+        return self.spec.model.served_model_names or (self.name,)
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> "LLMService":

@@ -30,9 +30,9 @@ def _none_given(flag: str) -> str:
 
 SPEC = (
     Rule(
-        f"!has(self.model.tokenSecretRef) || {_any_uri('hf')}",
+        f"!has(self.model.hfTokenSecretRef) || {_any_uri('hf')}",
         "only for models from the Hugging Face hub: remove it, or set spec.model.uri to hf://ORG/NAME",
-        ".model.tokenSecretRef",
+        ".model.hfTokenSecretRef",
     ),
     Rule(
         f"!has(self.model.s3) || {_any_uri('s3')}",
@@ -62,9 +62,9 @@ SPEC = (
         ".model.cache",
     ),
     Rule(
-        "!has(self.adapters) || !has(self.model.servedNames) || "
-        "self.adapters.all(adapter, !(adapter.name in self.model.servedNames))",
-        "the model itself has this name: give the adapter another one, or change spec.model.servedNames",
+        "!has(self.adapters) || !has(self.model.servedModelNames) || "
+        "self.adapters.all(adapter, !(adapter.name in self.model.servedModelNames))",
+        "the model itself has this name: give the adapter another one, or change spec.model.servedModelNames",
         ".adapters",
     ),
     Rule(

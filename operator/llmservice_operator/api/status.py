@@ -65,7 +65,7 @@ class EndpointStatus(StatusModel):
 
 
 class EffectiveModel(StatusModel):
-    served_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
+    served_model_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
     revision: Word | None = said("Revision of the repository that was asked for.")
     runner: Word | None = said("What the model is used for.")
     convert: Word | None = said("What a generating model is made into.")
@@ -82,7 +82,7 @@ class EffectiveParallelism(StatusModel):
     tensor_parallel_size: int | None = said("GPUs that every layer is split over.")
     pipeline_parallel_size: int | None = said("Stages that the layers are split into.")
     data_parallel_size: int | None = said("Copies of the engine in one pod.")
-    enable_expert_parallel: bool | None = said("Whether whole experts are placed on GPUs.")
+    expert_parallel: bool | None = said("Whether whole experts are placed on GPUs.")
 
 
 class EffectiveBatching(StatusModel):

@@ -42,7 +42,10 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
     parallelism = spec.parallelism
     return {
         "model": _known(
-            servedNames=list(llm.served_names), revision=_revision(spec), runner=options.runner, convert=options.convert
+            servedModelNames=list(llm.served_model_names),
+            revision=_revision(spec),
+            runner=options.runner,
+            convert=options.convert,
         ),
         "precision": _known(
             weights=spec.precision.weights,
@@ -54,7 +57,7 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
             "tensorParallelSize": parallelism.tensor_parallel_size,
             "pipelineParallelSize": parallelism.pipeline_parallel_size,
             "dataParallelSize": parallelism.data_parallel_size,
-            "enableExpertParallel": parallelism.enable_expert_parallel,
+            "expertParallel": parallelism.expert_parallel,
         },
         "batching": _batching(llm, runs, chosen),
         "attention": {"backend": spec.attention.backend},
@@ -170,7 +173,7 @@ def _longest(llm: LLMService, chosen: Chosen) -> int | None:
 def _devices(llm: LLMService, chosen: Chosen) -> tuple[Device, ...]:
     """What the pods may run on; empty where one of the products is not known."""
     stated = None if llm.spec.accelerator.memory is None else gibibytes(llm.spec.accelerator.memory)
-    products = llm.spec.accelerator.product or () if chosen.gpu is None else (chosen.gpu,)
+    products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)
     found = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
     return tuple(device for device in found if device is not None) if None not in found else ()
 

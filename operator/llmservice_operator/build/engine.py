@@ -30,7 +30,7 @@ def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
     compilation, generation = spec.compilation, spec.generation
     return EngineOptions(
         model=model_path(spec),
-        served_names=llm.served_names,
+        served_model_names=llm.served_model_names,
         runner=spec.model.runner,
         convert=spec.model.convert,
         chat_template=None if spec.model.chat_template is None else CHAT_TEMPLATE_FILE,
@@ -42,7 +42,7 @@ def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
         tensor_parallel_size=parallelism.tensor_parallel_size,
         pipeline_parallel_size=parallelism.pipeline_parallel_size,
         data_parallel_size=parallelism.data_parallel_size,
-        enable_expert_parallel=parallelism.enable_expert_parallel,
+        expert_parallel=parallelism.expert_parallel,
         max_num_seqs=batching.max_num_seqs,
         max_num_batched_tokens=batching.max_num_batched_tokens,
         max_model_len=max_model_len(llm, chosen),

@@ -195,7 +195,7 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
 
 
 def _hub_secrets(llm: LLMService) -> list[EnvVar]:
-    token = llm.spec.model.token_secret_ref
+    token = llm.spec.model.hf_token_secret_ref
     return [] if token is None else [_from_secret(contract.HF_TOKEN_ENV, token)]
 
 

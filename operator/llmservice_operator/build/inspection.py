@@ -46,7 +46,7 @@ def is_wanted(llm: LLMService) -> bool:
 
 def inspection_key(spec: LLMServiceSpec) -> str:
     """A hash of what is looked at, and with which rights; nothing else in the spec calls for another look."""
-    fields = {"uri", "token_secret_ref", "s3", "gcs", "azure"}
+    fields = {"uri", "hf_token_secret_ref", "s3", "gcs", "azure"}
     model = spec.model.model_dump(mode="json", include=fields, exclude_defaults=True)
     variables = [variable for variable in spec.runtime.env if is_for_transfers(variable["name"])]
     return digest([model, variables if is_fetched(spec.model.source) else []])

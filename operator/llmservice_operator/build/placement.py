@@ -24,7 +24,7 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
     The one that was planned for is the only one: on another the model may not fit, or its length may not.
     """
     given = llm.spec.pod_template.spec.affinity
-    products = llm.spec.accelerator.product if chosen.gpu is None else (chosen.gpu,)
+    products = llm.spec.accelerator.products if chosen.gpu is None else (chosen.gpu,)
     label = _PRODUCT_LABELS.get(llm.spec.accelerator.type)
     if not products or label is None:
         return given

@@ -19,8 +19,8 @@ Json = Mapping[str, Any]
 # GPUs are facts for checks; of the cache only another claim needs a restart; the drain timeout waits for the next
 # rollout, since a restart would cost more than a shorter or longer drain is worth; of the adapters only whether there
 # may be any, and what has to be mounted for them, since the supervisor loads and unloads them.
-_REACHED_BY = {"token_secret_ref", "s3", "gcs", "azure"}
-_MODEL = {"uri", "served_names", "trust_remote_code", "runner", "convert", "chat_template"} | _REACHED_BY
+_REACHED_BY = {"hf_token_secret_ref", "s3", "gcs", "azure"}
+_MODEL = {"uri", "served_model_names", "trust_remote_code", "runner", "convert", "chat_template"} | _REACHED_BY
 _RESTARTING: dict[str, Any] = {
     "model": _MODEL,
     "precision": True,

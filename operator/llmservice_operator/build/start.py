@@ -41,7 +41,7 @@ def _is_alike(llm: LLMService, plan: Json) -> bool:
         and told.get("gpu") == plan.get("gpu")
         and (effective.get("accelerator") or {}).get("type") == llm.spec.accelerator.type
         and (effective.get("compilation") or {}).get("enforceEager") == llm.spec.compilation.enforce_eager
-        and (effective.get("model") or {}).get("servedNames") == list(llm.served_names)
+        and (effective.get("model") or {}).get("servedModelNames") == list(llm.served_model_names)
     )
 
 

@@ -216,7 +216,7 @@ def _keep_back(
         rolling=replace(as_told(previous.get("rollout") or {}), strategy=_kept_strategy(service, observed)),
         selector=selector_text(service.name),
         gpus=gpus(service),
-        endpoint=_endpoint(service) | (_served_names(previous) if observed.deployment is not None else {}),
+        endpoint=_endpoint(service) | (_served_model_names(previous) if observed.deployment is not None else {}),
         effective=(observed.deployment and previous.get("effective"))
         or effective(service, pod_template(service, settings)),
         fitness=outcome.fitness,
@@ -250,7 +250,7 @@ def _kept_strategy(service: LLMService, observed: Observed) -> Strategy:
     return first(service).strategy if observed.deployment is None else standing_strategy(service, observed.deployment)
 
 
-def _served_names(previous: Json) -> dict[str, Any]:
+def _served_model_names(previous: Json) -> dict[str, Any]:
     """Those that pods were started with; an edit of them waits."""
     names = (previous.get("endpoint") or {}).get("modelNames")
     return {"modelNames": names} if names else {}
@@ -350,5 +350,5 @@ def _rolling(case: Case, choice: Choice, how: Way) -> Rolling:
 def _endpoint(service: LLMService) -> dict[str, Any]:
     return {
         "url": url(service.name, service.namespace, service.spec.endpoint.port),
-        "modelNames": list(service.served_names),
+        "modelNames": list(service.served_model_names),
     }

@@ -241,8 +241,8 @@ def another_gpu(request: Request, plan: Plan, around: Around) -> Iterator[Change
         times = device.memory_gib / now.memory_gib if now.memory_gib > 0 else math.inf
         if times > 1 and _saves_enough(plan, times) and goes_together(request, new):
             is_label = _PRODUCT.fullmatch(device.name) is not None
-            fields: Fields = (("accelerator.product", (device.name,)),) if is_label else ()
-            yield Change(f"take {device.name} (spec.accelerator.product)", fields, new, device.name)
+            fields: Fields = (("accelerator.products", (device.name,)),) if is_label else ()
+            yield Change(f"take {device.name} (spec.accelerator.products)", fields, new, device.name)
 
 
 def goes_together(old: Request, new: Request) -> bool:

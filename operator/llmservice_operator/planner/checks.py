@@ -29,8 +29,8 @@ def _problems(
             f"this installation has no default image for accelerator.type {spec.accelerator.type}.",
             "Name an image with vLLM for it, or have a default set in the operator's chart.",
         )
-    if "None" in (spec.model.served_names or ()):
-        yield Problem("spec.model.servedNames", "vLLM reads None as no name at all.", "Choose another name.")
+    if "None" in (spec.model.served_model_names or ()):
+        yield Problem("spec.model.servedModelNames", "vLLM reads None as no name at all.", "Choose another name.")
     yield from _start(spec)
     yield from compatibility.problems(spec)
     yield from _parallelism(spec)

@@ -48,7 +48,7 @@ class Combination:
 
 def problems(spec: LLMServiceSpec) -> tuple[Problem, ...]:
     """Every row of the matrix that a spec falls into, on any of the products that it accepts; none twice."""
-    products: Iterable[str | None] = spec.accelerator.product or (None,)
+    products: Iterable[str | None] = spec.accelerator.products or (None,)
     found = (problem for product in products for problem in verdicts(Combination.from_spec(spec, product)))
     return tuple(dict.fromkeys(found))
 
@@ -85,7 +85,7 @@ def _problem(row: Row, combination: Combination) -> Problem:
     message, remedy = _sentence(row, combination), row.remedy
     if "capability" in row.when and combination.product is not None:
         message += f"; {combination.product} has {combination.values['capability']}"
-        remedy += f", or take {combination.product} out of spec.accelerator.product"
+        remedy += f", or take {combination.product} out of spec.accelerator.products"
     return Problem(combination.field_of(row.blame), f"{message}.", f"{remedy}.", row.reason)
 
 
@@ -142,7 +142,7 @@ def _parallelism(spec: LLMServiceSpec) -> Mapping[str, str | None]:
         "tensorParallel": _many(parallelism.tensor_parallel_size),
         "pipelineParallel": _many(parallelism.pipeline_parallel_size),
         "dataParallel": _many(parallelism.data_parallel_size),
-        "expertParallel": _switch(parallelism.enable_expert_parallel),
+        "expertParallel": _switch(parallelism.expert_parallel),
     }
 
 

@@ -25,7 +25,7 @@ USUAL = (
     "AMD_Instinct_MI325_OAM",
 )
 """What clouds rent, by memory: named where the cluster has nothing that fits."""
-GPU_FIELDS = "spec.accelerator.product or spec.accelerator.memory"
+GPU_FIELDS = "spec.accelerator.products or spec.accelerator.memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def _without(nicknames: Sequence[str], wish: Wish, cluster: ClusterGPUs, plan_fo
         left_out = f"{', '.join(nicknames)} is left out: it is no value of the node label."
         return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {left_out}"))
     reason = (
-        f"spec.accelerator.product: {said} A node with such a value of its own needs no change: it is taken as soon as "
-        "the operator sees one."
+        f"spec.accelerator.products: {said} A node with such a value of its own needs no change: it is taken as soon "
+        "as the operator sees one."
     )
     labels = dict.fromkeys(label for nickname in nicknames for label in gpus.labels(nickname))
     remedies = tuple(_with_label(label, plan_for) for label in labels)
@@ -124,8 +124,8 @@ def _written(nickname: str, cluster: ClusterGPUs) -> str:
 def _with_label(label: str, plan_for: PlanFor) -> Remedy:
     plan = plan_for(gpus.device(label))
     return Remedy(
-        change=f"set spec.accelerator.product to [{label}]",
-        patch=(("accelerator.product", (label,)),),
+        change=f"set spec.accelerator.products to [{label}]",
+        patch=(("accelerator.products", (label,)),),
         gpu=label,
         verdict=plan.verdict,
         max_model_len=plan.max_model_len,
@@ -241,7 +241,7 @@ def _too_few(wish: Wish, there: Sequence[Offer], plan_for: PlanFor) -> Pick | No
     reason = (
         f"One replica needs {wish.gpus} x {wish.resource} on one node, and the largest node has {most.per_node}. Which "
         "GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "
-        "spec.accelerator.product."
+        "spec.accelerator.products."
     )
     missing = (f"a node with {wish.gpus} x {wish.resource}", *plan.missing)
     return Pick(replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=missing, margin_gib=None))

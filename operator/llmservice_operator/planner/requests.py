@@ -46,7 +46,7 @@ def request_of(
         tensor_parallel_size=parallelism.tensor_parallel_size,
         pipeline_parallel_size=parallelism.pipeline_parallel_size,
         data_parallel_size=parallelism.data_parallel_size,
-        enable_expert_parallel=parallelism.enable_expert_parallel,
+        enable_expert_parallel=parallelism.expert_parallel,
         gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
         kv_cache_memory_bytes=_kv_bytes(spec.runtime.extra_args),
         max_model_len=batching.max_model_len,

@@ -33,7 +33,7 @@ _LESS_MEMORY = (
     "spec.parallelism.tensorParallelSize)."
 )
 _MODEL_URI = (
-    "Check spec.model.uri. A private or gated model also needs spec.model.tokenSecretRef, a token that may read it."
+    "Check spec.model.uri. A private or gated model also needs spec.model.hfTokenSecretRef, a token that may read it."
 )
 
 RULES: tuple[Rule, ...] = (
@@ -50,7 +50,7 @@ RULES: tuple[Rule, ...] = (
         R.MODEL_ACCESS_DENIED,
         r"(GatedRepoError|Cannot access gated repo|You are trying to access a gated repo|"
         r"Access to model \S+ is restricted|Invalid credentials|(?:401|403) Client Error(?!.*Repository Not Found))",
-        "Accept the model's licence on the hub and set spec.model.tokenSecretRef to a token that may read it.",
+        "Accept the model's licence on the hub and set spec.model.hfTokenSecretRef to a token that may read it.",
     ),
     _rule(
         R.MODEL_NOT_FOUND,
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         r"is not supported for quantization method|quantization is currently not supported in|"
         r"requires compute capability|Quantization scheme is not supported)",
         "Choose a precision that this GPU can do: spec.precision.dtype: float16 before compute capability 8.0, another "
-        "quantization, or another GPU in spec.accelerator.product.",
+        "quantization, or another GPU in spec.accelerator.products.",
     ),
     # Memory.
     _rule(

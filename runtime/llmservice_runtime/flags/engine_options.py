@@ -54,7 +54,7 @@ class EngineOptions:
     """Everything that decides vLLM's command line. None means: not said, vLLM decides."""
 
     model: str
-    served_names: tuple[str, ...] = ()
+    served_model_names: tuple[str, ...] = ()
     runner: str = "auto"
     convert: str = "auto"
     chat_template: str | None = None
@@ -66,7 +66,7 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    enable_expert_parallel: bool = False
+    expert_parallel: bool = False
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | str | None = None

@@ -83,8 +83,8 @@ def _json(flag: str, field: str, read: Callable[[EngineOptions], Mapping[str, ob
     return _value(flag, field, text)
 
 
-def _served_names(options: EngineOptions) -> tuple[str, ...]:
-    return ("--served-model-name", *options.served_names) if options.served_names else ()
+def _served_model_names(options: EngineOptions) -> tuple[str, ...]:
+    return ("--served-model-name", *options.served_model_names) if options.served_model_names else ()
 
 
 # No host: vLLM compares names in lower case. An empty list would allow all of them, and this says what to do.
@@ -132,7 +132,7 @@ def _generation_defaults(options: EngineOptions) -> Mapping[str, object]:
 
 _ROWS: tuple[_Row, ...] = (
     _value("--model", "spec.model.uri", lambda o: o.model),
-    _Row("--served-model-name", "spec.model.servedNames", _served_names),
+    _Row("--served-model-name", "spec.model.servedModelNames", _served_model_names),
     _unless("--runner", "spec.model.runner", "auto", lambda o: o.runner),
     _unless("--convert", "spec.model.convert", "auto", lambda o: o.convert),
     _value("--chat-template", "spec.model.chatTemplate", lambda o: o.chat_template),
@@ -143,9 +143,7 @@ _ROWS: tuple[_Row, ...] = (
     _unless("--tensor-parallel-size", "spec.parallelism.tensorParallelSize", 1, lambda o: o.tensor_parallel_size),
     _unless("--pipeline-parallel-size", "spec.parallelism.pipelineParallelSize", 1, lambda o: o.pipeline_parallel_size),
     _unless("--data-parallel-size", "spec.parallelism.dataParallelSize", 1, lambda o: o.data_parallel_size),
-    _switch(
-        "--enable-expert-parallel", "spec.parallelism.enableExpertParallel", lambda o: o.enable_expert_parallel or None
-    ),
+    _switch("--enable-expert-parallel", "spec.parallelism.expertParallel", lambda o: o.expert_parallel or None),
     _value("--max-num-seqs", "spec.batching.maxNumSeqs", lambda o: o.max_num_seqs),
     _value("--max-num-batched-tokens", "spec.batching.maxNumBatchedTokens", lambda o: o.max_num_batched_tokens),
     _value("--max-model-len", "spec.batching.maxModelLen", lambda o: o.max_model_len),
@@ -203,7 +201,7 @@ TYPED: Mapping[str, str] = MappingProxyType(
     | {
         "--revision": "spec.model.uri",
         "--api-key": "spec.endpoint.apiKeySecretRef",
-        "--hf-token": "spec.model.tokenSecretRef",
+        "--hf-token": "spec.model.hfTokenSecretRef",
         "--lora-modules": "spec.adapters",
         "--spec-method": "spec.speculativeDecoding",
         "--spec-model": "spec.speculativeDecoding",

@@ -63,14 +63,14 @@ def _check_precision(device: Device, flags: Flags, method: str | None) -> Iterat
             FailureReason.PRECISION_UNSUPPORTED,
             "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
             f"This {device.name} has {major}.{minor}.",
-            "Set spec.precision.dtype: float16, or choose another GPU in spec.accelerator.product.",
+            "Set spec.precision.dtype: float16, or choose another GPU in spec.accelerator.products.",
         )
     if method and capability < MINIMUM_CAPABILITY.get(method, 0):
         yield Failure(
             FailureReason.PRECISION_UNSUPPORTED,
             f"The quantization method {method} is not supported for the current GPU. Minimum capability: "
             f"{MINIMUM_CAPABILITY[method]}. Current capability: {capability} ({device.name}).",
-            "Use another checkpoint or spec.precision, or another GPU in spec.accelerator.product.",
+            "Use another checkpoint or spec.precision, or another GPU in spec.accelerator.products.",
         )
 
 

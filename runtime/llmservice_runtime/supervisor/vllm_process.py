@@ -72,7 +72,7 @@ class Flags:
     """What the supervisor must know of vLLM's command line."""
 
     model: str = ""
-    served_names: tuple[str, ...] = ()
+    served_model_names: tuple[str, ...] = ()
     port: int = contract.HTTP_PORT
     api_key: str | None = None
     revision: str | None = None
@@ -96,7 +96,7 @@ class Flags:
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names that clients may use."""
-        return self.served_names or ((self.model,) if self.model else ())
+        return self.served_model_names or ((self.model,) if self.model else ())
 
     def authorization(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The header that vLLM asks of its clients, if it does."""
@@ -124,7 +124,7 @@ def read_flags(args: Sequence[str]) -> Flags:
     speculation = _json_object(last("--speculative-config"))
     return Flags(
         model=last("--model") or "",
-        served_names=tuple(values.get("--served-model-name", ())),
+        served_model_names=tuple(values.get("--served-model-name", ())),
         port=number("--port", contract.HTTP_PORT),
         api_key=last("--api-key"),
         revision=last("--revision"),

@@ -73,14 +73,14 @@ class Server:
             given = self._arguments
             listed = self._adapters.loaded
             await _reply_json(
-                send, 200, protocol.cards(given.served_names, given.model, given.limits.max_model_len, listed)
+                send, 200, protocol.cards(given.served_model_names, given.model, given.limits.max_model_len, listed)
             )
         else:
             status, answer = self._adapters.change(path, await _body(receive))
             await _reply(send, status, answer)
 
     def _names(self) -> tuple[str, ...]:
-        return (*self._arguments.served_names, *self._adapters.loaded)
+        return (*self._arguments.served_model_names, *self._adapters.loaded)
 
     # Generating
 

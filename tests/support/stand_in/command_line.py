@@ -23,7 +23,7 @@ class Arguments:
     """What the stand-in heeds."""
 
     model: str
-    served_names: tuple[str, ...]
+    served_model_names: tuple[str, ...]
     host: str | None
     port: int
     api_key: str | None
@@ -46,7 +46,7 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> Arguments:
     length = _length(last("--max-model-len"))
     return Arguments(
         model=model,
-        served_names=tuple(values.get("--served-model-name") or (model,)),
+        served_model_names=tuple(values.get("--served-model-name") or (model,)),
         host=last("--host"),
         port=_integer("--port", last("--port") or "8000"),
         api_key=last("--api-key") or environment.get("VLLM_API_KEY"),

@@ -35,7 +35,7 @@ class Dimension:
 DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
     {
         "accelerator": Dimension("spec.accelerator.type", ("nvidia", "amd", "cpu")),
-        "capability": Dimension("spec.accelerator.product", CAPABILITIES, "compute capability of"),
+        "capability": Dimension("spec.accelerator.products", CAPABILITIES, "compute capability of"),
         "weights": Dimension("spec.precision.weights", get_args(Weights)),
         "method": Dimension("spec.precision.quantization", get_args(Quantization)),
         "dtype": Dimension("spec.precision.dtype", get_args(DType)[1:]),
@@ -53,7 +53,7 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
         "tensorParallel": Dimension("spec.parallelism.tensorParallelSize", (ONE, MANY)),
         "pipelineParallel": Dimension("spec.parallelism.pipelineParallelSize", (ONE, MANY)),
         "dataParallel": Dimension("spec.parallelism.dataParallelSize", (ONE, MANY)),
-        "expertParallel": Dimension("spec.parallelism.enableExpertParallel", (ON, OFF)),
+        "expertParallel": Dimension("spec.parallelism.expertParallel", (ON, OFF)),
         "speculation": Dimension("spec.speculativeDecoding.method", ("none", *get_args(SpeculativeMethod))),
         "draftModel": Dimension("spec.speculativeDecoding.model", (GIVEN, ABSENT)),
         "draftParallel": Dimension(

@@ -12,7 +12,7 @@ PLACE = Group(
             "which product, and who holds the others: services of its namespace by name, pods of other namespaces as a "
             "number; it is brought up to date once a minute.",
             "Free GPUs, add nodes with them, or ask for less: spec.parallelism, spec.scaling.replicas, or another "
-            "spec.accelerator.product.",
+            "spec.accelerator.products.",
             look="The message; `kubectl describe nodes` lists who asks for how much.",
         ),
         "InsufficientResources": ReasonDoc(
@@ -30,7 +30,7 @@ PLACE = Group(
         "NoMatchingNode": ReasonDoc(
             "No node matches the pod's node selector, affinity or spread constraints, among them the GPU product "
             "that the spec asks for.",
-            "Correct spec.podTemplate.spec.nodeSelector, spec.podTemplate.spec.affinity or spec.accelerator.product, "
+            "Correct spec.podTemplate.spec.nodeSelector, spec.podTemplate.spec.affinity or spec.accelerator.products, "
             "or label a node.",
             look="`kubectl get nodes --show-labels`, beside the pod's nodeSelector and affinity.",
         ),

@@ -13,7 +13,7 @@ MODEL = Group(
         ),
         "ModelAccessDenied": ReasonDoc(
             "The model hub gives this repository only to accounts that were granted access.",
-            "Ask for access on the model's page, and give that account's token in spec.model.tokenSecretRef.",
+            "Ask for access on the model's page, and give that account's token in spec.model.hfTokenSecretRef.",
             look="The model's page on the hub, signed in as the token's account.",
         ),
         "ModelRevisionNotFound": ReasonDoc(
@@ -22,7 +22,7 @@ MODEL = Group(
         ),
         "ModelTokenRefused": ReasonDoc(
             "The hub or the bucket's server does not accept the credentials that it was given.",
-            "Put a valid token into the Secret that spec.model.tokenSecretRef names, or valid keys into the one of "
+            "Put a valid token into the Secret that spec.model.hfTokenSecretRef names, or valid keys into the one of "
             "credentialsSecretRef in spec.model.s3, gcs or azure; the next start reads them.",
         ),
         "ModelDownloadFailed": ReasonDoc(

@@ -21,7 +21,7 @@ SPEC = Group(
         ),
         "PrecisionUnsupported": ReasonDoc(
             "The accelerator cannot compute in the precision that the spec asks for.",
-            "Choose another spec.precision, or a spec.accelerator.product that can.",
+            "Choose another spec.precision, or a spec.accelerator.products that can.",
         ),
         "TensorParallelSizeInvalid": ReasonDoc(
             "The tensor-parallel size does not divide the model's attention heads.",
@@ -72,7 +72,7 @@ PLAN = Group(
             "Too little is known to say whether the model fits; the message says what is missing. It is started all "
             "the same.",
             "Give what the message names: facts of the model in spec.model.architecture, the GPU in "
-            "spec.accelerator.product or spec.accelerator.memory, or the right to list nodes.",
+            "spec.accelerator.products or spec.accelerator.memory, or the right to list nodes.",
             look="`status.plan.missing`.",
         ),
         "InspectingModel": ReasonDoc(

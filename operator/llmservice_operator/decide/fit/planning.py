@@ -144,7 +144,7 @@ def wish(service: LLMService) -> Wish:
     return Wish(
         gpus=spec.parallelism.accelerators,
         resource=resource,
-        products=spec.accelerator.product or (),
+        products=spec.accelerator.products or (),
         memory_gib=stated_memory_gib(service),
         tolerations=tuple(tolerations(service)),
     )

@@ -104,7 +104,7 @@ def _patch(remedy: Remedy) -> str | None:
     """A merge patch; another GPU is a change of the list of products."""
     fields = dict(remedy.patch)
     if not fields and remedy.gpu is not None:
-        fields = {"accelerator.product": [remedy.gpu]}
+        fields = {"accelerator.products": [remedy.gpu]}
     if not fields:
         return None
     patch: dict[str, Any] = {}

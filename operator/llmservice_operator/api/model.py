@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmservice_operator.api.base import SET, ApiModel, Many, knob, section
+from llmservice_operator.api.base import SET, ApiModel, Knob, Many, knob, section
 from llmservice_operator.api.buckets import S3, Azure, Gcs
 from llmservice_operator.api.scalars import (
     ClaimName,
@@ -286,7 +286,7 @@ class Cache(ApiModel):
 class Model(ApiModel):
     """The model and where it comes from."""
 
-    uri: Uri = Field(
+    uri: Annotated[Uri, Knob(("--model",))] = Field(
         description="Where the model comes from: hf://ORG/NAME[@REVISION] is fetched from the Hugging Face hub (or "
         "what HF_ENDPOINT names), s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and az://CONTAINER/PREFIX from a bucket "
         "(see s3, gcs, azure), pvc://CLAIM/PATH is a folder in a PersistentVolumeClaim of the same namespace, "
@@ -302,6 +302,7 @@ class Model(ApiModel):
         min_length=1,
         max_length=16,
         json_schema_extra=SET,
+        flag="--served-model-name",
     )
     hf_token_secret_ref: SecretKeyRef | None = knob(
         description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://, of "
@@ -317,23 +318,27 @@ class Model(ApiModel):
         "a whole text, as embedding and reranking models do. auto follows the model's architecture. Set pooling to "
         "make vectors with a model that was made to generate.",
         examples=["pooling"],
+        flag="--runner",
     )
     convert: Literal["auto", "classify", "embed", "none"] = knob(
         "auto",
         description="What a generating model is made into for the pooling runner (--convert): embed for vectors, "
         "classify for classes and scores. auto follows the model's architecture.",
         examples=["embed"],
+        flag="--convert",
+    )
+    chat_template: ChatTemplate | None = knob(
+        description="A chat template from a ConfigMap (--chat-template), for models that bring none or a wrong one. "
+        "Default: the model's own.",
+        examples=[{"configMapKeyRef": {"name": "chat-templates", "key": "chat.jinja"}}],
+        flag="--chat-template",
     )
     trust_remote_code: bool = knob(
         False,
         description="Run Python code that the model's repository brings along. Set it only for models that need it "
         "and that you trust: their code then runs in the pod. Pin a revision in the uri with it.",
         examples=[True],
-    )
-    chat_template: ChatTemplate | None = knob(
-        description="A chat template from a ConfigMap (--chat-template), for models that bring none or a wrong one. "
-        "Default: the model's own.",
-        examples=[{"configMapKeyRef": {"name": "chat-templates", "key": "chat.jinja"}}],
+        flag="--trust-remote-code",
     )
     architecture: Architecture = section(
         Architecture,

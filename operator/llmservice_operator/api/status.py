@@ -1,15 +1,27 @@
 """status: what the operator found. These models give the CRD its schema; the operator writes plain JSON."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.api.base import BY_NAME, Many
+from llmservice_operator.api.base import BY_NAME, ApiModel, Many
+from llmservice_operator.api.spec import LLMServiceSpec
 
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=1024)]
+IntOrWord = Annotated[
+    int | str,
+    Field(
+        json_schema_extra={
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": 16,
+        }
+    ),
+]
 
 
 def _a_time(text: str) -> str:
@@ -71,97 +83,6 @@ class EffectiveModel(StatusModel):
     convert: Word | None = said("What a generating model is made into.")
 
 
-class EffectivePrecision(StatusModel):
-    weights: Word | None = said("What the weights are held in.")
-    dtype: Word | None = said("What vLLM computes in.")
-    quantization: Word | None = said("vLLM's quantization method.")
-    kv_cache: Word | None = said("What the KV cache is held in.")
-
-
-class EffectiveParallelism(StatusModel):
-    tensor_parallel_size: int | None = said("GPUs that every layer is split over.")
-    pipeline_parallel_size: int | None = said("Stages that the layers are split into.")
-    data_parallel_size: int | None = said("Copies of the engine in one pod.")
-    expert_parallel: bool | None = said("Whether whole experts are placed on GPUs.")
-
-
-class EffectiveBatching(StatusModel):
-    max_num_seqs: int | None = said("Most sequences in one step.")
-    max_num_batched_tokens: int | None = said("Most tokens in one step.")
-    max_model_len: Annotated[
-        int | str | None,
-        Field(
-            json_schema_extra={
-                "x-kubernetes-int-or-string": True,
-                "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "maxLength": 16,
-            }
-        ),
-    ] = said("Most tokens of one request.")
-    max_num_queued_requests: int | None = said("Most requests that run and wait.")
-    max_num_queued_tokens: int | None = said("Most prompt tokens of prompts that are not worked off yet.")
-    chunked_prefill: bool | None = said("Whether long prompts are worked off in pieces.")
-    long_prefill_token_threshold: int | None = said("From how many tokens a prompt counts as long; 0: none does.")
-    prefix_caching: bool | None = said("Whether the KV cache of finished requests is reused.")
-    prefix_caching_hash_algo: Word | None = said("Hash that cached blocks are found by.")
-    scheduling_policy: Word | None = said("Which waiting request comes next.")
-    block_size: int | None = said("Tokens in one block of the KV cache.")
-    kv_offloading_size: Word | None = said("Memory of the node that KV cache is kept in.")
-    kv_offloading_backend: Word | None = said("Who moves it.")
-
-
-class EffectiveAttention(StatusModel):
-    backend: Word | None = said("Attention backend; auto where vLLM chooses.")
-
-
-class EffectiveCompilation(StatusModel):
-    enforce_eager: bool | None = said("Whether nothing is compiled or recorded.")
-    mode: Word | None = said("How the model is compiled.")
-    cuda_graphs: Word | None = said("Which steps are recorded as CUDA graphs.")
-    optimization_level: int | None = said("The level that the others follow from.")
-
-
-class EffectiveContextExtension(StatusModel):
-    method: Word | None = said("How positions are rescaled.")
-    factor: float | None = said("How many times longer.")
-    original_max_position_embeddings: int | None = said("Length that the model was trained for, where it was given.")
-
-
-class EffectiveDraftModel(StatusModel):
-    uri: Word | None = said("Where it comes from.")
-
-
-class EffectiveSpeculativeDecoding(StatusModel):
-    method: Word | None = said("Who guesses tokens.")
-    model: EffectiveDraftModel | None = said("The draft model or heads.")
-    num_speculative_tokens: int | None = said("Tokens that are guessed at a time.")
-    prompt_lookup_min: int | None = said("Fewest tokens that must match.")
-    prompt_lookup_max: int | None = said("Most tokens that are matched.")
-    draft_tensor_parallel_size: int | None = said("GPUs that the draft model is spread over.")
-
-
-class EffectiveLoRA(StatusModel):
-    max_loras: int | None = said("Most different adapters in one step.")
-    max_lora_rank: int | None = said("Highest rank of an adapter.")
-    max_cpu_loras: int | None = said("Most adapters in the pod's memory.")
-
-
-class EffectiveGenerationDefaults(StatusModel):
-    temperature: float | None = said("Randomness.")
-    top_p: float | None = said("Probability of the tokens that are chosen among.")
-    top_k: int | None = said("Number of tokens that are chosen among.")
-    min_p: float | None = said("Least probability, as a share of the likeliest token's.")
-    repetition_penalty: float | None = said("Penalty of tokens that came already.")
-    max_tokens: int | None = said("Most tokens of an answer.")
-
-
-class EffectiveGeneration(StatusModel):
-    tool_call_parser: Word | None = said("Parser of tool calls.")
-    reasoning_parser: Word | None = said("Parser of a model's thinking.")
-    seed: int | None = said("Seed of the random numbers.")
-    defaults: EffectiveGenerationDefaults | None = said("Sampling parameters of requests that do not say otherwise.")
-
-
 class EffectiveAccelerator(StatusModel):
     type: Word | None = said("Kind of accelerator.")
     resource_name: Word | None = said("Resource that a GPU is asked for by.")
@@ -188,24 +109,55 @@ class EffectiveRuntime(StatusModel):
     sleep_mode: bool | None = said("Whether the model can be put to sleep.")
 
 
-class EffectiveStatus(StatusModel):
-    """The values in force for every knob that has a default, in the shape of the spec."""
+_OWN_SHAPE: dict[str, type[StatusModel]] = {
+    "model": EffectiveModel,
+    "accelerator": EffectiveAccelerator,
+    "rollout": EffectiveRollout,
+    "drain": EffectiveDrain,
+    "endpoint": EffectiveEndpoint,
+    "runtime": EffectiveRuntime,
+}
+_IN_FORCE = (
+    *("precision", "parallelism", "batching", "attention", "compilation", "context_extension"),
+    *("speculative_decoding", "lora", "generation"),
+)
+"""Sections of the spec that status.effective has field by field."""
 
-    model: EffectiveModel | None = said("The model.")
-    precision: EffectivePrecision | None = said("Precision.")
-    parallelism: EffectiveParallelism | None = said("Parallelism.")
-    batching: EffectiveBatching | None = said("Batching; what is absent is vLLM's own choice.")
-    attention: EffectiveAttention | None = said("Attention.")
-    compilation: EffectiveCompilation | None = said("Compilation; what is absent is vLLM's own choice.")
-    context_extension: EffectiveContextExtension | None = said("Context extension, where it is asked for.")
-    speculative_decoding: EffectiveSpeculativeDecoding | None = said("Speculation, where it is asked for.")
-    lora: EffectiveLoRA | None = said("What is kept free for adapters, where there may be some.")
-    generation: EffectiveGeneration | None = said("Generation; what is absent is as the model says.")
-    accelerator: EffectiveAccelerator | None = said("Accelerator.")
-    rollout: EffectiveRollout | None = said("Rollout.")
-    drain: EffectiveDrain | None = said("Draining.")
-    endpoint: EffectiveEndpoint | None = said("Endpoint.")
-    runtime: EffectiveRuntime | None = said("Runtime.")
+
+def _in_force(section: type[ApiModel], path: str) -> type[StatusModel]:
+    """A section of the spec as status.effective has it: the same fields without bounds; each may be absent."""
+    fields: dict[str, Any] = {
+        name: (_value(info.annotation, f"{path}.{info.alias}") | None, said(f"Effective value of {path}.{info.alias}."))
+        for name, info in section.model_fields.items()
+    }
+    return create_model(f"Effective{section.__name__}", __base__=StatusModel, **fields)
+
+
+def _value(kind: Any, path: str) -> Any:
+    """The type of a field of the spec, without what bounds it."""
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [one for one in get_args(kind) if one is not NoneType]
+        return IntOrWord if len(kinds) > 1 else _value(kinds[0], path)
+    if get_origin(kind) is Annotated:
+        return _value(get_args(kind)[0], path)
+    if get_origin(kind) is Literal:
+        kind = type(get_args(kind)[0])
+    if issubclass(kind, ApiModel):
+        return _in_force(kind, path)
+    return Word if kind is str else kind
+
+
+def _effective() -> type[StatusModel]:
+    fields: dict[str, Any] = {}
+    for name, info in LLMServiceSpec.model_fields.items():
+        path = f"spec.{info.alias}"
+        kind = _OWN_SHAPE.get(name) or (_value(info.annotation, path) if name in _IN_FORCE else None)
+        if kind is not None:
+            fields[name] = (kind | None, said(f"Effective values of {path}."))
+    return create_model("EffectiveStatus", __base__=StatusModel, **fields)
+
+
+EffectiveStatus = _effective()
 
 
 class ProgressStatus(StatusModel):
@@ -373,7 +325,9 @@ class LLMServiceStatus(StatusModel):
     ready: Word | None = said("Ready and wanted replicas, as 1/2.")
     gpus: int | None = said("GPUs that all wanted replicas ask for.")
     endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
-    effective: EffectiveStatus | None = said("The values in force for every knob that has a default.")
+    effective: EffectiveStatus | None = said(  # type: ignore[valid-type]
+        "The values in force for every knob that has a default, in the shape of the spec. What is absent vLLM decides."
+    )
     progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
     model: ModelStatus | None = said("What was read of the model, for the plan.")
     plan: PlanStatus | None = said("What the planner computed; status.measured is what became of it.")

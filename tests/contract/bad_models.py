@@ -120,10 +120,17 @@ def engine() -> Iterator[Bad]:
     )
     yield Bad("fp8-by-awq", {"precision": {"weights": "fp8", "quantization": "awq"}}, quantization, ("in fp8",))
     yield Bad("int8-by-fp8", {"precision": {"weights": "int8", "quantization": "fp8"}}, quantization, ("in int8",))
+    yield Bad("int4-by-fp8", {"precision": {"weights": "int4", "quantization": "fp8"}}, quantization, ("in int4",))
     yield Bad("int4-by-mxfp8", {"precision": {"weights": "int4", "quantization": "mxfp8"}}, quantization, ("in int4",))
     yield Bad(
         "weights-against-dtype",
         {"precision": {"weights": "float32", "dtype": "bfloat16"}},
+        dtype,
+        ("contradicts weights", "leave the other at auto"),
+    )
+    yield Bad(
+        "weights-against-half",
+        {"precision": {"weights": "bfloat16", "dtype": "float16"}},
         dtype,
         ("contradicts weights", "leave the other at auto"),
     )

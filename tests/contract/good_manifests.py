@@ -172,6 +172,7 @@ GOOD: tuple[Good, ...] = (
     Good("fp8-per-block", {"precision": {"weights": "fp8", "quantization": "fp8_per_block"}}),
     Good("float32-both", {"precision": {"weights": "float32", "dtype": "float32"}}),
     Good("torchao-in-float32", {"precision": {"quantization": "torchao", "dtype": "float32"}}),
+    Good("fp8-torchao-in-float32", {"precision": {"weights": "fp8", "quantization": "torchao", "dtype": "float32"}}),
     Good("mxfp4-in-bfloat16", {"precision": {"quantization": "mxfp4", "dtype": "bfloat16"}}),
     Good("experts-by-data", {"parallelism": {"expertParallel": True, "dataParallelSize": 2}}),
     Good("no-experts-on-one", {"parallelism.expertParallel": False}),

@@ -3,9 +3,12 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from llmservice_cli.admission.cel import evaluate
+from llmservice_cli.admission.structural import findings
 from llmservice_operator.api.crd import crd, schema
 from llmservice_operator.api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOLUME_PREFIX, OWN_VOLUMES
 from llmservice_operator.api.rules import RULES
@@ -78,9 +81,43 @@ def test_no_bound_with_a_fraction_is_inside_a_list_or_a_map() -> None:
     assert [path for path, part in OURS.items() if part.get("type") == "number" and re.search(r"[\[{]", path)] == []
 
 
-def test_every_field_says_what_it_does() -> None:
-    fields = [path for path in OURS if not path.endswith(("[]", "{}"))]
-    assert [path for path in fields if len(OURS[path].get("description", "")) < 8] == []
+def test_every_description_says_enough_and_not_more() -> None:
+    """30 characters without default and example to 300 with them; what is longer belongs to a page in docs/."""
+    kubernetes = re.compile(r"spec\.podTemplate\.spec\.")
+    described = {path: part["description"] for path, part in OURS.items() if "description" in part}
+    words = {path: re.split(r" (?:Default|Example): ", text)[0] for path, text in described.items()}
+    assert {path for path in OURS if not path.endswith(("[]", "{}"))} <= set(described)
+    assert [path for path, text in words.items() if len(text) < 30 and not kubernetes.match(path)] == []
+    assert [path for path, text in described.items() if len(text) > 300] == []
+
+
+def test_every_page_that_a_description_names_is_there() -> None:
+    pages = {page for part in OURS.values() for page in re.findall(r"docs/[\w/-]+", part.get("description", ""))}
+    assert len(pages) > 6
+    assert [page for page in pages if not (Path(__file__).parents[2] / f"{page}.md").is_file()] == []
+
+
+@pytest.mark.parametrize("path", [path for path, part in PARTS.items() if "example" in part])
+def test_an_example_is_valid_for_its_field(path: str) -> None:
+    part = PARTS[path]
+    rules = [rule["rule"] for rule in part.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
+    assert list(findings(part["example"], part, path)) == []
+    assert [rule for rule in rules if not evaluate(rule, {"self": part["example"]})] == []
+
+
+def test_a_field_of_a_reference_has_the_example_of_its_own_reference() -> None:
+    assert [PARTS[f"spec.endpoint.apiKeySecretRef.{name}"]["example"] for name in ("name", "key")] == [
+        "llm-keys",
+        "api-key",
+    ]
+
+
+def test_a_value_in_force_names_a_field_of_the_spec() -> None:
+    assert PARTS["status.effective.drain.timeoutSeconds"]["description"].endswith("force of spec.drain.timeoutSeconds.")
+    named = re.compile(r"in force of (spec\.[\w.]+\w)")
+    fields = {match[1] for part in OURS.values() if (match := named.search(part.get("description", "")))}
+    assert len(fields) > 60
+    assert fields - set(PARTS) == set()
 
 
 def test_every_field_of_the_spec_has_an_example() -> None:

@@ -67,7 +67,7 @@ def knob(
     effective: object = None,
     **bounds: Any,
 ) -> Any:
-    """An optional field: what it does and when to touch it, its bounds, an example, and what vLLM is told (`Knob`)."""
+    """An optional field: what it does and when to change it, its bounds, an example, and what vLLM is told (`Knob`)."""
     field = Field(default, description=description, examples=examples, **bounds)
     flags = (flag,) if isinstance(flag, str) else flag
     field.metadata.append(Knob(flags, silent, effective))

@@ -23,13 +23,13 @@ class S3(ApiModel):
         examples=["https://minio.storage.svc:9000"],
     )
     region: Region | None = knob(
-        description="Region of the bucket. Default: what the environment says, or us-east-1.",
+        description="Region that the bucket is in, for AWS. Default: what the environment says, or us-east-1.",
         examples=["eu-central-1"],
     )
     credentials_secret_ref: SecretRef | None = knob(
-        description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and, for temporary credentials, "
-        "AWS_SESSION_TOKEN. The kubelet hands them to the pod; the operator never reads them. Without it the pod's own "
-        "identity is used (a service account that the cloud knows), and then none, for public buckets.",
+        description="Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if temporary, AWS_SESSION_TOKEN. The "
+        "kubelet hands them to the pod. Without it the pod's own identity is used (its service account), and then "
+        "none, for public buckets. See docs/serving/model-sources.md.",
         examples=[{"name": "bucket-keys"}],
     )
 

@@ -62,6 +62,7 @@ def crd() -> dict[str, Any]:
 def schema() -> Schema:
     """openAPIV3Schema: the models, the two defaults that the API server itself needs, and the rules."""
     spec, status = structural(LLMServiceSpec), structural(LLMServiceStatus)
+    _describe_in_force(status["properties"]["effective"], spec, "spec")
     # /scale answers 500 on an object without replicas, so this one default is written into the object.
     spec["properties"]["scaling"]["default"] = {}
     spec["properties"]["scaling"]["properties"]["replicas"]["default"] = 1
@@ -83,6 +84,18 @@ def schema() -> Schema:
     attach(root, fraction_rules(root))
     attach(root, RULES)
     return root
+
+
+def _describe_in_force(effective: Schema, spec: Schema, path: str) -> None:
+    """Point each value in force at its field of the spec; KeyError for one that the spec does not have."""
+    for name, part in effective["properties"].items():
+        field, is_section = f"{path}.{name}", "properties" in part
+        if "description" not in part:
+            part["description"] = f"The {'values' if is_section else 'value'} in force of {field}."
+            if name not in spec["properties"]:
+                raise KeyError(field)
+        if is_section:
+            _describe_in_force(part, spec["properties"][name], field)
 
 
 def columns() -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Reference pages, made from the same models as the CRD."""
 
+import re
 from collections.abc import Iterator
 
 from llmservice_operator.api.kubernetes import Schema
@@ -68,6 +69,7 @@ def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
 
 def _row(path: str, schema: Schema, required: bool) -> str:
     text = schema.get("description", "").replace("|", "\\|").replace("\n", " ")
+    text = re.sub(r"\bdocs/([\w/-]+\.md)", r"[docs/\1](../\1)", text)
     needed = " **Required.**" if required else ""
     return f"| `{path}` | {_type(schema)} | {text}{needed} |"
 

@@ -35,21 +35,23 @@ class Precision(ApiModel):
 
     weights: Weights = knob(
         "auto",
-        description="What the weights are held in. auto takes the checkpoint as it is, quantized or not. fp8 "
-        "converts a 16-bit checkpoint while it is loaded, to half its memory; int8 and int4 need a checkpoint that is "
-        "quantized so already. float32 doubles the memory and is for CPUs and comparisons.",
+        description="What the weights are held in. auto: as the checkpoint has them, quantized or not. fp8 converts a "
+        "16-bit checkpoint at load, to half its memory; int8 and int4 need one that is quantized so. Must "
+        "agree with dtype and quantization: see docs/serving/precision.md.",
         examples=["fp8"],
     )
     dtype: DType = knob(
         "auto",
-        description="The type that vLLM computes in (--dtype). auto takes the checkpoint's own 16-bit type. Use "
-        "float16 on GPUs older than Ampere, which have no bfloat16, and float32 on CPUs without 16-bit arithmetic.",
+        description="The type that vLLM computes in (--dtype). auto: the checkpoint's own 16-bit type. Use float16 on "
+        "GPUs older than Ampere, which have no bfloat16, and float32 on CPUs without 16-bit arithmetic. Where weights "
+        "names a float type, leave it at auto.",
         examples=["bfloat16"],
         flag="--dtype",
     )
     quantization: Quantization | None = knob(
-        description="vLLM's quantization method (--quantization), for when the checkpoint does not name it itself, or "
-        "for one particular online method. Leave it out for checkpoints with a quantization_config.",
+        description="vLLM's quantization method (--quantization), for a checkpoint without a quantization_config that "
+        "names it, or for one particular online method. Where weights is set too, the method must hold that type. "
+        "Default: the checkpoint's, or that of weights.",
         examples=["compressed-tensors"],
         flag="--quantization",
     )
@@ -143,19 +145,18 @@ class Batching(ApiModel):
         flag="--max-model-len",
     )
     max_num_queued_requests: int | None = knob(
-        description="Most requests that may be in a replica at once, running and waiting together "
-        "(--max-num-queued-reqs); one more is answered 503 at once, so that a client or gateway can try another "
-        "replica. Below maxNumSeqs (times dataParallelSize) it keeps the batch from filling: take that and add the "
-        "queue that you want. Default: no limit.",
+        description="Most requests in a replica at once, running and waiting together (--max-num-queued-reqs); one "
+        "more is answered 503. Take maxNumSeqs (times dataParallelSize) and add the queue that you want: below it the "
+        "batch never fills. Default: no limit.",
         examples=[64],
         ge=1,
         le=1_000_000,
         flag="--max-num-queued-reqs",
     )
     max_num_queued_tokens: int | None = knob(
-        description="Most prompt tokens of requests whose prompt is not worked off yet, all together "
-        "(--max-num-queued-tokens); a request beyond that is answered 503 at once. The prompt tokens that a replica "
-        "works off in a second, times the seconds that a first token may take, is a good limit. Default: no limit.",
+        description="Most prompt tokens, all together, of requests whose prompt is not computed yet "
+        "(--max-num-queued-tokens); a request beyond that is answered 503. A good limit: the prompt tokens that a "
+        "replica computes in a second, times the seconds that a first token may take. Default: no limit.",
         examples=[131072],
         ge=1,
         le=1_000_000_000,
@@ -185,9 +186,9 @@ class Batching(ApiModel):
         flag="--enable-prefix-caching",
     )
     prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] | None = knob(
-        description="Hash that cached blocks are found by (--prefix-caching-hash-algo). The _cbor ones are the same "
-        "in every process and version of Python, for caches that are shared; xxhash is faster, and an attacker could "
-        "make prompts collide: only where all clients trust each other. Default: sha256.",
+        description="Hash that cached blocks are found by (--prefix-caching-hash-algo). The _cbor ones are the same in "
+        "every process, for shared caches; xxhash is faster, but an attacker could make prompts collide: only where "
+        "all clients trust each other. Default: sha256.",
         examples=["sha256_cbor"],
         flag="--prefix-caching-hash-algo",
         effective="sha256",
@@ -213,9 +214,9 @@ class Batching(ApiModel):
         flag="--kv-offloading-size",
     )
     kv_offloading_backend: Literal["native", "lmcache"] | None = knob(
-        description="Who moves it (--kv-offloading-backend): vLLM itself, or LMCache, which the image must have and "
-        "whose server must run beside vLLM (a sidecar in podTemplate) with a size of its own. Only with "
-        "kvOffloadingSize. Default: native.",
+        description="What moves KV cache to the node's memory (--kv-offloading-backend): vLLM itself (native), or "
+        "lmcache, which the image must have and whose server must run beside vLLM (a sidecar in podTemplate) with a "
+        "size of its own. Only with kvOffloadingSize. Default: native.",
         examples=["lmcache"],
         flag="--kv-offloading-backend",
         effective=lambda batching: batching.kv_offloading_size and "native",
@@ -232,11 +233,10 @@ class Accelerator(ApiModel):
         examples=["nvidia"],
     )
     products: Many[Product] | None = knob(
-        description="GPU products that are acceptable, in order of preference: values of the node label "
-        "nvidia.com/gpu.product or amd.com/gpu.product-name, not nicknames such as H100. Pods go to nodes with the "
-        "first one on which the model fits, by the plan, and to no others. Leave it out when any GPU of the "
-        "cluster will do.",
-        examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"]],
+        description="Acceptable GPUs, in order of preference: values of the node label nvidia.com/gpu.product or "
+        "amd.com/gpu.product-name. Pods go only to nodes with the first on which the model fits. Leave it out when any "
+        "GPU will do. See docs/serving/accelerator.md.",
+        examples=[["NVIDIA-H100-80GB-HBM3", "NVIDIA-L40S"]],
         min_length=1,
         max_length=16,
     )

@@ -43,8 +43,8 @@ PRECISION = (
         ".dtype",
     ),
     Rule(
-        "!has(self.dtype) || self.dtype != 'float32' || ((!has(self.weights) || self.weights != 'fp8') && "
-        f"(!has(self.quantization) || self.quantization in {cel_list(methods.FLOAT32_METHODS)}))",
+        "!has(self.dtype) || self.dtype != 'float32' || (has(self.quantization) "
+        f"? self.quantization in {cel_list(methods.FLOAT32_METHODS)} : !has(self.weights) || self.weights != 'fp8')",
         "quantized weights are not computed with in float32: set dtype to auto, bfloat16 or float16",
         ".dtype",
     ),

@@ -30,7 +30,9 @@ class GenerationDefaults(ApiModel):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] | None = knob(
         description="Above 1, tokens that came already are made less likely.", examples=[1.05]
     )
-    max_tokens: int | None = knob(description="Most tokens of an answer.", examples=[2048], ge=1, le=MAX_TOKENS)
+    max_tokens: int | None = knob(
+        description="Most tokens of an answer, where the request names no limit.", examples=[2048], ge=1, le=MAX_TOKENS
+    )
 
 
 class Generation(ApiModel):

@@ -29,10 +29,9 @@ class Rollout(ApiModel):
 
     strategy: Literal["Auto", "Surge", "Replace", "Recreate"] = knob(
         "Auto",
-        description="Auto looks at the nodes when a rollout begins: with room for one more replica it does as Surge, "
-        "else as Replace, and says which in status.rollout. Surge starts a new replica beside the old ones and waits "
-        "for free accelerators. Replace takes one replica away before it starts its successor: no spare accelerator, "
-        "less capacity meanwhile, and with one replica a gap. Recreate stops all replicas before new ones start.",
+        description="How replicas are replaced. Surge starts a new one first and needs free accelerators; Replace "
+        "stops one first (of one replica: a gap); Recreate stops all first. Auto is Surge where a node has "
+        "room, else Replace; status.rollout says which. See docs/serving/rollouts.md.",
         examples=["Surge"],
     )
     progress_deadline_seconds: int | None = knob(
@@ -49,9 +48,9 @@ class Rollout(ApiModel):
         examples=[True],
     )
     pinned_revision: Revision | None = knob(
-        description="A recorded revision to run whatever the rest of the spec says: the value of the label "
-        "llmservice.dev/revision of its pods, as status.rollout.stableRevision has it. Replicas, Service and drain "
-        "settings apply all the same. `llmservice rollback` sets it; remove it to go on with the spec.",
+        description="A recorded revision to run whatever the rest of the spec says, as in "
+        "status.rollout.stableRevision; replicas, Service and drain settings still apply. `llmservice rollback` sets "
+        "it; remove it to return to the spec. See docs/serving/rollouts.md.",
         examples=["c04d4f36b5"],
     )
 

@@ -73,7 +73,7 @@ class Architecture(ApiModel):
         le=134_217_728,
     )
     head_dim: int | None = knob(
-        description="Width of one attention head. Default: hiddenSize / numAttentionHeads.",
+        description="Width of one attention head (head_dim in config.json). Default: hiddenSize / numAttentionHeads.",
         examples=[128],
         **_HEADS,
     )
@@ -124,13 +124,13 @@ class Architecture(ApiModel):
         le=65_536,
     )
     num_experts_per_tok: int | None = knob(
-        description="Experts that each token uses.",
+        description="Experts that each token uses (num_experts_per_tok in config.json).",
         examples=[8],
         ge=1,
         le=65_536,
     )
     moe_intermediate_size: int | None = knob(
-        description="Width of one routed expert.",
+        description="Width of one routed expert (moe_intermediate_size in config.json).",
         examples=[1536],
         **_WIDTH,
     )
@@ -175,12 +175,12 @@ class Architecture(ApiModel):
         **_LAYERS,
     )
     linear_num_key_heads: int | None = knob(
-        description="Key heads of linear attention.",
+        description="Key heads of linear attention (linear_num_key_heads in config.json).",
         examples=[16],
         **_HEADS,
     )
     linear_num_value_heads: int | None = knob(
-        description="Value heads of linear attention.",
+        description="Value heads of linear attention (linear_num_value_heads in config.json).",
         examples=[32],
         **_HEADS,
     )
@@ -199,7 +199,7 @@ class Architecture(ApiModel):
         examples=["awq"],
     )
     quantization_bits: int | None = knob(
-        description="Bits of one quantized weight. Default: the method's.",
+        description="Bits of one quantized weight (bits in config.json's quantization_config). Default: the method's.",
         examples=[4],
         ge=1,
         le=16,
@@ -287,12 +287,9 @@ class Model(ApiModel):
     """The model and where it comes from."""
 
     uri: Annotated[Uri, Knob(("--model",))] = Field(
-        description="Where the model comes from: hf://ORG/NAME[@REVISION] is fetched from the Hugging Face hub (or "
-        "what HF_ENDPOINT names), s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and az://CONTAINER/PREFIX from a bucket "
-        "(see s3, gcs, azure), pvc://CLAIM/PATH is a folder in a PersistentVolumeClaim of the same namespace, "
-        "image://REFERENCE[#PATH] a folder in an OCI image, which is mounted as a volume (from Kubernetes 1.35 on; "
-        "before with the feature gate ImageVolume), and file:///PATH a folder in the runtime image. The only field "
-        "that must be given.",
+        description="Where the model is: hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+        "az://CONTAINER/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH], or file:///PATH of the runtime image. "
+        "The only field that must be given. See docs/serving/model-sources.md.",
         examples=["hf://Qwen/Qwen2.5-7B-Instruct"],
     )
     served_model_names: Many[ServedName] | None = knob(

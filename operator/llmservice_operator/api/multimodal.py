@@ -19,10 +19,9 @@ class Multimodal(ApiModel):
 
     allowed_media_domains: Annotated[Many[MediaDomain], Knob(("--allowed-media-domains",))] = leaf(
         tuple,
-        description="Hosts that the server fetches media from when a request names an http(s) address "
-        "(--allowed-media-domains): whole names, without a scheme or a port. Default: none, so that clients send media "
-        'within the request (data: URLs), and cannot have the pod ask addresses of the cluster for them. ["*"] '
-        "allows every host. Redirects are not followed.",
+        description="Hosts that the server fetches media from when a request names an address "
+        "(--allowed-media-domains): whole names, without scheme or port. Default: none, clients send media in the "
+        'request. ["*"]: every host, also inside the cluster. See docs/serving/multimodal.md.',
         examples=[["images.example.com"]],
         max_length=64,
         json_schema_extra=SET,

@@ -29,10 +29,9 @@ ServedName = Annotated[
 class SecretKeyRef(ApiModel):
     """One key of a Secret in the namespace of the LLMService."""
 
-    name: ObjectName = Field(description="Name of a Secret in the same namespace.", examples=["hugging-face"])
+    name: ObjectName = Field(description="Name of a Secret in the same namespace.")
     key: str = Field(
-        description="Key in the Secret's data.",
-        examples=["token"],
+        description="Key in the Secret's data that has the value.",
         min_length=1,
         max_length=253,
         pattern=r"^[-._a-zA-Z0-9]+$",
@@ -42,10 +41,9 @@ class SecretKeyRef(ApiModel):
 class ConfigMapKeyRef(ApiModel):
     """One key of a ConfigMap in the namespace of the LLMService."""
 
-    name: ObjectName = Field(description="Name of a ConfigMap in the same namespace.", examples=["chat-templates"])
+    name: ObjectName = Field(description="Name of a ConfigMap in the same namespace.")
     key: str = Field(
-        description="Key in the ConfigMap's data.",
-        examples=["chat.jinja"],
+        description="Key in the ConfigMap's data that has the text.",
         min_length=1,
         max_length=253,
         pattern=r"^[-._a-zA-Z0-9]+$",
@@ -55,4 +53,4 @@ class ConfigMapKeyRef(ApiModel):
 class SecretRef(ApiModel):
     """A Secret in the namespace of the LLMService."""
 
-    name: ObjectName = Field(description="Name of a Secret in the same namespace.", examples=["bucket-keys"])
+    name: ObjectName = Field(description="Name of a Secret in the same namespace.")

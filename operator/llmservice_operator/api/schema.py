@@ -28,7 +28,11 @@ def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
             key: value for key, value in shape(schema["x-shape"]).items() if key not in result or key != "description"
         }
     elif "properties" in schema:
-        result["properties"] = {name: _convert(part, definitions) for name, part in schema["properties"].items()}
+        example: Mapping[str, Any] = next(iter(schema.get("examples", ())), {})
+        result["properties"] = {
+            name: _convert(part | ({"examples": [example[name]]} if name in example else {}), definitions)
+            for name, part in schema["properties"].items()
+        }
     elif "items" in schema:
         result["items"] = _convert(schema["items"], definitions)
         result.setdefault("x-kubernetes-list-type", "atomic")

@@ -35,13 +35,15 @@ class LLMServiceSpec(ApiModel):
     model: Model = Field(description="The model: where it comes from and what clients call it.")
     fit_policy: Literal["Enforce", "Warn", "Ignore"] = knob(
         "Enforce",
-        description="What happens when the plan says that the model does not fit into the accelerator's memory. "
-        "Enforce makes no pod and changes none; Warn starts it all the same, with Fits=False; Ignore plans nothing and "
-        "looks at neither the model nor the nodes beforehand. A model of which too little is known is never kept back.",
+        description="What happens when the model does not fit, by the plan: Enforce makes no pod and changes none; "
+        "Warn starts it with Fits=False; Ignore plans nothing. A model of which too little is known is started. See "
+        "docs/serving/fit.md.",
         examples=["Warn"],
     )
     precision: Precision = section(
-        Precision, "What the weights and the KV cache are held in, and what vLLM computes in."
+        Precision,
+        "What the weights and the KV cache are held in, and what vLLM computes in. Of weights, dtype and quantization "
+        "set one; where you set more, they must agree. See docs/serving/precision.md.",
     )
     parallelism: Parallelism = section(
         Parallelism,
@@ -50,9 +52,9 @@ class LLMServiceSpec(ApiModel):
     )
     batching: Batching = section(
         Batching,
-        "Continuous batching and PagedAttention: how many requests share one step of the engine, how long each may "
-        "be, and what happens to those that wait. vLLM's defaults suit most services; touch maxModelLen when the KV "
-        "cache is too small, and maxNumSeqs or maxNumBatchedTokens to trade throughput for latency.",
+        "Continuous batching: how many requests share one step of the engine, how long each may be, and which wait. "
+        "vLLM's defaults suit most services; change maxModelLen when the KV cache is too small. See "
+        "docs/serving/batching.md.",
     )
     attention: Attention = section(Attention, "Which kernels compute attention.")
     compilation: Compilation = section(
@@ -84,8 +86,10 @@ class LLMServiceSpec(ApiModel):
     )
     generation: Generation = section(Generation, "How answers are sampled, and what is read out of them.")
     multimodal: Multimodal = section(Multimodal, "Pictures, sound and video that clients send beside the text.")
-    accelerator: Accelerator = section(Accelerator, "What the model runs on.")
-    scaling: Scaling = section(Scaling, "How many replicas serve.")
+    accelerator: Accelerator = section(
+        Accelerator, "What the model runs on: the kind of device, which GPU products will do, and their memory."
+    )
+    scaling: Scaling = section(Scaling, "How many replicas serve; /scale sets it too.")
     rollout: Rollout = section(Rollout, "How a change that needs a restart replaces what serves.")
     drain: Drain = section(Drain, "How a replica that goes away treats the requests that it is working on.")
     endpoint: Endpoint = section(Endpoint, "The Service in front of the replicas; it has the LLMService's name.")

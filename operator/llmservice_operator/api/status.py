@@ -52,21 +52,28 @@ def said(description: str, **extra: Any) -> Any:
     return Field(default=None, description=description, **extra)
 
 
+def in_force(**extra: Any) -> Any:
+    """A field of status.effective: the CRD describes it by the field of the spec in the same place."""
+    return Field(default=None, **extra)
+
+
 class ConditionStatus(StatusModel):
-    """metav1.Condition."""
+    """One condition, in the shape of Kubernetes' metav1.Condition."""
 
     type: Annotated[str, StringConstraints(max_length=316)] = Field(
         description="Accepted, Fits, Available, Ready; Reconciling, Stalled and Degraded while they are true."
     )
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]})] = Field(
-        description="True, False or Unknown."
+        description="status of the condition, one of True, False, Unknown."
     )
     reason: Annotated[str, StringConstraints(max_length=1024)] = Field(
         description="One word for the cause; docs/reference/reasons.md explains each."
     )
     message: Annotated[str, StringConstraints(max_length=32_768)] = Field(description="What happened, and what to do.")
     observed_generation: int | None = said("The generation of the spec that this is about.", ge=0)
-    last_transition_time: Time = Field(description="When status last changed.")
+    last_transition_time: Time = Field(
+        description="The last time the condition transitioned from one status to another."
+    )
 
 
 class EndpointStatus(StatusModel):
@@ -77,36 +84,38 @@ class EndpointStatus(StatusModel):
 
 
 class EffectiveModel(StatusModel):
-    served_model_names: Many[Word] | None = said("Names that a request may give as model.", max_length=16)
-    revision: Word | None = said("Revision of the repository that was asked for.")
-    runner: Word | None = said("What the model is used for.")
-    convert: Word | None = said("What a generating model is made into.")
+    served_model_names: Many[Word] | None = in_force(max_length=16)
+    revision: Word | None = said("Branch, tag or commit that spec.model.uri asks for.")
+    runner: Word | None = in_force()
+    convert: Word | None = in_force()
 
 
 class EffectiveAccelerator(StatusModel):
-    type: Word | None = said("Kind of accelerator.")
-    resource_name: Word | None = said("Resource that a GPU is asked for by.")
-    count: int | None = said("GPUs of one replica.")
-    gpu_memory_utilization: float | None = said("Share of each GPU's memory that vLLM may take.")
+    type: Word | None = in_force()
+    resource_name: Word | None = in_force()
+    count: int | None = said("GPUs of one replica: the product of the sizes in spec.parallelism; 0 on CPUs.")
+    gpu_memory_utilization: float | None = in_force()
 
 
 class EffectiveRollout(StatusModel):
-    strategy: Word | None = said("How a change replaces what serves.")
-    progress_deadline_seconds: int | None = said("Seconds without progress after which a rollout has failed.")
+    strategy: Word | None = said(
+        "The value in force of spec.rollout.strategy; status.rollout.strategy is what Auto came down to."
+    )
+    progress_deadline_seconds: int | None = in_force()
 
 
 class EffectiveDrain(StatusModel):
-    timeout_seconds: int | None = said("Seconds that running requests get to finish.")
+    timeout_seconds: int | None = in_force()
 
 
 class EffectiveEndpoint(StatusModel):
-    port: int | None = said("Port of the Service.")
+    port: int | None = in_force()
 
 
 class EffectiveRuntime(StatusModel):
-    image: Word | None = said("Image with vLLM in it.")
-    version: Word | None = said("vLLM version whose flags apply.")
-    sleep_mode: bool | None = said("Whether the model can be put to sleep.")
+    image: Word | None = in_force()
+    version: Word | None = in_force()
+    sleep_mode: bool | None = in_force()
 
 
 _OWN_SHAPE: dict[str, type[StatusModel]] = {
@@ -124,36 +133,34 @@ _IN_FORCE = (
 """Sections of the spec that status.effective has field by field."""
 
 
-def _in_force(section: type[ApiModel], path: str) -> type[StatusModel]:
+def _section(section: type[ApiModel]) -> type[StatusModel]:
     """A section of the spec as status.effective has it: the same fields without bounds; each may be absent."""
     fields: dict[str, Any] = {
-        name: (_value(info.annotation, f"{path}.{info.alias}") | None, said(f"Effective value of {path}.{info.alias}."))
-        for name, info in section.model_fields.items()
+        name: (_value(info.annotation) | None, in_force()) for name, info in section.model_fields.items()
     }
     return create_model(f"Effective{section.__name__}", __base__=StatusModel, **fields)
 
 
-def _value(kind: Any, path: str) -> Any:
+def _value(kind: Any) -> Any:
     """The type of a field of the spec, without what bounds it."""
     if get_origin(kind) in (Union, UnionType):
         kinds = [one for one in get_args(kind) if one is not NoneType]
-        return IntOrWord if len(kinds) > 1 else _value(kinds[0], path)
+        return IntOrWord if len(kinds) > 1 else _value(kinds[0])
     if get_origin(kind) is Annotated:
-        return _value(get_args(kind)[0], path)
+        return _value(get_args(kind)[0])
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
     if issubclass(kind, ApiModel):
-        return _in_force(kind, path)
+        return _section(kind)
     return Word if kind is str else kind
 
 
 def _effective() -> type[StatusModel]:
     fields: dict[str, Any] = {}
     for name, info in LLMServiceSpec.model_fields.items():
-        path = f"spec.{info.alias}"
-        kind = _OWN_SHAPE.get(name) or (_value(info.annotation, path) if name in _IN_FORCE else None)
+        kind = _OWN_SHAPE.get(name) or (_value(info.annotation) if name in _IN_FORCE else None)
         if kind is not None:
-            fields[name] = (kind | None, said(f"Effective values of {path}."))
+            fields[name] = (kind | None, in_force())
     return create_model("EffectiveStatus", __base__=StatusModel, **fields)
 
 
@@ -163,18 +170,18 @@ EffectiveStatus = _effective()
 class ProgressStatus(StatusModel):
     """How far a pod has come that starts; written when its phase or step changes, else every 15 seconds at most."""
 
-    pod: Word | None = said("The pod that this is about.")
+    pod: Word | None = said("Name of the starting pod that this is about.")
     phase: Word | None = said("Preflight, Fetching, Loading or Smoke (its first request).")
     message: Text | None = said("What it is doing, in the server's own words.")
     artifact: Word | None = said("What is being fetched: model or draft.")
     step: Word | None = said("Listing, Waiting (for another pod that fetches the same), Downloading or Verifying.")
-    percent: int | None = said("Share of the bytes that are there.", ge=0, le=100)
-    bytes_per_second: int | None = said("Present pace of the fetch.", ge=0)
+    percent: int | None = said("Share of the bytes that are there, in percent.", ge=0, le=100)
+    bytes_per_second: int | None = said("Present pace of the fetch, in bytes a second.", ge=0)
     eta_seconds: int | None = said("Seconds until all are there, at the present pace.", ge=0)
 
 
 class AdapterStatus(StatusModel):
-    """One LoRA adapter of the spec."""
+    """One LoRA adapter of spec.adapters."""
 
     name: Word = Field(description="Name that a request gives as model.")
     loaded: bool = Field(description="Whether every replica serves it.")
@@ -184,13 +191,13 @@ class AdapterStatus(StatusModel):
 class MeasuredStatus(StatusModel):
     """What vLLM itself reported."""
 
-    vllm_version: Word | None = said("vLLM version that runs.")
+    vllm_version: Word | None = said("Version that the running vLLM reports.")
     kv_cache_tokens: int | None = said("Tokens that fit into the KV cache of one replica.")
     max_concurrency: float | None = said("Requests of full length that fit into the KV cache at once.")
-    max_model_len: int | None = said("Most tokens of one request.")
+    max_model_len: int | None = said("Most tokens of one request, prompt and answer together.")
     model_load_seconds: float | None = said("Seconds that loading the weights took.")
     model_memory_gi_b: float | None = said("GiB that the weights take on one GPU.", alias="modelMemoryGiB")
-    kv_cache_memory_gi_b: float | None = said("GiB of KV cache on one GPU.", alias="kvCacheMemoryGiB")
+    kv_cache_memory_gi_b: float | None = said("GiB that the KV cache takes on one GPU.", alias="kvCacheMemoryGiB")
     engine_init_seconds: float | None = said("Seconds that profiling, KV cache and warm-up took.")
     start_seconds: float | None = said("Seconds from the container's start to the first answer.")
     reason: Word | None = said("Why values are missing, when they are.")
@@ -199,16 +206,16 @@ class MeasuredStatus(StatusModel):
 class InspectedTensors(StatusModel):
     """Bytes of the checkpoint's tensors, by what they are for."""
 
-    embedding: int | None = said("Bytes of the embedding.")
+    embedding: int | None = said("Bytes of the table of input embeddings.")
     head: int | None = said("Bytes of the output head; 0 where it is the embedding.")
     attention: int | None = said("Bytes of attention, norms and what else is in a layer.")
     feed_forward: int | None = said("Bytes of dense MLPs and shared experts.")
-    experts: int | None = said("Bytes of experts.")
+    experts: int | None = said("Bytes of the routed experts of all layers.")
     vision: int | None = said("Bytes of encoders of pictures and sound.")
     mtp: int | None = said("Bytes of layers for multi-token prediction.")
-    other: int | None = said("Bytes of all others.")
+    other: int | None = said("Bytes of tensors that are none of the above.")
     parameters: int | None = said("Number of values, packed ones as they are stored.")
-    dtype: Word | None = said("The type of most bytes.")
+    dtype: Word | None = said("Type that most bytes are stored in, such as bfloat16.")
 
 
 class ModelStatus(StatusModel):
@@ -226,19 +233,19 @@ class ModelStatus(StatusModel):
 class PlanPerGPU(StatusModel):
     """The memory of the fullest GPU, in GiB."""
 
-    memory_gi_b: float | None = said("What the driver reports.", alias="memoryGiB")
-    budget_gi_b: float | None = said("The share of it that vLLM takes.", alias="budgetGiB")
-    weights_gi_b: float | None = said("Weights.", alias="weightsGiB")
-    non_torch_gi_b: float | None = said("Libraries and communication.", alias="nonTorchGiB")
+    memory_gi_b: float | None = said("Memory of the GPU, as its driver reports it.", alias="memoryGiB")
+    budget_gi_b: float | None = said("The share of memoryGiB that vLLM takes.", alias="budgetGiB")
+    weights_gi_b: float | None = said("What the weights take on this GPU.", alias="weightsGiB")
+    non_torch_gi_b: float | None = said("What libraries and communication between GPUs take.", alias="nonTorchGiB")
     activation_gi_b: float | None = said("What the largest step needs beside the weights.", alias="activationGiB")
-    graph_gi_b: float | None = said("CUDA graphs.", alias="graphGiB")
+    graph_gi_b: float | None = said("What the recorded CUDA graphs take.", alias="graphGiB")
     kv_cache_gi_b: float | None = said("What is left for the KV cache.", alias="kvCacheGiB")
 
 
 class PlanRemedy(StatusModel):
     """A change with which it would fit."""
 
-    change: Text = Field(description="In words.")
+    change: Text = Field(description="What to change: the field and its new value, in words.")
     patch: Text | None = said("For `kubectl patch llms NAME --type merge -p`; absent where other nodes are needed.")
     gpu: Word | None = said("The other GPU, where that is the change.")
     verdict: Word | None = said("Fits or Tight: the verdict with the change.")
@@ -250,21 +257,21 @@ class PlanStatus(StatusModel):
     """What the planner computed before a pod was made; it stays as it is while the revision does."""
 
     verdict: Word | None = said("Fits, Tight, DoesNotFit or Unknown.")
-    reason: Text | None = said("The figures that decided.")
+    reason: Text | None = said("Why this verdict, with the figures that decided.")
     missing: Many[Word] | None = said("What an Unknown verdict would need.", max_length=64)
     facts: Word | None = said("Hash of the model's facts that it was planned with.")
-    gpu: Word | None = said("The GPU that it was planned for.")
-    gpus: int | None = said("GPUs of one replica.")
+    gpu: Word | None = said("Product of the GPU that it was planned for.")
+    gpus: int | None = said("Number of GPUs that one replica needs.")
     weights_gi_b: float | None = said("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")
     kv_cache_gi_b: float | None = said("GiB of KV cache, over all GPUs of a replica.", alias="kvCacheGiB")
     kv_cache_tokens: int | None = said("Tokens that fit into the KV cache, as vLLM will print them.")
-    max_model_len: int | None = said("The longest request that fits for sure.")
-    requested_max_model_len: int | None = said("The longest request that was asked for.")
+    max_model_len: int | None = said("The longest request that fits for sure, in tokens.")
+    requested_max_model_len: int | None = said("The longest request that was asked for, in tokens.")
     max_concurrency: float | None = said("Requests of the asked length that fit at once.")
     recommended_max_num_seqs: int | None = said("A spec.batching.maxNumSeqs that the KV cache can feed.")
     error_band: float | None = said("Nine of ten starts have this share of KV tokens more or less, at most.")
     per_gpu: PlanPerGPU | None = said("The memory of the fullest GPU.", alias="perGPU")
-    explanation: Many[Text] | None = said("The arithmetic, step by step.", max_length=64)
+    explanation: Many[Text] | None = said("The arithmetic of the plan, one step an item.", max_length=64)
     remedies: Many[PlanRemedy] | None = said("Changes with which it would fit, the cheapest first.", max_length=8)
 
 
@@ -300,11 +307,11 @@ class FailureStatus(StatusModel):
     """The last failure that stands in the way of the current spec."""
 
     reason: Word | None = said("One word for the cause; docs/reference/reasons.md explains each.")
-    message: Text | None = said("What happened.")
-    remedy: Text | None = said("What to do about it.")
-    pod: Word | None = said("Pod that it was seen in.")
-    since: Time | None = said("When it was first seen.")
-    evidence: Many[Text] | None = said("Lines of the log that it was told by.", max_length=64)
+    message: Text | None = said("What happened, with names and figures of this case.")
+    remedy: Text | None = said("What to change or check to mend this failure.")
+    pod: Word | None = said("Pod that the failure was seen in; absent where no pod has it.")
+    since: Time | None = said("When this failure was first seen.")
+    evidence: Many[Text] | None = said("Lines of the log that show the failure.", max_length=64)
 
 
 class LLMServiceStatus(StatusModel):
@@ -318,20 +325,21 @@ class LLMServiceStatus(StatusModel):
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = said("Accepted, Fits, Available and Ready; Reconciling or Stalled, and Degraded, while true.", max_length=16)
     replicas: int | None = said("Pods of the service, of any revision.")
-    updated_replicas: int | None = said("Pods of the current revision.")
-    ready_replicas: int | None = said("Pods that answer.")
+    updated_replicas: int | None = said("Pods of the current revision, status.rollout.revision.")
+    ready_replicas: int | None = said("Pods that are Ready, and so get requests.")
     available_replicas: int | None = said("Pods that have answered for a while.")
     selector: Word | None = said("Label selector of the pods, for autoscalers.")
     ready: Word | None = said("Ready and wanted replicas, as 1/2.")
     gpus: int | None = said("GPUs that all wanted replicas ask for.")
     endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
     effective: EffectiveStatus | None = said(  # type: ignore[valid-type]
-        "The values in force for every knob that has a default, in the shape of the spec. What is absent vLLM decides."
+        "The values in force for every field of the spec that has a default; what is absent is vLLM's or the model's "
+        "own choice."
     )
     progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
     model: ModelStatus | None = said("What was read of the model, for the plan.")
     plan: PlanStatus | None = said("What the planner computed; status.measured is what became of it.")
-    measured: MeasuredStatus | None = said("What vLLM itself reported.")
+    measured: MeasuredStatus | None = said("What vLLM itself reported; status.plan is what was computed before.")
     adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = said(
         "The adapters of the spec, and whether they are served.", max_length=64
     )

@@ -14,8 +14,8 @@ _NO_KNOB = Knob()
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag, or one key of a flag's JSON (`--flag.key`), and the field that says it."""
+class FieldFlag:
+    """One flag, or one key of a flag's JSON (`--flag.key`), and the field that it stands for."""
 
     name: str
     field: str
@@ -23,12 +23,12 @@ class Flag:
     path: tuple[str, ...]
     """The attributes that lead to it from the spec."""
     silent: tuple[object, ...]
-    """Values that vLLM has by itself."""
+    """Values that need no flag, since they are vLLM's own."""
     is_beside: bool
     """A switch that is given with another flag's value."""
 
     def read(self, spec: LLMServiceSpec) -> Any:
-        """What the field says; None where that is nothing, or what vLLM does by itself."""
+        """The field's value; None where it is absent or silent."""
         value: Any = spec
         for name in self.path:
             value = getattr(value, name, None)  # a section that is absent has no fields
@@ -37,23 +37,23 @@ class Flag:
         return True if self.is_beside else value
 
 
-def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec") -> Iterator[Flag]:
+def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec") -> Iterator[FieldFlag]:
     for name, info in model.model_fields.items():
         where, words = (*path, name), f"{field}.{info.alias}"
         knob = next((one for one in info.metadata if isinstance(one, Knob)), _NO_KNOB)
         silent = (info.default, knob.silent)
         for flag in knob.flags:
-            yield Flag(flag, words, where, silent, is_beside=flag != knob.flags[-1])
+            yield FieldFlag(flag, words, where, silent, is_beside=flag != knob.flags[-1])
         for kind in (info.annotation, *get_args(info.annotation)):
             if isinstance(kind, type) and issubclass(kind, ApiModel):
                 yield from _flags(kind, where, words)
 
 
-# In this order they are rendered, and a changed order would be a changed pod.
-FLAGS: tuple[Flag, ...] = tuple(sorted(_flags(LLMServiceSpec), key=lambda flag: flag.path[0] == "accelerator"))
+# Rendered in the order of the spec, the accelerator's last: another order would be another pod template.
+FLAGS: tuple[FieldFlag, ...] = tuple(sorted(_flags(LLMServiceSpec), key=lambda flag: flag.path[0] == "accelerator"))
 
-# Never rendered, since the operator or the supervisor does the same otherwise; and shorthands.
-_SAID_OTHERWISE: Mapping[str, str] = MappingProxyType(
+# Flags that are never rendered: the operator or the supervisor does the same by other means, or another flag does.
+_NEVER_RENDERED: Mapping[str, str] = MappingProxyType(
     {
         "--attention-config.backend": "spec.attention.backend",
         "--revision": "spec.model.uri",
@@ -65,7 +65,7 @@ _SAID_OTHERWISE: Mapping[str, str] = MappingProxyType(
         "--spec-tokens": "spec.speculativeDecoding",
     }
 )
-_FIELDS = {**{flag.name: flag.field for flag in FLAGS}, **_SAID_OTHERWISE}
+_FIELDS = {**{flag.name: flag.field for flag in FLAGS}, **_NEVER_RENDERED}
 
 TYPED: Mapping[str, str] = MappingProxyType({flag: field for flag, field in _FIELDS.items() if "." not in flag})
 """Flags with a field of their own, and the field."""
@@ -85,7 +85,7 @@ KEYED = _keyed()
 
 
 def in_force(section: ApiModel) -> dict[str, Any]:
-    """What a section says, and what holds for the fields that it leaves out, as JSON. What vLLM decides is absent."""
+    """A section as JSON, with the effective values of the fields that it leaves out; absent is what vLLM decides."""
     found = section.model_dump(mode="json", by_alias=True, exclude_none=True)
     for info in type(section).model_fields.values():
         for knob in (one for one in info.metadata if isinstance(one, Knob)):

@@ -28,11 +28,12 @@ PLACES = (
     Path("docs/configuration.md"),
     Path("docs/install.md"),
     Path("docs/releases.md"),
+    Path("docs/serving/runtime.md"),
     Path("examples/placement.yaml"),
     Path("pyproject.toml"),
 )
 """Files that people read or that other programs parse: these name the newest version; code asks flag_table for it."""
-_PINNED = re.compile(r"(vllm-(?:openai|cpu)(?::v|==))\d+\.\d+\.\d+")
+_PINNED = re.compile(r"(vllm(?:-openai|-cpu)?(?::v|==)|^ +version: )\d+\.\d+\.\d+", re.MULTILINE)
 EXAMPLES = """\
 examples:
   python -m scripts.add_vllm_version            the version that is installed (make engine)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
-from llmservice_runtime.flags import OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
+from llmservice_operator.api.flags import OPERATOR_OWNED, TYPED
+from llmservice_runtime.flags import FlagTable, Match, flag_table, known_versions
 
 from tests.contract.api import Api, Refusal
 from tests.contract.manifests import manifest

@@ -4,7 +4,8 @@ import re
 
 import pytest
 from llmservice_operator.api.flag_rules import argument_rules
-from llmservice_runtime.flags import KEYED, OPERATOR_OWNED, TYPED, FlagTable, Match, flag_table, known_versions
+from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
+from llmservice_runtime.flags import FlagTable, Match, flag_table, known_versions
 
 from tests.contract.bad_pods import SPELLINGS
 

@@ -13,7 +13,8 @@ from llmservice_operator.api import constants
 from llmservice_operator.api.dtypes import DType, Quantization, Weights
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner import compatibility
-from llmservice_runtime.flags import EngineOptions, render
+
+from tests.unit.test_flags import arguments
 
 PAGE = Path(__file__).parents[2] / "docs/serving/precision.md"
 COMBINATIONS = [
@@ -43,7 +44,7 @@ def refused(precision: Mapping[str, str]) -> set[str]:
 @pytest.mark.parametrize("row", rows_under("You want"), ids=lambda row: row[0])
 def test_what_the_page_says_to_type_becomes_these_flags(row: list[str]) -> None:
     precision = typed(row[1])
-    flags = render(EngineOptions(model="m", **precision))
+    flags = arguments({"precision": precision})
     wanted = [word for code in re.findall(r"`(--.*?)`", row[2]) for word in code.split()]
     assert (bool(precision), refused(precision)) == (row[1] != "nothing", set())
     assert [word for word in flags if word in wanted] == wanted

@@ -10,8 +10,8 @@ from llmservice_operator.api.adapters import LoRA
 from llmservice_operator.api.dtypes import KVCache, Quantization
 from llmservice_operator.api.matrix.methods import AMD_METHODS
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
+from llmservice_operator.build.engine import constant, snake
 from llmservice_operator.planner.parsers import REASONING_PARSERS, TOOL_CALL_PARSERS
-from llmservice_runtime.flags.render import COMPILATION_MODES, CUDA_GRAPHS, SPECULATIVE_METHODS
 
 pytestmark = pytest.mark.vllm
 
@@ -81,15 +81,14 @@ def test_attention_backends() -> None:
 
 
 def test_compilation() -> None:
-    assert set(COMPILATION_MODES.values()) == members("config/compilation.py", "CompilationMode")
-    assert set(CUDA_GRAPHS.values()) == members("config/compilation.py", "CUDAGraphMode")
-    assert (set(COMPILATION_MODES), set(CUDA_GRAPHS)) == (set(get_args(CompilationMode)), set(get_args(CudaGraphs)))
+    assert {constant(mode) for mode in get_args(CompilationMode)} == members("config/compilation.py", "CompilationMode")
+    assert {constant(graphs) for graphs in get_args(CudaGraphs)} == members("config/compilation.py", "CUDAGraphMode")
 
 
 def test_speculative_methods() -> None:
     named = assigned("config/speculative.py", "SpeculativeMethod")
     heads = assigned("config/speculative.py", "EagleModelTypes") | assigned("config/speculative.py", "MTPModelTypes")
-    asked = {SPECULATIVE_METHODS.get(method, method) for method in get_args(SpeculativeMethod)}
+    asked = {snake(method) for method in get_args(SpeculativeMethod)}
     assert asked <= named | heads
 
 

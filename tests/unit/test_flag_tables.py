@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_runtime.flags import (
-    OPERATOR_OWNED,
-    EngineOptions,
-    check_extra_args,
-    flag_table,
-    known_versions,
-    newest_version,
-    render,
-)
+from llmservice_operator.api.flags import OPERATOR_OWNED
+from llmservice_operator.planner.extra_args import check_extra_args
+from llmservice_runtime.flags import flag_table, known_versions, newest_version
 
 from scripts.add_vllm_version import order
+from tests.unit.test_flags import arguments
 
 
 def test_versions_are_newest_first() -> None:
@@ -29,7 +24,7 @@ def test_a_table_is_of_its_series(series: str) -> None:
 @pytest.mark.parametrize("series", known_versions())
 def test_what_is_always_rendered_is_a_flag_of_every_series(series: str) -> None:
     table = flag_table(series).by_spelling
-    assert [token for token in render(EngineOptions(model="m")) if token.startswith("--") and token not in table] == []
+    assert [token for token in arguments({}) if token.startswith("--") and token not in table] == []
 
 
 @pytest.mark.parametrize("series", known_versions())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llmservice_runtime.flags import Match, UnknownVersion, check_extra_args, flag_table
-from llmservice_runtime.flags.checks import REMOVED
+from llmservice_operator.planner.extra_args import REMOVED, check_extra_args
+from llmservice_runtime.flags import Match, UnknownVersion, flag_table
 
 
 @pytest.mark.parametrize(

@@ -7,32 +7,26 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llmservice_operator.api.dtypes import DType, KVCache, Weights
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
-from llmservice_runtime.flags import (
-    Ambiguous,
-    EngineOptions,
-    GenerationDefaults,
-    LoRA,
-    Match,
-    Speculation,
-    Unknown,
-    check_extra_args,
-    flag_table,
-    newest_version,
-    quantization_method,
-    render,
-)
-from llmservice_runtime.flags.render import COMPILATION_MODES, CUDA_GRAPHS
+from llmservice_operator.build.engine import constant, vllm_arguments
+from llmservice_operator.planner.extra_args import check_extra_args
+from llmservice_operator.planner.quantity import gibibytes
+from llmservice_runtime.flags import Ambiguous, Match, Unknown, flag_table, newest_version
 
 from scripts import add_vllm_version
+from tests.unit.decide_world import an_llmservice
 
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 VERSION = newest_version()
 TABLE = flag_table(VERSION)
@@ -62,126 +56,141 @@ def test_flags_and_parsers_are_what_the_installed_vllm_says() -> None:
     assert {kind: sorted(names) for kind, names in parsers.items() if kind != "version"} == found["parsers"]
 
 
-TEXT = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_./ "), min_size=1).filter(
-    # vLLM takes None for nothing; checks.py refuses it.
-    lambda text: not text.startswith("-") and text != "None"
-)
-COUNT = st.integers(1, 1 << 20)
-MAYBE = st.none() | st.booleans()
-OPTIONS = st.builds(
-    EngineOptions,
-    model=TEXT,
-    served_model_names=st.lists(TEXT, max_size=3).map(tuple),
-    runner=st.sampled_from(["auto", "generate", "pooling"]),
-    convert=st.sampled_from(["auto", "classify", "embed", "none"]),
-    chat_template=st.none() | TEXT,
-    trust_remote_code=st.booleans(),
-    weights=st.sampled_from(["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]),
-    dtype=st.sampled_from(["auto", "float32", "bfloat16", "float16"]),
-    quantization=st.none() | st.sampled_from(["awq", "gptq", "fp8", "compressed-tensors", "mxfp4"]),
-    kv_cache=st.sampled_from(["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4"]),
-    tensor_parallel_size=COUNT,
-    pipeline_parallel_size=COUNT,
-    data_parallel_size=COUNT,
-    expert_parallel=st.booleans(),
-    max_num_seqs=st.none() | COUNT,
-    max_num_batched_tokens=st.none() | COUNT,
-    max_model_len=st.none() | st.just("auto") | COUNT,
-    max_num_queued_requests=st.none() | st.integers(0, 100),
-    max_num_queued_tokens=st.none() | COUNT,
-    chunked_prefill=MAYBE,
-    long_prefill_token_threshold=st.none() | COUNT,
-    prefix_caching=MAYBE,
-    prefix_caching_hash_algo=st.none() | st.sampled_from(["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]),
-    scheduling_policy=st.none() | st.sampled_from(["fcfs", "priority"]),
-    block_size=st.none() | COUNT,
-    kv_offloading_gib=st.none() | st.floats(0.01, 1 << 20),
-    kv_offloading_backend=st.none() | st.sampled_from(["native", "lmcache"]),
-    attention_backend=st.sampled_from(get_args(AttentionBackend)),
-    enforce_eager=st.booleans(),
-    compilation_mode=st.none() | st.sampled_from(get_args(CompilationMode)),
-    cuda_graphs=st.none() | st.sampled_from(get_args(CudaGraphs)),
-    optimization_level=st.none() | st.integers(0, 3),
-    speculation=st.none()
-    | st.builds(
-        Speculation,
-        method=st.sampled_from(get_args(SpeculativeMethod)),
-        num_speculative_tokens=COUNT,
-        model=st.none() | TEXT,
-        prompt_lookup_min=st.none() | COUNT,
-        prompt_lookup_max=st.none() | COUNT,
-        draft_tensor_parallel_size=st.none() | COUNT,
-    ),
-    lora=st.none()
-    | st.builds(
-        LoRA,
-        max_loras=st.none() | COUNT,
-        max_lora_rank=st.none() | st.sampled_from([1, 8, 16, 32, 64, 128, 256, 320, 512]),
-        max_cpu_loras=st.none() | COUNT,
-    ),
-    tool_call_parser=st.none() | st.sampled_from(["hermes", "granite-20b-fc"]),
-    reasoning_parser=st.none() | st.sampled_from(["qwen3", "openai_gptoss"]),
-    seed=st.none() | st.integers(0, (1 << 32) - 1),
-    generation_defaults=st.builds(GenerationDefaults, temperature=st.none() | st.floats(0, 2), top_k=st.none() | COUNT),
-    sleep_mode=st.booleans(),
-    gpu_memory_utilization=st.none() | st.floats(0.01, 1.0),
-    extra_args=st.sampled_from(
-        [(), ("--async-scheduling",), ("--stream-interval", "1"), ("--lora-target-modules", "a", "b")]
-    ),
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    """A section with any of its fields."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+def words(kind: Any) -> st.SearchStrategy[str]:
+    return st.sampled_from(get_args(kind))
+
+
+NAME = st.text(st.sampled_from("abcXYZ019._:/@+-"), min_size=1, max_size=20).map(lambda text: f"a{text}")
+COUNT = st.integers(1, 64)
+TOKENS = st.integers(1, 1 << 20)
+SPECS = st.fixed_dictionaries(
+    {
+        "model": st.fixed_dictionaries(
+            {"uri": st.just("file:///m")},
+            optional={
+                "servedModelNames": st.lists(NAME, min_size=1, max_size=3, unique=True),
+                "runner": st.sampled_from(["auto", "generate", "pooling"]),
+                "convert": st.sampled_from(["auto", "classify", "embed", "none"]),
+                "chatTemplate": st.just({"configMapKeyRef": {"name": "a", "key": "b"}}),
+                "trustRemoteCode": st.booleans(),
+            },
+        ),
+        "precision": some(
+            weights=words(Weights),
+            dtype=words(DType),
+            quantization=st.sampled_from(["awq", "gptq", "fp8", "compressed-tensors", "mxfp4"]),
+            kvCache=words(KVCache),
+        ),
+        "parallelism": some(
+            tensorParallelSize=COUNT, pipelineParallelSize=COUNT, dataParallelSize=COUNT, expertParallel=st.booleans()
+        ),
+        "batching": some(
+            maxNumSeqs=COUNT,
+            maxNumBatchedTokens=TOKENS,
+            maxModelLen=st.just("auto") | TOKENS,
+            maxNumQueuedRequests=COUNT,
+            maxNumQueuedTokens=TOKENS,
+            chunkedPrefill=st.booleans(),
+            longPrefillTokenThreshold=st.integers(0, 1 << 20),
+            prefixCaching=st.booleans(),
+            prefixCachingHashAlgo=st.sampled_from(["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]),
+            schedulingPolicy=st.sampled_from(["fcfs", "priority"]),
+            blockSize=st.sampled_from([1, 8, 16, 32, 64, 128, 256]),
+            kvOffloadingSize=st.integers(1, 1 << 20).map(lambda number: f"{number}Mi"),
+            kvOffloadingBackend=st.sampled_from(["native", "lmcache"]),
+        ),
+        "attention": some(backend=words(AttentionBackend)),
+        "compilation": some(
+            enforceEager=st.booleans(),
+            mode=words(CompilationMode),
+            cudaGraphs=words(CudaGraphs),
+            optimizationLevel=st.integers(0, 3),
+        ),
+        "generation": some(
+            toolCallParser=st.sampled_from(["hermes", "granite-20b-fc"]),
+            reasoningParser=st.sampled_from(["qwen3", "openai_gptoss"]),
+            seed=st.integers(0, (1 << 32) - 1),
+            defaults=some(temperature=st.floats(0, 2), topK=COUNT),
+        ),
+        "accelerator": some(gpuMemoryUtilization=st.floats(0.05, 1.0)),
+        "runtime": some(
+            sleepMode=st.booleans(),
+            extraArgs=st.sampled_from(
+                [[], ["--async-scheduling"], ["--stream-interval", "1"], ["--lora-target-modules", "a", "b"]]
+            ),
+        ),
+    },
+    optional={
+        "speculativeDecoding": st.fixed_dictionaries(
+            {"method": words(SpeculativeMethod), "numSpeculativeTokens": COUNT},
+            optional={
+                "model": st.just({"uri": "file:///d"}),
+                "promptLookupMin": COUNT,
+                "promptLookupMax": COUNT,
+                "draftTensorParallelSize": COUNT,
+            },
+        ),
+        "lora": some(
+            maxLoras=COUNT, maxLoraRank=st.sampled_from([1, 8, 16, 32, 64, 128, 256, 320, 512]), maxCpuLoras=COUNT
+        ),
+    },
 )
 
 
-@given(options=OPTIONS)
+@given(sections=SPECS)
 @settings(max_examples=150)
-def test_vllm_accepts_and_understands_all_that_is_rendered(
-    parser: argparse.ArgumentParser, options: EngineOptions
-) -> None:
-    parsed = parser.parse_args(list(render(options)))
-    assert parsed.model == options.model
-    assert (parsed.served_model_name or []) == list(options.served_model_names)
-    assert (parsed.runner, parsed.convert) == (options.runner, options.convert)
-    assert parsed.chat_template == options.chat_template
-    assert parsed.tensor_parallel_size == options.tensor_parallel_size
-    assert parsed.max_num_queued_reqs == options.max_num_queued_requests
-    assert parsed.enable_chunked_prefill in (None, options.chunked_prefill) or options.chunked_prefill is None
-    assert parsed.quantization == quantization_method(options)
-    assert parsed.kv_offloading_size == options.kv_offloading_gib
-    assert parsed.enforce_eager == options.enforce_eager
-    assert parsed.seed == (options.seed or 0)
-    assert parsed.enable_lora == (None if options.lora is None else True)
-    assert parsed.enable_auto_tool_choice == (options.tool_call_parser is not None)
-    _understood(parsed, options)
-    if options.max_model_len is not None:
-        assert parsed.max_model_len == (-1 if options.max_model_len == "auto" else options.max_model_len)
-    if options.gpu_memory_utilization is not None:
-        assert parsed.gpu_memory_utilization == options.gpu_memory_utilization
+def test_vllm_accepts_and_understands_all_that_is_rendered(parser: argparse.ArgumentParser, sections: Json) -> None:
+    llm = LLMService.from_object(an_llmservice(sections))
+    spec, asked = llm.spec, llm.spec.batching
+    parsed = parser.parse_args(list(vllm_arguments(llm)))
+    assert parsed.model == "/m"
+    assert parsed.served_model_name == list(llm.served_model_names)
+    assert (parsed.runner, parsed.convert) == (spec.model.runner, spec.model.convert)
+    assert (parsed.chat_template is None) == (spec.model.chat_template is None)
+    assert parsed.tensor_parallel_size == spec.parallelism.tensor_parallel_size
+    assert parsed.max_num_queued_reqs == asked.max_num_queued_requests
+    assert parsed.enable_chunked_prefill in (None, asked.chunked_prefill) or asked.chunked_prefill is None
+    assert parsed.quantization == spec.precision.method
+    size = asked.kv_offloading_size
+    assert parsed.kv_offloading_size == (None if size is None else gibibytes(size))
+    assert parsed.enforce_eager == spec.compilation.enforce_eager
+    assert parsed.seed == (spec.generation.seed or 0)
+    assert parsed.enable_lora == (None if spec.lora is None else True)
+    assert parsed.enable_auto_tool_choice == (spec.generation.tool_call_parser is not None)
+    _understood(parsed, spec)
+    if asked.max_model_len is not None:
+        assert parsed.max_model_len == (-1 if asked.max_model_len == "auto" else asked.max_model_len)
+    if spec.accelerator.gpu_memory_utilization is not None:
+        assert parsed.gpu_memory_utilization == spec.accelerator.gpu_memory_utilization
 
 
-def _understood(parsed: argparse.Namespace, options: EngineOptions) -> None:
+def _understood(parsed: argparse.Namespace, spec: LLMServiceSpec) -> None:
     """What is JSON, or a name of vLLM's own, becomes the value that was meant."""
     from vllm.config import AttentionConfig, CompilationConfig, CompilationMode, CUDAGraphMode
 
-    wanted = None if options.attention_backend == "auto" else options.attention_backend
+    wanted = None if spec.attention.backend == "auto" else spec.attention.backend
     backend = AttentionConfig.validate_backend_before(parsed.attention_backend)
     assert (None if backend is None else backend.name) == wanted
     compilation = parsed.compilation_config
     if isinstance(compilation, dict):
         compilation = CompilationConfig(**compilation)
-    if options.compilation_mode is not None:
-        assert compilation.mode is CompilationMode[COMPILATION_MODES[options.compilation_mode]]
-    if options.cuda_graphs is not None:
-        assert compilation.cudagraph_mode is CUDAGraphMode[CUDA_GRAPHS[options.cuda_graphs]]
-    speculation = options.speculation
+    if spec.compilation.mode is not None:
+        assert compilation.mode is CompilationMode[constant(spec.compilation.mode)]
+    if spec.compilation.cuda_graphs is not None:
+        assert compilation.cudagraph_mode is CUDAGraphMode[constant(spec.compilation.cuda_graphs)]
+    speculation = spec.speculative_decoding
     if speculation is None:
         assert parsed.speculative_config is None
     else:
         assert parsed.speculative_config["num_speculative_tokens"] == speculation.num_speculative_tokens
-        assert parsed.speculative_config.get("model") == speculation.model
-    given = parsed.override_generation_config
-    assert (given.get("temperature"), given.get("top_k")) == (
-        options.generation_defaults.temperature,
-        options.generation_defaults.top_k,
-    )
+        assert parsed.speculative_config.get("model") == (None if speculation.model is None else "/d")
+    given, defaults = parsed.override_generation_config, spec.generation.defaults
+    assert (given.get("temperature"), given.get("top_k")) == (defaults.temperature, defaults.top_k)
 
 
 def _underscored(text: str) -> str:

@@ -11,7 +11,6 @@ import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.effective import effective
-from llmservice_operator.build.engine import engine_options
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.batching import Batching, batching
@@ -66,11 +65,16 @@ def vllms(llm: LLMService, models: Path) -> Batching:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    options = engine_options(llm)
-    names = ("tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "max_num_seqs")
-    said = {name: getattr(options, name) for name in (*names, "max_num_batched_tokens")}
+    parallelism, asked = llm.spec.parallelism, llm.spec.batching
     arguments = EngineArgs(
-        model=str(models / "llama"), skip_tokenizer_init=True, enable_chunked_prefill=options.chunked_prefill, **said
+        model=str(models / "llama"),
+        skip_tokenizer_init=True,
+        tensor_parallel_size=parallelism.tensor_parallel_size,
+        pipeline_parallel_size=parallelism.pipeline_parallel_size,
+        max_model_len=asked.max_model_len,
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+        enable_chunked_prefill=asked.chunked_prefill,
     )
     made = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER).scheduler_config
     return Batching(made.max_num_seqs, made.max_num_batched_tokens)

@@ -11,12 +11,11 @@ from llmservice_operator.api import engine, techniques
 from llmservice_operator.api.base import ApiModel
 from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build.engine import engine_options
+from llmservice_operator.build.engine import vllm_arguments
 from llmservice_operator.planner import memory, plan
 from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.plan import Device, Draft, Plan, Request
 from llmservice_operator.planner.requests import request_of
-from llmservice_runtime.flags import render
 
 from tests.unit.decide_world import an_llmservice
 from tests.unit.planner_models import architecture
@@ -76,7 +75,7 @@ def test_each_word_has_flags_of_its_own(path: str) -> None:
     rendered = []
     for word in WORDS[path]:
         service = LLMService.from_object(an_llmservice(with_word(path, word)))
-        rendered.append(tuple(render(engine_options(service))))
+        rendered.append(vllm_arguments(service))
     assert len(set(rendered)) == len(rendered), path
 
 

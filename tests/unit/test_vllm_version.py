@@ -34,6 +34,8 @@ DERIVED = {
     "localcluster/install.py": "the version that the stand-in was recorded from",
     "runtime/requirements-cpu.txt": "scripts/export_requirements.py",
 }
+STATED = re.compile(r"(?:vllm(?:-[a-z-]+)?(?::v|==)|^ +version: )(\d+\.\d+\.\d+)", re.MULTILINE)
+"""An image or a package of vLLM, and spec.runtime.version."""
 DOCUMENT = json.loads((ROOT / FLAGS).read_text())
 
 
@@ -76,8 +78,8 @@ def test_a_newer_version_becomes_the_default_everywhere(copy: Path, monkeypatch:
     assert {series: one for series, one in document.items() if series != "0.99"} == DOCUMENT
     assert json.loads((copy / PARSERS).read_text()) == {"version": "0.99.1", "toolCall": ["a"], "reasoning": ["b", "c"]}
     for path in PLACES:
-        assert "0.99.1" in (copy / path).read_text(), path
-        assert newest_version() in (ROOT / path).read_text(), path
+        assert newest_version() in STATED.findall((ROOT / path).read_text()), path
+        assert set(STATED.findall((copy / path).read_text())) == {"0.99.1"}, path
     for cached in ("known_versions", "_made"):
         monkeypatch.setattr(tables, cached, getattr(tables, cached).__wrapped__)
     monkeypatch.setattr(tables, "_document", lambda: document)
@@ -120,6 +122,6 @@ def test_tables_are_base_and_differences(series: str) -> None:
 
 def test_no_other_file_names_an_image_of_the_newest_version() -> None:
     tracked = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True)
-    states = re.compile(rf"vllm-[a-z-]+(:v|==){re.escape(newest_version())}")
-    naming = {path for path in tracked.stdout.split() if states.search((ROOT / path).read_text(errors="replace"))}
+    texts = {path: (ROOT / path).read_text(errors="replace") for path in tracked.stdout.split()}
+    naming = {path for path, text in texts.items() if newest_version() in STATED.findall(text)}
     assert naming == {str(path) for path in PLACES} | DERIVED.keys()

@@ -13,7 +13,7 @@ from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.build.engine import engine_options, vllm_version
+from llmservice_operator.build.engine import vllm_arguments, vllm_version
 from llmservice_operator.build.resources import effective_cpu_kv_cache_gib
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner import gpus
@@ -23,7 +23,6 @@ from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import request_of
-from llmservice_runtime.flags import render
 
 from llmservice_cli.admission.check import problems as refused
 from llmservice_cli.errors import BadInput, Wrong
@@ -183,7 +182,7 @@ def _judge(service: LLMService, named: Sequence[Device]) -> None:
             service.spec,
             image=service.spec.runtime.image or _SETTINGS.default_gpu_image,
             vllm_version=vllm_version(service, _SETTINGS),
-            arguments=render(engine_options(service)),
+            arguments=vllm_arguments(service),
         )
     )
     for device in named:

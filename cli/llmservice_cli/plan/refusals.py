@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from llmservice_operator.api.dtypes import LOAD_METHODS
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
 from llmservice_runtime.flags.table import known_versions
@@ -115,8 +116,6 @@ def both(first: Remedy, then: Remedy) -> Remedy:
 
 def precision(request: Request) -> Mapping[str, str]:
     """What the compatibility matrix asks of types and of the GPU, as far as a request says it."""
-    from llmservice_runtime.flags import LOAD_METHODS
-
     device = request.device
     values: dict[str, str | None] = {
         "weights": request.weights,

@@ -39,11 +39,15 @@ class LoRA(ApiModel):
         examples=[4],
         ge=1,
         le=256,
+        flag="--max-loras",
+        effective=1,
     )
     max_lora_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None = knob(
         description="Highest rank of an adapter (--max-lora-rank, r in adapter_config.json). A higher one takes more "
         "memory for all of them. Default: 16.",
         examples=[32],
+        flag="--max-lora-rank",
+        effective=16,
     )
     max_cpu_loras: int | None = knob(
         description="Most adapters that are kept in the pod's memory (--max-cpu-loras); more are loaded from their "
@@ -51,4 +55,6 @@ class LoRA(ApiModel):
         examples=[16],
         ge=1,
         le=4096,
+        flag="--max-cpu-loras",
+        effective=lambda lora: lora.max_loras or 1,
     )

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
@@ -42,9 +43,35 @@ class ApiModel(BaseModel):
         return value
 
 
-def knob(default: Any = None, /, *, examples: list[Any], description: str, **bounds: Any) -> Any:
-    """An optional field: what it does and when to change it, its bounds, and an example."""
-    return Field(default, description=description, examples=examples, **bounds)
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """How vLLM is told of a field, and what holds while the field is left out."""
+
+    flags: tuple[str, ...] = ()
+    """The last one takes the value: `--flag`, or `--flag.key` for one key of its JSON. Any before it are switches that
+    are given with it."""
+    silent: object = None
+    """A value that is rendered as nothing, as the field's default is, since it is vLLM's own."""
+    effective: object = None
+    """What status.effective shows: a value, or a function of the section. None: vLLM decides, and nothing is shown."""
+
+
+def knob(
+    default: Any = None,
+    /,
+    *,
+    examples: list[Any],
+    description: str,
+    flag: str | tuple[str, ...] = (),
+    silent: object = None,
+    effective: object = None,
+    **bounds: Any,
+) -> Any:
+    """An optional field: what it does and when to change it, its bounds, an example, and what vLLM is told (`Knob`)."""
+    field = Field(default, description=description, examples=examples, **bounds)
+    flags = (flag,) if isinstance(flag, str) else flag
+    field.metadata.append(Knob(flags, silent, effective))
+    return field
 
 
 def leaf(factory: Callable[[], Any], /, *, examples: list[Any], description: str, **bounds: Any) -> Any:

@@ -1,5 +1,7 @@
 """The words of spec.precision. Without pydantic, so that the planner has them where the models are not imported."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 Weights = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]
@@ -54,3 +56,15 @@ KVCache = Literal[
     "turboquant_3bit_nc",
     "ultraquant_4bit",
 ]
+
+# What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
+# one that is not quantized (vLLM then takes it for fp8_per_tensor, and says so in a warning). There is no method
+# that makes int4 weights at load, and the one for int8 leaves all but MoE layers as they are: with `int8` and `int4`
+# the checkpoint must be quantized already, and vLLM finds its method by itself.
+LOAD_METHODS: Mapping[str, str] = MappingProxyType({"fp8": "fp8"})
+FLOAT_WEIGHTS = frozenset({"float32", "bfloat16", "float16"})
+
+
+def float_dtype(dtype: DType, weights: Weights) -> DType:
+    """vLLM has one type for floats, of weights, arithmetic and KV cache: `dtype`, else what the weights ask for."""
+    return weights if dtype == "auto" and weights in ("float32", "bfloat16", "float16") else dtype

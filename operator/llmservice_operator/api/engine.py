@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, WithJsonSchema
 
 from llmservice_operator.api.base import ApiModel, Many, knob
-from llmservice_operator.api.dtypes import DType, KVCache, Quantization, Weights
+from llmservice_operator.api.dtypes import LOAD_METHODS, DType, KVCache, Quantization, Weights, float_dtype
 from llmservice_operator.api.scalars import QUALIFIED_NAME, Quantity
 
 MAX_TOKENS = 134_217_728
@@ -46,19 +46,31 @@ class Precision(ApiModel):
         "GPUs older than Ampere, which have no bfloat16, and float32 on CPUs without 16-bit arithmetic. Where weights "
         "names a float type, leave it at auto.",
         examples=["bfloat16"],
+        flag="--dtype",
     )
     quantization: Quantization | None = knob(
         description="vLLM's quantization method (--quantization), for a checkpoint without a quantization_config that "
         "names it, or for one particular online method. Where weights is set too, the method must hold that type. "
         "Default: the checkpoint's, or that of weights.",
         examples=["compressed-tensors"],
+        flag="--quantization",
     )
     kv_cache: KVCache = knob(
         "auto",
         description="What the KV cache is held in (--kv-cache-dtype). auto is the compute type. fp8 doubles the "
         "tokens that fit, for a small loss of accuracy.",
         examples=["fp8"],
+        flag="--kv-cache-dtype",
     )
+
+    @property
+    def compute_dtype(self) -> DType:
+        return float_dtype(self.dtype, self.weights)
+
+    @property
+    def method(self) -> str | None:
+        """The quantization method that was named, else the one that converts to the asked weights at load."""
+        return self.quantization or LOAD_METHODS.get(self.weights)
 
 
 class Parallelism(ApiModel):
@@ -71,6 +83,7 @@ class Parallelism(ApiModel):
         examples=[2],
         ge=1,
         le=64,
+        flag="--tensor-parallel-size",
     )
     pipeline_parallel_size: int = knob(
         1,
@@ -79,6 +92,7 @@ class Parallelism(ApiModel):
         examples=[2],
         ge=1,
         le=64,
+        flag="--pipeline-parallel-size",
     )
     data_parallel_size: int = knob(
         1,
@@ -87,12 +101,14 @@ class Parallelism(ApiModel):
         examples=[2],
         ge=1,
         le=64,
+        flag="--data-parallel-size",
     )
     expert_parallel: bool = knob(
         False,
         description="Place whole experts of a mixture-of-experts model on different GPUs instead of slicing each "
         "(--enable-expert-parallel). Needs more than one GPU by tensor or data parallelism.",
         examples=[True],
+        flag="--enable-expert-parallel",
     )
 
     @property
@@ -110,6 +126,7 @@ class Batching(ApiModel):
         examples=[256],
         ge=1,
         le=65_536,
+        flag="--max-num-seqs",
     )
     max_num_batched_tokens: int | None = knob(
         description="Most tokens, of all sequences together, in one step (--max-num-batched-tokens). Lower it for a "
@@ -118,12 +135,14 @@ class Batching(ApiModel):
         examples=[8192],
         ge=1,
         le=MAX_TOKENS,
+        flag="--max-num-batched-tokens",
     )
     max_model_len: MaxModelLen | None = knob(
         description="Most tokens of one request, prompt and answer together (--max-model-len). An integer, or `auto` "
         "for the longest that surely fits, by the plan; where nothing could be planned, by vLLM. Lower it when the KV "
         "cache is too small for the model's own length. Default: the model's own.",
         examples=[32768, "auto"],
+        flag="--max-model-len",
     )
     max_num_queued_requests: int | None = knob(
         description="Most requests in a replica at once, running and waiting together (--max-num-queued-reqs); one "
@@ -132,6 +151,7 @@ class Batching(ApiModel):
         examples=[64],
         ge=1,
         le=1_000_000,
+        flag="--max-num-queued-reqs",
     )
     max_num_queued_tokens: int | None = knob(
         description="Most prompt tokens, all together, of requests whose prompt is not computed yet "
@@ -140,23 +160,13 @@ class Batching(ApiModel):
         examples=[131072],
         ge=1,
         le=1_000_000_000,
+        flag="--max-num-queued-tokens",
     )
     chunked_prefill: bool | None = knob(
         description="Work long prompts off in pieces between the steps of other requests (--enable-chunked-prefill). "
         "Default: on where the model supports it. Turning it off asks for maxNumBatchedTokens of at least maxModelLen.",
         examples=[True],
-    )
-    prefix_caching: bool | None = knob(
-        description="Keep the KV cache of finished requests and reuse it for prompts that begin alike "
-        "(--enable-prefix-caching). Default: on for most models. Turn it off when prompts never repeat and timing "
-        "between tenants must not show what others asked.",
-        examples=[True],
-    )
-    prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] | None = knob(
-        description="Hash that cached blocks are found by (--prefix-caching-hash-algo). The _cbor ones are the same in "
-        "every process, for shared caches; xxhash is faster, but an attacker could make prompts collide: only where "
-        "all clients trust each other. Default: sha256.",
-        examples=["sha256_cbor"],
+        flag="--enable-chunked-prefill",
     )
     long_prefill_token_threshold: int | None = knob(
         description="Prompts longer than this count as long, and one step takes at most so many of their tokens "
@@ -164,28 +174,52 @@ class Batching(ApiModel):
         examples=[2048],
         ge=0,
         le=MAX_TOKENS,
+        flag="--long-prefill-token-threshold",
+        silent=0,
+        effective=0,
+    )
+    prefix_caching: bool | None = knob(
+        description="Keep the KV cache of finished requests and reuse it for prompts that begin alike "
+        "(--enable-prefix-caching). Default: on for most models. Turn it off when prompts never repeat and timing "
+        "between tenants must not show what others asked.",
+        examples=[True],
+        flag="--enable-prefix-caching",
+    )
+    prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"] | None = knob(
+        description="Hash that cached blocks are found by (--prefix-caching-hash-algo). The _cbor ones are the same in "
+        "every process, for shared caches; xxhash is faster, but an attacker could make prompts collide: only where "
+        "all clients trust each other. Default: sha256.",
+        examples=["sha256_cbor"],
+        flag="--prefix-caching-hash-algo",
+        effective="sha256",
     )
     scheduling_policy: Literal["fcfs", "priority"] | None = knob(
         description="Which waiting request comes next (--scheduling-policy): fcfs, first come first served (vLLM's "
         "default), or priority, by the `priority` in each request.",
         examples=["priority"],
+        flag="--scheduling-policy",
+        effective="fcfs",
     )
     block_size: Literal[1, 8, 16, 32, 64, 128, 256] | None = knob(
         description="Tokens in one block of the paged KV cache (--block-size). Leave it out unless an attention "
         "backend asks for one. Default: vLLM's, by the backend (16; 128 on CPUs).",
         examples=[16],
+        flag="--block-size",
     )
     kv_offloading_size: Quantity | None = knob(
         description="Memory of the node to keep KV cache in that the GPU has no room for (--kv-offloading-size): "
         "prefixes come back from there instead of being computed again. All ranks of a replica share it, and the "
         "container's memory must have room for it. Default: none.",
         examples=["64Gi"],
+        flag="--kv-offloading-size",
     )
     kv_offloading_backend: Literal["native", "lmcache"] | None = knob(
         description="What moves KV cache to the node's memory (--kv-offloading-backend): vLLM itself (native), or "
         "lmcache, which the image must have and whose server must run beside vLLM (a sidecar in podTemplate) with a "
         "size of its own. Only with kvOffloadingSize. Default: native.",
         examples=["lmcache"],
+        flag="--kv-offloading-backend",
+        effective=lambda batching: batching.kv_offloading_size and "native",
     )
 
 
@@ -220,4 +254,5 @@ class Accelerator(ApiModel):
         "(--gpu-memory-utilization). Lower it when something else uses the GPU or it runs out of memory under load. "
         "Default: 0.92.",
         examples=[0.9],
+        flag="--gpu-memory-utilization",
     )

@@ -6,8 +6,9 @@ table of flags. What depends on the version (does a flag exist, how many values 
 
 from collections.abc import Iterable, Iterator
 
-from llmservice_runtime.flags import KEYED, OPERATOR_OWNED, TYPED, Match, flag_table, known_versions
+from llmservice_runtime.flags import Match, flag_table, known_versions
 
+from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
 _TABLE = flag_table(known_versions()[0])

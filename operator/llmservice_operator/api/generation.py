@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from llmservice_operator.api.base import ApiModel, knob, section
+from llmservice_operator.api.base import ApiModel, Knob, knob, section
 from llmservice_operator.api.engine import MAX_TOKENS
 
 # vLLM looks parsers up when it starts, and plugins add some: the shape of a name, not a list.
@@ -42,19 +42,24 @@ class Generation(ApiModel):
         description="Read tool calls out of answers with this parser of vLLM's, and let the model choose to call "
         "(--tool-call-parser, --enable-auto-tool-choice). It must be the one for the model's format.",
         examples=["hermes"],
+        flag=("--enable-auto-tool-choice", "--tool-call-parser"),
     )
     reasoning_parser: ParserName | None = knob(
         description="Keep a model's thinking apart from its answer with this parser of vLLM's (--reasoning-parser). "
         "It must be the one for the model's format.",
         examples=["qwen3"],
+        flag="--reasoning-parser",
     )
     seed: int | None = knob(
         description="Seed of the random numbers (--seed) of requests that bring none. Default: 0.",
         examples=[7],
         ge=0,
         le=4_294_967_295,
+        flag="--seed",
+        silent=0,
+        effective=0,
     )
-    defaults: GenerationDefaults = section(
+    defaults: Annotated[GenerationDefaults, Knob(("--override-generation-config",))] = section(
         GenerationDefaults,
         "Sampling parameters of requests that do not say otherwise (--override-generation-config); what is left out "
         "is as the model's generation_config.json says.",

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmservice_operator.api.base import SET, ApiModel, Many, knob, section
+from llmservice_operator.api.base import SET, ApiModel, Knob, Many, knob, section
 from llmservice_operator.api.buckets import S3, Azure, Gcs
 from llmservice_operator.api.scalars import (
     ClaimName,
@@ -286,7 +286,7 @@ class Cache(ApiModel):
 class Model(ApiModel):
     """The model and where it comes from."""
 
-    uri: Uri = Field(
+    uri: Annotated[Uri, Knob(("--model",))] = Field(
         description="Where the model is: hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
         "az://CONTAINER/PREFIX, pvc://CLAIM/PATH, image://REFERENCE[#PATH], or file:///PATH of the runtime image. "
         "The only field that must be given. See docs/serving/model-sources.md.",
@@ -299,6 +299,7 @@ class Model(ApiModel):
         min_length=1,
         max_length=16,
         json_schema_extra=SET,
+        flag="--served-model-name",
     )
     hf_token_secret_ref: SecretKeyRef | None = knob(
         description="Secret key with a Hugging Face token, for gated or private repositories. Only with hf://, of "
@@ -314,23 +315,27 @@ class Model(ApiModel):
         "a whole text, as embedding and reranking models do. auto follows the model's architecture. Set pooling to "
         "make vectors with a model that was made to generate.",
         examples=["pooling"],
+        flag="--runner",
     )
     convert: Literal["auto", "classify", "embed", "none"] = knob(
         "auto",
         description="What a generating model is made into for the pooling runner (--convert): embed for vectors, "
         "classify for classes and scores. auto follows the model's architecture.",
         examples=["embed"],
+        flag="--convert",
+    )
+    chat_template: ChatTemplate | None = knob(
+        description="A chat template from a ConfigMap (--chat-template), for models that bring none or a wrong one. "
+        "Default: the model's own.",
+        examples=[{"configMapKeyRef": {"name": "chat-templates", "key": "chat.jinja"}}],
+        flag="--chat-template",
     )
     trust_remote_code: bool = knob(
         False,
         description="Run Python code that the model's repository brings along. Set it only for models that need it "
         "and that you trust: their code then runs in the pod. Pin a revision in the uri with it.",
         examples=[True],
-    )
-    chat_template: ChatTemplate | None = knob(
-        description="A chat template from a ConfigMap (--chat-template), for models that bring none or a wrong one. "
-        "Default: the model's own.",
-        examples=[{"configMapKeyRef": {"name": "chat-templates", "key": "chat.jinja"}}],
+        flag="--trust-remote-code",
     )
     architecture: Architecture = section(
         Architecture,

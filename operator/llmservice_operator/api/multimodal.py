@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from llmservice_operator.api.base import SET, ApiModel, Many, leaf
+from llmservice_operator.api.base import SET, ApiModel, Knob, Many, leaf
 
 ANY_DOMAIN = "*"
 
@@ -17,7 +17,7 @@ MediaDomain = Annotated[
 class Multimodal(ApiModel):
     """Pictures, sound and video that clients send beside the text."""
 
-    allowed_media_domains: Many[MediaDomain] = leaf(
+    allowed_media_domains: Annotated[Many[MediaDomain], Knob(("--allowed-media-domains",))] = leaf(
         tuple,
         description="Hosts that the server fetches media from when a request names an address "
         "(--allowed-media-domains): whole names, without scheme or port. Default: none, clients send media in the "

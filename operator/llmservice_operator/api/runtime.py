@@ -70,6 +70,7 @@ class Runtime(ApiModel):
         "while the pod stays. Sleep and wake-up are asked for with the pod's own token, through `kubectl "
         "port-forward`; to clients they are closed. Not on CPUs.",
         examples=[True],
+        flag="--enable-sleep-mode",
     )
     extra_args: Many[ExtraArg] = knob(
         (),

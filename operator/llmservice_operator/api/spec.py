@@ -68,6 +68,7 @@ class LLMServiceSpec(ApiModel):
         description="Several tokens a step: cheap guesses that the model checks all at once. The answers stay the "
         "same; whether they come faster depends on how many guesses are right.",
         examples=[{"method": "ngram", "numSpeculativeTokens": 4}],
+        flag="--speculative-config",
     )
     adapters: Many[Adapter] = knob(
         (),
@@ -81,6 +82,7 @@ class LLMServiceSpec(ApiModel):
         description="What is kept free for adapters. Give it, even empty, to add the first adapter later without a "
         "restart.",
         examples=[{"maxLoras": 4, "maxLoraRank": 32}],
+        flag="--enable-lora",
     )
     generation: Generation = section(Generation, "How answers are sampled, and what is read out of them.")
     multimodal: Multimodal = section(Multimodal, "Pictures, sound and video that clients send beside the text.")

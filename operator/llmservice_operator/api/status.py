@@ -1,15 +1,27 @@
 """status: what the operator found. These models give the CRD its schema; the operator writes plain JSON."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, create_model
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.api.base import BY_NAME, Many
+from llmservice_operator.api.base import BY_NAME, ApiModel, Many
+from llmservice_operator.api.spec import LLMServiceSpec
 
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=1024)]
+IntOrWord = Annotated[
+    int | str,
+    Field(
+        json_schema_extra={
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": 16,
+        }
+    ),
+]
 
 
 def _a_time(text: str) -> str:
@@ -78,97 +90,6 @@ class EffectiveModel(StatusModel):
     convert: Word | None = in_force()
 
 
-class EffectivePrecision(StatusModel):
-    weights: Word | None = in_force()
-    dtype: Word | None = in_force()
-    quantization: Word | None = in_force()
-    kv_cache: Word | None = in_force()
-
-
-class EffectiveParallelism(StatusModel):
-    tensor_parallel_size: int | None = in_force()
-    pipeline_parallel_size: int | None = in_force()
-    data_parallel_size: int | None = in_force()
-    expert_parallel: bool | None = in_force()
-
-
-class EffectiveBatching(StatusModel):
-    max_num_seqs: int | None = in_force()
-    max_num_batched_tokens: int | None = in_force()
-    max_model_len: Annotated[
-        int | str | None,
-        Field(
-            json_schema_extra={
-                "x-kubernetes-int-or-string": True,
-                "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "maxLength": 16,
-            }
-        ),
-    ] = in_force()
-    max_num_queued_requests: int | None = in_force()
-    max_num_queued_tokens: int | None = in_force()
-    chunked_prefill: bool | None = in_force()
-    long_prefill_token_threshold: int | None = in_force()
-    prefix_caching: bool | None = in_force()
-    prefix_caching_hash_algo: Word | None = in_force()
-    scheduling_policy: Word | None = in_force()
-    block_size: int | None = in_force()
-    kv_offloading_size: Word | None = in_force()
-    kv_offloading_backend: Word | None = in_force()
-
-
-class EffectiveAttention(StatusModel):
-    backend: Word | None = in_force()
-
-
-class EffectiveCompilation(StatusModel):
-    enforce_eager: bool | None = in_force()
-    mode: Word | None = in_force()
-    cuda_graphs: Word | None = in_force()
-    optimization_level: int | None = in_force()
-
-
-class EffectiveContextExtension(StatusModel):
-    method: Word | None = in_force()
-    factor: float | None = in_force()
-    original_max_position_embeddings: int | None = in_force()
-
-
-class EffectiveDraftModel(StatusModel):
-    uri: Word | None = in_force()
-
-
-class EffectiveSpeculativeDecoding(StatusModel):
-    method: Word | None = in_force()
-    model: EffectiveDraftModel | None = in_force()
-    num_speculative_tokens: int | None = in_force()
-    prompt_lookup_min: int | None = in_force()
-    prompt_lookup_max: int | None = in_force()
-    draft_tensor_parallel_size: int | None = in_force()
-
-
-class EffectiveLoRA(StatusModel):
-    max_loras: int | None = in_force()
-    max_lora_rank: int | None = in_force()
-    max_cpu_loras: int | None = in_force()
-
-
-class EffectiveGenerationDefaults(StatusModel):
-    temperature: float | None = in_force()
-    top_p: float | None = in_force()
-    top_k: int | None = in_force()
-    min_p: float | None = in_force()
-    repetition_penalty: float | None = in_force()
-    max_tokens: int | None = in_force()
-
-
-class EffectiveGeneration(StatusModel):
-    tool_call_parser: Word | None = in_force()
-    reasoning_parser: Word | None = in_force()
-    seed: int | None = in_force()
-    defaults: EffectiveGenerationDefaults | None = in_force()
-
-
 class EffectiveAccelerator(StatusModel):
     type: Word | None = in_force()
     resource_name: Word | None = in_force()
@@ -197,30 +118,53 @@ class EffectiveRuntime(StatusModel):
     sleep_mode: bool | None = in_force()
 
 
-class EffectiveStatus(StatusModel):
-    """The values in force for every knob that has a default, in the shape of the spec."""
+_OWN_SHAPE: dict[str, type[StatusModel]] = {
+    "model": EffectiveModel,
+    "accelerator": EffectiveAccelerator,
+    "rollout": EffectiveRollout,
+    "drain": EffectiveDrain,
+    "endpoint": EffectiveEndpoint,
+    "runtime": EffectiveRuntime,
+}
+_IN_FORCE = (
+    *("precision", "parallelism", "batching", "attention", "compilation", "context_extension"),
+    *("speculative_decoding", "lora", "generation"),
+)
+"""Sections of the spec that status.effective has field by field."""
 
-    model: EffectiveModel | None = in_force()
-    precision: EffectivePrecision | None = in_force()
-    parallelism: EffectiveParallelism | None = in_force()
-    batching: EffectiveBatching | None = said(
-        "The values in force of spec.batching; what is absent is vLLM's own choice."
-    )
-    attention: EffectiveAttention | None = in_force()
-    compilation: EffectiveCompilation | None = said(
-        "The values in force of spec.compilation; what is absent is vLLM's own choice."
-    )
-    context_extension: EffectiveContextExtension | None = in_force()
-    speculative_decoding: EffectiveSpeculativeDecoding | None = in_force()
-    lora: EffectiveLoRA | None = in_force()
-    generation: EffectiveGeneration | None = said(
-        "The values in force of spec.generation; what is absent is as the model's files say."
-    )
-    accelerator: EffectiveAccelerator | None = in_force()
-    rollout: EffectiveRollout | None = in_force()
-    drain: EffectiveDrain | None = in_force()
-    endpoint: EffectiveEndpoint | None = in_force()
-    runtime: EffectiveRuntime | None = in_force()
+
+def _section(section: type[ApiModel]) -> type[StatusModel]:
+    """A section of the spec as status.effective has it: the same fields without bounds; each may be absent."""
+    fields: dict[str, Any] = {
+        name: (_value(info.annotation) | None, in_force()) for name, info in section.model_fields.items()
+    }
+    return create_model(f"Effective{section.__name__}", __base__=StatusModel, **fields)
+
+
+def _value(kind: Any) -> Any:
+    """The type of a field of the spec, without what bounds it."""
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [one for one in get_args(kind) if one is not NoneType]
+        return IntOrWord if len(kinds) > 1 else _value(kinds[0])
+    if get_origin(kind) is Annotated:
+        return _value(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        kind = type(get_args(kind)[0])
+    if issubclass(kind, ApiModel):
+        return _section(kind)
+    return Word if kind is str else kind
+
+
+def _effective() -> type[StatusModel]:
+    fields: dict[str, Any] = {}
+    for name, info in LLMServiceSpec.model_fields.items():
+        kind = _OWN_SHAPE.get(name) or (_value(info.annotation) if name in _IN_FORCE else None)
+        if kind is not None:
+            fields[name] = (kind | None, in_force())
+    return create_model("EffectiveStatus", __base__=StatusModel, **fields)
+
+
+EffectiveStatus = _effective()
 
 
 class ProgressStatus(StatusModel):
@@ -388,7 +332,10 @@ class LLMServiceStatus(StatusModel):
     ready: Word | None = said("Ready and wanted replicas, as 1/2.")
     gpus: int | None = said("GPUs that all wanted replicas ask for.")
     endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
-    effective: EffectiveStatus | None = said("The values in force for every field of the spec that has a default.")
+    effective: EffectiveStatus | None = said(  # type: ignore[valid-type]
+        "The values in force for every field of the spec that has a default; what is absent is vLLM's or the model's "
+        "own choice."
+    )
     progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
     model: ModelStatus | None = said("What was read of the model, for the plan.")
     plan: PlanStatus | None = said("What the planner computed; status.measured is what became of it.")

@@ -65,6 +65,7 @@ class Attention(ApiModel):
         "cache's type and the model allow. Name one to compare, or to get around a fault of another. CPUs have one of "
         "their own.",
         examples=["FLASHINFER"],
+        flag="--attention-backend",
     )
 
 
@@ -76,23 +77,28 @@ class Compilation(ApiModel):
         description="Compile nothing and record no CUDA graphs (--enforce-eager): the fastest start and the slowest "
         "steps. For trying things out, and where compiling fails.",
         examples=[True],
+        flag="--enforce-eager",
     )
     mode: CompilationMode | None = knob(
         description="How the model is compiled (mode of --compilation-config): vllmCompile is vLLM's own pipeline, "
         "stockTorchCompile PyTorch's, dynamoTraceOnce traces the model once, none leaves it as it is. Default: by "
         "optimizationLevel.",
         examples=["vllmCompile"],
+        flag="--compilation-config.mode",
     )
     cuda_graphs: CudaGraphs | None = knob(
         description="Which steps are recorded as CUDA graphs (cudagraph_mode of --compilation-config). none saves "
         "their memory and start time and costs time per token; piecewise leaves attention out, for backends that "
         "cannot be recorded. Default: by optimizationLevel and the attention backend.",
         examples=["piecewise"],
+        flag="--compilation-config.cudagraph_mode",
     )
     optimization_level: Literal[0, 1, 2, 3] | None = knob(
         description="One knob for mode and cudaGraphs (--optimization-level): 0 starts fastest, higher levels run "
         "faster. Default: 2.",
         examples=[1],
+        flag="--optimization-level",
+        effective=2,
     )
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmservice_runtime.flags import compute_dtype, quantization_method
-
 from llmservice_operator.api.adapters import LoRA
-from llmservice_operator.api.base import ApiModel
-from llmservice_operator.api.generation import Generation
+from llmservice_operator.api.flags import in_force
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -17,7 +14,7 @@ from llmservice_operator.api.techniques import Compilation
 from llmservice_operator.api.uri import HubSource
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import progress_deadline_seconds
-from llmservice_operator.build.engine import engine_options, max_model_len
+from llmservice_operator.build.engine import max_model_len
 from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.server import Server, server
@@ -38,32 +35,22 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
 
     What cannot be known before vLLM reads the model is left out.
     """
-    spec, options, runs = llm.spec, engine_options(llm), server(template)
-    parallelism = spec.parallelism
+    spec, runs = llm.spec, server(template)
     return {
         "model": _known(
             servedModelNames=list(llm.served_model_names),
             revision=_revision(spec),
-            runner=options.runner,
-            convert=options.convert,
+            runner=spec.model.runner,
+            convert=spec.model.convert,
         ),
-        "precision": _known(
-            weights=spec.precision.weights,
-            dtype=compute_dtype(options),
-            quantization=quantization_method(options),
-            kvCache=spec.precision.kv_cache,
-        ),
-        "parallelism": {
-            "tensorParallelSize": parallelism.tensor_parallel_size,
-            "pipelineParallelSize": parallelism.pipeline_parallel_size,
-            "dataParallelSize": parallelism.data_parallel_size,
-            "expertParallel": parallelism.expert_parallel,
-        },
+        "precision": in_force(spec.precision)
+        | _known(dtype=spec.precision.compute_dtype, quantization=spec.precision.method),
+        "parallelism": in_force(spec.parallelism),
         "batching": _batching(llm, runs, chosen),
-        "attention": {"backend": spec.attention.backend},
+        "attention": in_force(spec.attention),
         "compilation": _compilation(spec.compilation),
         **_asked_for(spec),
-        "generation": _generation(spec.generation),
+        "generation": in_force(spec.generation),
         "accelerator": _accelerator(llm, runs),
         "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
         "drain": _known(timeoutSeconds=runs.drain_seconds),
@@ -73,22 +60,9 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
 
 
 def _batching(llm: LLMService, runs: Server, chosen: Chosen) -> dict[str, Any]:
-    asked = llm.spec.batching
     sequences, tokens = _limits(llm, runs, chosen)
-    return _known(
-        maxNumSeqs=sequences,
-        maxNumBatchedTokens=tokens,
-        maxModelLen=max_model_len(llm, chosen),
-        maxNumQueuedRequests=asked.max_num_queued_requests,
-        maxNumQueuedTokens=asked.max_num_queued_tokens,
-        chunkedPrefill=asked.chunked_prefill,
-        longPrefillTokenThreshold=asked.long_prefill_token_threshold or 0,
-        prefixCaching=asked.prefix_caching,
-        prefixCachingHashAlgo=asked.prefix_caching_hash_algo or "sha256",
-        schedulingPolicy=asked.scheduling_policy or "fcfs",
-        blockSize=asked.block_size,
-        kvOffloadingSize=asked.kv_offloading_size,
-        kvOffloadingBackend=asked.kv_offloading_size and (asked.kv_offloading_backend or "native"),
+    return in_force(llm.spec.batching) | _known(
+        maxNumSeqs=sequences, maxNumBatchedTokens=tokens, maxModelLen=max_model_len(llm, chosen)
     )
 
 
@@ -101,39 +75,18 @@ def _compilation(compilation: Compilation) -> dict[str, Any]:
     """Without compiling there is one answer; else level, mode and graphs follow from each other in vLLM."""
     if compilation.enforce_eager:
         return {"enforceEager": True, "mode": "none", "cudaGraphs": "none"}
-    return _known(
-        enforceEager=False,
-        mode=compilation.mode,
-        cudaGraphs=compilation.cuda_graphs,
-        optimizationLevel=2 if compilation.optimization_level is None else compilation.optimization_level,
-    )
+    return in_force(compilation)
 
 
 def _asked_for(spec: LLMServiceSpec) -> dict[str, Any]:
     """Parts of the spec that are not there unless they are asked for, with the defaults inside them."""
-    found: dict[str, Any] = {}
-    if spec.context_extension is not None:
-        found["contextExtension"] = _dump(spec.context_extension)
-    if spec.speculative_decoding is not None:
-        found["speculativeDecoding"] = _dump(spec.speculative_decoding)
-    if spec.is_lora_on:
-        lora = spec.lora or LoRA()
-        most = lora.max_loras or 1
-        found["lora"] = {
-            "maxLoras": most,
-            "maxLoraRank": lora.max_lora_rank or 16,
-            "maxCpuLoras": lora.max_cpu_loras or most,
-        }
-    return found
-
-
-def _generation(generation: Generation) -> dict[str, Any]:
-    known = _dump(generation) | {"seed": generation.seed or 0}
-    return {name: value for name, value in known.items() if value != {}}
-
-
-def _dump(part: ApiModel) -> dict[str, Any]:
-    return part.model_dump(mode="json", by_alias=True, exclude_none=True)
+    lora = (spec.lora or LoRA()) if spec.is_lora_on else None
+    asked = {
+        "contextExtension": spec.context_extension,
+        "speculativeDecoding": spec.speculative_decoding,
+        "lora": lora,
+    }
+    return {name: in_force(section) for name, section in asked.items() if section is not None}
 
 
 def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:

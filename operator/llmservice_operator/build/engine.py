@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from llmservice_runtime.contract import ADAPTERS_DIR, ADAPTERS_KEY, API_KEYS_FILE, CHAT_TEMPLATE_DIR, START_SECONDS
+from llmservice_runtime.contract import (
+    ADAPTERS_DIR,
+    ADAPTERS_KEY,
+    API_KEYS_FILE,
+    CHAT_TEMPLATE_DIR,
+    DRAIN_MIDDLEWARE,
+    HTTP_PORT,
+    START_SECONDS,
+)
 from llmservice_runtime.fetching.credentials import is_credential
-from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Speculation
 from llmservice_runtime.options import ServeOptions
 
+from llmservice_operator.api.flags import FLAGS
 from llmservice_operator.api.multimodal import ANY_DOMAIN
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
@@ -20,58 +31,66 @@ from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.versions import image_version
 
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
+# No host: vLLM compares names in lower case. An empty list would allow all of them, and this says what to do.
+NO_MEDIA_DOMAIN = "spec.multimodal.allowedMediaDomains"
+# The supervisor waits for the streams before it stops vLLM. What is left then is to end at once: with a timeout of 0
+# vLLM closes a stream properly (finish_reason "abort") and is gone in half a second.
+_OWN = (
+    *("--host", "0.0.0.0", "--port", str(HTTP_PORT), "--middleware", DRAIN_MIDDLEWARE, "--shutdown-timeout", "0"),
+    *("--disable-access-log-for-endpoints", "/health,/metrics"),
+)
 
 
 @of_service
-def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
-    """Every knob that decides the command line; what neither the user nor the plan says stays vLLM's to decide."""
+def vllm_arguments(llm: LLMService, chosen: Chosen = NOTHING) -> tuple[str, ...]:
+    """vLLM's command line after the program: the fields' flags, then the operator's own, then extraArgs.
+
+    What neither the user nor the plan says, and what vLLM does anyway, is not in it. The order is fixed.
+    """
+    computed = _computed(llm, chosen)
+    values: dict[str, Any] = {}
+    for flag in FLAGS:
+        value = computed[flag.name] if flag.name in computed else flag.read(llm.spec)
+        name, _, key = flag.name.partition(".")
+        if key:
+            values.setdefault(name, {})[key] = value
+        else:
+            values[name] = value
+    typed = (token for name, value in values.items() for token in _tokens(name, value))
+    return (*typed, *_OWN, *llm.spec.runtime.extra_args)
+
+
+def _tokens(flag: str, value: Any) -> Iterator[str]:
+    """None and what is empty: nothing; a bool: the flag or its --no- form; a mapping: JSON; else the flag and value."""
+    if isinstance(value, Mapping):
+        # Sorted: the same spec, the same pod.
+        said = {key: item for key, item in value.items() if item is not None}
+        value = json.dumps(said, sort_keys=True, separators=(",", ":")) if said else None
+    if isinstance(value, bool):
+        yield flag if value else f"--no-{flag[2:]}"
+    elif value not in (None, ()):
+        yield flag
+        yield from value if isinstance(value, tuple) else (str(value),)
+
+
+def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
+    """The flags whose value is not what their field says."""
     spec = llm.spec
-    precision, parallelism, batching = spec.precision, spec.parallelism, spec.batching
-    compilation, generation = spec.compilation, spec.generation
-    return EngineOptions(
-        model=model_path(spec),
-        served_model_names=llm.served_model_names,
-        runner=spec.model.runner,
-        convert=spec.model.convert,
-        chat_template=None if spec.model.chat_template is None else CHAT_TEMPLATE_FILE,
-        trust_remote_code=spec.model.trust_remote_code,
-        weights=precision.weights,
-        dtype=precision.dtype,
-        quantization=precision.quantization,
-        kv_cache=precision.kv_cache,
-        tensor_parallel_size=parallelism.tensor_parallel_size,
-        pipeline_parallel_size=parallelism.pipeline_parallel_size,
-        data_parallel_size=parallelism.data_parallel_size,
-        expert_parallel=parallelism.expert_parallel,
-        max_num_seqs=batching.max_num_seqs,
-        max_num_batched_tokens=batching.max_num_batched_tokens,
-        max_model_len=max_model_len(llm, chosen),
-        max_num_queued_requests=batching.max_num_queued_requests,
-        max_num_queued_tokens=batching.max_num_queued_tokens,
-        chunked_prefill=batching.chunked_prefill,
-        long_prefill_token_threshold=batching.long_prefill_token_threshold,
-        prefix_caching=batching.prefix_caching,
-        prefix_caching_hash_algo=batching.prefix_caching_hash_algo,
-        scheduling_policy=batching.scheduling_policy,
-        block_size=batching.block_size,
-        kv_offloading_gib=None if batching.kv_offloading_size is None else gibibytes(batching.kv_offloading_size),
-        kv_offloading_backend=batching.kv_offloading_backend,
-        attention_backend=spec.attention.backend,
-        enforce_eager=compilation.enforce_eager,
-        compilation_mode=compilation.mode,
-        cuda_graphs=compilation.cuda_graphs,
-        optimization_level=compilation.optimization_level,
-        speculation=_speculation(spec),
-        lora=_lora(spec),
-        tool_call_parser=generation.tool_call_parser,
-        reasoning_parser=generation.reasoning_parser,
-        seed=generation.seed,
-        generation_defaults=GenerationDefaults(**dict(generation.defaults)),
-        allowed_media_domains=_media_domains(spec),
-        sleep_mode=spec.runtime.sleep_mode,
-        gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
-        extra_args=spec.runtime.extra_args,
-    )
+    return {
+        "--model": model_path(spec),
+        "--served-model-name": llm.served_model_names,
+        "--chat-template": None if spec.model.chat_template is None else CHAT_TEMPLATE_FILE,
+        "--dtype": None if spec.precision.compute_dtype == "auto" else spec.precision.compute_dtype,
+        "--quantization": spec.precision.method,
+        "--max-model-len": max_model_len(llm, chosen),
+        "--kv-offloading-size": _kv_offloading_size(spec),
+        "--compilation-config.mode": spec.compilation.mode and constant(spec.compilation.mode),
+        "--compilation-config.cudagraph_mode": spec.compilation.cuda_graphs and constant(spec.compilation.cuda_graphs),
+        "--speculative-config": _speculation(spec),
+        "--enable-lora": spec.is_lora_on or None,
+        "--override-generation-config": _generation_defaults(spec),
+        "--allowed-media-domains": _media_domains(spec),
+    }
 
 
 def max_model_len(llm: LLMService, chosen: Chosen) -> int | Literal["auto"] | None:
@@ -80,22 +99,39 @@ def max_model_len(llm: LLMService, chosen: Chosen) -> int | Literal["auto"] | No
     return chosen.max_model_len or asked if asked == "auto" else asked
 
 
-def _speculation(spec: LLMServiceSpec) -> Speculation | None:
+def _kv_offloading_size(spec: LLMServiceSpec) -> str | None:
+    """GiB, as short as it can be written."""
+    size = spec.batching.kv_offloading_size
+    return None if size is None else repr(gibibytes(size)).removesuffix(".0")
+
+
+def snake(word: str) -> str:
+    """fullDecodeOnly as full_decode_only: as vLLM spells such words."""
+    return re.sub("([A-Z])", r"_\1", word).lower()
+
+
+def constant(word: str) -> str:
+    """fullDecodeOnly as FULL_DECODE_ONLY: a member of one of vLLM's enumerations."""
+    return snake(word).upper()
+
+
+def _speculation(spec: LLMServiceSpec) -> Mapping[str, object] | None:
     asked = spec.speculative_decoding
     if asked is None:
         return None
-    return Speculation(**dict(asked) | {"model": draft_path(spec)})
+    return dict(asked) | {"method": snake(asked.method), "model": draft_path(spec)}
 
 
-def _lora(spec: LLMServiceSpec) -> LoRA | None:
-    if not spec.is_lora_on:
-        return None
-    return LoRA() if spec.lora is None else LoRA(**dict(spec.lora))
+def _generation_defaults(spec: LLMServiceSpec) -> Mapping[str, object]:
+    """Under the names of generation_config.json."""
+    said = dict(spec.generation.defaults)
+    return said | {"max_new_tokens": said.pop("max_tokens")}
 
 
 def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
+    """vLLM's own default is to fetch whatever a client names."""
     domains = spec.multimodal.allowed_media_domains
-    return None if ANY_DOMAIN in domains else domains
+    return None if ANY_DOMAIN in domains else domains or (NO_MEDIA_DOMAIN,)
 
 
 def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> ServeOptions:

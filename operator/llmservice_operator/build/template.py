@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from llmservice_runtime import contract
-from llmservice_runtime.flags import render
 
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.deployment import START_CEILING_SECONDS
-from llmservice_operator.build.engine import engine_options, image, serve_options
+from llmservice_operator.build.engine import image, serve_options, vllm_arguments
 from llmservice_operator.build.environment import environment
 from llmservice_operator.build.fetcher import fetch_containers
 from llmservice_operator.build.meta import Manifest, labels
@@ -77,7 +76,7 @@ def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[M
         "name": contract.SERVER_CONTAINER,
         "image": image(llm, settings),
         "command": list(contract.SERVE_COMMAND),
-        "args": [*serve_options(llm, settings, chosen).to_args(), "--", *render(engine_options(llm, chosen))],
+        "args": [*serve_options(llm, settings, chosen).to_args(), "--", *vllm_arguments(llm, chosen)],
         "env": environment(llm, settings),
         "ports": [
             {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},

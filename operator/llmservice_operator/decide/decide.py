@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_runtime.flags import render
-
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.remembered import of_service
@@ -16,7 +14,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import adapters, inspection
 from llmservice_operator.build.deployment import Strategy
 from llmservice_operator.build.effective import effective, gpus
-from llmservice_operator.build.engine import engine_options, image, vllm_version
+from llmservice_operator.build.engine import image, vllm_arguments, vllm_version
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import url
 from llmservice_operator.build.settings import Settings
@@ -88,7 +86,7 @@ def _checked(service: LLMService, settings: Settings) -> tuple[Problem, ...]:
         service.spec,
         image=image(service, settings),
         vllm_version=vllm_version(service, settings),
-        arguments=render(engine_options(service)),
+        arguments=vllm_arguments(service),
     )
 
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from llmservice_runtime.flags import FLOAT_WEIGHTS, LOAD_METHODS
-
+from llmservice_operator.api.dtypes import FLOAT_WEIGHTS, LOAD_METHODS
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS
 from llmservice_operator.api.matrix.dimensions import MANY, OFF, ON, ONE
 from llmservice_operator.planner.batching import batching

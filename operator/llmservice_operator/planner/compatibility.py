@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from llmservice_runtime.flags import FLOAT_WEIGHTS, LOAD_METHODS
-
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.matrix import DIMENSIONS, ROWS, Row
 from llmservice_operator.api.matrix.dimensions import ABSENT, GIVEN, MANY, OFF, ON, ONE
@@ -106,13 +104,10 @@ def _accelerator(spec: LLMServiceSpec, gpu: GPU | None) -> Mapping[str, str | No
 
 def _precision(spec: LLMServiceSpec) -> Mapping[str, str | None]:
     precision = spec.precision
-    dtype: str | None = precision.dtype
-    if dtype == "auto":
-        dtype = precision.weights if precision.weights in FLOAT_WEIGHTS else None
     return {
         "weights": precision.weights,
-        "method": precision.quantization or LOAD_METHODS.get(precision.weights),
-        "dtype": dtype,
+        "method": precision.method,
+        "dtype": None if precision.compute_dtype == "auto" else precision.compute_dtype,
         "kvCache": precision.kv_cache,
     }
 

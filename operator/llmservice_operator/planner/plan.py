@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from llmservice_operator.api.dtypes import DType, KVCache, Weights
+from llmservice_operator.api.dtypes import DType, KVCache, Weights, float_dtype
 from llmservice_operator.planner.model.architecture import Architecture
 from llmservice_operator.planner.model.tensors import Tensors
 
@@ -110,10 +110,7 @@ class Request:
 
     @property
     def compute_dtype(self) -> DType:
-        """vLLM has one type for floats, of weights, arithmetic and KV cache: `dtype`, else what the weights ask for."""
-        if self.dtype == "auto" and self.weights in ("float32", "bfloat16", "float16"):
-            return self.weights
-        return self.dtype
+        return float_dtype(self.dtype, self.weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from llmservice_runtime.contract import FailureReason
-from llmservice_runtime.flags import (
-    Ambiguous,
-    FlagProblem,
-    Unknown,
-    check_extra_args,
-    flag_table,
-    known_versions,
-)
+from llmservice_runtime.flags import Ambiguous, Flag, Unknown, flag_table, known_versions
 from llmservice_runtime.flags.table import series
-from llmservice_runtime.flags.versions import Missing, missing
 
 from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.flags import KEYED, TYPED
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
+from llmservice_operator.planner.extra_args import FlagProblem, check_extra_args
 
 # v0.31.0, 0.31.0-cu128, v0.32.1rc1, and AMD's rocm7.0_ubuntu24.04_vllm_0.31.0_20261001
 _TAG = re.compile(
@@ -41,7 +35,7 @@ def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) 
     elif series(vllm_version) not in known_versions():
         yield _unknown(vllm_version)
     else:
-        yield from (_missing(one, vllm_version) for one in missing(arguments, vllm_version))
+        yield from _missing(arguments, vllm_version)
         yield from _extra_args(spec, vllm_version)
 
 
@@ -72,14 +66,48 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def _missing(one: Missing, version: str) -> Problem:
-    having = f"vLLM {', '.join(one.versions)}" if one.versions else "no vLLM that this operator knows"
+def _missing(arguments: Sequence[str], version: str) -> Iterator[Problem]:
+    """Flags that stand for fields, and values of them, that this version of vLLM would refuse.
+
+    Other flags are passed over: the operator's own are in every table, extraArgs have checks of their own.
+    """
+    table = flag_table(version).by_spelling
+    for index, token in enumerate(arguments):
+        field = _field(token)
+        if field is None:
+            continue
+        value = arguments[index + 1] if index + 1 < len(arguments) else ""
+        flag = table.get(token)
+        if flag is None:
+            yield _absent(field, token, _having(token, None), version)
+        elif not _takes(flag, value):
+            yield _absent(field, f"{token} {value}", _having(token, value), version)
+
+
+def _absent(field: str, what: str, versions: Sequence[str], version: str) -> Problem:
+    having = f"vLLM {', '.join(versions)}" if versions else "no vLLM that this operator knows"
     return Problem(
-        one.field,
-        f"it stands for {one.what}, which vLLM {version} does not have; {having} does.",
+        field,
+        f"it stands for {what}, which vLLM {version} does not have; {having} does.",
         "Remove it, or use such an image.",
         Reason.UNKNOWN_FLAG,
     )
+
+
+def _takes(flag: Flag, value: str) -> bool:
+    return not flag.choices or flag.values != 1 or value in flag.choices
+
+
+def _having(spelling: str, value: str | None) -> tuple[str, ...]:
+    """The versions with the flag, or with the value of it, newest first."""
+    flags = {version: flag_table(version).by_spelling.get(spelling) for version in known_versions()}
+    return tuple(v for v, flag in flags.items() if flag is not None and (value is None or _takes(flag, value)))
+
+
+def _field(token: str) -> str | None:
+    """Where users say what a flag says; --no-X is said where --X is. None for what no field stands for."""
+    flag = f"--{token.removeprefix('--no-')}" if token.startswith("--no-") else token
+    return " or ".join(KEYED[flag].values()) if flag in KEYED else TYPED.get(flag)
 
 
 def _extra_args(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:

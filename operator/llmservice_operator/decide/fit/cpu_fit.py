@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from llmservice_runtime.contract import FailureReason
-from llmservice_runtime.flags import LOAD_METHODS
 from llmservice_runtime.preflight import cpu_features
 from llmservice_runtime.preflight.cpu_features import Requirement
 
@@ -66,7 +65,7 @@ def requirements(service: LLMService, document: str | None) -> tuple[Requirement
     """By the spec, and by what the checkpoint says of its quantization."""
     precision = service.spec.precision
     method, bits = (None, None) if document is None else _declared(document)
-    asked = precision.quantization or LOAD_METHODS.get(precision.weights) or method
+    asked = precision.method or method
     return tuple(cpu_features.requirements(precision.kv_cache, asked, bits))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from llmservice_runtime.bounded_json import Refused, parse
-from llmservice_runtime.flags.render import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_runtime.flags.table import (
     Ambiguous,
     FlagTable,
@@ -17,6 +16,8 @@ from llmservice_runtime.flags.table import (
     flag_table,
     known_versions,
 )
+
+from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
 
 _JSON_BYTES = 2 << 20
 _JSON_DEPTH = 200

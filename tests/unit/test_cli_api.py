@@ -136,9 +136,9 @@ async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, s
 
 
 async def test_lists_come_in_pages(api: Api, server: Server) -> None:
-    server.says(200, {"metadata": {"continue": "more"}, "items": [1]})
-    server.says(200, {"metadata": {}, "items": [2]})
-    assert await api.list_all(CONTROLLER_REVISION, "team", label_selector="a=b c") == [1, 2]
+    server.says(200, {"metadata": {"continue": "more"}, "items": [{"n": 1}]})
+    server.says(200, {"metadata": {}, "items": [{"n": 2}]})
+    assert await api.list_all(CONTROLLER_REVISION, "team", label_selector="a=b c") == [{"n": 1}, {"n": 2}]
     assert [path for _, path, _, _ in server.seen] == [REVISIONS] * 2
     assert [query for _, _, query, _ in server.seen] == [
         {"limit": "500", "labelSelector": "a=b c"},

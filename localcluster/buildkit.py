@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localcluster.commands import run, run_logged
 from localcluster.paths import ClusterPaths
+from localcluster.place import first
 from localcluster.processes import Component, start, stop, succeeds, wait_until
 from localcluster.progress import Step
 from localcluster.rootfs import OciLayout
@@ -89,7 +90,7 @@ def daemon_command(paths: ClusterPaths) -> tuple[str, ...]:
         "--addr", f"unix://{paths.buildkit_socket}",
         "--oci-worker=false",
         "--containerd-worker=true",
-        "--containerd-worker-addr", str(paths.containerd_socket),
+        "--containerd-worker-addr", str(first(paths).containerd_socket),
         "--containerd-worker-namespace", paths.containerd_namespace,
         "--containerd-worker-net", "host",
         "--containerd-worker-gc=false",

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster.buildkit import Builder, Recipe, running_builder
-from localcluster.cluster import ctr_command
 from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecache import keep, restore
 from localcluster.imagecopy import ImageStore
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.place import first
+from localcluster.place import ctr_command, first
 from localcluster.progress import Progress
 from localcluster.rootfs import base_key, base_layout
 from localcluster.tinymodel.cache import model_folder
@@ -193,7 +192,7 @@ def _keep(image: Image, inputs: str, store: Store, cache: Path, progress: Progre
     if not image.kept:
         return
     folder = cache / "images" / image.name / inputs
-    if not keep(store.paths.containerd_root, image.reference, store.digest(image.reference), folder):
+    if not keep(first(store.paths).containerd_root, image.reference, store.digest(image.reference), folder):
         progress.line(f"{image.reference} is not kept for other clones: {cache} is on another file system")
 
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from llmservice_runtime.flags.table import newest_version
 
-from localcluster.cluster import ctr_command
 from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecopy import ImageStore
 from localcluster.paths import ClusterPaths
-from localcluster.place import first
+from localcluster.place import ctr_command, first
 from localcluster.progress import Progress
 
 RELEASE = "llmservice-operator"

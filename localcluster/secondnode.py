@@ -18,7 +18,7 @@ from localcluster.imagecopy import ImageStore, copy
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.place import EVICTION, SECOND, Place, first, second
+from localcluster.place import EVICTION, SECOND, Place, ctr_command, first, second
 from localcluster.processes import Component, write_atomically
 from localcluster.progress import Progress
 
@@ -98,12 +98,12 @@ def _connect(paths: ClusterPaths, place: Place) -> None:
 
 def store(paths: ClusterPaths) -> ImageStore:
     """The node's images. Its socket is below its own /run."""
-    return ImageStore((*_enter(paths), *cluster.ctr_command(paths, second(paths))))
+    return ImageStore((*_enter(paths), *ctr_command(paths, second(paths))))
 
 
 def copy_images(paths: ClusterPaths, references: Sequence[str] = IMAGES) -> None:
     """Gives the node the first one's images, where it has others or none."""
-    source, target = ImageStore(cluster.ctr_command(paths, first(paths))), store(paths)
+    source, target = ImageStore(ctr_command(paths, first(paths))), store(paths)
     wanted, present = source.digests(), target.digests()
     for reference in references:
         if reference in wanted and present.get(reference) != wanted[reference]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from localcluster import cluster, images
 from localcluster.cluster import Host, Options
-from localcluster.errors import ClusterError
+from localcluster.commands import run
 from localcluster.paths import ClusterPaths
 
 
@@ -31,8 +30,5 @@ def ensure_engine_packages(paths: ClusterPaths, host: Host) -> None:
     if not images.needs_teaching():
         return
     with host.progress.step("installing PyTorch and vLLM into .venv"):
-        done = subprocess.run(
-            ("make", "--silent", "engine"), cwd=paths.root, capture_output=True, text=True, check=False
-        )
-    if done.returncode != 0:
-        raise ClusterError(f"uv sync failed: {done.stderr.strip()}", "See above; `make engine` runs it by itself.")
+        remedy = "See above; `make engine` runs it by itself."
+        run("make", "--silent", "engine", cwd=paths.root, failure="uv sync failed", remedy=remedy)

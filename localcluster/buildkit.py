@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localcluster.errors import ClusterError
+from localcluster.commands import run, run_logged
 from localcluster.paths import ClusterPaths
-from localcluster.processes import Component, start, stop, wait_until
+from localcluster.place import first
+from localcluster.processes import Component, start, stop, succeeds, wait_until
 from localcluster.progress import Step
 from localcluster.rootfs import OciLayout
 
@@ -44,32 +44,27 @@ class Builder:
         """Build into the cluster's image store; with `keep` off, only into the build cache."""
         output = f"type=image,name={recipe.reference},unpack=true,compression=uncompressed"
         words = build_words(recipe, secrets(self.environment), proxies(self.environment))
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w") as written, self._buildctl(*words, *(("--output", output) if keep else ())) as child:
-            assert child.stderr is not None
-            for line in child.stderr:
-                written.write(line)
-                step.detail = what_it_does(line) or step.detail
-        if child.returncode != 0:
-            tail = "\n    ".join(log.read_text().splitlines()[-15:])
-            raise ClusterError(f"building {recipe.reference} failed", f"end of {log}:\n    {tail}")
+        run_logged(
+            (*self._buildctl, *words, *(("--output", output) if keep else ())),
+            log,
+            step,
+            what_it_does,
+            failure=f"building {recipe.reference} failed",
+            environment=self.environment,
+        )
 
     def prune(self, keep_megabytes: int) -> None:
         """Drop build caches; what an image in the store is made of stays."""
-        with self._buildctl("prune", "--all", "--keep-storage", str(keep_megabytes)) as child:
-            _, problem = child.communicate()
-        if child.returncode != 0:
-            raise ClusterError(f"buildctl prune failed: {problem.strip()}")
+        words = ("prune", "--all", "--keep-storage", str(keep_megabytes))
+        run(*self._buildctl, *words, failure="buildctl prune failed", environment=self.environment)
 
-    def _buildctl(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            (str(self.paths.bin / "buildctl"), "--addr", f"unix://{self.paths.buildkit_socket}", *words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if words[0] == "prune" else subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=dict(self.environment),
-        )
+    def answers(self) -> bool:
+        """Whether it takes builds."""
+        return succeeds((*self._buildctl, "debug", "workers"))
+
+    @property
+    def _buildctl(self) -> tuple[str, ...]:
+        return str(self.paths.bin / "buildctl"), "--addr", f"unix://{self.paths.buildkit_socket}"
 
 
 @contextmanager
@@ -80,15 +75,9 @@ def running_builder(paths: ClusterPaths, environment: Mapping[str, str]) -> Iter
     paths.runtime.mkdir(parents=True, exist_ok=True)
     start(paths, Component(DAEMON, daemon_command(paths)), inside)
     try:
-        probe = (str(paths.bin / "buildctl"), "--addr", f"unix://{paths.buildkit_socket}", "debug", "workers")
-        wait_until(
-            "BuildKit answers",
-            lambda: subprocess.run(probe, capture_output=True, check=False).returncode == 0,
-            paths,
-            DAEMON,
-            timeout=60,
-        )
-        yield Builder(paths, inside)
+        builder = Builder(paths, inside)
+        wait_until("BuildKit answers", builder.answers, paths, DAEMON, timeout=60)
+        yield builder
     finally:
         stop(paths, DAEMON, grace=30)
 
@@ -101,7 +90,7 @@ def daemon_command(paths: ClusterPaths) -> tuple[str, ...]:
         "--addr", f"unix://{paths.buildkit_socket}",
         "--oci-worker=false",
         "--containerd-worker=true",
-        "--containerd-worker-addr", str(paths.containerd_socket),
+        "--containerd-worker-addr", str(first(paths).containerd_socket),
         "--containerd-worker-namespace", paths.containerd_namespace,
         "--containerd-worker-net", "host",
         "--containerd-worker-gc=false",

@@ -6,13 +6,13 @@ import fcntl
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
-from localcluster.errors import ClusterError
+from localcluster.commands import run_logged
 from localcluster.paths import ClusterPaths
 from localcluster.programs import PROGRAMS, Build, Folder, Group, builds_of, content_hash, of_group
 from localcluster.progress import Progress, Step
@@ -71,27 +71,16 @@ def _go_environment(environment: Mapping[str, str], build: Build) -> dict[str, s
 
 
 def _compile(build: Build, go: str, folder: Path, output: Path, environment: Mapping[str, str], step: Step) -> None:
-    settings = _go_environment(environment, build)
-    log = output.with_name(f"{output.name}.log")
-    with log.open("w") as record:
-        process = subprocess.Popen(
-            build.command(go, f"{output}/"),
-            cwd=folder,
-            env=settings,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if process.stderr is None:
-            raise AssertionError("stderr was asked for")
-        with process.stderr as lines:
-            for compiled, line in enumerate(lines, start=1):
-                record.write(line)
-                step.detail = f"{compiled} packages, now {line.strip()[:70]}"
-        code = process.wait()
-    if code != 0:
-        tail = "".join(f"    {line}\n" for line in log.read_text().splitlines()[-12:])
-        raise ClusterError(f"go build failed with {code}", f"the end of {log}:\n{tail}")
+    log, compiled = output.with_name(f"{output.name}.log"), count(1)
+    run_logged(
+        build.command(go, f"{output}/"),
+        log,
+        step,
+        lambda line: f"{next(compiled)} packages, now {line.strip()[:70]}",
+        failure="go build failed",
+        environment=_go_environment(environment, build),
+        cwd=folder,
+    )
     log.unlink()
 
 

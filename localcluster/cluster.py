@@ -28,7 +28,7 @@ from localcluster import (
 from localcluster.errors import ClusterError
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.place import SECOND, Place, first
+from localcluster.place import SECOND, Place, ctr_command, first
 from localcluster.processes import Component, write_atomically
 from localcluster.programs import Group
 from localcluster.progress import Progress
@@ -136,13 +136,14 @@ def _start(paths: ClusterPaths, host: Host, *wanted: Component) -> None:
 
 
 def _prepare(paths: ClusterPaths) -> None:
-    for folder in (paths.etcd, paths.kubelet, paths.containerd, paths.pod_logs, paths.models, paths.runtime):
+    place = first(paths)
+    for folder in (paths.etcd, place.kubelet, place.containerd, place.pod_logs, paths.models, paths.runtime):
         folder.mkdir(parents=True, exist_ok=True)
     paths.etcd.chmod(0o700)
     resolv = Path("/etc/resolv.conf")
     servers = configs.upstream(resolv.read_text()) if resolv.exists() else ()
     files = {
-        **node_files(paths, first(paths)),
+        **node_files(paths, place),
         paths.config / "audit.json": configs.audit_policy(),
         paths.config / "kwok.yaml": configs.simulation(),
         paths.config / "Corefile": configs.corefile(paths, servers),
@@ -159,12 +160,6 @@ def node_files(paths: ClusterPaths, place: Place) -> dict[Path, str]:
         place.kubelet_config: configs.kubelet(paths, place),
         place.proxy_config: configs.kube_proxy(paths, place),
     }
-
-
-def ctr_command(paths: ClusterPaths, place: Place) -> tuple[str, ...]:
-    """How to call ctr for a node's containerd."""
-    where = ("--address", str(place.containerd_socket), "--namespace", paths.containerd_namespace)
-    return (f"{paths.bin}/ctr", *where)
 
 
 def _ctr(paths: ClusterPaths, *words: str) -> tuple[str, ...]:
@@ -282,7 +277,7 @@ def _remove_traces(paths: ClusterPaths) -> None:
     mounts.undo(paths)
     network.restore_host(paths)
     mounts.remove_pod_groups()
-    mounts.remove_dead_log_links(Path("/var/log/containers"), paths.pod_logs)
+    mounts.remove_dead_log_links(Path("/var/log/containers"), first(paths).pod_logs)
     for record in processes.records(paths):
         processes.stop(paths, record.name)
     shutil.rmtree(paths.runtime, ignore_errors=True)

@@ -40,7 +40,9 @@ def keep(containerd_root: Path, reference: str, digest: str, folder: Path) -> bo
                 if refused.errno not in (errno.EXDEV, errno.EPERM):
                     raise
                 return False  # another disk, or one without links: a copy would cost gigabytes
-        _describe(blobs.parent.parent, reference, manifest["mediaType"], digest, manifest_file.stat().st_size)
+        layout = layout_files(reference, manifest["mediaType"], digest, manifest_file.stat().st_size)
+        for name, text in layout.items():
+            (blobs.parent.parent / name).write_text(text)
         for older in folder.parent.glob("[!.]*"):
             shutil.rmtree(older)
         (Path(scratch) / "image").rename(folder)
@@ -75,10 +77,11 @@ def _send(folder: Path, pipe: IO[bytes]) -> str:
     return ""
 
 
-def _describe(image: Path, reference: str, media_type: str, digest: str, size: int) -> None:
+def layout_files(reference: str, media_type: str, digest: str, size: int) -> dict[str, str]:
+    """What stands beside the blobs of an OCI layout with one image, by name; `size` is of its manifest, in bytes."""
     entry = {"mediaType": media_type, "digest": digest, "size": size, "annotations": {NAME_ANNOTATION: reference}}
-    (image / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    (image / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    index = json.dumps({"schemaVersion": 2, "manifests": [entry]})
+    return {"oci-layout": '{"imageLayoutVersion": "1.0.0"}', "index.json": index}
 
 
 def _hex(digest: str) -> str:

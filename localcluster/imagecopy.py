@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from localcluster.errors import ClusterError
-from localcluster.imagecache import NAME_ANNOTATION
+from localcluster.imagecache import layout_files
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class ImageStore:
     def ctr(self, *words: str, stdin: bytes | None = None) -> bytes:
         done = subprocess.run((*self.command, *words), input=stdin, capture_output=True, check=False)
         if done.returncode != 0:
-            raise ClusterError(f"ctr {' '.join(words[:3])} failed: {done.stderr.decode(errors='replace').strip()}")
+            said = done.stderr.decode(errors="replace").strip()
+            remedy = "Is its containerd running? python -m localcluster up --only containerd"
+            raise ClusterError(f"ctr {' '.join(words[:3])} failed: {said}", remedy)
         return done.stdout
 
     def digests(self) -> dict[str, str]:
@@ -102,15 +104,9 @@ def _bound(mount: str) -> Path:
 def archive(reference: str, digest: str, manifest: bytes, config: bytes) -> bytes:
     """An OCI archive of an image without its layers."""
     described: dict[str, Any] = json.loads(manifest)
-    entry = {
-        "mediaType": described["mediaType"],
-        "digest": digest,
-        "size": len(manifest),
-        "annotations": {NAME_ANNOTATION: reference},
-    }
+    layout = layout_files(reference, described["mediaType"], digest, len(manifest))
     files = {
-        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
-        "index.json": json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode(),
+        **{name: text.encode() for name, text in layout.items()},
         _blob(digest): manifest,
         _blob(described["config"]["digest"]): config,
     }

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster.buildkit import Builder, Recipe, running_builder
+from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecache import keep, restore
+from localcluster.imagecopy import ImageStore
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths, cache_root
+from localcluster.place import ctr_command, first
 from localcluster.progress import Progress
 from localcluster.rootfs import base_key, base_layout
 from localcluster.tinymodel.cache import model_folder
@@ -111,42 +114,33 @@ class Store:
 
     paths: ClusterPaths
 
+    @property
+    def _images(self) -> ImageStore:
+        return ImageStore(ctr_command(self.paths, first(self.paths)))
+
     def built_from(self, reference: str) -> str | None:
         """The inputs that the image in the store was built from; None where it is not there."""
-        for line in self._ctr("images", "ls", f"name=={reference}").splitlines()[1:]:
+        for line in self._images.ctr("images", "ls", f"name=={reference}").decode().splitlines()[1:]:
             labels = dict(pair.partition("=")[::2] for pair in line.split()[-1].split(","))
             return labels.get(INPUTS_LABEL)
         return None
 
     def digest(self, reference: str) -> str:
         """The digest of an image's manifest."""
-        return self._ctr("images", "ls", f"name=={reference}").splitlines()[1].split()[2]
+        return self._images.digests()[reference]
 
     def take(self, folder: Path) -> None:
         """Import a kept image. Its layers can be had again, so they are dropped once they are unpacked."""
-        restore(folder, self._command("images", "import", "--local", "--discard-unpacked-layers", "-"))
+        restore(folder, (*self._images.command, "images", "import", "--local", "--discard-unpacked-layers", "-"))
 
     def record(self, reference: str, inputs: str) -> None:
         """The label lives and dies with the image, so it cannot speak of one that is gone."""
-        self._ctr("images", "label", reference, f"{INPUTS_LABEL}={inputs}")
+        self._images.ctr("images", "label", reference, f"{INPUTS_LABEL}={inputs}")
 
     def forget(self, reference: str) -> None:
         """An interrupted build must not leave the old label on a new image."""
         if self.built_from(reference):
-            self._ctr("images", "label", reference, f"{INPUTS_LABEL}=")
-
-    def _ctr(self, *words: str) -> str:
-        done = subprocess.run(self._command(*words), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise ClusterError(
-                f"the image store does not answer: {done.stderr.strip()}",
-                "Start it: python -m localcluster up --only containerd",
-            )
-        return done.stdout
-
-    def _command(self, *words: str) -> tuple[str, ...]:
-        program, socket = str(self.paths.bin / "ctr"), str(self.paths.containerd_socket)
-        return (program, "-a", socket, "-n", self.paths.containerd_namespace, *words)
+            self.record(reference, "")
 
 
 def needs_teaching() -> bool:
@@ -198,7 +192,7 @@ def _keep(image: Image, inputs: str, store: Store, cache: Path, progress: Progre
     if not image.kept:
         return
     folder = cache / "images" / image.name / inputs
-    if not keep(store.paths.containerd_root, image.reference, store.digest(image.reference), folder):
+    if not keep(first(store.paths).containerd_root, image.reference, store.digest(image.reference), folder):
         progress.line(f"{image.reference} is not kept for other clones: {cache} is on another file system")
 
 
@@ -260,14 +254,8 @@ def _pause_context(root: Path, scratch: Path) -> Path:
     if compiler is None:
         raise ClusterError("a C compiler is missing", "Install one (Debian: apt-get install gcc libc6-dev).")
     source = root / "localcluster" / "pause" / "pause.c"
-    done = subprocess.run(
-        (compiler, "-static", "-Os", "-s", "-o", str(scratch / "pause"), str(source)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise ClusterError("the pause program does not compile", done.stderr.strip())
+    words = ("-static", "-Os", "-s", "-o", str(scratch / "pause"), str(source))
+    run(compiler, *words, failure="the pause program does not compile")
     return scratch
 
 

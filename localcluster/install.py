@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmservice_runtime.flags.table import newest_version
 
+from localcluster.commands import run
 from localcluster.errors import ClusterError
+from localcluster.imagecopy import ImageStore
 from localcluster.paths import ClusterPaths
+from localcluster.place import ctr_command, first
 from localcluster.progress import Progress
 
 RELEASE = "llmservice-operator"
@@ -34,34 +36,11 @@ class Target:
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 120) -> str:
         chosen = ("--context", self.context) if self.context else ()
-        return self._run(("kubectl", *chosen, *args), stdin, timeout)
+        return run("kubectl", *chosen, *args, stdin=stdin, environment=self.environment, timeout=timeout)
 
     def helm(self, *args: str, timeout: float = 600) -> str:
         chosen = ("--kube-context", self.context) if self.context else ()
-        return self._run(("helm", *chosen, *args), None, timeout)
-
-    def ctr(self, *args: str) -> str:
-        socket = str(self.paths.containerd_socket)
-        return self._run(("ctr", "-a", socket, "-n", self.paths.containerd_namespace, *args), None, 60)
-
-    def _run(self, command: Sequence[str], stdin: str | None, timeout: float) -> str:
-        try:
-            done = subprocess.run(
-                command,
-                input=stdin,
-                text=True,
-                capture_output=True,
-                env=dict(self.environment),
-                timeout=timeout,
-                check=False,
-            )
-        except FileNotFoundError as missing:
-            raise ClusterError(f"{command[0]} is not on the PATH", "Install it, or use the local cluster.") from missing
-        except subprocess.TimeoutExpired as slow:
-            raise ClusterError(f"{' '.join(command[:4])} ... did not end within {timeout:.0f} s") from slow
-        if done.returncode != 0:
-            raise ClusterError(f"{' '.join(command[:4])} ... failed: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
+        return run("helm", *chosen, *args, environment=self.environment, timeout=timeout)
 
 
 def local_target(paths: ClusterPaths, environment: Mapping[str, str]) -> Target:
@@ -70,12 +49,12 @@ def local_target(paths: ClusterPaths, environment: Mapping[str, str]) -> Target:
     return Target(paths, {**environment, **inside})
 
 
-def image_digest(target: Target, name: str) -> str:
+def image_digest(paths: ClusterPaths, name: str) -> str:
     """The digest of an image in the local cluster's store, so that a rebuilt image of the same tag is rolled out."""
-    lines = target.ctr("images", "list", f"name=={name}").splitlines()[1:]
-    if not lines:
+    digest = ImageStore(ctr_command(paths, first(paths))).digests().get(name)
+    if digest is None:
         raise ClusterError(f"{name} is not in the cluster's image store", "Build it: python -m localcluster images")
-    return lines[0].split()[2]
+    return digest
 
 
 def install(
@@ -90,7 +69,7 @@ def install(
     }
     numbers = {"services.surgeDeadlineSeconds": SURGE_DEADLINE_SECONDS}
     if target.context is None:
-        values["podAnnotations.image-digest"] = image_digest(target, operator_image)
+        values["podAnnotations.image-digest"] = image_digest(target.paths, operator_image)
     chart = str(target.paths.root / "charts" / "llmservice-operator")
     settings = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
     settings += [word for name, number in numbers.items() for word in ("--set", f"{name}={number}")]

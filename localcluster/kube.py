@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths
 
@@ -16,24 +16,17 @@ from localcluster.paths import ClusterPaths
 class Kubectl:
     paths: ClusterPaths
 
-    def _call(self, arguments: tuple[str, ...], stdin: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
-        command = [f"{self.paths.bin}/kubectl", f"--kubeconfig={self.paths.kubeconfig}", *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
-
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        try:
-            done = self._call(arguments, stdin, timeout)
-        except subprocess.TimeoutExpired as late:
-            raise ClusterError(f"kubectl {' '.join(arguments)} gave no answer in {timeout:.0f} s") from late
-        if done.returncode != 0:
-            raise ClusterError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
-        return done.stdout
+        failure = f"kubectl {' '.join(arguments)} failed"
+        kubectl = (f"{self.paths.bin}/kubectl", f"--kubeconfig={self.paths.kubeconfig}")
+        return run(*kubectl, *arguments, failure=failure, stdin=stdin, timeout=timeout)
 
     def succeeds(self, *arguments: str, timeout: float = 10) -> bool:
         try:
-            return self._call(arguments, None, timeout).returncode == 0
-        except (subprocess.TimeoutExpired, FileNotFoundError):
+            self.run(*arguments, timeout=timeout)
+        except ClusterError:
             return False
+        return True
 
     def apply(self, objects: Iterable[Mapping[str, Any]], *options: str) -> None:
         items = {"apiVersion": "v1", "kind": "List", "items": list(objects)}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths
 from localcluster.processes import write_atomically
@@ -92,13 +93,6 @@ def removal(saved: str, keep: frozenset[str]) -> str:
     return "\n".join(script) + "\n" if any(line.startswith("-") for line in script) else ""
 
 
-def _run(*command: str, stdin: str | None = None) -> str:
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise ClusterError(f"{' '.join(command)} failed: {done.stderr.strip()}")
-    return done.stdout
-
-
 def _families() -> Iterable[str]:
     return (family for family in ("iptables", "ip6tables") if shutil.which(f"{family}-save") is not None)
 
@@ -151,26 +145,26 @@ def _filter_bridged() -> None:
 def ensure_bridge() -> None:
     """The node's address must be there before the kubelet starts, else its node has no InternalIP."""
     if BRIDGE not in interfaces():
-        _run("ip", "link", "add", BRIDGE, "type", "bridge")
-    _run("ip", "addr", "replace", f"{GATEWAY}/24", "dev", BRIDGE)
-    _run("ip", "link", "set", BRIDGE, "up")
+        run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "addr", "replace", f"{GATEWAY}/24", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "up")
     (Path("/proc/sys") / "net/ipv4/ip_forward").write_text("1")
     _filter_bridged()
 
 
 def route_to(pods: str, gateway: str) -> None:
     """The way to another node's pods, and their addresses unhidden there and back."""
-    _run("ip", "route", "replace", pods, "via", gateway)
+    run("ip", "route", "replace", pods, "via", gateway)
     saved = _saved("iptables")
     if _PODS_CHAIN in chains_of(saved):
         return
     # After the Services' own chain, whose marks must be heeded, and before those that hide pods from the world.
     first = next(line for line in saved.splitlines() if line.startswith("-A POSTROUTING"))
     place = "2" if "KUBE-POSTROUTING" in first else "1"
-    _run("iptables", "-w", "-t", "nat", "-N", _PODS_CHAIN)
+    run("iptables", "-w", "-t", "nat", "-N", _PODS_CHAIN)
     between = ("-s", ALL_PODS, "-d", ALL_PODS)
-    _run("iptables", "-w", "-t", "nat", "-A", _PODS_CHAIN, *between, "-j", "ACCEPT")
-    _run("iptables", "-w", "-t", "nat", "-I", "POSTROUTING", place, "-j", _PODS_CHAIN)
+    run("iptables", "-w", "-t", "nat", "-A", _PODS_CHAIN, *between, "-j", "ACCEPT")
+    run("iptables", "-w", "-t", "nat", "-I", "POSTROUTING", place, "-j", _PODS_CHAIN)
 
 
 def blackhole(pods: str) -> None:
@@ -180,10 +174,10 @@ def blackhole(pods: str) -> None:
     connection, and each of its SYNs, a second apart, tries its luck again. Behind a cable none has luck.
     """
     if _VOID not in interfaces():
-        _run("ip", "link", "add", _VOID, "arp", "off", "type", "veth", "peer", "name", _VOID_END)
+        run("ip", "link", "add", _VOID, "arp", "off", "type", "veth", "peer", "name", _VOID_END)
     for end in (_VOID, _VOID_END):
-        _run("ip", "link", "set", end, "up")
-    _run("ip", "route", "replace", pods, "dev", _VOID)
+        run("ip", "link", "set", end, "up")
+    run("ip", "route", "replace", pods, "dev", _VOID)
 
 
 def disconnect(pods: str) -> None:
@@ -202,15 +196,15 @@ def _delete_interfaces() -> None:
         return
     for name, bridge in present.items():
         if bridge == BRIDGE and name in interfaces():
-            _run("ip", "link", "del", name)
-    _run("ip", "link", "del", BRIDGE)
+            run("ip", "link", "del", name)
+    run("ip", "link", "del", BRIDGE)
 
 
 def _delete_chains(keep: frozenset[str]) -> None:
     for family in _families():
         script = removal(_saved(family), keep)
         if script:
-            _run(f"{family}-restore", "--noflush", stdin=script)
+            run(f"{family}-restore", "--noflush", stdin=script)
 
 
 def restore_host(paths: ClusterPaths) -> None:

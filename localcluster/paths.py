@@ -46,10 +46,6 @@ class ClusterPaths:
         return self.state / "cni" / "bin"
 
     @property
-    def cni_config(self) -> Path:
-        return self.state / "cni" / "net.d"
-
-    @property
     def pki(self) -> Path:
         return self.state / "pki"
 
@@ -60,27 +56,6 @@ class ClusterPaths:
 
     def kubeconfig_of(self, component: str) -> Path:
         return self.pki / f"{component}.kubeconfig"
-
-    @property
-    def containerd(self) -> Path:
-        return self.state / "containerd"
-
-    @property
-    def containerd_root(self) -> Path:
-        """The image store: it survives `down`, so that images need not be built again."""
-        return self.containerd / "root"
-
-    @property
-    def containerd_state(self) -> Path:
-        return self.runtime / "containerd"
-
-    @property
-    def containerd_config(self) -> Path:
-        return self.containerd / "config.toml"
-
-    @property
-    def containerd_socket(self) -> Path:
-        return self.runtime / "containerd.sock"
 
     @property
     def containerd_namespace(self) -> str:
@@ -99,14 +74,6 @@ class ClusterPaths:
     @property
     def etcd(self) -> Path:
         return self.state / "etcd"
-
-    @property
-    def kubelet(self) -> Path:
-        return self.state / "kubelet"
-
-    @property
-    def pod_logs(self) -> Path:
-        return self.state / "pods"
 
     @property
     def config(self) -> Path:

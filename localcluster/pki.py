@@ -6,11 +6,10 @@ import base64
 import json
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcluster.errors import ClusterError
+from localcluster.commands import run
 from localcluster.network import API_SERVICE, GATEWAY, NODE
 from localcluster.paths import ClusterPaths
 from localcluster.place import Place
@@ -64,9 +63,7 @@ def kubeconfig(authority: bytes, certificate: bytes, key: bytes, server: str = A
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
-    done = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise ClusterError(f"openssl {arguments[0]} failed: {done.stderr.strip()}")
+    run("openssl", *arguments, cwd=folder)
 
 
 def _issue(folder: Path, wanted: Certificate) -> None:
@@ -88,10 +85,8 @@ def _make(folder: Path) -> None:
     _openssl(folder, "ec", "-in", "sa.key", "-pubout", "-out", "sa.pub")
     for wanted in CERTIFICATES:
         _issue(folder, wanted)
-    authority = (folder / "ca.crt").read_bytes()
     for wanted in CERTIFICATES:
-        pair = (folder / f"{wanted.name}.crt").read_bytes(), (folder / f"{wanted.name}.key").read_bytes()
-        (folder / f"{wanted.name}.kubeconfig").write_text(kubeconfig(authority, *pair))
+        (folder / f"{wanted.name}.kubeconfig").write_text(_kubeconfig_of(folder, wanted, API))
 
 
 def ensure(paths: ClusterPaths) -> None:
@@ -122,6 +117,10 @@ def ensure_certificate(paths: ClusterPaths, wanted: Certificate) -> None:
     if target.exists():
         return
     _issue(paths.pki, wanted)
-    authority = (paths.pki / "ca.crt").read_bytes()
-    pair = (paths.pki / f"{wanted.name}.crt").read_bytes(), (paths.pki / f"{wanted.name}.key").read_bytes()
-    write_atomically(target, kubeconfig(authority, *pair, server=API_FROM_NODES), 0o600)
+    write_atomically(target, _kubeconfig_of(paths.pki, wanted, API_FROM_NODES), 0o600)
+
+
+def _kubeconfig_of(folder: Path, wanted: Certificate, server: str) -> str:
+    authority = (folder / "ca.crt").read_bytes()
+    certificate, key = (folder / f"{wanted.name}.crt").read_bytes(), (folder / f"{wanted.name}.key").read_bytes()
+    return kubeconfig(authority, certificate, key, server)

@@ -36,6 +36,7 @@ class Place:
 
     @property
     def containerd_root(self) -> Path:
+        """The image store: it survives `down`, so that images need not be built again."""
         return self.containerd / "root"
 
     @property
@@ -60,20 +61,26 @@ class Place:
         return program if self.link is None else f"{self.name}-{program}"
 
 
+def ctr_command(paths: ClusterPaths, place: Place) -> tuple[str, ...]:
+    """How to call ctr for a node's containerd."""
+    where = ("--address", str(place.containerd_socket), "--namespace", paths.containerd_namespace)
+    return (f"{paths.bin}/ctr", *where)
+
+
 def first(paths: ClusterPaths) -> Place:
     """The node that shares the host's network."""
     return Place(
         name=NODE,
         gateway=GATEWAY,
         pods=PODS,
-        containerd=paths.containerd,
-        containerd_state=paths.containerd_state,
-        containerd_socket=paths.containerd_socket,
-        cni_config=paths.cni_config,
+        containerd=paths.state / "containerd",
+        containerd_state=paths.runtime / "containerd",
+        containerd_socket=paths.runtime / "containerd.sock",
+        cni_config=paths.state / "cni" / "net.d",
         # With the sandboxes that hold the addresses: both are gone after a reboot.
         addresses=paths.runtime / "addresses",
-        kubelet=paths.kubelet,
-        pod_logs=paths.pod_logs,
+        kubelet=paths.state / "kubelet",
+        pod_logs=paths.state / "pods",
         config=paths.config,
     )
 

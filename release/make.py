@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from localcluster.buildkit import Recipe
+from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 from release import chart, provenance, python_package, sbom
@@ -192,11 +193,7 @@ class Maker:
 
 
 def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(("git", "-C", str(root), *words), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        remedy = "A release is made of a commit of a clone."
-        raise ClusterError(f"git {' '.join(words)} failed: {done.stderr.strip()}", remedy)
-    return done.stdout.strip()
+    return run("git", "-C", str(root), *words, remedy="A release is made of a commit of a clone.").strip()
 
 
 def source_of(root: Path) -> Source:

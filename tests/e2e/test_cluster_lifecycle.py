@@ -17,6 +17,7 @@ import pytest
 
 from localcluster import configs, identity, processes
 from localcluster.paths import REPOSITORY, ClusterPaths
+from localcluster.place import ctr_command, first
 from tests.support.host import need_control_groups
 
 pytestmark = pytest.mark.cluster
@@ -184,12 +185,11 @@ def with_pods(clone: Clone, before: str) -> Clone:
     archive = clone.paths.root / "pause.tar"
     shared = ClusterPaths.of_this_clone()
     # Without --local a stream's last piece may come after ctr has ended.
-    command = [f"{shared.bin}/ctr", "-a", str(shared.containerd_socket), "-n", shared.containerd_namespace]
+    command = ctr_command(shared, first(shared))
     subprocess.run(
         [*command, "images", "export", "--local", str(archive), configs.PAUSE], check=True, capture_output=True
     )
-    clone.run(f"{clone.paths.bin}/ctr", "-a", str(clone.paths.containerd_socket), "-n", "k8s.io", "images", "import",
-              str(archive))  # fmt: skip
+    clone.run(*ctr_command(clone.paths, first(clone.paths)), "images", "import", str(archive))
     manifest = clone.paths.root / "idle.json"
     manifest.write_text(json.dumps(PODS))
     clone.kubectl("apply", "-f", str(manifest))
@@ -198,8 +198,7 @@ def with_pods(clone: Clone, before: str) -> Clone:
 
 def containers(clone: Clone) -> int:
     """What runs in truth: right after an `up` the API still tells how it was before."""
-    address = ("-a", str(clone.paths.containerd_socket), "-n", clone.paths.containerd_namespace)
-    return clone.run(f"{clone.paths.bin}/ctr", *address, "tasks", "list").count("RUNNING")
+    return clone.run(*ctr_command(clone.paths, first(clone.paths)), "tasks", "list").count("RUNNING")
 
 
 def serves(clone: Clone) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-from localcluster.cluster import ctr_command
 from localcluster.imagecopy import ImageStore, chains
 from localcluster.install import STAND_IN_IMAGE
-from localcluster.place import first
+from localcluster.place import ctr_command, first
 from tests.support.cluster import Cluster
 
 

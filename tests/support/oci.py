@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 from localcluster.paths import ClusterPaths
+from localcluster.place import ctr_command, first
 
 _TYPES = "application/vnd.oci.image"
 
@@ -42,8 +43,9 @@ def import_folder(paths: ClusterPaths, reference: str, folder: Path, place: str)
         _add(tar, "index.json", json.dumps(index).encode())
         for digest, content in blobs.items():
             _add(tar, f"blobs/sha256/{digest}", content)
-    store = (str(paths.bin / "ctr"), "-a", str(paths.containerd_socket), "-n", paths.containerd_namespace)
-    subprocess.run([*store, "images", "import", "--local", "-"], input=archive.getvalue(), check=True)
+    subprocess.run(
+        [*ctr_command(paths, first(paths)), "images", "import", "--local", "-"], input=archive.getvalue(), check=True
+    )
 
 
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:

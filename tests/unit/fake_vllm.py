@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,10 @@ END = "[DONE]"
 
 @dataclass
 class FakeVllm:
-    """Every answered request takes one `tick` a token. `log` has ("begin" | "end", index of the request)."""
+    """Every answered request takes one `tick` a token. `log` has ("begin" | "end", index of the request).
+
+    The index is that of the bench's salt, or else counts requests; those in `misbehaves` are answered by that instead.
+    """
 
     models: Sequence[str] = ("chat",)
     api_key: str | None = None
@@ -26,11 +29,12 @@ class FakeVllm:
     misbehaves: dict[int, Handler] = field(default_factory=dict)
     log: list[tuple[str, int]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    salts: set[str] = field(default_factory=set)
+    connections: list[object] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     url: str = ""
 
     async def list_models(self, request: web.Request) -> web.Response:
-        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+        if self._refuses(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
         return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
 
@@ -38,23 +42,27 @@ class FakeVllm:
         return web.json_response({"version": "0.32.0"})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
+        if self._refuses(request):
+            return web.json_response({"error": "Unauthorized"}, status=401)
         body = await request.json()
-        index = int(body["cache_salt"].rsplit("-", 1)[1])
-        is_warm_up = "-warmup-" in body["cache_salt"]
+        salt = body.get("cache_salt", "")
+        index = int(salt.rsplit("-", 1)[1]) if salt else len(self.bodies)
+        is_warm_up = "-warmup-" in salt
         self.bodies.append(body)
+        self.connections.append(request.transport)
+        self.paths.append(request.path)
         if not is_warm_up and index in self.misbehaves:
             answer: web.StreamResponse = await self.misbehaves[index](request, body)
             return answer
         if not is_warm_up:
             self.log.append(("begin", index))
-        answer = await stream(request, [*self._pieces(body["max_tokens"]), usage(body["max_tokens"]), END], self.tick)
+        answer = await whole(request, body, self.tick)
         if not is_warm_up:
             self.log.append(("end", index))
         return answer
 
-    @staticmethod
-    def _pieces(count: int) -> list[dict[str, Any]]:
-        return [piece("x", "length" if number == count - 1 else None) for number in range(count)]
+    def _refuses(self, request: web.Request) -> bool:
+        return self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}"
 
 
 def piece(text: str, finish: str | None = None) -> dict[str, Any]:
@@ -62,7 +70,17 @@ def piece(text: str, finish: str | None = None) -> dict[str, Any]:
 
 
 def usage(tokens: int) -> dict[str, Any]:
-    return {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": tokens}}
+    counts = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": tokens + 7}
+    return {"choices": [], "usage": counts}
+
+
+async def whole(request: web.Request, body: dict[str, Any], tick: float = 0.0) -> web.StreamResponse:
+    """As many tokens as were asked for, streamed or in one piece."""
+    count = body["max_tokens"]
+    if not body.get("stream"):
+        return web.json_response({**usage(count), **piece("x" * count, "length")})
+    pieces = [piece("x", "length" if number == count - 1 else None) for number in range(count)]
+    return await stream(request, [*pieces, usage(count), END], tick)
 
 
 async def stream(request: web.Request, events: Sequence[Any], tick: float = 0.0) -> web.StreamResponse:
@@ -76,9 +94,9 @@ async def stream(request: web.Request, events: Sequence[Any], tick: float = 0.0)
     return response
 
 
-def refuses(status: int, message: str) -> Handler:
+def refuses(status: int, message: str, headers: Mapping[str, str] | None = None) -> Handler:
     async def answer(_: web.Request, __: dict[str, Any]) -> web.Response:
-        return web.json_response({"error": {"message": message, "code": status}}, status=status)
+        return web.json_response({"error": {"message": message, "code": status}}, status=status, headers=headers)
 
     return answer
 
@@ -109,6 +127,7 @@ async def serving(fake: FakeVllm) -> AsyncIterator[FakeVllm]:
     app.router.add_get("/v1/models", fake.list_models)
     app.router.add_get("/version", fake.version)
     app.router.add_post("/v1/completions", fake.complete)
+    app.router.add_post("/v1/chat/completions", fake.complete)
     async with TestServer(app) as server:
         fake.url = str(server.make_url("")).rstrip("/")
         yield fake

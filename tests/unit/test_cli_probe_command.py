@@ -6,75 +6,26 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 
+from tests.unit.fake_vllm import END, FakeVllm, Handler, never_answers, piece, serving, stream, usage, whole
+from tests.unit.fake_vllm import refuses as saying
+
 QUICK = ("--rate", "100", "--duration", "0.2", "-q", "--json")  # twenty requests
-Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
-@dataclass
-class Server:
-    """Answers whole; the requests whose number is in `misbehaves` are answered by that instead."""
-
-    misbehaves: dict[int, Handler] = field(default_factory=dict)
-    api_key: str | None = None
-    url: str = ""
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    connections: list[object] = field(default_factory=list)
-
-    async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "chat"}]})
-
-    async def complete(self, request: web.Request) -> web.StreamResponse:
-        if self.api_key and request.headers.get("Authorization") != f"Bearer {self.api_key}":
-            return web.json_response({"error": "Unauthorized"}, status=401)
-        body = await request.json()
-        number = len(self.bodies)
-        self.bodies.append({"path": request.path, **body})
-        self.connections.append(request.transport)
-        return await self.misbehaves.get(number, whole)(request, body)
-
-
-def usage(tokens: int) -> dict[str, int]:
-    return {"prompt_tokens": 2, "completion_tokens": tokens, "total_tokens": tokens + 2}
-
-
-async def whole(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-    tokens = body["max_tokens"]
-    if not body.get("stream"):
-        choice = {"text": "x" * tokens, "finish_reason": "length"}
-        return web.json_response({"choices": [choice], "usage": usage(tokens)})
-    pieces: list[Any] = [{"choices": [{"text": "x", "finish_reason": None}]}] * (tokens - 1)
-    last = {"choices": [{"text": "x", "finish_reason": "length"}]}
-    return await streamed(request, [*pieces, last, {"choices": [], "usage": usage(tokens)}], "[DONE]")
-
-
-async def streamed(request: web.Request, events: list[Any], *lines: str) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    for text in [*map(json.dumps, events), *lines]:
-        await response.write(f"data: {text}\n\n".encode())
-    return response
+refuses = saying(503, "This replica is being replaced; please try again.", {"Retry-After": "0.01"})
 
 
 async def aborts(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
     if not body.get("stream"):
-        return web.json_response({"choices": [{"text": "", "finish_reason": "abort"}], "usage": usage(1)})
-    return await streamed(request, [{"choices": [{"text": "x", "finish_reason": "abort"}]}], "[DONE]")
-
-
-async def refuses(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
-    error = {"error": {"message": "This replica is being replaced; please try again.", "code": 503}}
-    return web.json_response(error, status=503, headers={"Retry-After": "0.01"})
+        return web.json_response({**usage(1), **piece("", "abort")})
+    return await stream(request, [piece("x", "abort"), END])
 
 
 async def hangs_up_at_once(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
@@ -92,22 +43,6 @@ async def hangs_up_in_the_middle(request: web.Request, _: dict[str, Any]) -> web
     return response
 
 
-async def never_answers(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
-    await asyncio.Event().wait()
-    raise AssertionError("nobody sets the event")
-
-
-@asynccontextmanager
-async def serving(server: Server) -> AsyncIterator[Server]:
-    app = web.Application()
-    app.router.add_get("/v1/models", server.models)
-    app.router.add_post("/v1/completions", server.complete)
-    app.router.add_post("/v1/chat/completions", server.complete)
-    async with TestServer(app) as running:
-        server.url = str(running.make_url("")).rstrip("/")
-        yield server
-
-
 async def probe(*words: str) -> ExitCode:
     options = make_parser(["probe"]).parse_args(["probe", *words])
     code: ExitCode = await options.run(options)
@@ -115,7 +50,7 @@ async def probe(*words: str) -> ExitCode:
 
 
 async def test_a_good_server_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    async with serving(Server()) as server:
+    async with serving(FakeVllm()) as server:
         assert await probe("--url", server.url, *QUICK) == ExitCode.DONE
     told = json.loads(capsys.readouterr().out)
     assert (told["kind"], told["version"], told["partial"]) == ("ProbeResult", 1, False)
@@ -144,8 +79,9 @@ async def test_a_good_server_loses_nothing(capsys: pytest.CaptureFixture[str]) -
 async def test_what_is_not_answered_whole_is_lost(
     handler: Handler, mode: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with serving(Server({5: handler})) as server:
-        code = await probe("--url", server.url, *QUICK, "--mode", mode, "--timeout", "0.5")
+    async with serving(FakeVllm(misbehaves={5: handler})) as server:
+        patience = "0.5" if handler is never_answers else "30"
+        code = await probe("--url", server.url, *QUICK, "--mode", mode, "--timeout", patience)
     assert code == ExitCode.REQUESTS_FAILED
     told = json.loads(capsys.readouterr().out)
     assert (told["summary"]["sent"], told["summary"]["complete"]) == (20, 19)
@@ -156,7 +92,7 @@ async def test_what_is_not_answered_whole_is_lost(
 
 
 async def test_a_server_that_is_gone_refuses_connections(capsys: pytest.CaptureFixture[str]) -> None:
-    async with serving(Server()) as server:
+    async with serving(FakeVllm()) as server:
         gone = server.url
     code = await probe("--url", gone, "--model", "chat", "--rate", "100", "--duration", "0.05", "--timeout", "5", "-q")
     assert code == ExitCode.REQUESTS_FAILED
@@ -168,7 +104,7 @@ async def test_a_server_that_is_gone_refuses_connections(capsys: pytest.CaptureF
 async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(capsys: pytest.CaptureFixture[str]) -> None:
     counts, reused = {}, {}
     for mode in ("whole-pooled", "whole-fresh"):
-        async with serving(Server()) as server:
+        async with serving(FakeVllm()) as server:
             words = ("--concurrency", "1", "--duration", "0.3", "--mode", mode, "-q", "--rows")
             await probe("--url", server.url, "--model", "chat", *words)
             counts[mode] = (len(set(map(id, server.connections))), len(server.bodies))
@@ -194,7 +130,7 @@ async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(capsys: 
 async def test_retries_are_those_of_the_openai_client(
     handler: Handler, mode: str, complete: int, sent: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with serving(Server({3: handler})) as server:
+    async with serving(FakeVllm(misbehaves={3: handler})) as server:
         await probe("--url", server.url, *QUICK, "--mode", mode, "--retries", "2")
     summary = json.loads(capsys.readouterr().out)["summary"]
     assert (summary["sent"], summary["complete"], summary["retried"]) == (20, complete, sent - 20)
@@ -205,10 +141,10 @@ async def test_the_first_key_of_a_secret_with_several_opens_the_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KEYS", "first\nsecond\n")
-    async with serving(Server(api_key="first")) as server:
+    async with serving(FakeVllm(api_key="first")) as server:
         words = ("--api", "chat", "--model", "chat", "--api-key-env", "KEYS")
         assert await probe("--url", f"{server.url}/v1", *QUICK, *words) == ExitCode.DONE
-    assert {body["path"] for body in server.bodies} == {"/v1/chat/completions"}
+    assert set(server.paths) == {"/v1/chat/completions"}
     assert all(body["messages"] for body in server.bodies)
 
 
@@ -254,7 +190,7 @@ async def test_lines_are_marks_and_ctrl_c_awaits_what_is_under_way() -> None:
         return await whole(request, body)
 
     words = ["probe", "--rate", "50", "--duration", "10m", "--marks", "--json"]
-    async with serving(Server({10: slow})) as server:
+    async with serving(FakeVllm(misbehaves={10: slow})) as server:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-W", "error", "-m", "llmservice_cli", *words, "--url", server.url,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -280,7 +216,7 @@ async def test_lines_are_marks_and_ctrl_c_awaits_what_is_under_way() -> None:
 
 
 async def test_rows_are_a_line_of_json_for_each_request(capsys: pytest.CaptureFixture[str]) -> None:
-    async with serving(Server({0: refuses})) as server:
+    async with serving(FakeVllm(misbehaves={0: refuses})) as server:
         code = await probe("--url", server.url, "--rate", "100", "--duration", "0.05", "--rows", "-q")
     first, *rows, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert code == ExitCode.DONE  # whoever reads the rows judges them

@@ -78,8 +78,8 @@ class Listing:
     def __init__(self, output: str, code: int = 0) -> None:
         self.output, self.code = output, code
 
-    def __call__(self, command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, self.code, self.output, "no socket")
+    def __call__(self, command: Sequence[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, self.code, self.output.encode(), b"no socket")
 
 
 HEADER = "REF TYPE DIGEST SIZE PLATFORMS LABELS \n"

@@ -189,7 +189,7 @@ def test_no_wrong_time_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as end:
             make_parser(("wait",)).parse_args(("wait", "chat", "--timeout", text))
         assert end.value.code == ExitCode.USAGE
-    assert "is no length of time" in capsys.readouterr().err
+    assert "is not a length of time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", CASES)

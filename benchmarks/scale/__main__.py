@@ -33,7 +33,7 @@ from localcluster.paths import ClusterPaths
 from tests.chaos import proxy
 from tests.chaos.faults import Kind, Weather
 from tests.support.audit import OPERATOR_USER
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, administrator
 from tests.support.nodes import cordoned
 from tests.support.operator import scale_operator
 from tests.support.ports import free_port
@@ -115,22 +115,9 @@ def nothing_left(cluster: Cluster) -> Iterator[None]:
         cluster.kubectl(*words, timeout=2000)
 
 
-def context_of(cluster: Cluster) -> tuple[ssl.SSLContext, str]:
-    """The administrator's, for this process's own requests and watches."""
-    config = yaml.safe_load(cluster.paths.kubeconfig.read_text())
-    entry, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    context = ssl.create_default_context(cadata=base64.b64decode(entry["certificate-authority-data"]).decode())
-    with tempfile.NamedTemporaryFile() as pair:
-        pair.write(base64.b64decode(user["client-certificate-data"]) + b"\n")
-        pair.write(base64.b64decode(user["client-key-data"]))
-        pair.flush()
-        context.load_cert_chain(pair.name)
-    return context, entry["server"]
-
-
 async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
     """One run."""
-    context, server = context_of(cluster)
+    server, context = administrator(cluster.paths)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     operator = Operator(config) if plan.shards == 1 else Several(config, plan.shards)

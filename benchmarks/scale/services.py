@@ -147,11 +147,14 @@ class Writer:
             await self._send("POST", "/api/v1/namespaces", body, "application/json")
 
     async def _send(self, method: str, path: str, body: JSON, content_type: str) -> JSON:
-        headers = {"Content-Type": content_type}
-        async with self._session.request(
-            method, self._server + path, data=json.dumps(body).encode(), headers=headers
-        ) as answer:
-            if answer.status >= 400:
-                raise RuntimeError(f"{method} {path}: {answer.status} {await answer.text()}")
-            made: JSON = await answer.json()
-            return made
+        return await sent(self._session, method, self._server + path, body, content_type)
+
+
+async def sent(session: aiohttp.ClientSession, method: str, url: str, body: JSON | None, content_type: str) -> JSON:
+    """What the API server answers."""
+    data, headers = None if body is None else json.dumps(body).encode(), {"Content-Type": content_type}
+    async with session.request(method, url, data=data, headers=headers) as answer:
+        if answer.status >= 400:
+            raise RuntimeError(f"{method} {url}: {answer.status} {await answer.text()}")
+        made: JSON = await answer.json()
+        return made

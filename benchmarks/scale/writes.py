@@ -16,12 +16,11 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.scale.__main__ import context_of
 from benchmarks.scale.process import control_plane
-from benchmarks.scale.services import API, manifest
+from benchmarks.scale.services import API, manifest, sent
 from benchmarks.stages import new, ready
 from localcluster.paths import ClusterPaths
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, administrator
 from tests.support.operator import scale_operator
 
 JSON = dict[str, Any]
@@ -95,17 +94,12 @@ def writes(send: Send) -> list[tuple[str, Callable[[int], Awaitable[Any]]]]:
 
 async def measured(cluster: Cluster, count: int) -> dict[str, dict[str, float]]:
     """By write: milliseconds of each process."""
-    context, server = context_of(cluster)
+    server, context = administrator(cluster.paths)
     found: dict[str, dict[str, float]] = {}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=AT_ONCE)) as session:
 
         async def send(method: str, path: str, body: JSON | None, content_type: str) -> Any:
-            headers = {"Content-Type": content_type}
-            data = None if body is None else json.dumps(body).encode()
-            async with session.request(method, server + path, data=data, headers=headers) as answer:
-                if answer.status >= 400:
-                    raise RuntimeError(f"{method} {path}: {answer.status} {await answer.text()}")
-                return await answer.json()
+            return await sent(session, method, server + path, body, content_type)
 
         for what, write in writes(send):
             before = control_plane(cluster.paths)

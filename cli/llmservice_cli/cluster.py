@@ -21,14 +21,14 @@ from .errors import CliError
 
 @dataclass(frozen=True)
 class Connection:
-    """One API server, and the namespace that is meant when none is named."""
+    """One API server, and the namespace of objects that are named without one."""
 
     kube: Api
     credentials: Credentials
     namespace: str
 
     def http(self, path: str = "", **options: Any) -> httpx.AsyncClient:
-        """For what is no Kubernetes object: logs, and what is behind the proxy. Use it as a context manager."""
+        """A client for logs and for the API server's proxy, which give no Kubernetes objects; a context manager."""
         context = self.credentials.ssl_context()
         return httpx.AsyncClient(
             base_url=self.credentials.server + path,
@@ -71,11 +71,11 @@ async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
         async with Api(found) as api:
             yield Connection(api, found, options.namespace or found.namespace)
     except KubeError as error:
-        raise told(error) from error
+        raise cli_error(error) from error
 
 
-def told(error: KubeError) -> CliError:
-    """The same failure in words for somebody at a terminal; the operator's own remedies speak of retries."""
+def cli_error(error: KubeError) -> CliError:
+    """The same failure, with a remedy for somebody at a terminal: the operator's own remedies speak of retries."""
     if isinstance(error, Unreachable):
         return CliError(error.message, "check the server's address in the kubeconfig, and that you can reach it")
     if isinstance(error, ServerError):

@@ -1,4 +1,4 @@
-"""What a command that cannot do what it was asked ends with."""
+"""Exit codes, and the errors that commands end with."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Wrong:
 
 
 class BadInput(CliError):
-    """Everything that is wrong with what was given, so that it can be corrected in one go; a line each."""
+    """Every value that is wrong, so that all can be corrected at once; a line each."""
 
     exit_code = ExitCode.BAD_INPUT
 

@@ -1,4 +1,4 @@
-"""Numbers on the command line: what argparse calls for them, and what it then says of a wrong one."""
+"""Numbers on the command line: converters for argparse, with the message for a wrong value."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def above_zero(text: str) -> float:
-    """A rate, or seconds."""
+    """A number above 0, such as a rate or seconds."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ArgumentTypeError(f"has to be a number above 0, not {text!r}")
+        raise ArgumentTypeError(f"must be a number above 0, not {text!r}")
     return value
 
 
 def seconds(text: str) -> float:
-    """A length of time: `90`, `90s`, `5m`, `2h`."""
+    """Seconds above 0, written as `90`, `90s`, `5m` or `2h`."""
     value = seconds_or_none(text)
     if not value:
-        raise ArgumentTypeError("is no length of time such as 90, 90s, 5m or 2h")
+        raise ArgumentTypeError("is not a length of time such as 90, 90s, 5m or 2h")
     return value
 
 
 def seconds_or_none(text: str) -> float:
-    """A length of time, perhaps 0."""
+    """Seconds from 0 on, written likewise."""
     found = _LENGTH.fullmatch(text)
     if found is None:
-        raise ArgumentTypeError("is no length of time such as 90, 90s, 5m or 2h")
+        raise ArgumentTypeError("is not a length of time such as 90, 90s, 5m or 2h")
     return float(found[1]) * _UNITS[found[2]]
 
 
 def count(text: str) -> int:
-    """How many, of what there has to be one at least."""
+    """An integer of at least 1."""
     return _whole(text, 1)
 
 
 def count_or_none(text: str) -> int:
-    """How many, perhaps none."""
+    """An integer of at least 0."""
     return _whole(text, 0)
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Several, with commas between them."""
+    """Integers of at least 1, separated by commas."""
     return tuple(count(part) for part in text.split(","))
 
 
@@ -57,5 +57,5 @@ def _whole(text: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise ArgumentTypeError(f"has to be a whole number from {least} on, not {text!r}")
+        raise ArgumentTypeError(f"must be an integer of at least {least}, not {text!r}")
     return value

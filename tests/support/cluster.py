@@ -61,6 +61,19 @@ def eventually(what: str, look: Callable[[], T | None], timeout: float) -> T:
         time.sleep(0.2)
 
 
+def administrator(paths: ClusterPaths) -> tuple[str, ssl.SSLContext]:
+    """The API server's address, and TLS as the cluster's administrator."""
+    config = yaml.safe_load(paths.kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    with tempfile.NamedTemporaryFile() as pair:  # the ssl module reads certificates from files only
+        pair.write(base64.b64decode(user["client-certificate-data"]) + b"\n")
+        pair.write(base64.b64decode(user["client-key-data"]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return cluster["server"], context
+
+
 @dataclass(frozen=True)
 class Cluster:
     """One cluster: how to run kubectl and helm against it, and its API over HTTP."""
@@ -70,18 +83,8 @@ class Cluster:
 
     @classmethod
     def connect(cls, paths: ClusterPaths) -> Cluster:
-        config = yaml.safe_load(paths.kubeconfig.read_text())
-        cluster = config["clusters"][0]["cluster"]
-        user = config["users"][0]["user"]
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        context = ssl.create_default_context(cadata=authority)
-        with tempfile.NamedTemporaryFile() as pair:  # the ssl module reads certificates from files only
-            pair.write(base64.b64decode(user["client-certificate-data"]) + b"\n")
-            pair.write(base64.b64decode(user["client-key-data"]))
-            pair.flush()
-            context.load_cert_chain(pair.name)
-        client = httpx.Client(base_url=cluster["server"], verify=context, timeout=30, trust_env=False)
-        return cls(paths, client)
+        server, context = administrator(paths)
+        return cls(paths, httpx.Client(base_url=server, verify=context, timeout=30, trust_env=False))
 
     @property
     def environment(self) -> dict[str, str]:

@@ -105,7 +105,7 @@ async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(capsys: 
     counts, reused = {}, {}
     for mode in ("whole-pooled", "whole-fresh"):
         async with serving(FakeVllm()) as server:
-            words = ("--concurrency", "1", "--duration", "0.3", "--mode", mode, "-q", "--rows")
+            words = ("--concurrency", "1", "--duration", "1", "--mode", mode, "-q", "--rows")
             await probe("--url", server.url, "--model", "chat", *words)
             counts[mode] = (len(set(map(id, server.connections))), len(server.bodies))
         _, *rows, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

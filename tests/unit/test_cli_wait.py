@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait import changes
 from llmservice_cli.wait.standing import AWAITED, Outcome, standing
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
-
-from tests.unit.cli_cluster import api_server, use_kubeconfig
 
 from .status_states import CASES, UNTOLD
 
@@ -89,7 +89,16 @@ class Api:
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     made = Api()
-    async with api_server(made.answer, tmp_path, monkeypatch):
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", made.answer)
+    async with TestServer(app, shutdown_timeout=0) as server:
+        config = {
+            "current-context": "one",
+            "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "team"}}],
+            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}],
+        }
+        (tmp_path / "config").write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         monkeypatch.setattr(changes, "PAUSE", 0.0)
         yield made
 
@@ -178,7 +187,13 @@ async def test_an_api_server_that_never_answered_ends_it(status: int, said: str,
 async def test_an_address_that_nobody_answers_at_says_nothing_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_kubeconfig("http://127.0.0.1:1", tmp_path, monkeypatch)
+    config = {
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with pytest.raises(CliError, match="check the server's address") as error:
         await wait(Api(), [])
     assert error.value.exit_code == 2
@@ -189,7 +204,7 @@ def test_no_wrong_time_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as end:
             make_parser(("wait",)).parse_args(("wait", "chat", "--timeout", text))
         assert end.value.code == ExitCode.USAGE
-    assert "is no length of time" in capsys.readouterr().err
+    assert "is not a length of time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -22,11 +22,11 @@ from .report import Report, to_document, to_lines
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
-POD_SPARE_SECONDS = 300.0  # beyond its load: to start, and to end
+POD_SPARE_SECONDS = 300.0  # beyond its load, to start and to end
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
-    """Send, gather, report. Lost requests make the exit code, not a failure of the command."""
+    """Send, gather, report. Lost requests change the exit code; they are no error of the command."""
     check(options)
     rows = sys.stdout if options.rows else None
     gathered = Gathered(None if options.quiet else sys.stderr, rows)
@@ -88,7 +88,7 @@ class _Patience:
             self.following.cancel()
             return
         self.is_stopped = True
-        self.gathered.say("stopping; what is under way is awaited (once more: end at once)")
+        self.gathered.say("stopping; waiting for requests in flight (once more: end at once)")
         self._stopping = asyncio.create_task(self.probe.stop())
 
     async def wait(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a running probe has gathered so far, and how that is shown meanwhile."""
+"""The rows and marks of a running probe, and the lines that show its progress."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .report import clock
 from .row import Row
 from .tally import Mark
 
-LOSSES_TOLD = 20
+LOSSES_PRINTED = 20
 
 
 @dataclass
 class Gathered:
     """Rows and marks; it grows while requests end.
 
-    `out` is told of marks and losses at once; `lines` gets every row, for whoever follows from elsewhere.
+    `out` gets a line for each mark and each loss at once; `lines` gets every row as JSON.
     """
 
     out: TextIO | None
@@ -61,7 +61,7 @@ class Gathered:
         self._write(row.to_line())
         if not row.is_complete:
             self.lost += 1
-            if self.lost <= LOSSES_TOLD:
+            if self.lost <= LOSSES_PRINTED:
                 self.say(f"{clock(row.ended)} lost: {row.loss} ({row.mode}): {row.error}")
 
     def mark(self, name: str) -> None:

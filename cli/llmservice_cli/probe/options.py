@@ -15,11 +15,11 @@ from .row import Mode
 
 PROMPT = "Count the stars, one by one."
 DEFAULT_RATE = 4.0
-DESCRIPTION = "Send constant load to a service, and account for every request that was not answered whole."
+DESCRIPTION = "Send constant load to a service, and report every failed or truncated request."
 EPILOG = """\
 An answer is complete when its status is 200, it has a finish_reason that is not `abort`, exactly the tokens that were
-asked for by the server's own count, and, streamed, [DONE] at its end. Everything else is lost, and told with its time,
-its kind, and what came of it. Nothing is tried again, unless --retries asks for it (the OpenAI client's default is 2).
+asked for by the server's own count, and, streamed, [DONE] at its end. Every other request is lost, and reported with
+its time and kind. Nothing is retried, unless --retries asks for it (the OpenAI client's default is 2).
 
 examples:
   llmservice probe chat                                    from a pod in the cluster, for a minute, then a report
@@ -29,7 +29,7 @@ examples:
 
 By NAME a pod sends the requests, from the operator's image, and is deleted afterwards, also after Ctrl-C.
 Rights: get on llmservices and deployments, get, create and delete on pods, get on pods/log.
-The first Ctrl-C stops the sending and awaits what is under way, the second ends at once.
+The first Ctrl-C stops the sending and waits for requests in flight, the second ends at once.
 
 exit codes:
   0    every request was answered
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
     load = parser.add_argument_group("load")
     pace = load.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=above_zero, help="requests a second, sent on time whatever happens (default: 4)")
+    pace.add_argument("--rate", type=above_zero, help="requests a second, however slow the answers are (default: 4)")
     pace.add_argument("--concurrency", type=count, help="as many clients instead, each sends when it has its answer")
     load.add_argument("--duration", type=seconds, default=60.0, help="such as 90, 90s, 5m, 2h (default: 60s)")
     load.add_argument(
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """What does not go together. An option that would change nothing is told, not passed over in silence."""
+    """WrongUsage for options that exclude each other, or that would have no effect."""
     check_server(options, "probe")
     if options.url and options.image:
         raise WrongUsage("--image is of the pod, and with --url there is none", "leave it out, or name the LLMService")

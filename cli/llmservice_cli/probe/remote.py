@@ -33,7 +33,7 @@ LOG_TIMEOUT = httpx.Timeout(None, connect=5.0)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the pod is made from."""
+    """Arguments, image, model and deadline of the pod."""
 
     args: Sequence[str]
     image: str | None
@@ -53,7 +53,7 @@ class Remote:
     model: str
     way: str = "from inside the cluster"
     _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
-    _last_words: list[str] = field(default_factory=list)
+    _unread: list[str] = field(default_factory=list)
 
     async def follow(self, gathered: Gathered) -> None:
         """Until the probe says that it has ended, or its pod has."""
@@ -73,11 +73,11 @@ class Remote:
 
     def _broken(self) -> CliError:
         early = f"the pod {self.name} ended before the probe did"
-        if self._last_words:
-            remedy = "see what it says; --image names another image of the operator"
-            return CliError(f"{early}: {' / '.join(self._last_words[-3:])}", remedy)
+        if self._unread:
+            remedy = "see its output; --image names another image of the operator"
+            return CliError(f"{early}: {' / '.join(self._unread[-3:])}", remedy)
         return CliError(
-            f"{early}, without a word", "see the events of its node: was it drained, lost or out of memory?"
+            f"{early}, without output", "see the events of its node: was it drained, lost or out of memory?"
         )
 
     async def _until_started(self) -> None:
@@ -128,12 +128,12 @@ class Remote:
             else:
                 gathered.take(Row.from_document(document))
         except (ValueError, KeyError, TypeError):
-            if line not in self._last_words:
-                self._last_words.append(line)
+            if line not in self._unread:
+                self._unread.append(line)
                 gathered.say(f"{self.name}: {line}")
 
     async def stop(self) -> None:
-        """Ask the pod to send nothing more; it awaits what is under way, and `follow` still hears of it."""
+        """Ask the pod to send nothing more; `follow` still gets the rows of requests in flight."""
         await self._delete(pod.STOP_SECONDS)
 
     async def remove(self) -> None:
@@ -169,7 +169,7 @@ async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> Async
     )
     making = asyncio.ensure_future(_create(connection, manifest))
     try:
-        # Not to be stopped half way: nobody would know of a pod that goes on sending.
+        # Not cancelled half-way: the pod would go on sending, and nothing would delete it.
         await asyncio.shield(making)
         yield _remote(connection, await making, url, model)
     finally:
@@ -185,11 +185,11 @@ async def _create(connection: Connection, manifest: dict[str, Any]) -> dict[str,
     try:
         return await connection.kube.create(POD, manifest)
     except (Unreachable, ServerError) as error:
-        # It may have been made all the same, and would send for as long as it was asked to.
+        # It may have been created all the same, and would send until its deadline.
         name = manifest["metadata"]["name"]
         raise CliError(
-            f"whether the probe's pod {name} was made is not known: {error.message}",
-            f"try again; should it be there: kubectl delete pod {name} -n {connection.namespace}",
+            f"it is unknown whether the probe's pod {name} was created: {error.message}",
+            f"try again; if it exists: kubectl delete pod {name} -n {connection.namespace}",
         ) from error
     except Refused as error:
         raise CliError(
@@ -210,7 +210,7 @@ async def _removed(remote: Remote) -> None:
         except KubeError as error:
             why = error.message
             break
-    # Said and not raised: what was gathered is still to be told.
+    # Printed and not raised: the report is still to come.
     remedy = f"kubectl delete pod {remote.name} -n {remote.namespace}"
     print(f"error: the probe's pod is left behind: {why}; {remedy}", file=sys.stderr)
 

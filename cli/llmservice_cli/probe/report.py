@@ -1,4 +1,4 @@
-"""What a probe tells: as text and as JSON."""
+"""The report of a probe, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def to_lines(report: Report) -> Iterator[str]:
     whole = tally(report.rows)
     yield f"{report.target} {report.way}, model {report.model}; {_shape(report)}"
     if report.is_partial:
-        yield "ended early: this is what was known until then"
+        yield "ended early: the report covers the time until then"
     yield ""
     yield f"sent {whole.sent}, complete {whole.complete}, lost {whole.lost}" + (
         f", complete by a retry {whole.retried}" if report.retries else ""

@@ -5,6 +5,8 @@ Each test runs a whole operator and asks what the kubelet asks.
 
 import asyncio
 import gc
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import kopf
 import pytest
 import yaml
 from llmservice_operator import handlers
+from llmservice_operator.control.life import Stage
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, load
 
@@ -191,6 +194,17 @@ async def test_a_watch_that_kopf_cannot_go_on_with_ends_nothing_else(
         await operator.until(lambda code, text: code == 200 and "warning" not in text)
         assert await operator.metric('llmservice_stage{stage="acting"} 1.0')
     assert "workers ended" not in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+async def test_a_signal_stops_the_process_though_kopf_takes_signals_for_itself(world: World, number: int) -> None:
+    """kopf's own handler ends a task of kopf's, and its watch would only be started again."""
+    async with running(world) as operator:
+        await operator.becomes_ready()
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(5):
+            await operator.operator._stop.wait()
+        await operator.eventually(lambda: operator.operator._life.stage is Stage.STOPPING)
 
 
 # While credentials are fetched

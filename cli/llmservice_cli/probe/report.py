@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from llmservice_operator.api.timestamps import rfc3339
+
 from llmservice_cli.bench.summary import Spread, spread_document
 from llmservice_cli.text import duration, table
 
@@ -178,7 +180,7 @@ def stamp(moment: float | None) -> str | None:
     """RFC 3339 with milliseconds."""
     if moment is None:
         return None
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(datetime.fromtimestamp(moment, UTC), "milliseconds")
 
 
 def clock(moment: float | None) -> str:

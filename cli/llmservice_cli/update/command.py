@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.kube.resources import LLMSERVICE
 
 from llmservice_cli.cluster import add_scope, connect
@@ -46,7 +47,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
             chosen = [await service(connection.kube, connection.namespace, name) for name in options.names]
         if not chosen:
             print("nothing waits for a rollout")
-        moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        moment = rfc3339(datetime.now(UTC))
         change = {"metadata": {"annotations": {UPDATE_REQUESTED_ANNOTATION: moment}}}
         for each in chosen:
             metadata = each["metadata"]

@@ -44,9 +44,9 @@ def metadata(service: LLMService, name: str, *, owned: bool = True) -> Manifest:
     return meta
 
 
-def cache_claim_name(service: LLMService) -> str:
-    """The claim that the operator makes for spec.model.cache."""
-    return f"{service.name}-cache"
+def cache_claim_name(service: str) -> str:
+    """The claim that the operator makes for spec.model.cache of the service of this name."""
+    return f"{service}-cache"
 
 
 def adapters_config_name(service: LLMService) -> str:

@@ -30,7 +30,7 @@ def cache_claim(llm: LLMService) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": metadata(llm, cache_claim_name(llm), owned=not cache.retained),
+        "metadata": metadata(llm, cache_claim_name(llm.name), owned=not cache.retained),
         "spec": spec,
     }
 

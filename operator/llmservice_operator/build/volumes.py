@@ -127,7 +127,7 @@ def _model_cache(llm: LLMService) -> dict[str, Any]:
     cache = llm.spec.model.cache
     if not cache.wanted:
         return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": cache.claim_name or cache_claim_name(llm)}}
+    return {"persistentVolumeClaim": {"claimName": cache.claim_name or cache_claim_name(llm.name)}}
 
 
 def _shared_memory(llm: LLMService, settings: Settings) -> list[Mounted]:

@@ -15,12 +15,12 @@ from typing import Any
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.status_writer import tell, write_status
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Decision, Event
-from llmservice_operator.observe.status.status import timestamp
 
 Json = Mapping[str, Any]
 
@@ -95,5 +95,5 @@ def _condition(
     now: datetime,
 ) -> dict[str, Any]:
     is_as_before = before is not None and before.get("status") == status
-    since = str(before["lastTransitionTime"]) if is_as_before and before is not None else timestamp(now)
+    since = str(before["lastTransitionTime"]) if is_as_before and before is not None else rfc3339(now)
     return Condition(type_, status, reason, message[:_MESSAGE_LIMIT], generation, since).to_object()

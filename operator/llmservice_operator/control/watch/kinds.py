@@ -10,6 +10,7 @@ from llmservice_operator.api import untrusted
 from llmservice_operator.api.constants import MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL, UPDATE_REQUESTED_ANNOTATION
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.api.service import Key, spec_text
+from llmservice_operator.build.meta import cache_claim_name
 from llmservice_operator.control.watch.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
@@ -164,7 +165,7 @@ def observed(
         deployment=named(resources.DEPLOYMENT.kind, key.name),
         service=named(resources.SERVICE.kind, key.name),
         budget=named(resources.PDB.kind, key.name),
-        claim=named(resources.PVC.kind, f"{key.name}-cache"),
+        claim=named(resources.PVC.kind, cache_claim_name(key.name)),
         revisions=tuple(sorted(revisions, key=lambda facts: (facts.revision, facts.name))),
         pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
         endpoints=None if resources.ENDPOINT_SLICE.kind in hidden else EndpointFacts.of(slices),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.failure import Beside, trouble_of
 from llmservice_operator.observe.failures.refusal import is_refusal, refusal_of
@@ -44,7 +45,7 @@ _OURS = (
 
 def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> dict[str, Any]:
     """The value of `.status`."""
-    stamp = timestamp(now)
+    stamp = rfc3339(now)
     pods, reports, previous = observed.pods, observed.reports, subject.previous
     starting = progress_of(pods, reports, verdict.revision, previous)
     moment = moment_of(subject, observed, verdict)
@@ -112,11 +113,6 @@ def is_told(status: Json, previous: Json) -> bool:
     types = {c["type"] for c in status["conditions"]}
     passing = {"Fits", "Reconciling", "Stalled"} - types
     return not passing & set(told) and all(told.get(c["type"]) == c for c in status["conditions"])
-
-
-def timestamp(now: datetime) -> str:
-    """As metav1.Time is written."""
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:

@@ -25,7 +25,6 @@ from llmservice_operator.decide.decision import Decision, Event
 Json = Mapping[str, Any]
 
 _OURS = frozenset(ConditionType)
-_MESSAGE_LIMIT = 2048
 
 
 async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context, log: ObjectLogger) -> None:
@@ -53,7 +52,10 @@ def stalled_status(stored: Json, generation: int, reason: Reason, message: str, 
         return None
 
     def made(type_: ConditionType, status: ConditionStatus) -> dict[str, Any]:
-        return _condition(type_, status, reason, message, generation, before.get(type_), now)
+        stood = before.get(type_)
+        return Condition.after(
+            stood, type_, status, reason, message, generation=generation, now=rfc3339(now)
+        ).to_object()
 
     kept = [c for type_, c in before.items() if type_ in _OURS - {"Ready", "Reconciling", "Stalled"}]
     conditions = [
@@ -76,24 +78,19 @@ def with_degraded(decision: Decision, parent: Json, evidence: str, now: datetime
     if evidence:
         reason, generation = Reason.INTERNAL_ERROR, int(parent["metadata"].get("generation") or 0)
         message = f"{reason.summary} {evidence}. {reason.remedy}"
-        rest.append(_condition(ConditionType.DEGRADED, ConditionStatus.TRUE, reason, message, generation, before, now))
+        degraded = Condition.after(
+            before,
+            ConditionType.DEGRADED,
+            ConditionStatus.TRUE,
+            reason,
+            message,
+            generation=generation,
+            now=rfc3339(now),
+        )
+        rest.append(degraded.to_object())
     if rest == list(conditions) and {**status, "conditions": conditions} == {**stored, "conditions": conditions}:
         return replace(decision, status=None, events=())
     events = decision.events
     if evidence and before is None:
         events = (*events, Event("Warning", Reason.INTERNAL_ERROR, rest[-1]["message"]))
     return replace(decision, status={**status, "conditions": rest}, events=events)
-
-
-def _condition(
-    type_: ConditionType,
-    status: ConditionStatus,
-    reason: Reason,
-    message: str,
-    generation: int,
-    before: Json | None,
-    now: datetime,
-) -> dict[str, Any]:
-    is_as_before = before is not None and before.get("status") == status
-    since = str(before["lastTransitionTime"]) if is_as_before and before is not None else rfc3339(now)
-    return Condition(type_, status, reason, message[:_MESSAGE_LIMIT], generation, since).to_object()

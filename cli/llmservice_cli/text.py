@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from llmservice_operator.api.timestamps import rfc3339
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
     """Lines with aligned columns; those whose index is in `right` are flush right, as figures are."""
@@ -39,4 +41,4 @@ def age(stamp: str, now: datetime) -> str:
 
 def stamp(moment: float, timespec: str = "milliseconds") -> str:
     """RFC 3339 in UTC, of seconds since 1970."""
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return rfc3339(datetime.fromtimestamp(moment, UTC), timespec)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+_LONGEST_MESSAGE = 2048
+"""Characters; the CRD takes more."""
+
 
 class ConditionType(StrEnum):
     """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both.
@@ -37,6 +40,23 @@ class Condition:
     message: str
     observed_generation: int
     last_transition_time: str
+
+    @classmethod
+    def after(
+        cls,
+        before: Mapping[str, Any] | None,
+        type_: ConditionType,
+        status: ConditionStatus,
+        reason: str,
+        message: str,
+        *,
+        generation: int,
+        now: str,
+    ) -> "Condition":
+        """What follows `before`, the stored condition of this type: the transition time moves only with the status."""
+        is_as_before = before is not None and before.get("status") == status
+        since = str(before["lastTransitionTime"]) if is_as_before and before is not None else now
+        return cls(type_, status, reason, message[:_LONGEST_MESSAGE], generation, since)
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> "Condition":

@@ -53,3 +53,8 @@ DRY_RUN_MANAGER: Final = f"{OPERATOR}-look"
 NAME_MAX_LENGTH: Final = 50
 DEFAULT_ENDPOINT_PORT: Final = 80
 DEFAULT_DRAIN_SECONDS: Final = 120
+
+
+def cache_claim_name(service: str) -> str:
+    """The PersistentVolumeClaim that the operator makes for spec.model.cache."""
+    return f"{service}-cache"

@@ -44,11 +44,6 @@ def metadata(service: LLMService, name: str, *, owned: bool = True) -> Manifest:
     return meta
 
 
-def cache_claim_name(service: LLMService) -> str:
-    """The claim that the operator makes for spec.model.cache."""
-    return f"{service.name}-cache"
-
-
 def adapters_config_name(service: LLMService) -> str:
     """The ConfigMap that says which adapters are to be served."""
     return f"{service.name}-adapters"

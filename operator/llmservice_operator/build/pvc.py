@@ -1,7 +1,8 @@
 """The claim that keeps downloaded models."""
 
+from llmservice_operator.api.constants import cache_claim_name
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build.meta import Manifest, cache_claim_name, metadata
+from llmservice_operator.build.meta import Manifest, metadata
 
 
 def is_wanted(llm: LLMService) -> bool:
@@ -30,7 +31,7 @@ def cache_claim(llm: LLMService) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": metadata(llm, cache_claim_name(llm), owned=not cache.retained),
+        "metadata": metadata(llm, cache_claim_name(llm.name), owned=not cache.retained),
         "spec": spec,
     }
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from llmservice_runtime import contract
 
+from llmservice_operator.api.constants import cache_claim_name
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import CHAT_TEMPLATE_FILE
 from llmservice_operator.build.environment import CA_DIR
-from llmservice_operator.build.meta import adapters_config_name, cache_claim_name
+from llmservice_operator.build.meta import adapters_config_name
 from llmservice_operator.build.resources import shared_memory_gib
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import Store, needs_models_volume, places
@@ -127,7 +128,7 @@ def _model_cache(llm: LLMService) -> dict[str, Any]:
     cache = llm.spec.model.cache
     if not cache.wanted:
         return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": cache.claim_name or cache_claim_name(llm)}}
+    return {"persistentVolumeClaim": {"claimName": cache.claim_name or cache_claim_name(llm.name)}}
 
 
 def _shared_memory(llm: LLMService, settings: Settings) -> list[Mounted]:

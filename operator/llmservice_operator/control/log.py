@@ -9,6 +9,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.api.service import Key
+from llmservice_operator.api.timestamps import rfc3339
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -69,8 +70,7 @@ def _key_of(record: logging.LogRecord) -> Key | None:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return rfc3339(datetime.datetime.fromtimestamp(record.created, datetime.UTC), "milliseconds")
 
 
 def setup(form: str, level: str, stream: Any = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from llmservice_operator.api.constants import OPERATOR, STATUS_MANAGER
 from llmservice_operator.api.service import Key
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.log import ObjectLogger
@@ -74,8 +75,7 @@ async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogge
         ctx.metrics.rate_limited.labels("event").inc()
         return
     log.info("%s: %s", event.reason, event.message)
-    now = ctx.now()
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = rfc3339(ctx.now())
     body = {
         "apiVersion": "v1",
         "kind": "Event",

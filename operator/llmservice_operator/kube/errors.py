@@ -79,14 +79,14 @@ class ApiError(KubeError):
         self.causes = causes
         self.retry_after = retry_after
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Paths of the fields that were refused, or that another manager owns."""
+        return tuple(str(cause["field"]) for cause in self.causes if cause.get("field"))
+
 
 class Invalid(ApiError):
     """The API server refused the object's content."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Paths of the fields that were refused, as the API server names them."""
-        return tuple(str(cause["field"]) for cause in self.causes if cause.get("field"))
 
 
 class Unauthorized(ApiError):
@@ -136,11 +136,6 @@ class FieldConflict(Conflict):
         """Names of the managers in the way, each once."""
         found = (_CONFLICT_WITH.search(str(cause.get("message", ""))) for cause in self.causes)
         return tuple(dict.fromkeys(match.group(1) for match in found if match))
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Paths of the fields that they own."""
-        return tuple(str(cause["field"]) for cause in self.causes if cause.get("field"))
 
 
 class AlreadyExists(Conflict):

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.constants import SPLIT_ANNOTATION, WANTED_ANNOTATION
+from llmservice_operator.api.timestamps import rfc3339
 
 from .errors import Conflict, KubeError, NotFound
 from .resources import LEASE
@@ -303,7 +304,7 @@ class Lease:
         return await self._transport.request(verb, LEASE, path, body=body, timeout=self.timing.request_timeout)
 
     def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return rfc3339(self._now(), "microseconds")
 
     def _lease(self, *, transitions: int) -> dict[str, Any]:
         stamp = self._timestamp()

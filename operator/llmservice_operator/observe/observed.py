@@ -8,6 +8,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
+from llmservice_operator.api.constants import cache_claim_name
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.observe.projections.children import (
     BudgetFacts,
@@ -120,7 +121,7 @@ class Observed:
             deployment=named(DeploymentFacts.kind, name),
             service=named(ServiceFacts.kind, name),
             budget=named(BudgetFacts.kind, name),
-            claim=named(ClaimFacts.kind, f"{name}-cache"),
+            claim=named(ClaimFacts.kind, cache_claim_name(name)),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
             pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
             endpoints=None if ENDPOINT_SLICE in hidden else EndpointFacts.of(all_of(ENDPOINT_SLICE)),

@@ -194,8 +194,17 @@ def _alone(said: _Name) -> list[tuple[_Name, GPU]]:
 
 
 def _named(said: _Name) -> list[tuple[_Name, GPU]]:
-    found = [(entry, gpu) for entry, gpu in _ENTRIES if entry.core == said.core and _may_be(entry, said)]
+    found = _of_generation(said)
     return found if said.gb is None else _of_size(found, said.gb)
+
+
+def _of_generation(said: _Name) -> list[tuple[_Name, GPU]]:
+    """The cards with this core name, of its generation where the name says one."""
+    return [
+        (entry, gpu)
+        for entry, gpu in _ENTRIES
+        if entry.core == said.core and said.variant & _GENERATIONS <= entry.variant
+    ]
 
 
 def _has_words(entry: _Name, said: _Name) -> bool:
@@ -205,16 +214,11 @@ def _has_words(entry: _Name, said: _Name) -> bool:
 def _lenient(name: str, memory_gib: float | None) -> GPU | None:
     whole, profile = _unsliced(name)
     said = _take_apart(whole)
-    found = [(entry, gpu) for entry, gpu in _ENTRIES if entry.core == said.core and _may_be(entry, said)]
     sized = _named(said)
     if not sized and memory_gib is None:
         return None
-    gpu = _choose(said, sized or found, None if profile is not None else memory_gib)
+    gpu = _choose(said, sized or _of_generation(said), None if profile is not None else memory_gib)
     return gpu if gpu is None or profile is None else replace(gpu, product=name, memory_gib=profile, sold_as=())
-
-
-def _may_be(entry: _Name, said: _Name) -> bool:
-    return said.variant & _GENERATIONS <= entry.variant
 
 
 def _choose(said: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | None) -> GPU | None:

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.conditions import ConditionStatus, ConditionType
+from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.status_writer import tell, write_status
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Event
-from llmservice_operator.decide.degraded import condition_since
 
 Json = Mapping[str, Any]
 
@@ -51,7 +51,9 @@ def stalled_status(stored: Json, generation: int, reason: Reason, message: str, 
         return None
 
     def made(type_: ConditionType, status: ConditionStatus) -> dict[str, Any]:
-        return condition_since(type_, status, reason, message, generation, before.get(type_), now)
+        since = before.get(type_)
+        made = Condition.after(since, type_, status, reason, message, generation=generation, now=rfc3339(now))
+        return made.to_object()
 
     kept = [c for type_, c in before.items() if type_ in _OURS - {"Ready", "Reconciling", "Stalled"}]
     conditions = [

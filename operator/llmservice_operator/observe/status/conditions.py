@@ -14,8 +14,6 @@ from llmservice_operator.observe.status.verdict import Subject, Verdict
 
 Json = Mapping[str, Any]
 
-_MESSAGE_LIMIT = 2048
-
 
 @dataclass(frozen=True, slots=True)
 class _Told:
@@ -43,15 +41,7 @@ def _condition(told: _Told, subject: Subject, before: Json | None, now: str) -> 
     status = told.status
     if isinstance(status, bool):
         status = ConditionStatus.TRUE if status else ConditionStatus.FALSE
-    is_as_before = before is not None and before.get("status") == str(status)
-    return Condition(
-        type=told.type,
-        status=status,
-        reason=told.reason,
-        message=told.message[:_MESSAGE_LIMIT],
-        observed_generation=subject.generation,
-        last_transition_time=str(before["lastTransitionTime"]) if is_as_before and before else now,
-    )
+    return Condition.after(before, told.type, status, told.reason, told.message, generation=subject.generation, now=now)
 
 
 def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None, unserved: str) -> Iterator[_Told]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.failure import Beside, trouble_of
 from llmservice_operator.observe.failures.pod_events import PodEvents
@@ -70,7 +71,7 @@ def status_of(
     pod_events: PodEvents | None = None,
 ) -> dict[str, Any]:
     """The value of `.status`. `room` and `pod_events`: what was read for failures of pods; None: it was not."""
-    stamp = timestamp(now)
+    stamp = rfc3339(now)
     pods, reports, previous = observed.pods, observed.reports, subject.previous
     rollout = moment.progress
     adapters = adapters_of(verdict.adapters, verdict.adapters_digest or "", pods, reports, verdict.revision, previous)
@@ -130,11 +131,6 @@ def is_told(status: Json, previous: Json) -> bool:
     types = {c["type"] for c in status["conditions"]}
     passing = {"Fits", "Reconciling", "Stalled"} - types
     return not passing & set(told) and all(told.get(c["type"]) == c for c in status["conditions"])
-
-
-def timestamp(now: datetime) -> str:
-    """As metav1.Time is written."""
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:

@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 UID = "11111111-1111-4111-8111-111111111111"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SETTINGS = Settings(operator_image="llmservice-operator:1")
+SETTINGS = Settings(operator_image="llmservice-operator:1", default_gpu_image="vllm/vllm-openai:v0.32.0")
 FIVE_LINES: Json = {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"}, "scaling": {"replicas": 1}}
 # As Qwen2.5-7B-Instruct's config.json says.
 QWEN_7B: Json = {

@@ -72,6 +72,18 @@ def told(**sections: object) -> Json:
             {"enforceEager": False, "optimizationLevel": 0},
             id="level 0",
         ),
+        pytest.param(
+            {"batching": {"schedulingPolicy": "priority", "prefixCachingHashAlgo": "xxhash"}},
+            "batching",
+            {"longPrefillTokenThreshold": 0, "prefixCachingHashAlgo": "xxhash", "schedulingPolicy": "priority"},
+            id="batching",
+        ),
+        pytest.param(
+            {},
+            "batching",
+            {"longPrefillTokenThreshold": 0, "prefixCachingHashAlgo": "sha256", "schedulingPolicy": "fcfs"},
+            id="batching by default",
+        ),
         pytest.param({}, "attention", {"backend": "auto"}, id="any attention"),
         pytest.param({}, "lora", None, id="no adapters"),
         pytest.param({"lora": {}}, "lora", {"maxLoras": 1, "maxLoraRank": 16, "maxCpuLoras": 1}, id="LoRA"),

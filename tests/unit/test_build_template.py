@@ -12,6 +12,7 @@ from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
 from llmservice_runtime.contract import FETCH_COMMAND
+from llmservice_runtime.flags import newest_version
 
 from tests.unit.decide_world import an_llmservice, spec
 
@@ -105,7 +106,7 @@ def test_the_command_is_the_supervisor_then_the_flags() -> None:
     args = server(template)["args"]
     own, flags = args[: args.index("--")], args[args.index("--") + 1 :]
     assert own == [
-        "--expected-version=0.32.0",
+        f"--expected-version={newest_version()}",
         "--drain-seconds=30",
         "--fetch=model=hf://Qwen/Qwen2.5-7B-Instruct",
     ]

@@ -14,11 +14,13 @@ from llmservice_cli.errors import BadInput, ExitCode
 from llmservice_cli.plan.batch import batch, planned
 from llmservice_operator.planner import memory
 from llmservice_operator.planner.plan import Plan, Request
+from llmservice_runtime.flags import known_versions
 
 from benchmarks.calibration.records import startups
 
 from .cli_plan_world import LLAMA_8B
 
+NEWEST = known_versions()[0]
 SERVED = {"id": "a", "gpu": "NVIDIA L4", "config": LLAMA_8B, "max_model_len": 8192}
 # The facts of a model by the names of measured data, nulls and remarks included.
 FACTS = {
@@ -190,12 +192,12 @@ def test_words_for_what_nobody_knows_are_noted(said: Mapping[str, Any], noted: s
     [
         (
             {"gpu": "T4", "kv_cache_dtype": "fp8"},
-            "vLLM 0.32 refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
+            f"vLLM {NEWEST} refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
         ),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
         ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
         ({"quantization": "torchao"}, "they are taken as 8 bit"),
-        ({"quantization": "bitsandbytes"}, "vLLM 0.32 has no bitsandbytes of its own any more"),
+        ({"quantization": "bitsandbytes"}, f"vLLM {NEWEST} has no bitsandbytes of its own any more"),
     ],
     ids=str,
 )

@@ -12,6 +12,7 @@ from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
 from llmservice_cli.plan.values import NotSaid, Refused
+from llmservice_runtime.flags import newest_version
 
 from .cli_plan_world import LLAMA_8B
 
@@ -94,7 +95,7 @@ def test_a_value_is_understood(read: Callable[[object], object], raw: object, me
         (values.dtype, "fp4", "is no type that vLLM computes in", "float16"),
         (values.dtype, None, "is no type", "one of auto"),
         (values.kv_cache_dtype, "fp8e4m3", "is no type of a KV cache", "fp8_e4m3"),
-        (values.version, "banana", "is no version", "0.32.0"),
+        (values.version, "banana", "is no version", newest_version()),
         (values.text, "", "is no name", "not empty"),
         (quantized, "magic", "is no quantization", "one of awq"),
         (quantized, 4, "is no quantization", "awq"),

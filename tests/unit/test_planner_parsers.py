@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import pytest
 from llmservice_operator.api.service import parse_spec
-from llmservice_operator.planner.parsers import problems
+from llmservice_operator.planner.parsers import VERSION, problems
+from llmservice_runtime.flags.table import series
+
+PATCHED = f"{series(VERSION)}.9"
 
 
 @pytest.mark.parametrize(
     ("generation", "args", "version", "field", "words"),
     [
-        pytest.param({"toolCallParser": "hermes", "reasoningParser": "qwen3"}, [], "0.32.0", None, "", id="known"),
-        pytest.param({"toolCallParser": "hermez"}, [], "0.32.1", "toolCallParser", "hermes", id="near one"),
-        pytest.param({"toolCallParser": "qwen3"}, [], "0.32.0", "toolCallParser", "qwen3_json", id="of the other kind"),
-        pytest.param({"reasoningParser": "zzz"}, [], "0.32.0", "reasoningParser", "deepseek_r1", id="nothing near"),
+        pytest.param({"toolCallParser": "hermes", "reasoningParser": "qwen3"}, [], VERSION, None, "", id="known"),
+        pytest.param({"toolCallParser": "hermez"}, [], PATCHED, "toolCallParser", "hermes", id="near one"),
+        pytest.param({"toolCallParser": "qwen3"}, [], VERSION, "toolCallParser", "qwen3_json", id="of the other kind"),
+        pytest.param({"reasoningParser": "zzz"}, [], VERSION, "reasoningParser", "deepseek_r1", id="nothing near"),
         pytest.param({"reasoningParser": "zzz"}, [], "0.31.0", None, "", id="another version"),
-        pytest.param({"toolCallParser": "zzz"}, ["--tool-parser-plugin=/a.py"], "0.32.0", None, "", id="a plugin"),
+        pytest.param({"toolCallParser": "zzz"}, ["--tool-parser-plugin=/a.py"], VERSION, None, "", id="a plugin"),
         pytest.param(
             {"reasoningParser": "zzz"},
             ["--tool-parser-plugin", "/a"],
-            "0.32.0",
+            VERSION,
             "reasoningParser",
             "--reasoning-parser-plugin",
             id="another plugin",

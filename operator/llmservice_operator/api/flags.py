@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -87,12 +88,19 @@ KEYED = _keyed()
 def in_force(section: ApiModel) -> dict[str, Any]:
     """A section as JSON, with the effective values of the fields that it leaves out; absent is what vLLM decides."""
     found = section.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for info in type(section).model_fields.values():
-        for knob in (one for one in info.metadata if isinstance(one, Knob)):
-            value = knob.effective(section) if callable(knob.effective) else knob.effective
-            if value is not None:
-                found.setdefault(info.alias or "", value)
+    for name, effective in _effective(type(section)):
+        value = effective(section) if callable(effective) else effective
+        if value is not None:
+            found.setdefault(name, value)
     return {name: value for name, value in found.items() if value != {}}
+
+
+@functools.cache
+def _effective(section: type[ApiModel]) -> tuple[tuple[str, object], ...]:
+    """What its fields declare, by their names in JSON."""
+    fields = ((info.alias or name, info.metadata) for name, info in section.model_fields.items())
+    found = ((name, one.effective) for name, metadata in fields for one in metadata if isinstance(one, Knob))
+    return tuple((name, effective) for name, effective in found if effective is not None)
 
 
 _NO_TLS = "the supervisor speaks plain HTTP to vLLM; end TLS in front of the Service"

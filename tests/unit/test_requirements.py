@@ -17,6 +17,7 @@ from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirem
 from llmservice_operator.observe.failures.pod_events import PodEvents
 
 from tests.unit.decide_world import World, a_pod, an_llmservice, spec
+from tests.unit.fit_world import H100, serving
 from tests.unit.status_states import CASES, UNTOLD, edited, served, service
 from tests.unit.test_decide_rollouts import a_room, surging
 
@@ -42,11 +43,27 @@ def waiting_for_room() -> World:
     return world
 
 
+def without_a_volume(*, is_edited: bool = False) -> World:
+    """Its pod stays on its node without a container, and Events say why; the edit is held, since it does not fit."""
+    world = serving(H100)
+    if is_edited:
+        world.edit(precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
+    pod = a_pod("x-0", world.revision(), state={"waiting": {"reason": "ContainerCreating"}})
+    pod["status"]["phase"] = "Pending"
+    pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T03:00:00Z"
+    world.pods = {"x-0": pod}
+    said = {"reason": "FailedMount", "message": "no such claim", "lastTimestamp": "2026-01-02T03:04:00Z"}
+    world.events = {"x-0": [said]}
+    return world
+
+
 STATES: dict[str, Callable[[], World]] = {
     **{name: case.make for name, case in CASES.items()},
     **{name: make for name, (make, *_) in UNTOLD.items()},
     "replaced first": replaced_first,
     "waiting for room": waiting_for_room,
+    "without a volume": without_a_volume,
+    "without a volume, and held": lambda: without_a_volume(is_edited=True),
 }
 
 
@@ -95,6 +112,14 @@ def test_a_pod_without_a_node_requires_what_is_free_for_its_message_only() -> No
     lack = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     world.pods = {"x-0": a_pod("x-0", world.revision(), unschedulable=lack, scheduled=False)}
     assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 60.0, is_only_shown=True)
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_pod_that_does_not_start_requires_its_events(is_edited: bool) -> None:
+    world = without_a_volume(is_edited=is_edited)
+    assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
+    world.step()
+    assert world.obj["status"]["failure"]["reason"] == "VolumeUnavailable"
 
 
 def test_parts_carry_where_they_are_from_and_how_old_they_are() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import kopf
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_operator import handlers
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.watch.cache import Cache
@@ -20,6 +18,7 @@ from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import LLMSERVICE
 
+from tests.support.http_servers import application
 from tests.unit.watched_api import Api, token_of
 
 
@@ -78,14 +77,12 @@ async def nothing_in_the_way() -> None:
 
 @contextlib.asynccontextmanager
 async def watching(api: Api, token: Token | None = None) -> AsyncIterator[Watching]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", api.answer)
-    async with TestServer(app) as server:
+    async with application(api.answer) as url:
         seen = Watching(api, Cache(PROJECTIONS))
         intake = Intake(seen.cache, seen.keys.append, seen.keys.append)
         memo = handlers.Memo(intake, relisted=seen.list_again, arrived=seen.changed.set)
         credentials = Credentials(
-            server=str(server.make_url("")).rstrip("/"),
+            server=url,
             namespace="ns",
             token=token or Token.fixed("t"),
         )

@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 SYNCED := .venv/.synced
 WITH_VLLM := .venv/.synced-vllm
 KUBECONTEXT ?=
-# Processes that share the files of the unit tests out; each may import vLLM, which takes up to 2 GB. 0: in this one.
+# Processes that share the files of the unit tests out; one imports vLLM, which takes up to 2 GB. 0: in this one.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
@@ -43,8 +43,8 @@ operator: $(SYNCED) ## rebuild the operator's image and put it into the running 
 	@$(PYTHON) -m localcluster images --only operator
 	@$(PYTHON) -m localcluster install
 
-unit: $(WITH_VLLM) ## unit tests (no cluster)
-	@.venv/bin/pytest $(PARALLEL) tests/unit
+unit: $(WITH_VLLM) ## unit tests (no cluster), but for those that only `make test-full` runs
+	@.venv/bin/pytest $(PARALLEL) -m "not full" tests/unit
 
 contract: $(SYNCED) ## manifests against the running cluster's API server
 	@.venv/bin/pytest tests/contract

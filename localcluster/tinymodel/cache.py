@@ -8,6 +8,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 from localcluster.paths import REPOSITORY, cache_root
@@ -79,6 +80,7 @@ def _values(model: TinyConfig | Variant) -> object:
     return [type(model).__name__, values, asdict(CHAT)]
 
 
+@cache
 def _library_versions(lock: Path) -> dict[str, str]:
     """The versions of what decides about the weights, as the lock file pins them."""
     packages = tomllib.loads(lock.read_text())["package"]

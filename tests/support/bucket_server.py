@@ -8,14 +8,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.support.http_servers import threaded
 
 ACCOUNT = "weights"
 
@@ -178,21 +179,9 @@ def bucket_server(
         def do_PUT(self) -> None:
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    found.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with threaded(Handler, tls=tls) as port:
+        found.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _asked(method: str, target: str, headers: Message) -> Asked:

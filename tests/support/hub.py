@@ -9,16 +9,17 @@ import hashlib
 import json
 import re
 import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_servers import threaded
 
 _CHUNK = 64 << 10
 _LARGE = (".safetensors", ".bin")
@@ -99,21 +100,10 @@ def serving(
     hub: Hub, address: str = "127.0.0.1", storage: str = "localhost", tls: ssl.SSLContext | None = None
 ) -> Iterator[Hub]:
     """Serve on a free port of an address until the end of the block."""
-    server = ThreadingHTTPServer((address, 0), _handler(hub))
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
     scheme = "http" if tls is None else "https"
-    hub.url = f"{scheme}://{address}:{server.server_port}"
-    hub.storage_url = f"{scheme}://{storage}:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with threaded(_handler(hub), address, tls) as port:
+        hub.url, hub.storage_url = f"{scheme}://{address}:{port}", f"{scheme}://{storage}:{port}"
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @lru_cache(maxsize=256)
@@ -139,9 +129,6 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def do_HEAD(self) -> None:
             self._answer()
-
-        def log_message(self, *_: object) -> None:
-            return
 
         def _answer(self) -> None:
             path = unquote(urlsplit(self.path).path)

@@ -9,7 +9,6 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.watch.kinds import WATCHED
@@ -19,6 +18,7 @@ from llmservice_operator.kube.state_reader import StateReader
 from llmservice_operator.kube.transport import Transport
 from llmservice_operator.options import Options
 
+from tests.support.http_servers import application
 from tests.support.ports import free_port
 from tests.unit.watched_api import Api
 
@@ -201,10 +201,7 @@ async def running(
         identity="me",
         **more,
     )
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", world.answer)
-    async with TestServer(app) as server, contextlib.AsyncExitStack() as stack:
-        url = str(server.make_url("")).rstrip("/")
+    async with application(world.answer) as url, contextlib.AsyncExitStack() as stack:
         credentials = await (login or with_a_token)(url)
         transport = await stack.enter_async_context(Transport(credentials))
         reader = await stack.enter_async_context(StateReader())

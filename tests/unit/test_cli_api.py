@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.api import Api
 from llmservice_operator.kube import errors
 from llmservice_operator.kube.credentials import Credentials, Issued, Token
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, LLMSERVICE, POD
+
+from tests.support.http_servers import application
 
 REVISIONS = CONTROLLER_REVISION.path("team")
 
@@ -45,15 +46,12 @@ async def server() -> Server:
 
 @pytest.fixture
 async def api(server: Server) -> AsyncIterator[Api]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
     tokens = iter(["first", "second"])
 
     async def another() -> Issued:
         return Issued(next(tokens))
 
-    async with TestServer(app) as served:
-        address = str(served.make_url("")).rstrip("/")
+    async with application(server.answer) as address:
         token = Token(Issued(next(tokens)), another)
         async with Api(Credentials(address, "team", token)) as made:
             yield made
@@ -67,12 +65,8 @@ async def test_a_request_says_who_sends_it(api: Api, server: Server) -> None:
 
 async def test_without_a_token_none_is_sent(server: Server) -> None:
     server.says(200)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    async with TestServer(app) as served:
-        address = str(served.make_url("")).rstrip("/")
-        async with Api(Credentials(address, "team", Token.fixed(None))) as api:
-            await api.get(POD, "team", "p")
+    async with application(server.answer) as address, Api(Credentials(address, "team", Token.fixed(None))) as api:
+        await api.get(POD, "team", "p")
     assert "Authorization" not in server.headers[0]
 
 

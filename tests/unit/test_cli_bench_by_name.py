@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 
+from tests.support.http_servers import cluster
 from tests.unit.fake_vllm import FakeVllm
 
 LOAD = ("--requests", "4", "--rate", "500", "--output-tokens", "2", "--discipline", "continuous", "-q")
@@ -45,17 +44,7 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     made = World(service=service())
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    async with TestServer(app) as server:
-        config = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}],
-            "users": [{"name": "u", "user": {"token": "t0ken"}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    async with cluster(made.answer, tmp_path, monkeypatch):
         yield made
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
+
+from tests.support.http_servers import cluster
 
 BASE = "/apis/llmservice.dev/v1alpha1"
 SERVICES = f"{BASE}/namespaces/team/llmservices"
@@ -74,16 +74,7 @@ class Api:
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     made = Api()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    async with TestServer(app) as server:
-        config = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "team"}}],
-            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    async with cluster(made.answer, tmp_path, monkeypatch):
         yield made
 
 

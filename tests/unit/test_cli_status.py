@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
+
+from tests.support.http_servers import cluster
 
 METRICS = (Path(__file__).parent / "fixtures" / "vllm_metrics.txt").read_text()
 SERVICES = "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices"
@@ -91,16 +91,7 @@ class Api:
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     fake = Api()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.answer)
-    async with TestServer(app) as server:
-        config = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "team"}}],
-            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    async with cluster(fake.answer, tmp_path, monkeypatch):
         yield fake
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait import changes
 from llmservice_cli.wait.standing import AWAITED, Outcome, standing
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
+
+from tests.support.http_servers import cluster
 
 from .status_states import CASES, UNTOLD
 
@@ -89,16 +90,7 @@ class Api:
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     made = Api()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    async with TestServer(app, shutdown_timeout=0) as server:
-        config = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "team"}}],
-            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    async with cluster(made.answer, tmp_path, monkeypatch, shutdown_timeout=0):
         monkeypatch.setattr(changes, "PAUSE", 0.0)
         yield made
 

@@ -56,8 +56,8 @@ class Claim:
     def fetch(self, service: str, uri: str = "hf://org/tiny", hours: int = 24) -> str:
         """A start of its only pod, in a process. The revision that it serves then."""
         fetcher = self.service(service)
-        options = (f"--service={service}", f"--prune-after-hours={hours}")
-        ended = end_of(_start_as(fetcher, service, f"model={uri}", options))
+        options = (f"--service={service}", f"--prune-after-hours={hours}", f"--pod={service}")
+        ended = fetcher.run(f"model={uri}", options=options)
         assert ended.code == 0, ended.words
         self.said.append(ended.log)
         return (fetcher.links / "model").resolve().name
@@ -165,8 +165,8 @@ def test_the_commit_that_a_branch_had_goes_only_after_the_new_one_is_whole(claim
     claim.hub.repos["org/tiny"].damaged.add("model-2.safetensors")
     claim.wait(25)
     fetcher = claim.service("a")
-    options = ("--service=a", "--prune-after-hours=24")
-    assert end_of(_start_as(fetcher, "a-2", "model=hf://org/tiny", options)).code == 1
+    options = ("--service=a", "--prune-after-hours=24", "--pod=a-2")
+    assert fetcher.run("model=hf://org/tiny", options=options).code == 1
     assert old in claim.revisions()
     claim.hub.repos["org/tiny"].damaged.clear()
     new = claim.fetch("a")

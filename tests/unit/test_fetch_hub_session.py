@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from llmservice_runtime.contract import FailureReason as R
 
 from tests.support import hub as stand_in
 from tests.support.fetching import TOKEN, Fetcher, model_files
+from tests.support.http_servers import threaded
 
 COMMIT = "c" * 40
 MODEL = {"id": "org/tiny", "sha": COMMIT, "siblings": []}
@@ -63,19 +63,9 @@ def site() -> Iterator[Site]:
         def do_HEAD(self) -> None:
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with threaded(Handler) as port:
+        found.url = f"http://127.0.0.1:{port}"
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def asked(site: Site, **more: str) -> Hub:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from llmservice_fetch.partial import Partial
 from llmservice_runtime.contract import FailureReason as R
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.http_servers import threaded
 from tests.support.hub import Hub, Repo, serving
 
 MB = 1_000_000
@@ -181,19 +182,8 @@ def sparse(size: int) -> Iterator[str]:
                 self.send_header(name, value)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with threaded(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 PEAK = r"""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from llmservice_fetch import http
 from llmservice_fetch.errors import Refused, Unreachable
 from llmservice_fetch.http import ask
+
+from tests.support.http_servers import threaded
 
 CREDENTIALS = {
     "Authorization": "Bearer t",
@@ -52,19 +53,9 @@ def site() -> Iterator[Site]:
         def do_PUT(self) -> None:
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with threaded(Handler) as port:
+        found.url = f"http://127.0.0.1:{port}"
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def get(url: str, *, method: str = "GET") -> int:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
@@ -21,6 +19,7 @@ from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource
 from llmservice_operator.kube.transport import Transport
 
+from tests.support.http_servers import application
 from tests.unit.watched_api import Api, token_of
 
 CHAT, OTHER = Key("ns", "chat"), Key("ns", "other")
@@ -74,11 +73,9 @@ async def api() -> Api:
 
 @contextlib.asynccontextmanager
 async def serving(api: Api, token: Token | None = None) -> AsyncIterator[Credentials]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", api.answer)
-    async with TestServer(app) as server:
+    async with application(api.answer) as url:
         yield Credentials(
-            server=str(server.make_url("")).rstrip("/"),
+            server=url,
             namespace="ns",
             token=token or Token.fixed("t"),
         )

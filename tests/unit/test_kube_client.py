@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_operator.kube import errors
 from llmservice_operator.kube.client import AlwaysOpen, Gate, KubeClient
 from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import CONFIG_MAP, DEPLOYMENT, EVENT, LLMSERVICE, POD, resource_of
 from llmservice_operator.kube.transport import Transport
+
+from tests.support.http_servers import application
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEPLOY = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "chat"}}
@@ -68,16 +69,12 @@ class Harness:
 @pytest.fixture
 async def kube() -> AsyncIterator[Harness]:
     api, sleeps, observed = Api(), [], []
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", api.answer)
 
     async def sleep(seconds: float) -> None:
         sleeps.append(seconds)
 
-    async with TestServer(app) as server:
-        credentials = Credentials(
-            server=str(server.make_url("")).rstrip("/"), namespace="ns", token=Token.fixed("t0ken")
-        )
+    async with application(api.answer) as url:
+        credentials = Credentials(server=url, namespace="ns", token=Token.fixed("t0ken"))
         async with Transport(credentials, sleep=sleep, observer=lambda *what: observed.append(what[:3])) as transport:
             yield Harness(api, transport, sleeps, observed)
 

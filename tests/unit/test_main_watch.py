@@ -9,8 +9,6 @@ from typing import Any
 
 import kopf
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_operator import handlers
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.watch import resync
@@ -22,6 +20,7 @@ from llmservice_operator.kube.credentials import Credentials, Token
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
+from tests.support.http_servers import application
 from tests.unit.watched_api import Api, token_of
 
 
@@ -81,10 +80,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 @contextlib.asynccontextmanager
 async def watching(api: Api, token: Token | None = None) -> AsyncIterator[Watching]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", api.answer)
-    async with TestServer(app) as server, asyncio.TaskGroup() as group:
-        url = str(server.make_url("")).rstrip("/")
+    async with application(api.answer) as url, asyncio.TaskGroup() as group:
         credentials = Credentials(server=url, namespace="ns", token=token or Token.fixed("t"))
         async with Transport(credentials) as transport:
             seen = Watching(api)

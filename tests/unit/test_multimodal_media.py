@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 from llmservice_runtime.flags import flag_table, known_versions
 
+from tests.support.http_servers import threaded
 from tests.unit.test_build_template import env, render, server
 
 FLAG = "--allowed-media-domains"
@@ -80,18 +80,9 @@ def site() -> Iterator[Site]:
             self.end_headers()
             self.wfile.write(b"media")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.port = running.server_port
-    found.target = f"http://localhost:{found.port}/a"
-    thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-    thread.start()
-    yield found
-    running.shutdown()
-    thread.join()
-    running.server_close()
+    with threaded(Handler) as found.port:
+        found.target = f"http://localhost:{found.port}/a"
+        yield found
 
 
 class Bytes:

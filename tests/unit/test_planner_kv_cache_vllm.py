@@ -94,9 +94,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # Enough for some requests, for hardly one, and for less.
 MEMORY = (137_438_953_472, 7_777_777_777, 300_000_001)
+# A quarter of them in `make unit`, with every attention and every setting in several pairs.
 CASES = [
-    pytest.param(layers, setting, id=f"{name}, {how}")
-    for (name, layers), (how, setting) in product(ATTENTION.items(), SETTINGS.items())
+    pytest.param(layers, setting, id=f"{name}, {how}", marks=pytest.mark.full if (row + column) % 4 else ())
+    for (row, (name, layers)), (column, (how, setting)) in product(
+        enumerate(ATTENTION.items()), enumerate(SETTINGS.items())
+    )
     # vLLM has these for other attention or on other devices.
     if not (layers[0].kind is Kind.LATENT and ("is_cpu" in setting or setting.get("kv_dtype", "fp8") != "fp8"))
     # A stage of nothing but layers that share: vLLM ends with a division by zero.

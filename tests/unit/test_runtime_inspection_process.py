@@ -6,10 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from llmservice_runtime.inspection.inspected import Inspection
 from llmservice_runtime.redact import MASK
 
 from tests.support.fetching import TOKEN
+from tests.support.http_servers import threaded
 from tests.support.hub import Hub, Repo, serving
 from tests.unit.inspected_files import WHOLE, files
 
@@ -70,9 +70,6 @@ class Echo(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        return
-
 
 class Trickle(BaseHTTPRequestHandler):
     """A server that is never done, and never silent."""
@@ -87,20 +84,11 @@ class Trickle(BaseHTTPRequestHandler):
         except OSError:
             return
 
-    def log_message(self, *_: object) -> None:
-        return
-
 
 @pytest.fixture
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), request.param)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with threaded(request.param) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("served", [Echo], indirect=True)

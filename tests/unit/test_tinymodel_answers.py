@@ -5,18 +5,18 @@ import os
 import stat
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="needs the vllm dependency group")
 
 from localcluster.tinymodel.cache import cached_model
 from localcluster.tinymodel.pairs import PAIRS
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs the vllm dependency group"),
     # Of the libraries' own, in their own code.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -1,22 +1,23 @@
 """Rounded weights as compressed-tensors itself unpacks them."""
 
+from importlib.util import find_spec
+
 import pytest
 
-pytest.importorskip("torch", reason="needs the vllm dependency group")
-
-import torch
-
-from localcluster.tinymodel.quantize import restored, rounded, stored
-
+# torch is imported by the tests: at the top, each process that collects them would do it.
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs the vllm dependency group"),
     # Of the libraries' own, in their own code.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
 
 def test_eight_nibbles_to_a_word_as_the_format_wants_them() -> None:
+    import torch
     from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    from localcluster.tinymodel.quantize import rounded, stored
 
     weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
     steps, scale = rounded(weight, 4, 32)
@@ -27,6 +28,10 @@ def test_eight_nibbles_to_a_word_as_the_format_wants_them() -> None:
 
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 32)])
 def test_a_weight_comes_back_within_half_a_step(bits: int, group: int | None) -> None:
+    import torch
+
+    from localcluster.tinymodel.quantize import restored, rounded
+
     weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
     steps, scale = rounded(weight, bits, group)
     off = (restored(steps, scale) - weight).abs().unflatten(1, (scale.shape[1], -1))

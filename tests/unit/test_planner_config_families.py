@@ -64,6 +64,8 @@ KINDS = {
         {"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 4},
         "sssFsssFsssF",
     ),
+    "gemma 3n: every fifth is full": ({"model_type": "gemma3n_text"}, "ssssFssssFss"),
+    "gemma 4: every sixth is full": ({"model_type": "gemma4_text", "sliding_window": 512}, "sssssFsssssF"),
     "gpt-oss: every other": ({"model_type": "gpt_oss", "sliding_window": 128}, "sFsFsFsFsFsF"),
     "cohere 2: every fourth is full": ({"model_type": "cohere2"}, "sssFsssFsssF"),
     "a list": (

@@ -37,6 +37,8 @@ class Family:
     """Norms of queries and keys: one of a head's width, one over all heads, or one for each head."""
     query_gate: bool = False
     """A gate stands beside each query."""
+    sinks: bool = False
+    """A value for each head, to which attention may go instead of to a token."""
     rope: bool = True
     """It keeps tables of sines and cosines."""
     positions: int | None = None
@@ -116,10 +118,12 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_5": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
     "qwen3_5_moe": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
-    "gemma2": replace(_GEMMA, qk_norm="", defaults={"head_dim": 256, "sliding_window": 4096}),
+    "gemma2": replace(
+        _GEMMA, qk_norm="", defaults={"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2}
+    ),
     "gemma3": _GEMMA3,
-    "gemma3n": replace(_GEMMA, defaults={"head_dim": 256, "sliding_window": 512}),
-    "gemma4": replace(_GEMMA, defaults={"head_dim": 256, "global_head_dim": 512}),
+    "gemma3n": replace(_GEMMA, defaults={"head_dim": 256, "sliding_window": 512, "sliding_window_pattern": 5}),
+    "gemma4": replace(_GEMMA, defaults={"head_dim": 256, "global_head_dim": 512, "sliding_window_pattern": 6}),
     "cohere": replace(_COHERE, defaults={}),
     "cohere2": replace(
         _COHERE, window_everywhere=False, defaults={"sliding_window_pattern": 4, "sliding_window": 4096}
@@ -131,7 +135,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm4": Family(norms=4, qkv_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
     "glm4_moe": Family(router_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
     "chatglm": Family(bias_key="add_qkv_bias", bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
-    "gpt_oss": replace(_OPENAI_MOE, bias_key="attention_bias"),
+    "gpt_oss": replace(_OPENAI_MOE, bias_key="attention_bias", sinks=True, defaults={"sliding_window_pattern": 2}),
     "olmo": Family(norms=0, final_norm=False),
     "olmo2": Family(qk_norm="all"),
     "olmo3": Family(qk_norm="all"),

@@ -116,7 +116,7 @@ def _grouped(keys: Keys, family: Family, kind: str) -> Mixer:
             chunked=kind == "chunked",
         ),
         tuple(linears),
-        _norms(keys, family, heads, kv_heads, dim) + (heads if keys.text("model_type") == "gpt_oss" else 0),
+        _norms(keys, family, heads, kv_heads, dim) + (heads if family.sinks else 0),
     )
 
 

@@ -137,19 +137,11 @@ def _windowed(keys: Keys, family: Family, layers: int) -> tuple[str, ...] | None
         return tuple("sliding" if pattern[index % len(pattern)] == "L" else "full" for index in range(layers))
     if pattern is not None:
         return every(keys.needed("sliding_window_pattern"), "full", "sliding", layers)
-    if model_type in _EVERY:
-        return every(_EVERY[model_type], "full", "sliding", layers)
-    if model_type in ("gemma2", "gpt_oss"):
-        return tuple("full" if index % 2 else "sliding" for index in range(layers))
     if model_type.startswith("qwen"):
         # use_sliding_window without a list: transformers makes the list from max_window_layers.
         from_layer = keys.count("max_window_layers", default=28)
         return tuple("full" if index < from_layer else "sliding" for index in range(layers))
     return ("sliding",) * layers if family.window_everywhere else None
-
-
-_EVERY: Mapping[str, int] = {"gemma3": 6, "gemma3n": 5, "gemma4": 6, "cohere2": 4}
-"""Each so-many-th layer is full where neither a list nor a pattern says it."""
 
 
 def every(period: int, ones: str, others: str, layers: int) -> tuple[str, ...]:

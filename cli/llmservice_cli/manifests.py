@@ -57,9 +57,10 @@ def services(place: str) -> File:
     return File(tuple(found), tuple(notes))
 
 
-def admit(manifest: Json) -> None:
-    """InvalidSpec with everything for which an API server with this CRD would refuse the manifest."""
-    if found := problems(manifest):
+def admit(manifest: Json, live: Json | None = None) -> None:
+    """InvalidSpec with everything for which an API server with this CRD would refuse the manifest, as a new object or
+    as a change of the stored one."""
+    if found := problems(manifest, live):
         raise InvalidSpec(found)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llmservice_operator.build.chosen import NOTHING
-from llmservice_operator.decide.desired import wanted
-from llmservice_operator.decide.rollout.revision import choose, standing
+from llmservice_operator.decide.desired import desired_children
+from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.decide.rollout.strategy import first
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner import gpus, memory
@@ -88,8 +88,8 @@ class Stage(NamedTuple):
 def build(world: World) -> object:
     """All manifests of a new revision."""
     service = world.service()
-    choice = choose(service, standing(service, ()), NOTHING, SETTINGS)
-    return wanted(service, choice, first(service).strategy)
+    revision = choose(service, match_revision(service, ()), NOTHING, SETTINGS)
+    return desired_children(service, revision, first(service).strategy)
 
 
 class Seen(NamedTuple):

@@ -34,7 +34,6 @@ from llmservice_operator.control.watch.ingest import Intake
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS, WATCHED, identity_of, placed
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.control.watch.sync_state import WATCH, SyncState
-from llmservice_operator.decide.decide import decide, decide_invalid
 from llmservice_operator.health import HealthServer, PortTaken
 from llmservice_operator.kube import credentials as kube_credentials
 from llmservice_operator.kube.access import Access, open_to_all
@@ -97,8 +96,6 @@ class Operator:
             pod_events=PodEventReader(kube),
             settings=opts.services,
             metrics=metrics,
-            decide=decide,
-            decide_invalid=decide_invalid,
             now=lambda: datetime.datetime.now(datetime.UTC),
             identity=opts.identity,
             is_ours=self._is_ours,

@@ -7,10 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.decision import Decision, Lack, ReadingOf, RoomFor
+from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.inputs import Inputs, Part
+from llmservice_operator.decide.requirements import requirements
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model.reading import Reading, read
@@ -52,27 +53,22 @@ MODEL = {
 }
 LARGE = {"numHiddenLayers": 80, "hiddenSize": 8192, "intermediateSize": 28672, "vocabSize": 128256}
 TENSORS = {"embedding": 2**18, "attention": 2**20, "feedForward": 2**21, "parameters": 2**21, "dtype": "bfloat16"}
-KNOWN = Observed(
-    lent={"inspection": "0123456789", "revision": "a" * 40, "config": json.dumps(MODEL), "tensors": TENSORS},
-    gpus=ClusterGPUs((NodeGroup("NVIDIA-B300-SXM6-AC", 4096, memory_mib=275040),)),
-)
+KNOWN: dict[str, Any] = {
+    "lent": {"inspection": "0123456789", "revision": "a" * 40, "config": json.dumps(MODEL), "tensors": TENSORS},
+    "gpus": ClusterGPUs((NodeGroup("NVIDIA-B300-SXM6-AC", 4096, memory_mib=275040),)),
+    "room": Room(unknown="nobody looked"),
+}
 
 
-def decided(api: Api, written: dict[str, Any], observed: Observed = KNOWN) -> tuple[dict[str, Any], Decision]:
+def decided(api: Api, written: dict[str, Any], **parts: Any) -> tuple[dict[str, Any], Decision]:
     stored = api.try_create(written).raise_for_status().json()
-    service = LLMService.from_object(stored)
-    decision = decide(service, observed, SETTINGS, NOW)
-    while decision.lack is not None:
-        observed = supplied(decision.lack, observed)
-        decision = decide(service, observed, SETTINGS, NOW)
-    return stored, decision
-
-
-def supplied(lack: Lack, observed: Observed) -> Observed:
-    if isinstance(lack, ReadingOf):
-        return replace(observed, reading=Reading(lack.document, read(lack.document)))
-    assert isinstance(lack, RoomFor), lack
-    return replace(observed, room=Room(unknown="nobody looked"))
+    known = {name: Part(value, "the test") for name, value in (KNOWN | parts).items()}
+    inputs = Inputs.of(stored, Observed(), SETTINGS, NOW, **known)
+    needed = requirements(inputs)
+    if needed.reading is not None:
+        inputs = replace(inputs, reading=Part(Reading(needed.reading, read(needed.reading)), "the test"))
+    assert not requirements(inputs)
+    return stored, decide(inputs)
 
 
 def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:
@@ -105,16 +101,16 @@ def test_the_status_is_kept_whole(api: Api, written: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "observed",
+    "parts",
     [
-        pytest.param(replace(KNOWN, lent={}), id="a Job looks at the model"),
-        pytest.param(replace(KNOWN, gpus=ClusterGPUs((NodeGroup("Tesla-T4", 1, memory_mib=15360),))), id="too large"),
-        pytest.param(replace(KNOWN, gpus=ClusterGPUs(missing_right="list nodes")), id="a right is missing"),
+        pytest.param({"lent": {}}, id="a Job inspects the model"),
+        pytest.param({"gpus": ClusterGPUs((NodeGroup("Tesla-T4", 1, memory_mib=15360),))}, id="too large"),
+        pytest.param({"gpus": ClusterGPUs(missing_right="list nodes")}, id="a right is missing"),
     ],
 )
-def test_what_the_plan_says_is_kept_whole(api: Api, observed: Observed) -> None:
-    precise = {"model": {"uri": "hf://a/b", "architecture": LARGE if observed.lent else {}}}
-    stored, decision = decided(api, manifest("planned", precise), observed)
+def test_what_the_plan_says_is_kept_whole(api: Api, parts: dict[str, Any]) -> None:
+    precise = {"model": {"uri": "hf://a/b", "architecture": {} if "lent" in parts else LARGE}}
+    stored, decision = decided(api, manifest("planned", precise), **parts)
     assert decision.status is not None
     assert stored_status(api, stored, dict(decision.status)) == decision.status
     for apply in decision.apply:

@@ -1,7 +1,7 @@
 """The operator with a defect: `python -m tests.support.planted ARGUMENTS...`, with PLANTED=NAME:HOW in the environment.
 
 Deciding about an LLMService of that name raises an exception (`raise`), or ends the process without a word (`exit`).
-The product knows nothing of it: what the operator's main module calls `decide` is exchanged before it starts.
+The product knows nothing of it: `decide` is exchanged before the operator's main module is loaded.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ def main() -> int:
     """As the operator's own."""
     doomed, _, how = os.environ["PLANTED"].partition(":")
     assert how in ("raise", "exit"), how
-    operator: Any = importlib.import_module("llmservice_operator.__main__")
-    decide = operator.decide
+    module: Any = importlib.import_module("llmservice_operator.decide.decide")
+    decide = module.decide
 
-    def planted(service: Any, *rest: Any) -> Any:
-        if service.name == doomed:
+    def planted(inputs: Any) -> Any:
+        if inputs.parent["metadata"]["name"] == doomed:
             if how == "exit":
                 os._exit(77)
             raise OverflowError("planted")
-        return decide(service, *rest)
+        return decide(inputs)
 
-    operator.decide = planted
-    return int(operator.main())
+    module.decide = planted
+    return int(importlib.import_module("llmservice_operator.__main__").main())
 
 
 if __name__ == "__main__":

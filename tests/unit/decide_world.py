@@ -14,9 +14,12 @@ from typing import Any
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
-from llmservice_operator.decide.decision import Decision, EventsOf, FactsOf, GpusOf, ReadingOf, RoomFor, TurnOf
+from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.inputs import Inputs, Part
+from llmservice_operator.decide.requirements import requirements
+from llmservice_operator.decide.rollout.update_request import Turn
 from llmservice_operator.observe.failures.pod_events import PodEvents
-from llmservice_operator.observe.observed import Observed, Refusal, Turn
+from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import (
     BudgetFacts,
     ChildFacts,
@@ -31,7 +34,8 @@ from llmservice_operator.observe.projections.endpoints import EndpointFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.model.reading import Reading, read
+from llmservice_operator.planner.model import reading
+from llmservice_operator.planner.model.reading import Reading
 from llmservice_operator.planner.room import Room
 
 Json = dict[str, Any]
@@ -151,38 +155,36 @@ class World:
             frozenset(pod.uid for pod in pods if pod.ready and not pod.deleting and pod.name not in self.unlisted)
         )
 
+    def inputs(self, observed: Observed | None = None, **parts: Any) -> Inputs:
+        """With all that a decision needs, as the operator gathers it, and with `parts` whether it needs them or not."""
+        known = {name: Part(value, "the test") for name, value in parts.items()}
+        inputs = Inputs.of(self.obj, observed or self.observed(), self.settings, self.now, **known)
+        while needed := requirements(inputs):
+            read: dict[str, Any] = {}
+            if needed.gpus is not None:
+                self.node_reads += 1
+                read["gpus"] = self.gpus
+            if needed.room is not None:
+                self.room_reads += 1
+                read["room"] = self.room
+            if needed.pod_events:
+                self.event_reads += 1
+                read["pod_events"] = PodEvents.of({pod: self.events.get(pod, []) for pod in needed.pod_events})
+            if needed.reading is not None:
+                read["reading"] = Reading(needed.reading, reading.read(needed.reading))
+            if needed.turn:
+                read["turn"] = self.turn
+            if needed.lent is not None:
+                assert self.lent is not None, "the test does not say what neighbours know"
+                read["lent"] = {**self.lent, "inspection": needed.lent} if self.lent else {}
+            assert all(getattr(inputs, name) is None for name in read), "each part is read once"
+            parts_read: dict[str, Any] = {name: Part(value, "the test") for name, value in read.items()}
+            inputs = replace(inputs, **parts_read)
+        return inputs
+
     def decide(self, observed: Observed | None = None) -> Decision:
-        """With what it lacks, as reconcile supplies it; `observed` is `self.observed()`, where that is at hand."""
-        observed = observed or self.observed()
-        decision = decide(self.service(), observed, self.settings, self.now)
-        while decision.lack is not None:
-            match decision.lack:
-                case GpusOf():
-                    assert observed.gpus is None
-                    self.node_reads += 1
-                    observed = replace(observed, gpus=self.gpus)
-                case RoomFor():
-                    assert observed.room is None
-                    self.room_reads += 1
-                    observed = replace(observed, room=self.room)
-                case EventsOf(pods):
-                    assert observed.pod_events is None
-                    self.event_reads += 1
-                    observed = replace(
-                        observed, pod_events=PodEvents.of({pod: self.events.get(pod, []) for pod in pods})
-                    )
-                case ReadingOf(document):
-                    assert observed.reading is None
-                    observed = replace(observed, reading=Reading(document, read(document)))
-                case TurnOf():
-                    assert observed.turn is None
-                    observed = replace(observed, turn=self.turn)
-                case FactsOf(inspection):
-                    assert observed.lent is None
-                    assert self.lent is not None, "the test does not say what neighbours know"
-                    observed = replace(observed, lent={**self.lent, "inspection": inspection} if self.lent else {})
-            decision = decide(self.service(), observed, self.settings, self.now)
-        return decision
+        """`observed` is `self.observed()`, where that is at hand."""
+        return decide(self.inputs(observed))
 
     def step(self) -> Decision:
         """Decide once and carry it out."""

@@ -4,24 +4,24 @@ import datetime
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.containment.internal_errors import InternalErrors
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue.work_queue import WorkQueue
-from llmservice_operator.control.reconcile import Next, reconcile
+from llmservice_operator.control.reconcile import AGAIN, Next, reconcile
 from llmservice_operator.control.state_poller import Starts
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
+from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Apply, Decision, Event, Prune
+from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Conflict, FieldConflict, KubeError
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.observe.observed import Observed
 from llmservice_operator.planner.model import reading
 from llmservice_runtime.contract import Phase, State
 
@@ -157,7 +157,11 @@ class Deciding:
         self.more: dict[str, Any] = {}
         """What the status says besides."""
 
-    def __call__(self, svc: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
+    def __call__(self, inputs: Inputs) -> Decision:
+        svc, observed = inputs.service, inputs.observed
+        if svc is None:
+            problems = {"problems": [problem.field for problem in inputs.problems]}
+            return Decision(status=None if problems == inputs.parent["status"] else problems)
         live = observed.service
         apply: tuple[Apply, ...] = ()
         wanted = self.wanted if svc.name == "chat" else service(svc.name)
@@ -172,13 +176,6 @@ class Deciding:
         return Decision(
             apply=() if self.prune else apply, prune=prune, status=status, events=(Event("Normal", "Told", "x"),)
         )
-
-
-def decide_invalid(
-    obj: Mapping[str, Any], problems: tuple[Problem, ...], observed: Observed, now: datetime.datetime
-) -> Decision:
-    status = {"problems": [problem.field for problem in problems]}
-    return Decision(status=None if status == obj["status"] else status)
 
 
 class Configs:
@@ -217,8 +214,7 @@ class World:
             nodes=Nodes(self.api, clock=lambda: self.now),
             configs=Configs(),
             pod_events=PodEventReader(self.api, clock=lambda: self.now),
-            decide=lambda *a: self.deciding(*a),
-            decide_invalid=decide_invalid,
+            decide=lambda inputs: complete(self.deciding(inputs), inputs),
             now=lambda: datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
             identity="me",
             clock=lambda: self.now,
@@ -230,5 +226,14 @@ class World:
         return State(Phase.LOADING, progress=address)
 
     async def look(self) -> Next:
+        """One pass."""
         self.api.calls.clear()
         return await reconcile(KEY, self.ctx)
+
+    async def settle(self) -> Next:
+        """All passes that follow each other at once."""
+        self.api.calls.clear()
+        then = AGAIN
+        while then == AGAIN:
+            then = await reconcile(KEY, self.ctx)
+        return then

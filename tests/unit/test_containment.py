@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,20 +11,21 @@ from typing import Any
 import pytest
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import REASONS, Reason
-from llmservice_operator.api.service import Key, LLMService
-from llmservice_operator.build.settings import Settings
+from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, Starts
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
+from llmservice_operator.decide.decide import complete
 from llmservice_operator.decide.decision import Decision, Update
-from llmservice_operator.observe.observed import Observed
+from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State
 
 from tests.unit.reconcile_world import KEY, World, parent
+from tests.unit.test_updates import turn
 
 BAD, GOOD = KEY, [Key("ns", f"good-{number}") for number in range(5)]
 
@@ -49,10 +49,10 @@ class Defect:
         self.deciding, self.error, self.is_there = world.deciding, error, True
         world.ctx.decide = self
 
-    def __call__(self, service: LLMService, observed: Observed, settings: Settings, now: datetime.datetime) -> Decision:
-        if service.name == BAD.name and self.is_there:
+    def __call__(self, inputs: Inputs) -> Decision:
+        if inputs.parent["metadata"]["name"] == BAD.name and self.is_there:
             raise self.error
-        return self.deciding(service, observed, settings, now)
+        return complete(self.deciding(inputs), inputs)
 
 
 async def work_until_idle(world: World, *keys: Key, later: float = 0.0) -> None:
@@ -130,10 +130,10 @@ async def test_an_edit_that_raises_is_shown_for_its_own_generation() -> None:
 async def test_nobody_waits_for_the_update_of_a_service_that_fails() -> None:
     world = World(parent(), named(GOOD[0].name))
     Defect(world, ValueError("x"))
-    assert world.ctx.updates.turn(BAD, world.ctx.cache).is_granted
-    assert not world.ctx.updates.turn(GOOD[0], world.ctx.cache).is_granted
+    assert turn(world.ctx.updates, BAD, world.ctx.cache).is_granted
+    assert not turn(world.ctx.updates, GOOD[0], world.ctx.cache).is_granted
     await work_until_idle(world, BAD)
-    assert world.ctx.updates.turn(GOOD[0], world.ctx.cache).is_granted
+    assert turn(world.ctx.updates, GOOD[0], world.ctx.cache).is_granted
 
 
 @pytest.mark.parametrize("what", ["metrics", "event", "questions"])
@@ -287,7 +287,7 @@ def test_a_service_whose_revisions_cannot_be_read_takes_no_turn_from_others(monk
     monkeypatch.setattr(updates, "_seen", seen)
     world = World(parent(), named(GOOD[0].name))
     found = Updates()
-    assert found.turn(GOOD[0], world.ctx.cache).is_granted
+    assert turn(found, GOOD[0], world.ctx.cache).is_granted
 
 
 def test_a_service_that_cannot_be_forgotten_whole_is_forgotten_as_far_as_it_can() -> None:

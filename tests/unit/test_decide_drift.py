@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 from llmservice_operator.build.chosen import NOTHING
 from llmservice_operator.build.meta import APPLIED_HASH
-from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision
-from llmservice_operator.decide.desired import wanted
-from llmservice_operator.decide.rollout.revision import choose, standing
+from llmservice_operator.decide.desired import desired_children
+from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.observe.observed import AppliedRecord, Observed
 from llmservice_operator.observe.projections.children import BudgetFacts, DeploymentFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.observe.projections.foreign_fields import removal_patch
-from llmservice_operator.planner.cluster import ClusterGPUs
 
-from tests.unit.decide_world import FACTS, FIXTURES, NOW, QWEN_7B, SETTINGS, World, an_llmservice
+from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice
 
 SPEC = {
     "model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct"},
@@ -36,8 +34,8 @@ def recorded(name: str) -> dict[str, Any]:
     obj: dict[str, Any] = json.loads((FIXTURES / "drift" / f"{name}.json").read_text())
     service = World(an_llmservice(SPEC)).service()
     revision = json.loads((FIXTURES / "drift" / "revision.json").read_text())
-    stand = standing(service, [RevisionFacts.from_object(revision)])
-    children = wanted(service, choose(service, stand, stand.chosen or NOTHING, SETTINGS), "Surge")
+    match = match_revision(service, [RevisionFacts.from_object(revision)])
+    children = desired_children(service, choose(service, match, match.chosen or NOTHING, SETTINGS), "Surge")
     hashes = {child.id[0]: child.input_hash for child in children}
     obj["metadata"]["annotations"][APPLIED_HASH] = hashes[obj["kind"]]
     return obj
@@ -54,8 +52,6 @@ def look(
         budget=BudgetFacts.from_object(live["budget"]) if "budget" in live else None,
         revisions=(RevisionFacts.from_object(live["revision"]),) if "revision" in live else (),
         applied=records or {},
-        lent={"config": json.dumps(QWEN_7B)},
-        gpus=ClusterGPUs(),
     )
     return World(an_llmservice(SPEC)).decide(observed)
 
@@ -126,9 +122,8 @@ def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:
         deployment=DeploymentFacts.from_object(live),
         budget=BudgetFacts.from_object(recorded("budget")),
         revisions=(RevisionFacts.from_object(recorded("revision")),),
-        lent={},
     )
-    (apply,) = decide(World(an_llmservice(SPEC)).service(), observed, SETTINGS, NOW).apply
+    (apply,) = World(an_llmservice(SPEC), lent={}).decide(observed).apply
     assert apply.kind == "Deployment"
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.service import LLMService
-from llmservice_operator.decide.decide import decide_invalid
 from llmservice_operator.decide.decision import Decision
 from llmservice_operator.observe.observed import Observed, Refusal
 
-from tests.unit.decide_world import NOW, World, a_pod, an_llmservice
+from tests.unit.decide_world import World, a_pod, an_llmservice
 
 DIED = json.dumps({"version": 1, "reason": "EngineDied", "message": "It died.", "remedy": "Look at its log."})
 
@@ -86,9 +82,8 @@ def test_a_spec_that_is_not_accepted_is_told_each_time_it_changes() -> None:
 
 
 def invalid(world: World) -> Decision:
-    with pytest.raises(InvalidSpec) as caught:
-        LLMService.from_object(world.obj)
-    return decide_invalid(world.obj, caught.value.problems, world.observed(), NOW)
+    assert world.inputs().service is None
+    return world.decide()
 
 
 def test_a_spec_of_another_time_leaves_what_serves_alone() -> None:

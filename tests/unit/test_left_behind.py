@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.decide.adoption import handed_over
-from llmservice_operator.decide.decision import Inherit
+from llmservice_operator.decide.decision import Adopt
 
 from tests.unit.reconcile_world import LABELS, OWNER, World, parent, service
 
@@ -91,12 +91,12 @@ async def test_what_went_meanwhile_is_forgotten() -> None:
     ],
 )
 def test_the_cache_may_be_behind(live: Any) -> None:
-    assert handed_over(live, Inherit("PodDisruptionBudget", "chat", "u-b", "u-1"), "u-2") is None
+    assert handed_over(live, Adopt("PodDisruptionBudget", "chat", "u-b", "u-1"), "u-2") is None
 
 
 def test_it_is_handed_over_as_it_was_seen_and_not_otherwise() -> None:
     live = budget(ownerReferences=[*OTHER, *OWNER])
-    assert handed_over(live, Inherit("PodDisruptionBudget", "chat", "u-b", "u-1"), "u-2") == [
+    assert handed_over(live, Adopt("PodDisruptionBudget", "chat", "u-b", "u-1"), "u-2") == [
         {"op": "test", "path": "/metadata/uid", "value": "u-b"},
         {"op": "test", "path": "/metadata/ownerReferences/1/uid", "value": "u-1"},
         {"op": "replace", "path": "/metadata/ownerReferences/1/uid", "value": "u-2"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.reconcile import lent
+from llmservice_operator.control.gather import lent
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 

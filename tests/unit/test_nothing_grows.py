@@ -20,6 +20,7 @@ from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import Phase, State, Transfer, TransferStep
 
 from tests.unit.reconcile_world import World, parent
+from tests.unit.test_updates import turn
 
 COUNT = 1000
 PREFIX = "gone-"
@@ -97,7 +98,7 @@ async def live(world: World, intake: Intake, name: str) -> None:
     ctx.starts.want(key, [Ask(pod, "u", 0, "address", True)], [pod])
     ctx.metrics.set_progress(key, pod, await fetching(""))
     ctx.metrics.add_streams_ended(key, 2)
-    ctx.updates.turn(key, ctx.cache)
+    turn(ctx.updates, key, ctx.cache)
     ctx.updates.gain([key])
     with ctx.errors.contained(Part.STATE, key, f"of pod {pod}"):
         raise ValueError

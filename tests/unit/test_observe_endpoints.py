@@ -8,7 +8,8 @@ import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Memory
 from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.kinds import PROJECTIONS, observed
+from llmservice_operator.control.watch.kinds import PROJECTIONS
+from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.rollout.progress import PATIENCE
 
 from tests.unit.decide_world import World, a_pod
@@ -36,7 +37,7 @@ def seen(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str] 
     cache = Cache(PROJECTIONS)
     for each in slices:
         cache.update("EndpointSlice", each)
-    endpoints = observed(cache, Key("ns", "chat"), {}, {}, {}, hidden).endpoints
+    endpoints = Observed.of("chat", cache.around(Key("ns", "chat")), hidden).endpoints
     return None if endpoints is None else endpoints.ready
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.kinds import PROJECTIONS, observed
+from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState, pod_from_object
@@ -208,7 +208,7 @@ def around(*objects: Json) -> Observed:
     cache = Cache(PROJECTIONS)
     for obj in objects:
         cache.update(obj["kind"], obj)
-    return observed(cache, Key("ns", "chat"), {}, {}, {})
+    return Observed.of("chat", cache.around(Key("ns", "chat")))
 
 
 def test_inspections_are_none_of_the_services_pods() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from llmservice_operator.api.status import LLMServiceStatus
-from llmservice_operator.observe.status.status import is_told, status_of
+from llmservice_operator.observe.status.status import is_told, moment_of, status_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 
 from tests.unit.decide_world import UID, World, a_pod, an_llmservice, spec
@@ -365,8 +365,9 @@ def test_the_same_facts_make_the_same_status(pods: list[Json], counts: tuple[int
     assert world.decide().is_steady
     verdict = Verdict(revision=world.revision(), replicas=2)
     subject = Subject("x", "team-a", UID, 1, json.loads(first))
-    one = status_of(subject, world.observed(), verdict, world.now)
-    again = status_of(subject, world.observed(), verdict, world.now)
+    moment = moment_of(subject, world.observed(), verdict)
+    one = status_of(subject, world.observed(), verdict, moment, world.now)
+    again = status_of(subject, world.observed(), verdict, moment, world.now)
     assert one == again
     types = {c["type"] for c in one["conditions"]}
     assert not {"Reconciling", "Stalled"} <= types

@@ -311,11 +311,15 @@ async def test_pruning_asks_for_the_very_object() -> None:
 async def test_a_builder_at_war_with_a_webhook_gives_up_and_says_so() -> None:
     world = World(parent())
     world.deciding.never_content = True
-    then = await world.look()
+    then = await world.settle()
     assert then.failure is not None
     assert "do not become what was applied" in then.failure
     assert len([call for call in world.api.calls if call.startswith("apply")]) == 4
     assert world.api.calls.count("status") == 1
+    await world.settle()
+    assert [call for call in world.api.calls if call.startswith("apply")] == ["apply Service by force"]
+    world.deciding.never_content = False
+    assert await world.settle() == Next()
 
 
 async def test_an_event_that_cannot_be_made_stops_nothing() -> None:

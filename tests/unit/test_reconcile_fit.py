@@ -150,7 +150,7 @@ async def test_what_a_neighbour_knows_needs_no_job(other: Any, lends: bool) -> N
 async def test_a_job_that_is_not_taken_stops_nothing(error: KubeError, words: str) -> None:
     world = a_world()
     world.api.fails["apply Job"] = [error]
-    then = await world.look()
+    then = await world.settle()
     assert deployed(world)
     assert words in condition(world, "Fits")["message"]
     assert then.after is None

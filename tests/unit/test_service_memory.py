@@ -16,7 +16,6 @@ from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.runtime import ENV_LENGTH
 from llmservice_operator.api.service import LONGEST_SPEC, LLMService, parse_spec, spec_text
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
-from llmservice_operator.decide.decide import decide_invalid
 from llmservice_operator.observe.projections.children import ChildFacts, DeploymentFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.observe.projections.drift import difference
 
@@ -132,7 +131,6 @@ def test_nothing_is_kept_of_it_but_its_length() -> None:
 
 async def test_what_serves_goes_on_and_the_status_says_what_to_do() -> None:
     world = await settled({})
-    world.ctx.decide_invalid = decide_invalid
     edited = world.api.objects[PARENT, "chat"]
     edited["spec"] = TOO_LONG
     edited["metadata"] |= {"generation": 2, "resourceVersion": "999"}

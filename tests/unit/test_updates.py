@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.updates import Updates, why_waiting
+from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PROJECTIONS
 from llmservice_operator.decide.decision import Update
-from llmservice_operator.observe.observed import Refusal, Turn
+from llmservice_operator.decide.rollout.update_request import Turn, why_waiting
+from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World
 from tests.unit.test_decide_rollouts import rollout, serving
@@ -31,38 +32,52 @@ def ask(world: World, value: str = "now") -> None:
     world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
 
 
+def turn(updates: Updates, key: Key, cache: Cache) -> Turn:
+    """What a service is told that asks for a turn, and takes it where it may."""
+    found = updates.peek(key, cache)
+    assert updates.claim(key) is found.is_granted
+    return found
+
+
+def test_a_turn_that_another_took_meanwhile_is_not_granted_twice() -> None:
+    updates = Updates()
+    assert updates.peek(A, EMPTY).is_granted
+    assert updates.peek(B, EMPTY).is_granted
+    assert (updates.claim(B), updates.claim(A), updates.claim(B)) == (True, False, True)
+
+
 def test_one_after_another() -> None:
     updates = Updates()
-    assert updates.turn(A, EMPTY) == Turn(is_granted=True)
-    assert not updates.turn(B, EMPTY).is_granted
+    assert turn(updates, A, EMPTY) == Turn(is_granted=True)
+    assert not turn(updates, B, EMPTY).is_granted
     assert updates.tell(A, UNDER_WAY) == ()
     assert updates.tell(B, WAITS) == ()
     assert updates.tell(C, WAITS) == ()
-    assert updates.turn(A, EMPTY).is_granted, "who has it keeps it"
+    assert turn(updates, A, EMPTY).is_granted, "who has it keeps it"
     assert updates.tell(A, None) == (B,)
-    assert updates.turn(B, EMPTY).is_granted
-    assert not updates.turn(C, EMPTY).is_granted
+    assert turn(updates, B, EMPTY).is_granted
+    assert not turn(updates, C, EMPTY).is_granted
 
 
 def test_as_many_at_a_time_as_the_limit_says() -> None:
     updates = Updates(limit=2)
-    assert [updates.turn(key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
+    assert [turn(updates, key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
 
 
 def test_a_failed_update_stops_all_others_and_names_itself() -> None:
     updates = Updates(limit=2)
-    assert updates.turn(A, EMPTY).is_granted
+    assert turn(updates, A, EMPTY).is_granted
     updates.tell(B, WAITS)
     assert updates.tell(A, FAILED) == (B,), "they are to say so"
-    assert updates.turn(B, EMPTY) == Turn(is_granted=False, limit=2, failed=("a",))
-    assert updates.turn(Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
+    assert turn(updates, B, EMPTY) == Turn(is_granted=False, limit=2, failed=("a",))
+    assert turn(updates, Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
     assert updates.tell(A, None) == (B,)
-    assert updates.turn(B, EMPTY).is_granted
+    assert turn(updates, B, EMPTY).is_granted
 
 
 def test_what_is_over_is_not_waited_for() -> None:
     updates = Updates()
-    assert updates.turn(A, EMPTY).is_granted
+    assert turn(updates, A, EMPTY).is_granted
     updates.tell(B, WAITS)
     updates.tell(C, WAITS)
     updates.tell(B, None)
@@ -76,7 +91,7 @@ def test_never_more_begin_than_the_limit_and_none_while_one_failed(steps: list[t
     failed: set[Key] = set()
     for key, step in steps:
         if step == "ask":
-            if updates.turn(key, EMPTY).is_granted and key not in begun:
+            if turn(updates, key, EMPTY).is_granted and key not in begun:
                 assert not begun
                 assert not failed - {key}
                 begun.add(key)
@@ -168,13 +183,13 @@ def cached(world: World) -> Cache:
 
 def test_after_a_start_it_is_known_who_has_a_turn() -> None:
     world = serving(1)
-    assert Updates().turn(A, cached(world)).is_granted
+    assert turn(Updates(), A, cached(world)).is_granted
     ask(world)
     world.settle()
-    assert not Updates().turn(A, cached(world)).is_granted
+    assert not turn(Updates(), A, cached(world)).is_granted
     back(world)
-    assert Updates().turn(A, cached(world)).is_granted
-    assert Updates().turn(A, cached(a_failed_update())).failed == ("x",)
+    assert turn(Updates(), A, cached(world)).is_granted
+    assert turn(Updates(), A, cached(a_failed_update())).failed == ("x",)
 
 
 def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() -> None:
@@ -182,24 +197,24 @@ def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() ->
     ours: set[Key] = {A}
     updates = Updates(is_ours=lambda key: key in ours)
     failed = cached(a_failed_update())
-    assert updates.turn(A, failed).is_granted
+    assert turn(updates, A, failed).is_granted
     updates.tell(A, None)
     found = Key("team-a", "x")
     ours.add(found)
     updates.gain([found])
-    assert updates.turn(A, failed).failed == ("x",)
+    assert turn(updates, A, failed).failed == ("x",)
     updates.tell(found, None)
-    assert updates.turn(A, failed).is_granted
+    assert turn(updates, A, failed).is_granted
 
 
 def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stored() -> None:
     found = Key("team-a", "x")
     updates = Updates()
-    assert updates.turn(A, EMPTY).is_granted
+    assert turn(updates, A, EMPTY).is_granted
     updates.tell(A, None)
     updates.gain([found])
     updates.tell(found, None)
-    assert updates.turn(B, cached(a_failed_update())).is_granted
+    assert turn(updates, B, cached(a_failed_update())).is_granted
 
 
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
@@ -212,7 +227,7 @@ def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     world.roll_out()
     world.settle()
     assert world.decide().update is None
-    assert Updates().turn(A, cached(world)).is_granted
+    assert turn(Updates(), A, cached(world)).is_granted
     world.edit(scaling={"replicas": 1})
     assert world.step().update is UNDER_WAY
 
@@ -234,7 +249,7 @@ def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_
     world.settle()
     updates = Updates()
     updates.tell(Key("team-a", "x"), world.decide().update)
-    assert updates.turn(A, cached(world)).is_granted
+    assert turn(updates, A, cached(world)).is_granted
 
 
 def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:

@@ -1,5 +1,7 @@
 """The Service: the stable address in front of the replicas."""
 
+from typing import Any
+
 from llmservice_runtime.contract import HTTP_PORT_NAME
 
 from llmservice_operator.api.service import LLMService
@@ -34,3 +36,8 @@ def url(name: str, namespace: str, port: int) -> str:
     """Base URL of the OpenAI API inside the cluster."""
     suffix = "" if port == 80 else f":{port}"
     return f"http://{name}.{namespace}.svc{suffix}/v1"
+
+
+def endpoint(llm: LLMService) -> dict[str, Any]:
+    """The value of status.endpoint, without adapters."""
+    return {"url": url(llm.name, llm.namespace, llm.spec.endpoint.port), "modelNames": list(llm.served_names)}

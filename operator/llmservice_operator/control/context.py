@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from llmservice_operator.api.errors import Problem
-from llmservice_operator.api.service import Key, LLMService
+from llmservice_operator.api.service import Key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.control.config_reader import ConfigReader, Configs
 from llmservice_operator.control.containment.in_work import InWork
@@ -22,29 +20,15 @@ from llmservice_operator.control.token_bucket import Bucket, event_bucket, write
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.requirements import Requirements, requirements
 from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.kube.pod_events import PodEventReader
-from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
 from llmservice_operator.planner.room import Room
-
-
-class Decide(Protocol):
-    """What `control.decide.decide` is."""
-
-    def __call__(
-        self, service: LLMService, observed: Observed, settings: Settings, now: datetime.datetime
-    ) -> Decision: ...
-
-
-class DecideInvalid(Protocol):
-    """What `control.decide.decide_invalid` is."""
-
-    def __call__(
-        self, obj: Mapping[str, Any], problems: tuple[Problem, ...], observed: Observed, now: datetime.datetime
-    ) -> Decision: ...
-
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 60.0
@@ -66,6 +50,8 @@ class Memory:
     """Pods, by uid, of whose cut streams was told."""
     failures: int = 0
     """How many times in a row the children could not be written."""
+    passes: int = 0
+    """Passes in a row that wrote children and found that there was more to write."""
     begun: tuple[str, str] | None = None
     """`Decision.begun`, the last one that was decided."""
     parent_version: str = ""
@@ -103,7 +89,7 @@ class Memory:
         self.refused.pop(child, None)
         self._tries = 0
 
-    def forgive(self, generation: object, now: float) -> None:
+    def expire(self, generation: object, now: float) -> None:
         """Forget refusals when their time is over or the spec changed, so that the next decision tries again."""
         if generation != self._generation or now >= self._try_again_at:
             self.refused.clear()
@@ -128,11 +114,11 @@ class Context:
     starts: Starts
     nodes: Nodes
     pod_events: PodEventReader
-    decide: Decide
-    decide_invalid: DecideInvalid
     now: Callable[[], datetime.datetime]
     identity: str
     """Of this process, as in the Lease."""
+    decide: Callable[[Inputs], Decision] = decide
+    requirements: Callable[[Inputs], Requirements] = requirements
     clock: Callable[[], float] = time.monotonic
     unique: Callable[[], int] = time.time_ns
     """A number that was not used before, for names of Events."""

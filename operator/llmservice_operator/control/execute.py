@@ -1,4 +1,4 @@
-"""Carries a decision's changes of children out, and remembers what the API server made of them."""
+"""Carries out a decision's changes of children, and records what the API server made of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmservice_operator.control.context import Context, Memory
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.watch.kinds import PROJECTIONS, ParentFacts
 from llmservice_operator.decide.adoption import handed_over
-from llmservice_operator.decide.decision import Apply, Decision, Inherit, Prune
+from llmservice_operator.decide.decision import Adopt, Apply, Decision, Prune
 from llmservice_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, NotOurs, Refused
 from llmservice_operator.kube.resources import BY_KIND
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
@@ -24,13 +24,13 @@ class Changed(KubeError):
     """A child is not what the decision took it for; what it really is is in the cache now."""
 
 
-async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
-    """What is inherited first, then applies in their order, then prunes.
+async def execute(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
+    """Adoptions first, then applies in their order, then prunes.
 
     False: an apply was refused, which ends the round and is remembered.
     """
-    for inherit in decision.inherit:
-        await _inherit(inherit, parent, ctx, log)
+    for adopt in decision.adopt:
+        await _adopt(adopt, parent, ctx, log)
     for apply in decision.apply:
         carry = _apply_unread if apply.is_unread else _apply
         if not await carry(apply, parent, ctx, memory, log):
@@ -40,19 +40,19 @@ async def carry_out(decision: Decision, parent: ParentFacts, ctx: Context, memor
     return True
 
 
-async def _inherit(inherit: Inherit, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
     """As it is now, whatever the cache took it for."""
-    resource = BY_KIND[inherit.kind]
-    live = await ctx.kube.get(resource, parent.namespace, inherit.name)
+    resource = BY_KIND[adopt.kind]
+    live = await ctx.kube.get(resource, parent.namespace, adopt.name)
     if live is None:
-        ctx.cache.remove(inherit.kind, parent.namespace, inherit.name, inherit.uid)
+        ctx.cache.remove(adopt.kind, parent.namespace, adopt.name, adopt.uid)
         return
-    operations = handed_over(live, inherit, parent.uid)
+    operations = handed_over(live, adopt, parent.uid)
     if operations is not None:
-        live = await ctx.kube.json_patch(resource, parent.namespace, inherit.name, operations, manager=MANAGER)
-        ctx.metrics.writes.labels(inherit.kind, "patch").inc()
-        log.info("took %s %s over from an earlier LLMService of this name", inherit.kind, inherit.name)
-    ctx.cache.update(inherit.kind, live)
+        live = await ctx.kube.json_patch(resource, parent.namespace, adopt.name, operations, manager=MANAGER)
+        ctx.metrics.writes.labels(adopt.kind, "patch").inc()
+        log.info("took %s %s over from an earlier LLMService of this name", adopt.kind, adopt.name)
+    ctx.cache.update(adopt.kind, live)
 
 
 async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:

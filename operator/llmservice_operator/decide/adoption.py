@@ -14,7 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from llmservice_operator.api.service import is_paused
-from llmservice_operator.decide.decision import Decision, Inherit, soonest
+from llmservice_operator.decide.decision import Adopt, Decision
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.timing import soonest
 from llmservice_operator.observe.observed import Observed
 
 Json = Mapping[str, Any]
@@ -23,34 +25,34 @@ PATIENCE = 30.0
 """Seconds from the making of the later service in which the garbage collector may do it."""
 
 
-def with_inherited(decision: Decision, parent: Json, observed: Observed, now: datetime) -> Decision:
+def with_adoption(decision: Decision, inputs: Inputs) -> Decision:
     """The decision about this LLMService, and what is to become its own first."""
-    metadata = parent["metadata"]
-    left = list(_left(metadata, observed))
-    if not left or is_paused(parent["spec"]):
+    metadata = inputs.parent["metadata"]
+    left, created = list(_left(metadata, inputs.observed)), metadata.get("creationTimestamp")
+    if not left or created is None or is_paused(inputs.parent["spec"]):
         return decision
-    age = (now - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
+    age = (inputs.now - datetime.fromisoformat(created)).total_seconds()
     if age < PATIENCE:
         return replace(decision, requeue_after=soonest(decision.requeue_after, PATIENCE - age))
-    return replace(decision, inherit=tuple(left))
+    return replace(decision, adopt=tuple(left))
 
 
-def _left(metadata: Json, observed: Observed) -> Iterator[Inherit]:
+def _left(metadata: Json, observed: Observed) -> Iterator[Adopt]:
     for child in observed.children():
         owner = child.controller
         if owner is not None and not child.deleting and owner.is_earlier(metadata["name"], metadata["uid"]):
-            yield Inherit(child.kind, child.name, child.uid, owner.uid)
+            yield Adopt(child.kind, child.name, child.uid, owner.uid)
 
 
-def handed_over(live: Json, inherit: Inherit, uid: str) -> list[dict[str, Any]] | None:
+def handed_over(live: Json, adopt: Adopt, uid: str) -> list[dict[str, Any]] | None:
     """The JSON patch that makes a live object this service's; None: it is somebody else's by now, or another one."""
     references = live["metadata"].get("ownerReferences") or ()
-    places = [index for index, reference in enumerate(references) if reference["uid"] == inherit.of]
-    if live["metadata"]["uid"] != inherit.uid or "deletionTimestamp" in live["metadata"] or not places:
+    places = [index for index, reference in enumerate(references) if reference["uid"] == adopt.of]
+    if live["metadata"]["uid"] != adopt.uid or "deletionTimestamp" in live["metadata"] or not places:
         return None
     path = f"/metadata/ownerReferences/{places[0]}/uid"
     return [
-        {"op": "test", "path": "/metadata/uid", "value": inherit.uid},
-        {"op": "test", "path": path, "value": inherit.of},
+        {"op": "test", "path": "/metadata/uid", "value": adopt.uid},
+        {"op": "test", "path": path, "value": adopt.of},
         {"op": "replace", "path": path, "value": uid},
     ]

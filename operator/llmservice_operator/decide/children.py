@@ -10,10 +10,9 @@ from llmservice_operator.build import adapters, pdb, pvc
 from llmservice_operator.build.controller_revision import KEPT
 from llmservice_operator.build.meta import adapters_config_name
 from llmservice_operator.decide.decision import Apply, Prune
-from llmservice_operator.decide.desired import Wanted
-from llmservice_operator.decide.fit.assess import Outcome
+from llmservice_operator.decide.desired import DesiredChild
 from llmservice_operator.decide.ownership import Ownership, ownership
-from llmservice_operator.decide.rollout.revision import Choice
+from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.observed import AppliedRecord, Observed
@@ -22,7 +21,7 @@ from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
 
 
-def in_the_way(service: LLMService, observed: Observed, children: list[Wanted]) -> Obstacle | None:
+def blocking(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Obstacle | None:
     """What keeps a child from being what it should be."""
     ids = {child.id for child in children}
     leaving = [c for c in observed.children() if (c.kind, c.name) in ids and ownership(c, service) is Ownership.LEAVING]
@@ -38,7 +37,7 @@ def in_the_way(service: LLMService, observed: Observed, children: list[Wanted]) 
     return None
 
 
-def applies(service: LLMService, observed: Observed, children: list[Wanted]) -> Iterator[Apply]:
+def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
     """What is not as it is asked for."""
     for child in children:
         if child.id == _adapters_id(service):
@@ -62,7 +61,7 @@ def applies(service: LLMService, observed: Observed, children: list[Wanted]) -> 
             )
 
 
-def _apply_unread(child: Wanted, service: LLMService, observed: Observed) -> Iterator[Apply]:
+def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) -> Iterator[Apply]:
     """What the operator may not read is applied when the Service, which is applied next, does not name it yet.
 
     An orphaned Service speaks of an orphaned list, which is to be adopted too.
@@ -79,7 +78,7 @@ def _adapters_id(service: LLMService) -> tuple[str, str]:
     return "ConfigMap", adapters_config_name(service)
 
 
-def _why_apply(child: Wanted, live: ChildFacts, record: AppliedRecord | None) -> str | None:
+def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | None) -> str | None:
     """None where the live object is as it was asked for, whatever defaults and webhooks made of that."""
     # What is left of others' fields after a removal (defaults that they own) is not worth another try.
     if record == AppliedRecord(child.input_hash, live.managed_hash):
@@ -99,25 +98,25 @@ def needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
         yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
 
 
-def prunes(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+def prunes(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
     """What is ours and no longer wanted."""
     yield from needless_budget(service, observed)
     claim = observed.claim
     # Pods of an earlier revision may still use the claim.
-    is_unused = all(pod.revision == choice.label for pod in observed.pods)
+    is_unused = all(pod.revision == desired.label for pod in observed.pods)
     if claim is not None and is_unused and not pvc.is_wanted(service) and _is_own(claim, service):
         yield Prune(claim.kind, claim.name, claim.uid, "spec.model.cache no longer asks for it")
     endpoint = observed.service
     was_listed = endpoint is not None and endpoint.adapters is not None and _may_go(endpoint, service)
     if was_listed and not adapters.is_wanted(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
-    yield from _old_revisions(service, observed, choice)
+    yield from _old_revisions(service, observed, desired)
 
 
-def _old_revisions(service: LLMService, observed: Observed, choice: Choice) -> Iterator[Prune]:
+def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
     """The latest ones stay, and so does whatever is running or may be returned to."""
     told = service.status.get("rollout") or {}
-    in_use: set[str | None] = {choice.label, observed.deployment.revision if observed.deployment else ""}
+    in_use: set[str | None] = {desired.label, observed.deployment.revision if observed.deployment else ""}
     in_use |= {told.get("stableRevision"), service.spec.rollout.pinned_revision}
     in_use |= {pod.revision for pod in observed.pods}
     own = [r for r in observed.revisions if _is_own(r, service)]
@@ -136,8 +135,8 @@ def _is_own(child: ChildFacts, service: LLMService) -> bool:
     return child.owner_uid == service.uid and not child.deleting
 
 
-def looked(service: LLMService, observed: Observed, outcome: Outcome) -> Iterator[Prune]:
+def finished_jobs(service: LLMService, observed: Observed, job_in_use: str | None) -> Iterator[Prune]:
     """Jobs whose findings stand in the status, or that looked at another model."""
     for job in observed.inspection_jobs:
-        if _may_go(job, service) and job.name != outcome.job:
+        if _may_go(job, service) and job.name != job_in_use:
             yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

@@ -55,7 +55,7 @@ class Prune:
 
 
 @dataclass(frozen=True, slots=True)
-class Inherit:
+class Adopt:
     """Make one child of an earlier LLMService of this name ours, as it is."""
 
     kind: str
@@ -63,57 +63,6 @@ class Inherit:
     uid: str
     of: str
     """The uid of the LLMService that is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpusOf:
-    """To be found out: what nodes with these labels have of a resource, as `Observed.gpus`."""
-
-    resource: str
-    node_selector: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FactsOf:
-    """To be found out: what another service of the namespace knows of the same model, as `Observed.lent`."""
-
-    inspection: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoomFor:
-    """To be found out: what is free on the cluster's nodes, and who holds a resource, as `Observed.room`."""
-
-    resource: str | None
-    """The accelerator's; None on CPUs."""
-    may_be_old: float = 0.0
-    """Seconds for which what this service was told before will do: texts are not to move more often."""
-    is_only_told: bool = False
-    """Nothing is decided by it: what was seen long ago is better than nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventsOf:
-    """To be found out: what Events say of these pods, as `Observed.pod_events`."""
-
-    pods: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOf:
-    """To be found out: whether an update that was asked for may begin, as `Observed.turn`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingOf:
-    """To be found out: what a model's configuration says, as `Observed.reading`."""
-
-    document: str
-    """The configuration, as JSON text."""
-
-
-Lack = GpusOf | FactsOf | ReadingOf | RoomFor | TurnOf | EventsOf
-"""What no watch tells, and only a few decisions need."""
 
 
 class Update(Enum):
@@ -134,10 +83,25 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """Everything to do now; the empty decision is the steady state."""
+class Restart:
+    """Pods of one revision are replaced by pods of another."""
 
-    inherit: tuple[Inherit, ...] = ()
+    running: str
+    """Label of the revision that the Deployment has."""
+    desired: str
+    strategy: str
+    reason: str
+    """Why this strategy; empty where the spec asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything to do now; without actions and status it is the steady state."""
+
+    desired: tuple[Json, ...] = ()
+    """Manifests of all children that the service is to have, in the order in which they are applied."""
+    restart: Restart | None = None
+    adopt: tuple[Adopt, ...] = ()
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None
@@ -145,10 +109,10 @@ class Decision:
     events: tuple[Event, ...] = ()
     asks: tuple[Ask, ...] = ()
     """Pods whose supervisors are to be asked from now on."""
-    lack: Lack | None = None
-    """Find this out and decide again; nothing else counts then."""
     is_unsettled: bool = False
     """Pods, endpoints and the Deployment's counters disagree about whether the rollout is done."""
+    claims_turn: bool = False
+    """An update that was asked for begins: only where `Updates.claim` grants it."""
     begun: tuple[str, str] | None = None
     """(revision, reason) of the rollout that goes on or begins, to be known until the status tells it."""
     update: Update | None = None
@@ -166,9 +130,4 @@ class Decision:
     @property
     def has_work(self) -> bool:
         """Something about the children is to be written."""
-        return bool(self.inherit or self.apply or self.prune)
-
-
-def soonest(*times: float | None) -> float | None:
-    """The earliest of those that are set."""
-    return min((time for time in times if time is not None), default=None)
+        return bool(self.adopt or self.apply or self.prune)

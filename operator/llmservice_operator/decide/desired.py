@@ -16,12 +16,12 @@ from llmservice_operator.build.controller_revision import controller_revision
 from llmservice_operator.build.deployment import Strategy, deployment
 from llmservice_operator.build.meta import APPLIED_HASH, Manifest
 from llmservice_operator.build.service import service as service_manifest
-from llmservice_operator.decide.rollout.revision import Choice
+from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.projections.children import RevisionFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredChild:
     """One manifest, and the hash of what it asks for."""
 
     manifest: Manifest
@@ -33,21 +33,21 @@ class Wanted:
         return self.manifest["kind"], self.manifest["metadata"]["name"]
 
 
-def wanted(service: LLMService, choice: Choice, strategy: Strategy) -> list[Wanted]:
+def desired_children(service: LLMService, revision: DesiredRevision, strategy: Strategy) -> list[DesiredChild]:
     """What pods need comes before the pods."""
-    made = choice.label, choice.number, choice.key, choice.template, choice.chosen
-    return list(_wanted(service, *made, strategy))
+    made = revision.label, revision.number, revision.key, revision.template, revision.chosen
+    return list(_made(service, *made, strategy))
 
 
 @of_service
-def _wanted(
+def _made(
     service: LLMService, label: str, number: int, key: str, template: Manifest, chosen: Chosen, strategy: Strategy
-) -> tuple[Wanted, ...]:
-    choice = Choice(label, number, key, template, chosen, update_pending=False)
-    return tuple(with_hash(manifest) for manifest in _manifests(service, choice, strategy))
+) -> tuple[DesiredChild, ...]:
+    revision = DesiredRevision(label, number, key, template, chosen, update_pending=False)
+    return tuple(with_hash(manifest) for manifest in _manifests(service, revision, strategy))
 
 
-def adopted(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[Wanted]:
+def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[DesiredChild]:
     """Records that nobody owns any more, as they are: one that is not adopted would outlive every service."""
     manifests = []
     for record in orphans:
@@ -58,7 +58,9 @@ def adopted(service: LLMService, orphans: Iterable[RevisionFacts]) -> list[Wante
     return [with_hash(manifest) for manifest in manifests]
 
 
-def kept_up(service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None) -> list[Wanted]:
+def maintained(
+    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None
+) -> list[DesiredChild]:
     """While an edit is held: what serves, with all that needs no restart.
 
     The Deployment has the template that it was made with; None: that is not known, and it stays as it is. The list of
@@ -80,7 +82,7 @@ def _listing(manifest: Manifest, listed: str | None) -> Manifest:
     return manifest | {"metadata": metadata}
 
 
-def _manifests(service: LLMService, choice: Choice, strategy: Strategy) -> Iterator[Manifest]:
+def _manifests(service: LLMService, revision: DesiredRevision, strategy: Strategy) -> Iterator[Manifest]:
     if adapters.is_wanted(service):
         # Before the Service, which says then that it was.
         yield adapters.adapters_config(service)
@@ -89,20 +91,20 @@ def _manifests(service: LLMService, choice: Choice, strategy: Strategy) -> Itera
         yield pvc.cache_claim(service)
     yield controller_revision(
         service,
-        label=choice.label,
-        number=choice.number,
-        key=choice.key,
-        template=choice.template,
-        chosen=choice.chosen,
+        label=revision.label,
+        number=revision.number,
+        key=revision.key,
+        template=revision.template,
+        chosen=revision.chosen,
     )
-    yield deployment(service, choice.template, strategy)
+    yield deployment(service, revision.template, strategy)
     if pdb.is_wanted(service):
         yield pdb.disruption_budget(service)
 
 
-def with_hash(manifest: Manifest) -> Wanted:
+def with_hash(manifest: Manifest) -> DesiredChild:
     """Written into the child, the hash also tells of fields that are no longer asked for, after any restart."""
     digest = hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
     annotations = manifest["metadata"].get("annotations", {}) | {APPLIED_HASH: digest}
     metadata = manifest["metadata"] | {"annotations": annotations}
-    return Wanted(manifest | {"metadata": metadata}, digest)
+    return DesiredChild(manifest | {"metadata": metadata}, digest)

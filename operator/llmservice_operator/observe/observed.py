@@ -1,14 +1,14 @@
-"""Everything known around one LLMService, as one frozen value."""
+"""The children and pods of one LLMService, and what is known of them, as one frozen value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
-from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.api.errors import refusing
 from llmservice_operator.observe.projections.children import (
     BudgetFacts,
     ChildFacts,
@@ -18,16 +18,33 @@ from llmservice_operator.observe.projections.children import (
     RevisionFacts,
     ServiceFacts,
 )
-from llmservice_operator.observe.projections.endpoints import EndpointFacts
-from llmservice_operator.observe.projections.inspections import InspectionFacts
+from llmservice_operator.observe.projections.endpoints import EndpointFacts, SliceFacts
+from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
-from llmservice_operator.planner.cluster import ClusterGPUs
-from llmservice_operator.planner.model.reading import Reading
-from llmservice_operator.planner.room import Room
 
 ChildId = tuple[str, str]
 """(kind, name)"""
+
+Project = Callable[[Mapping[str, Any], Any], Any]
+"""Of an object as the API server sends it, and of its projection so far, or None: the projection."""
+
+POD = "Pod"
+ENDPOINT_SLICE = "EndpointSlice"
+_CHILDREN: tuple[type[ChildFacts], ...] = (
+    DeploymentFacts,
+    ServiceFacts,
+    BudgetFacts,
+    ClaimFacts,
+    RevisionFacts,
+    JobFacts,
+)
+PROJECTIONS: Mapping[str, Project] = {
+    **{facts.kind: refusing(facts.kind, facts.from_object) for facts in _CHILDREN},
+    POD: refusing(POD, pod_from_object),
+    ENDPOINT_SLICE: refusing(ENDPOINT_SLICE, SliceFacts.from_object),
+}
+"""By the kind of what a service has in the cluster. What is no object of its kind is UnreadableObject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +66,6 @@ class Refusal:
     """HTTP status: 409 is a field conflict with another manager or owner."""
     message: str
     """The API server's message; for 409 it names the fields and their managers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Whether an update that was asked for may begin: the operator lets a few services at a time."""
-
-    is_granted: bool
-    limit: int = 1
-    failed: tuple[str, ...] = ()
-    """Names of the namespace's own services whose update failed: until that is seen to, no other one begins."""
-    failed_elsewhere: int = 0
-    """How many of other namespaces did: their names are not this namespace's to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +93,42 @@ class Observed:
     """What supervisors said, by the pod's name."""
     hidden: frozenset[str] = frozenset()
     """Kinds that the operator has no right to list: none of them is made, since it would not be seen."""
-    lent: Mapping[str, Any] | None = None
-    """status.model of another service of the same model, empty where there is none; None: nobody looked."""
-    reading: Reading | None = None
-    """What the model's configuration says; None: nobody asked, since only a new plan needs it."""
-    gpus: ClusterGPUs | None = None
-    """What nodes have; None: nobody looked, since only a new revision needs it."""
-    room: Room | None = None
-    """What is free on them; None: nobody looked, since only a choice of strategy and a pod without a node need it."""
-
-    pod_events: PodEvents | None = None
-    """What Events say of pods in doubt; None: nobody looked, since no other pod needs it."""
-
     begun: tuple[str, str] | None = None
     """(revision, reason) of the rollout that this process began last: its status is written after its Deployment."""
-    turn: Turn | None = None
-    """None: nobody asked, since only an update that was asked for needs one."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        projections: Mapping[str, Mapping[str, Any]],
+        hidden: frozenset[str] = frozenset(),
+        **known: Any,
+    ) -> Self:
+        """From the `projections` of the service `name`, by kind and name, and from fields of this class by keyword.
+
+        `hidden` are the kinds that the reader has no right to list.
+        """
+
+        def all_of(kind: str) -> Iterator[Any]:
+            return iter(projections.get(kind, {}).values())
+
+        def named(kind: str, name: str) -> Any:
+            return projections.get(kind, {}).get(name)
+
+        pods = sorted(all_of(POD), key=lambda facts: facts.name)
+        return cls(
+            deployment=named(DeploymentFacts.kind, name),
+            service=named(ServiceFacts.kind, name),
+            budget=named(BudgetFacts.kind, name),
+            claim=named(ClaimFacts.kind, f"{name}-cache"),
+            revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
+            pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
+            endpoints=None if ENDPOINT_SLICE in hidden else EndpointFacts.of(all_of(ENDPOINT_SLICE)),
+            inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
+            inspection_jobs=tuple(sorted(all_of(JobFacts.kind), key=lambda facts: (facts.created_at, facts.name))),
+            hidden=hidden,
+            **known,
+        )
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""

@@ -2,30 +2,28 @@
 
 Where the reconcile itself failed, what it would say is not known: Ready is Unknown and Stalled is True, and everything
 else stays as it was last known, with the generation that it is about. Where only a part failed, the rest of the status
-is current, and Degraded is True beside it.
+is current, and Degraded is True beside it (`decide.degraded`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
+from llmservice_operator.api.conditions import ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import REASONS, Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
 from llmservice_operator.control.status_writer import tell, write_status
 from llmservice_operator.control.watch.kinds import PARENT
-from llmservice_operator.decide.decision import Decision, Event
-from llmservice_operator.observe.status.status import timestamp
+from llmservice_operator.decide.decision import Event
+from llmservice_operator.decide.degraded import condition_since
 
 Json = Mapping[str, Any]
 
 _OURS = frozenset(ConditionType)
-_MESSAGE_LIMIT = 2048
 
 
 async def report_unhandled(reason: Reason, evidence: str, key: Key, ctx: Context, log: ObjectLogger) -> None:
@@ -54,7 +52,7 @@ def stalled_status(stored: Json, generation: int, reason: Reason, message: str, 
         return None
 
     def made(type_: ConditionType, status: ConditionStatus) -> dict[str, Any]:
-        return _condition(type_, status, reason, message, generation, before.get(type_), now)
+        return condition_since(type_, status, reason, message, generation, before.get(type_), now)
 
     kept = [c for type_, c in before.items() if type_ in _OURS - {"Ready", "Reconciling", "Stalled"}]
     conditions = [
@@ -63,39 +61,3 @@ def stalled_status(stored: Json, generation: int, reason: Reason, message: str, 
         made(ConditionType.STALLED, ConditionStatus.TRUE),
     ]
     return {**stored, "observedGeneration": generation, "conditions": conditions}
-
-
-def with_degraded(decision: Decision, parent: Json, evidence: str, now: datetime) -> Decision:
-    """The decision, with the condition Degraded as long as there is evidence of errors."""
-    stored = parent.get("status") or {}
-    conditions = stored.get("conditions") or ()
-    before = next((c for c in conditions if c.get("type") == ConditionType.DEGRADED), None)
-    if decision.lack is not None or (not evidence and before is None):
-        return decision
-    status = dict(decision.status if decision.status is not None else stored)
-    rest = [c for c in status.get("conditions") or () if c.get("type") != ConditionType.DEGRADED]
-    if evidence:
-        doc, generation = REASONS[Reason.INTERNAL_ERROR], int(parent["metadata"].get("generation") or 0)
-        message = f"{doc.summary} {evidence}. {doc.remedy}"
-        reason = Reason.INTERNAL_ERROR
-        rest.append(_condition(ConditionType.DEGRADED, ConditionStatus.TRUE, reason, message, generation, before, now))
-    if rest == list(conditions) and {**status, "conditions": conditions} == {**stored, "conditions": conditions}:
-        return replace(decision, status=None, events=())
-    events = decision.events
-    if evidence and before is None:
-        events = (*events, Event("Warning", Reason.INTERNAL_ERROR, rest[-1]["message"]))
-    return replace(decision, status={**status, "conditions": rest}, events=events)
-
-
-def _condition(
-    type_: ConditionType,
-    status: ConditionStatus,
-    reason: Reason,
-    message: str,
-    generation: int,
-    before: Json | None,
-    now: datetime,
-) -> dict[str, Any]:
-    is_as_before = before is not None and before.get("status") == status
-    since = str(before["lastTransitionTime"]) if is_as_before and before is not None else timestamp(now)
-    return Condition(type_, status, reason, message[:_MESSAGE_LIMIT], generation, since).to_object()

@@ -13,19 +13,8 @@ from llmservice_operator.api.service import Key, spec_text
 from llmservice_operator.control.watch.cache import Cache, Index, Project
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed, Refusal
-from llmservice_operator.observe.projections.children import (
-    BudgetFacts,
-    ClaimFacts,
-    DeploymentFacts,
-    JobFacts,
-    RevisionFacts,
-    ServiceFacts,
-)
-from llmservice_operator.observe.projections.endpoints import EndpointFacts, SliceFacts
-from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
+from llmservice_operator.observe import observed
 from llmservice_operator.observe.projections.pods import PodFacts
-from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.room import Placed
 
 SERVICE_LABEL = "llmservice.dev/service"
@@ -93,19 +82,13 @@ class ParentFacts:
 
 PARENT = resources.LLMSERVICE.kind
 
-_PROJECTED: Mapping[str, Project] = {
-    PARENT: ParentFacts.from_object,
-    resources.DEPLOYMENT.kind: DeploymentFacts.from_object,
-    resources.SERVICE.kind: ServiceFacts.from_object,
-    resources.PDB.kind: BudgetFacts.from_object,
-    resources.PVC.kind: ClaimFacts.from_object,
-    resources.CONTROLLER_REVISION.kind: RevisionFacts.from_object,
-    resources.JOB.kind: JobFacts.from_object,
-    resources.POD.kind: pod_from_object,
-    resources.ENDPOINT_SLICE.kind: SliceFacts.from_object,
-}
 
-PROJECTIONS: Mapping[str, Project] = {kind: refusing(kind, project) for kind, project in _PROJECTED.items()}
+def key_of(parent: ParentFacts) -> Key:
+    """What an LLMService is called in queues and caches."""
+    return Key(parent.namespace, parent.name)
+
+
+PROJECTIONS: Mapping[str, Project] = {PARENT: refusing(PARENT, ParentFacts.from_object), **observed.PROJECTIONS}
 """What is no object of its kind is UnreadableObject: what was known of it stays."""
 
 WATCHED: tuple[Resource, ...] = tuple(resources.BY_KIND[kind] for kind in PROJECTIONS)
@@ -143,38 +126,3 @@ def placed(cache: Cache) -> Iterator[Placed]:
     for facts in cache.all_of(resources.POD.kind):
         if isinstance(facts, PodFacts) and facts.node and facts.phase not in ("Succeeded", "Failed"):
             yield Placed(facts.node, facts.asked, facts.namespace, facts.service or facts.name)
-
-
-def observed(
-    cache: Cache,
-    key: Key,
-    applied: Mapping[ChildId, AppliedRecord],
-    refused: Mapping[ChildId, Refusal],
-    reports: Mapping[str, Report],
-    hidden: frozenset[str] = frozenset(),
-) -> Observed:
-    """Everything known around one service; `hidden` are the kinds that the operator has no right to list."""
-    around = cache.around(key)
-
-    def named(kind: str, name: str) -> Any:
-        return around.get(kind, {}).get(name)
-
-    revisions = around.get(resources.CONTROLLER_REVISION.kind, {}).values()
-    jobs = around.get(resources.JOB.kind, {}).values()
-    slices = around.get(resources.ENDPOINT_SLICE.kind, {}).values()
-    pods = sorted(around.get(resources.POD.kind, {}).values(), key=lambda facts: facts.name)
-    return Observed(
-        deployment=named(resources.DEPLOYMENT.kind, key.name),
-        service=named(resources.SERVICE.kind, key.name),
-        budget=named(resources.PDB.kind, key.name),
-        claim=named(resources.PVC.kind, f"{key.name}-cache"),
-        revisions=tuple(sorted(revisions, key=lambda facts: (facts.revision, facts.name))),
-        pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
-        endpoints=None if resources.ENDPOINT_SLICE.kind in hidden else EndpointFacts.of(slices),
-        inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
-        inspection_jobs=tuple(sorted(jobs, key=lambda facts: (facts.created_at, facts.name))),
-        applied=applied,
-        refused=refused,
-        reports=reports,
-        hidden=hidden,
-    )

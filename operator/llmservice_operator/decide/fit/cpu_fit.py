@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 
 from llmservice_runtime.flags import LOAD_METHODS
@@ -13,44 +12,28 @@ from llmservice_runtime.preflight.cpu_features import Requirement
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import placement
-from llmservice_operator.decide.decision import RoomFor
-from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.status.verdict import Obstacle
 from llmservice_operator.planner import cpus
+from llmservice_operator.planner.room import Room
 
 LABELS_MAY_BE_OLD = 60.0
 """Seconds: features of nodes change when nodes come and go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fine:
-    """Nothing is known to be missing."""
-
-
-FINE = Fine()
-
-
-def judge(service: LLMService, observed: Observed, document: str | None) -> Fine | Obstacle | RoomFor:
-    """Fine, what is missing, or that the nodes have to be looked at first; `document` is the model's facts.
-
-    Nodes are listed for services that need a feature, and for no others.
-    """
-    if service.spec.accelerator.type != "cpu":
-        return FINE
+def missing_feature(service: LLMService, room: Room, document: str | None) -> Obstacle | None:
+    """What no node's labels say that it has; `document` is the model's facts, as JSON text."""
     required = requirements(service, document)
     if not required:
-        return FINE
-    if observed.room is None:
-        return RoomFor(None, LABELS_MAY_BE_OLD)
+        return None
     given = service.spec.pod_template.spec
     pod_spec = {
         "nodeSelector": dict(given.node_selector),
         "tolerations": placement.tolerations(service),
         "affinity": placement.affinity(service),
     }
-    found = cpus.unmet(required, observed.room, pod_spec)
+    found = cpus.unmet(required, room, pod_spec)
     if found is None:
-        return FINE
+        return None
     missing, nodes = found
     of_nodes = "the one node" if nodes == 1 else f"none of the {nodes} nodes"
     has = "does not have it" if nodes == 1 else "has it"
@@ -62,7 +45,9 @@ def judge(service: LLMService, observed: Observed, document: str | None) -> Fine
 
 
 def requirements(service: LLMService, document: str | None) -> tuple[Requirement, ...]:
-    """By the spec, and by what the checkpoint says of its quantization."""
+    """Of the CPU, by the spec and by what the checkpoint says of its quantization: none for a service on GPUs."""
+    if service.spec.accelerator.type != "cpu":
+        return ()
     precision = service.spec.precision
     method, bits = (None, None) if document is None else _declared(document)
     asked = precision.quantization or LOAD_METHODS.get(precision.weights) or method

@@ -20,7 +20,6 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.status import InspectedTensors
 from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
-from llmservice_operator.decide.decision import FactsOf
 from llmservice_operator.decide.fit.planning import is_enough, stated_memory_gib
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts
@@ -60,7 +59,8 @@ class ModelFacts:
     """Nothing is planned before it is known, or known not to come."""
     job: str | None = None
     """Name of the Job that looks, or whose findings are not in the status yet."""
-    lack: FactsOf | None = None
+    lender: str | None = None
+    """The inspection key under which a sibling service may have read the model; None: nobody is to be asked."""
     look_again_after: float | None = None
 
     @property
@@ -77,10 +77,13 @@ class ModelFacts:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borrow: bool, may_ask: bool) -> ModelFacts:
-    """The spec's own facts, else what was read, with `may_borrow` for somebody else too.
+def facts_of(
+    service: LLMService, observed: Observed, now: datetime, lent: Json | None, *, may_borrow: bool, may_ask: bool
+) -> ModelFacts:
+    """The spec's own facts, else what was read, with `may_borrow` for a sibling service too.
 
-    With `may_ask` a Job is asked for where nothing was.
+    `lent` is what a sibling has, empty where none has anything; None: nobody was asked yet. With `may_ask` a Job is
+    asked for where nothing was read.
     """
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
@@ -95,10 +98,10 @@ def facts_of(service: LLMService, observed: Observed, now: datetime, *, may_borr
         return _from_job(job, observed.inspection(job), key, stated, now)
     if not is_wanted(service):
         return ModelFacts(why_not=f"{_where(service)} {_GIVE}")
-    if may_borrow and observed.lent is None:
-        return ModelFacts(lack=FactsOf(key), is_waiting=True)
-    if observed.lent:
-        return _from_record(observed.lent, stated)
+    if may_borrow and lent is None:
+        return ModelFacts(lender=key, is_waiting=True)
+    if may_borrow and lent:
+        return _from_record(lent, stated)
     if not may_ask:
         return ModelFacts(why_not=f"The model was not looked at before it started. {_GIVE}")
     return _asked(service, observed)

@@ -20,13 +20,13 @@ from llmservice_operator.observe.projections.children import RevisionFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RevisionMatch:
     """Where a spec stands among the revisions that are recorded."""
 
     key: str
     newest: int
     """The highest number of a revision; 0: there is none."""
-    same_key: RevisionFacts | None
+    latest: RevisionFacts | None
     """The latest one of the spec's key, or the one that is to run whatever the spec says."""
     template: Manifest | None = None
     """Its template, where it is to be used as it is: nothing calls for another one."""
@@ -36,17 +36,24 @@ class Standing:
     """All of the spec's key, where another template is called for: it may be one of theirs."""
 
     @property
+    def label(self) -> str | None:
+        """Of the revision that is to run; None: it depends on its template, which is yet to be rendered."""
+        if self.latest is None:
+            return self.key
+        return None if self.template is None else self.latest.label
+
+    @property
     def is_update(self) -> bool:
         """The user asks for what would be rendered today, though a template for the spec is recorded."""
-        return self.same_key is not None and self.template is None
+        return self.latest is not None and self.template is None
 
-    def on(self, record: RevisionFacts) -> Standing:
+    def on(self, record: RevisionFacts) -> RevisionMatch:
         """With the template of this record, whatever else is asked for."""
         return _with_record(self.key, self.newest, record)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DesiredRevision:
     """A revision: its name, its template, and what it was made for."""
 
     label: str
@@ -59,9 +66,9 @@ class Choice:
     """What would be rendered today differs, and waits for the next rollout."""
 
 
-def standing(
+def match_revision(
     service: LLMService, revisions: Sequence[RevisionFacts], returned: RevisionFacts | None = None
-) -> Standing:
+) -> RevisionMatch:
     """The record of the spec's key, and whether it holds: the user may ask for an update.
 
     `returned` is a record that is to run instead, under the key that it was made for.
@@ -73,11 +80,11 @@ def standing(
     of_key = tuple(sorted((f for f in revisions if f.key == key), key=lambda f: (f.revision, f.label)))
     if of_key and requested in (None, of_key[-1].update_requested):
         return _with_record(key, newest, of_key[-1])
-    return Standing(key, newest, of_key[-1] if of_key else None, of_key=of_key)
+    return RevisionMatch(key, newest, of_key[-1] if of_key else None, of_key=of_key)
 
 
-def _with_record(key: str, newest: int, record: RevisionFacts) -> Standing:
-    return Standing(key, newest, record, record.data()["template"], _chosen(record.body))
+def _with_record(key: str, newest: int, record: RevisionFacts) -> RevisionMatch:
+    return RevisionMatch(key, newest, record, record.data()["template"], _chosen(record.body))
 
 
 @of_text
@@ -85,26 +92,28 @@ def _chosen(text: bytes) -> Chosen:
     return Chosen.from_document(orjson.loads(text)["data"].get("chosen") or {})
 
 
-def choose(service: LLMService, stand: Standing, chosen: Chosen, settings: Settings) -> Choice:
+def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: Settings) -> DesiredRevision:
     """The recorded template, or one that is rendered now with what was chosen."""
-    if stand.template is not None and stand.same_key is not None:
-        label = stand.same_key.label
-        return Choice(
+    if match.template is not None and match.latest is not None:
+        label = match.latest.label
+        return DesiredRevision(
             label=label,
-            number=stand.newest if stand.same_key.revision == stand.newest else stand.newest + 1,
-            key=stand.key,
-            template=stand.template,
+            number=match.newest if match.latest.revision == match.newest else match.newest + 1,
+            key=match.key,
+            template=match.template,
             chosen=chosen,
-            update_pending=stand.template != _labelled(service, pod_template(service, settings, chosen), label),
+            update_pending=match.template != _labelled(service, pod_template(service, settings, chosen), label),
         )
     requested = _requested(service)
     chosen = _complete(service, chosen, orjson.dumps(start_plan(service, chosen.plan)).decode(), requested)
     rendered = pod_template(service, settings, chosen)
-    label = stand.key if stand.same_key is None else revision_label(stand.key, rendered, requested)
-    known = next((record for record in stand.of_key if record.label == label), None)
+    label = match.key if match.latest is None else revision_label(match.key, rendered, requested)
+    known = next((record for record in match.of_key if record.label == label), None)
     if known is not None:  # what is recorded can never be changed
-        return choose(service, stand.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
-    return Choice(label, stand.newest + 1, stand.key, _labelled(service, rendered, label), chosen, update_pending=False)
+        return choose(service, match.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
+    return DesiredRevision(
+        label, match.newest + 1, match.key, _labelled(service, rendered, label), chosen, update_pending=False
+    )
 
 
 @of_service

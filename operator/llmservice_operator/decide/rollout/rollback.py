@@ -19,7 +19,7 @@ _FIELD = "spec.rollout.pinnedRevision"
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
+class Rollback:
     """A recorded revision that is to run."""
 
     record: RevisionFacts
@@ -33,7 +33,7 @@ class WayBack:
     """Why, after a failure."""
 
 
-def way_back(service: LLMService, revisions: Sequence[RevisionFacts]) -> WayBack | Problem | None:
+def rollback_for(service: LLMService, revisions: Sequence[RevisionFacts]) -> Rollback | Problem | None:
     """None: the spec decides, as it mostly does."""
     recorded = {record.label: record for record in revisions}
     told: Json = service.status.get("rollout") or {}
@@ -59,13 +59,13 @@ def digest_of(service: LLMService) -> str:
     return spec_digest(service.spec, service.annotations.get(UPDATE_REQUESTED_ANNOTATION))
 
 
-def _returned(service: LLMService, record: RevisionFacts, failed: str | None = None, reason: str = "") -> WayBack:
+def _returned(service: LLMService, record: RevisionFacts, failed: str | None = None, reason: str = "") -> Rollback:
     made_of = (record.data().get("chosen") or {}).get("spec")
     try:
         then = replace(service, spec=returned_to(service.spec, made_of)) if made_of else service
     except InvalidSpec:
         then, made_of = service, None  # its template needs no reading
-    return WayBack(record, then, is_whole=bool(made_of), failed=failed, reason=reason)
+    return Rollback(record, then, is_whole=bool(made_of), failed=failed, reason=reason)
 
 
 def _why(status: Json, stable: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -18,10 +18,10 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build import pvc
 from llmservice_operator.build.deployment import USUAL, Strategy
+from llmservice_operator.build.meta import Manifest
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.decide.decision import Event, RoomFor
-from llmservice_operator.decide.rollout.revision import Choice
+from llmservice_operator.decide.decision import Event
 from llmservice_operator.observe.failures.refusal import reason_of
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
@@ -35,10 +35,11 @@ LOOK_SOON = 5.0
 """Seconds until an API server that could not list nodes is asked again."""
 LOOK_AGAIN = 60.0
 """Seconds between looks at the nodes while a pod waits for room: what others free is told by nobody."""
+NOT_READ = Room(unknown="the nodes were not read")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RolloutStep:
     """How the Deployment is to bring a template in, and what is to be said about that."""
 
     strategy: Strategy
@@ -52,8 +53,6 @@ class Way:
     obstacle: Obstacle | None = None
     """What the new pod waits for."""
     look_again: float | None = None
-    lack: RoomFor | None = None
-    """The nodes have to be looked at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +60,29 @@ class Change:
     """One template about to take another one's place, or on its way there."""
 
     service: LLMService
-    choice: Choice
+    label: str
+    """Of the revision that comes."""
     live: DeploymentFacts
     observed: Observed
     settings: Settings
     now: datetime
+    template: Manifest = field(default_factory=dict)
+    """Of the revision that comes."""
+    room: Room = NOT_READ
 
     @property
     def told(self) -> Json:
         """status.rollout, where it speaks of this revision."""
         told: Json = self.service.status.get("rollout") or {}
-        return told if told.get("revision") == self.choice.label else {}
+        return told if told.get("revision") == self.label else {}
 
     @property
     def new(self) -> tuple[PodFacts, ...]:
-        return tuple(p for p in self._there if p.revision == self.choice.label)
+        return tuple(p for p in self._there if p.revision == self.label)
 
     @property
     def old(self) -> tuple[PodFacts, ...]:
-        return tuple(p for p in self._there if p.revision != self.choice.label)
+        return tuple(p for p in self._there if p.revision != self.label)
 
     @property
     def _there(self) -> list[PodFacts]:
@@ -97,7 +100,7 @@ class Change:
 
     @property
     def pod_spec(self) -> Json:
-        spec: Json = self.choice.template["spec"]
+        spec: Json = self.template["spec"]
         return spec
 
     @property
@@ -112,26 +115,39 @@ class Change:
         return requests_of(template.get("spec") or {})
 
 
-def way(change: Change, *, may_choose: bool) -> Way:
+def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep:
     """`may_choose`: False where nothing is carried out anyway, or where what is there is to be gone back on."""
-    asked, strategy = change.service.spec.rollout.strategy, standing_strategy(change.service, change.live)
-    if change.live.revision == change.choice.label:
-        return _going_on(change, strategy, is_auto=asked == "Auto")
-    if asked != "Auto" or not may_choose or change.service.spec.scaling.replicas == 0:
-        return Way(strategy)
-    return _begin(change)
+    strategy = current_strategy(change.service, change.live)
+    if change.live.revision == change.label:
+        return _going_on(change, strategy)
+    if not _is_to_choose(change, may_choose=may_choose):
+        return RolloutStep(strategy)
+    return _without_room(change) or _by_room(change)
 
 
-def standing_strategy(service: LLMService, live: DeploymentFacts) -> Strategy:
+def max_age_of_room(change: Change, *, may_choose: bool) -> float | None:
+    """How old what is known of free room on the nodes may be, in seconds; None: the step does not depend on it."""
+    if change.live.revision == change.label:
+        waited = _waited(change)
+        return LOOK_AGAIN if waited is not None and waited >= change.settings.surge_deadline_seconds else None
+    return 0.0 if _is_to_choose(change, may_choose=may_choose) and _without_room(change) is None else None
+
+
+def _is_to_choose(change: Change, *, may_choose: bool) -> bool:
+    spec = change.service.spec
+    return may_choose and spec.rollout.strategy == "Auto" and spec.scaling.replicas > 0
+
+
+def current_strategy(service: LLMService, live: DeploymentFacts) -> Strategy:
     """While nothing is to change."""
     asked = service.spec.rollout.strategy
     return _strategy(live.strategy) if asked == "Auto" else asked
 
 
-def first(service: LLMService) -> Way:
+def first(service: LLMService) -> RolloutStep:
     """Where nothing runs, nothing is replaced."""
     asked = service.spec.rollout.strategy
-    return Way(USUAL if asked == "Auto" else asked)
+    return RolloutStep(USUAL if asked == "Auto" else asked)
 
 
 def _strategy(live: str | None) -> Strategy:
@@ -139,29 +155,28 @@ def _strategy(live: str | None) -> Strategy:
     return "Replace" if live == "Replace" else USUAL
 
 
-def _begin(change: Change) -> Way:
-    if change.told.get("strategy") == "Replace" and change.told.get("reason"):
-        return Way("Replace", str(change.told["reason"]))  # it was told first, and nobody looks twice
+def _without_room(change: Change) -> RolloutStep | None:
+    """The first step where what is free on the nodes makes no difference."""
+    if _is_replace_told(change):
+        return RolloutStep("Replace", str(change.told["reason"]))  # the status says so already
     if change.live.available == 0:
-        return Way("Replace", "No replica answers, so there is none to keep while its successor starts.")
+        return RolloutStep("Replace", "No replica answers, so there is none to keep while its successor starts.")
     if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
-        return Way("Surge", "The pod of the rollout that was under way gives up its place.")
+        return RolloutStep("Surge", "The pod of the rollout that was under way gives up its place.")
     if sum(pod.ready for pod in change.new) >= change.service.spec.scaling.replicas:
-        return Way("Surge", "All replicas of this revision are still there; the others go.")
-    room = change.observed.room
-    if room is None:
-        return Way(_strategy(change.live.strategy), lack=RoomFor(accelerator_resource(change.service)))
+        return RolloutStep("Surge", "All replicas of this revision are still there; the others go.")
+    return None
+
+
+def _by_room(change: Change) -> RolloutStep:
+    room = change.room
     if room.may_be_known_soon:
         waits = Obstacle(
             Reason.PROGRESSING, f"The change waits to see where there is room: {room.unknown}.", is_final=False
         )
-        return Way(_strategy(change.live.strategy), is_held=True, obstacle=waits, look_again=LOOK_SOON)
+        return RolloutStep(_strategy(change.live.strategy), is_held=True, obstacle=waits, look_again=LOOK_SOON)
     if room.unknown is not None:
-        return Way("Surge", _unknown(room.unknown, change.settings))
-    return _by_room(change, room)
-
-
-def _by_room(change: Change, room: Room) -> Way:
+        return RolloutStep("Surge", _unknown(room.unknown, change.settings))
     nodes = list(nodes_for(room, change.pod_spec))
     has_room = sum(fitting(node, change.wanted) for node in nodes) + change.leaving > 0
     if has_room or _would_help(change, nodes):
@@ -169,24 +184,24 @@ def _by_room(change: Change, room: Room) -> Way:
         if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
             return _replaced(change, f"The cache claim can be mounted by {mounted_by} at a time")
         if has_room:
-            return Way("Surge", "There is room for one more pod: a new one is ready before an old one goes.")
+            return RolloutStep("Surge", "There is room for one more pod: a new one is ready before an old one goes.")
         return _replaced(change, f"No node has room for one more pod: {_shortage(change, nodes)}")
     if not nodes:
-        return Way("Surge", "No node takes such a pod, so what serves is not given up for it.")
-    return Way(
+        return RolloutStep("Surge", "No node takes such a pod, so what serves is not given up for it.")
+    return RolloutStep(
         "Surge",
         f"No node has room for such a pod, even without an old one: {_shortage(change, nodes)}. What serves is not "
         "given up for it; spec.rollout.strategy Recreate stops all replicas first.",
     )
 
 
-def _replaced(change: Change, why: str) -> Way:
+def _replaced(change: Change, why: str) -> RolloutStep:
     """One after the other; with a single one the user is told beforehand what that means."""
     if not change.is_last:
-        return Way("Replace", f"{why}. One replica at a time is replaced.")
+        return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
     gap = "There is one replica: from its end until its successor is ready nothing answers."
     way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
-    return Way("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_to_be_told_first=True)
+    return RolloutStep("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_to_be_told_first=True)
 
 
 def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
@@ -211,35 +226,49 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
     )
 
 
-def _going_on(change: Change, strategy: Strategy, *, is_auto: bool) -> Way:
+def _going_on(change: Change, strategy: Strategy) -> RolloutStep:
     """The template is in: as it was begun, but for a new pod that waits too long for its place."""
     reason = str(change.told.get("reason") or "") if change.told.get("strategy") == strategy else ""
-    if not change.told and change.observed.begun is not None and change.observed.begun[0] == change.choice.label:
+    if not change.told and change.observed.begun is not None and change.observed.begun[0] == change.label:
         reason = change.observed.begun[1]
-    usual = Way(strategy, reason)
-    if strategy != "Surge" or change.service.spec.paused or not any(pod.ready for pod in change.old):
-        return usual
-    since = _waiting_since(change)
-    if since is None:
-        return usual
-    if is_auto and change.told.get("strategy") == "Replace" and change.told.get("reason"):
-        return Way("Replace", str(change.told["reason"]))
-    usual = replace(usual, obstacle=_waits(change))
+    step = RolloutStep(strategy, reason)
+    if not _may_lack_room(change) or (since := _waiting_since(change)) is None:
+        return step
+    is_auto = change.service.spec.rollout.strategy == "Auto"
+    if is_auto and _is_replace_told(change):
+        return RolloutStep("Replace", str(change.told["reason"]))
+    step = replace(step, obstacle=_waits(change))
     if not is_auto:
-        return usual
+        return step
     waited = max(0.0, (change.now - since).total_seconds())
     if waited < change.settings.surge_deadline_seconds:
-        return replace(usual, look_again=change.settings.surge_deadline_seconds - waited)
-    return _overdue(change, usual, waited)
+        return replace(step, look_again=change.settings.surge_deadline_seconds - waited)
+    return _overdue(change, step, waited)
 
 
-def _overdue(change: Change, usual: Way, waited: float) -> Way:
+def _waited(change: Change) -> float | None:
+    """Seconds for which a new pod has waited for room that an old one may have to give up; None: it does not."""
+    if change.service.spec.rollout.strategy != "Auto" or not _may_lack_room(change) or _is_replace_told(change):
+        return None
+    since = _waiting_since(change)
+    return None if since is None else max(0.0, (change.now - since).total_seconds())
+
+
+def _may_lack_room(change: Change) -> bool:
+    """Whether a new pod is made beside an old one that serves."""
+    is_surge = current_strategy(change.service, change.live) == "Surge"
+    return is_surge and not change.service.spec.paused and any(pod.ready for pod in change.old)
+
+
+def _is_replace_told(change: Change) -> bool:
+    return change.told.get("strategy") == "Replace" and bool(change.told.get("reason"))
+
+
+def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
     """It waited long enough: an old pod goes first, where that is known to make room."""
-    room = change.observed.room
-    if room is None:
-        return replace(usual, lack=RoomFor(accelerator_resource(change.service), may_be_old=LOOK_AGAIN))
+    room = change.room
     if room.may_be_known_soon:
-        return replace(usual, look_again=LOOK_SOON)
+        return replace(step, look_again=LOOK_SOON)
     limit = change.settings.surge_deadline_seconds
     if room.unknown is not None:
         is_of_use = _is_as_large(change)
@@ -248,12 +277,12 @@ def _overdue(change: Change, usual: Way, waited: float) -> Way:
         is_of_use = _would_help(change, nodes)
         is_free_now = any(fitting(node, change.wanted) for node in nodes)
         if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
-            return replace(usual, look_again=limit / 10)
+            return replace(step, look_again=limit / 10)
     if not is_of_use:
-        return replace(usual, look_again=LOOK_AGAIN)
+        return replace(step, look_again=LOOK_AGAIN)
     why = f"A new pod found no room for {limit} s, so an old one goes first."
     gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
-    return Way("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_to_be_told_first=True)
+    return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_to_be_told_first=True)
 
 
 def _waiting_since(change: Change) -> datetime | None:
@@ -283,7 +312,7 @@ def _waits(change: Change) -> Obstacle | None:
     if resource is None or not any(resource in cause for cause in causes):
         return None
     count = change.wanted.get(resource, 0)
-    message = f"A pod of revision {change.choice.label} waits for {count} x {resource}; the old replicas go on serving."
+    message = f"A pod of revision {change.label} waits for {count} x {resource}; the old replicas go on serving."
     return Obstacle(Reason.WAITING_FOR_GPU, message, is_final=False)
 
 
@@ -300,7 +329,7 @@ def _unknown(why: str, settings: Settings) -> str:
     )
 
 
-def rollout_events(before: Json, after: Json, how: Way) -> Iterator[Event]:
+def rollout_events(before: Json, after: Json, how: RolloutStep) -> Iterator[Event]:
     """What status.rollout says for the first time and somebody may want to act on."""
     if how.notice is not None and after.get("reason") == how.reason != before.get("reason"):
         yield Event("Warning", how.notice, how.reason)

@@ -57,6 +57,11 @@ def must_ask(causes: Iterable[str]) -> bool:
     return is_between(_kinds(causes))
 
 
+def are_of_gpus(causes: Iterable[str]) -> bool:
+    """Whether one of the causes is a lack of GPUs."""
+    return Reason.INSUFFICIENT_GPUS in _kinds(causes)
+
+
 def is_taint(room: Room | None, pod_spec: Mapping[str, Any] | None) -> bool | None:
     """Whether a node would do for the pod but for its taints; None where that cannot be seen."""
     if room is None or room.unknown is not None or pod_spec is None:

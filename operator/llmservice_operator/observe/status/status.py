@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.failures.refusal import is_refusal, refusal_of
 from llmservice_operator.observe.failures.rollout_failure import rollout_trouble
 from llmservice_operator.observe.failures.status_failure import Trouble
@@ -18,6 +19,7 @@ from llmservice_operator.observe.rollout.progress import PATIENCE, Progress, pro
 from llmservice_operator.observe.rollout.status_rollout import rollout_of
 from llmservice_operator.observe.status.conditions import conditions
 from llmservice_operator.observe.status.verdict import Subject, Verdict
+from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 
@@ -42,23 +44,47 @@ _OURS = (
 )
 
 
-def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datetime) -> dict[str, Any]:
-    """The value of `.status`."""
+class Moment(NamedTuple):
+    """How far the desired revision has come, and which of its pods `status.progress` is about."""
+
+    progress: Progress
+    starting: Json | None
+
+
+def moment_of(subject: Subject, observed: Observed, verdict: Verdict) -> Moment:
+    """What is computed of the observed once, for the status and for what else depends on it."""
+    starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
+    state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
+    deployment, listed = _own_deployment(subject, observed), _listed(subject, observed)
+    return Moment(progress(deployment, observed.pods, listed, verdict.revision, verdict.replicas, state), starting)
+
+
+def status_of(
+    subject: Subject,
+    observed: Observed,
+    verdict: Verdict,
+    moment: Moment,
+    now: datetime,
+    *,
+    room: Room | None = None,
+    pod_events: PodEvents | None = None,
+) -> dict[str, Any]:
+    """The value of `.status`. `room` and `pod_events`: what was read for failures of pods; None: it was not."""
     stamp = timestamp(now)
     pods, reports, previous = observed.pods, observed.reports, subject.previous
-    starting = progress_of(pods, reports, verdict.revision, previous)
-    moment = moment_of(subject, observed, verdict)
+    rollout = moment.progress
     adapters = adapters_of(verdict.adapters, verdict.adapters_digest or "", pods, reports, verdict.revision, previous)
-    trouble = _trouble(subject, observed, verdict, moment, stamp)
+    beside = _beside(subject, observed, verdict, room, pod_events)
+    trouble = _trouble(subject, observed, verdict, rollout, stamp, beside)
     status: dict[str, Any] = {
         "observedGeneration": subject.generation,
-        "conditions": conditions(subject, verdict, moment, trouble, adapters, stamp),
-        "replicas": moment.replicas,
-        "updatedReplicas": moment.updated,
-        "readyReplicas": moment.answering,
-        "availableReplicas": moment.answering,
+        "conditions": conditions(subject, verdict, rollout, trouble, adapters, stamp),
+        "replicas": rollout.replicas,
+        "updatedReplicas": rollout.updated,
+        "readyReplicas": rollout.answering,
+        "availableReplicas": rollout.answering,
         "selector": verdict.selector,
-        "ready": f"{moment.answering}/{verdict.replicas}",
+        "ready": f"{rollout.answering}/{verdict.replicas}",
         "gpus": verdict.gpus,
     }
     if verdict.endpoint:
@@ -68,14 +94,14 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     if verdict.revision:
         told = previous.get("rollout") or {}
         status["rollout"] = rollout_of(
-            verdict.rolling, verdict.revision, moment, trouble, is_pending=verdict.is_pending, previous=told
+            verdict.rolling, verdict.revision, rollout, trouble, is_pending=verdict.is_pending, previous=told
         )
     failure = refusal_of(verdict, previous.get("failure"), stamp) or trouble
     if failure is not None:
         status["failure"] = failure.to_object()
     # One that keeps failing would write its phases again with each restart.
-    if starting is not None and not (trouble is not None and trouble.is_final):
-        status["progress"] = starting
+    if moment.starting is not None and not (trouble is not None and trouble.is_final):
+        status["progress"] = dict(moment.starting)
     if verdict.model:
         status["model"] = dict(verdict.model)
     if verdict.plan:
@@ -85,14 +111,6 @@ def status_of(subject: Subject, observed: Observed, verdict: Verdict, now: datet
     if adapters:
         status["adapters"] = adapters
     return status
-
-
-def moment_of(subject: Subject, observed: Observed, verdict: Verdict) -> Progress:
-    """How far the wanted revision has come."""
-    starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
-    state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
-    deployment = _own_deployment(subject, observed)
-    return progress(deployment, observed.pods, _listed(subject, observed), verdict.revision, verdict.replicas, state)
 
 
 def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
@@ -131,21 +149,28 @@ def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
     return observed.endpoints.ready if observed.endpoints is not None else None
 
 
-def _trouble(subject: Subject, observed: Observed, verdict: Verdict, moment: Progress, stamp: str) -> Trouble | None:
-    """The failure of the wanted revision; what its pods show tells more than that it takes too long."""
-    if moment.is_rolled_out or not verdict.revision:
+def _beside(
+    subject: Subject, observed: Observed, verdict: Verdict, room: Room | None, pod_events: PodEvents | None
+) -> Beside:
+    deployment = _own_deployment(subject, observed)
+    template = deployment.live()["spec"].get("template") if deployment is not None and room else None
+    wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
+    return Beside(observed.reports, pod_events, wanted, room, pod, subject.namespace)
+
+
+def _trouble(
+    subject: Subject, observed: Observed, verdict: Verdict, rollout: Progress, stamp: str, beside: Beside
+) -> Trouble | None:
+    """The failure of the desired revision; what its pods show tells more than that it takes too long."""
+    if rollout.is_rolled_out or not verdict.revision:
         return None
     told, deployment = _told_failure(subject, verdict), _own_deployment(subject, observed)
     pods = observed.pods if deployment is not None else ()
-    template = deployment.live()["spec"].get("template") if deployment is not None and observed.room else None
-    wanted = scheduling.wanted_of(verdict.effective)
-    pod = (template or {}).get("spec")
-    beside = Beside(observed.reports, observed.pod_events, wanted, observed.room, pod, subject.namespace)
     found = trouble_of(deployment, pods, verdict.revision, told, stamp, beside)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
     overdue = deployment.deadline_message if deployment is not None else ""
-    return found or rollout_trouble(moment, told, stamp, overdue=overdue, is_applied=is_applied)
+    return found or rollout_trouble(rollout, told, stamp, overdue=overdue, is_applied=is_applied)
 
 
 def _told_failure(subject: Subject, verdict: Verdict) -> Json | None:

@@ -1,0 +1,112 @@
+"""Reads what a decision needs: from the cache, the nodes, the Events of pods, and the reader of configurations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from llmservice_operator.api.service import Key
+from llmservice_operator.control.context import Context, Memory
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
+from llmservice_operator.decide.inputs import Inputs, Part
+from llmservice_operator.decide.requirements import NodeRoom, Requirements
+from llmservice_operator.kube.errors import Gone, ServerError, TooMany, Unreachable
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.model.reading import Reading
+from llmservice_operator.planner.room import Room
+
+logger = logging.getLogger(__name__)
+
+PASSING = (Gone, ServerError, TooMany, Unreachable)
+"""Errors of an overloaded API server; the next request may succeed."""
+NOT_READ = Room(unknown="the nodes could not be listed just now", may_be_known_soon=True)
+
+
+async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
+    """All that a decision about this LLMService needs, as of one moment. A steady one causes no request."""
+    key = key_of(parent)
+    memory = ctx.memory(key, parent.uid)
+    inputs = Inputs.of(
+        parent.obj, _observed(key, memory, ctx), ctx.settings, ctx.now(), internal_errors=ctx.errors.degraded(key)
+    )
+    while needed := ctx.requirements(inputs):
+        inputs = await _with(needed, inputs, key, ctx)
+    if inputs.room is None:
+        memory.room = None  # all nodes of a cluster are a lot to keep for nothing
+    return inputs
+
+
+def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
+    found = Observed.of(
+        key.name,
+        ctx.cache.around(key),
+        ctx.hidden(key.namespace),
+        applied=_frozen(memory.applied),
+        refused=_frozen(memory.declined | memory.refused),
+        reports=ctx.starts.reports(key),
+        unsettled_for=memory.unsettled_for(ctx.clock()),
+        begun=memory.begun,
+    )
+    memory.made.update((c.kind, c.name) for c in found.children() if c.owner_uid == memory.uid and not c.deleting)
+    return found
+
+
+async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) -> Inputs:
+    read: dict[str, Any] = {}
+    if needed.turn:
+        read["turn"] = Part(ctx.updates.peek(key, ctx.cache), "updates of other services")
+    if needed.lent is not None:
+        read["lent"] = Part(lent(needed.lent, key, ctx), "status of another LLMService")
+    if needed.reading is not None:
+        answer = await ctx.configs.read(key, needed.reading)
+        read["reading"] = Part(Reading(needed.reading, answer), "the model's config.json")
+    if needed.gpus is not None:
+        found = await ctx.nodes.gpus(needed.gpus.resource, dict(needed.gpus.node_selector))
+        read["gpus"] = Part(found, "nodes of the cluster")
+    if needed.room is not None:
+        read["room"] = await room(needed.room, key, ctx)
+    if needed.pod_events:
+        read["pod_events"] = Part(await pod_events(needed.pod_events, key, ctx), "Events of pods")
+    return replace(inputs, **read)
+
+
+async def room(needed: NodeRoom, key: Key, ctx: Context) -> Part[Room]:
+    """What is free: now, or as it was read for this service a while ago."""
+    memory, now, source = ctx.memories[key], ctx.clock(), "nodes and pods of the cluster"
+    kept = memory.room if memory.room is not None and memory.room[1] == needed.resource else None
+    if kept is not None and now - kept[0] < needed.max_age_seconds:
+        return Part(kept[2], source, now - kept[0])
+    try:
+        found = await ctx.nodes.room(needed.resource)
+    except PASSING as error:
+        logger.warning("the nodes could not be listed for %s: %s", key, error)
+        if kept is None or not needed.is_only_shown:
+            return Part(NOT_READ, source)
+        return Part(kept[2], source, now - kept[0])
+    memory.room = (now, needed.resource, found)
+    return Part(found, source)
+
+
+async def pod_events(pods: tuple[str, ...], key: Key, ctx: Context) -> PodEvents:
+    """Empty where they could not be listed: the status is written without."""
+    try:
+        return PodEvents.of(await ctx.pod_events.of(key.namespace, pods))
+    except PASSING as error:
+        logger.warning("the Events of %s could not be listed: %s", key, error)
+        return PodEvents()
+
+
+def lent(inspection: str, key: Key, ctx: Context) -> Mapping[str, Any]:
+    """status.model of another service of the namespace that runs the same model; empty where there is none."""
+    for parent in ctx.cache.indexed(PARENT, (key.namespace, inspection)):
+        if parent.name != key.name:
+            return dict(parent.obj["status"]["model"])
+    return {}
+
+
+def _frozen(mapping: dict[Any, Any]) -> Mapping[Any, Any]:
+    return MappingProxyType(dict(mapping))

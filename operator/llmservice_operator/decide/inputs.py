@@ -1,0 +1,74 @@
+"""Everything that a decision is made from, as one frozen value: what is known, where it is from and how old it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Self, TypeVar
+
+from llmservice_operator.api.errors import InvalidSpec, Problem
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.model.reading import Reading
+from llmservice_operator.planner.room import Room
+
+Json = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """What no watch brings, and only some decisions need."""
+
+    value: T
+    source: str
+    """What it was read from, for people: `nodes and pods of the cluster`."""
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """About one LLMService, at one time. A part that is None was not read; `requirements` says which are needed."""
+
+    parent: Json
+    """The LLMService as it is stored: metadata, status, and spec (an object, or its `spec_text`)."""
+    service: LLMService | None
+    """The same, parsed; None: `problems` say why not."""
+    problems: tuple[Problem, ...]
+    observed: Observed
+    """Its children, pods and endpoints as their watches brought them, and what the API server made of our writes."""
+    settings: Settings
+    now: datetime
+    internal_errors: str = ""
+    """Which parts of the operator's work on this service raise exceptions; empty: none does."""
+    turn: Part[Turn] | None = None
+    """Whether an update that was asked for may begin."""
+    lent: Part[Json] | None = None
+    """status.model of another service of the same model; empty where there is none."""
+    reading: Part[Reading] | None = None
+    """What the model's configuration says."""
+    gpus: Part[ClusterGPUs] | None = None
+    """What the nodes have."""
+    room: Part[Room] | None = None
+    """What is free on the nodes."""
+    pod_events: Part[PodEvents] | None = None
+    """What Events say of pods that do not start."""
+
+    @classmethod
+    def of(cls, parent: Json, observed: Observed, settings: Settings, now: datetime, **more: Any) -> Self:
+        """With the parsed LLMService; `more` are further fields by name."""
+        try:
+            service, problems = LLMService.from_object(parent), ()
+        except InvalidSpec as invalid:
+            return cls(parent, None, tuple(invalid.problems), observed, settings, now, **more)
+        return cls(parent, service, problems, observed, settings, now, **more)
+
+
+def value_of(part: Part[T] | None, otherwise: T) -> T:
+    """The value of a part, or what stands for one that was not read."""
+    return otherwise if part is None else part.value

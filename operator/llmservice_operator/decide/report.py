@@ -1,0 +1,73 @@
+"""From what was decided about the children to the status, the Events of its change, and when to reconcile again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.meta import selector_text
+from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.events import events
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.timing import REFRESH_SECONDS, soonest
+from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.observe.failures.pod_events import doubt
+from llmservice_operator.observe.reports import asks
+from llmservice_operator.observe.rollout.progress import PATIENCE
+from llmservice_operator.observe.rollout.status_rollout import as_told
+from llmservice_operator.observe.status.previous_status import plan_of
+from llmservice_operator.observe.status.status import is_told, may_wait, moment_of, status_of
+from llmservice_operator.observe.status.verdict import Subject, Verdict
+
+Json = Mapping[str, Any]
+
+
+def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -> Decision:
+    """The decision with these `actions` (fields of `Decision`), and the status that `verdict` calls for."""
+    observed, now = inputs.observed, inputs.now
+    moment = moment_of(subject, observed, verdict)
+    room = inputs.room.value if inputs.room is not None else None
+    pod_events = inputs.pod_events.value if inputs.pod_events is not None else None
+    status = status_of(subject, observed, verdict, moment, now, room=room, pod_events=pod_events)
+    is_unsettled = moment.progress.is_unsettled
+    is_unplaced = (status.get("failure") or {}).get("reason") in scheduling.REASONS
+    actions["requeue_after"] = soonest(
+        actions.get("requeue_after"),
+        REFRESH_SECONDS if is_unplaced else None,
+        doubt(observed.pods, observed.reports, verdict.revision, now).again,
+    )
+    asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
+    decision = Decision(asks=asked, is_unsettled=is_unsettled, **actions)
+    if is_unsettled and may_wait(subject, observed, verdict):
+        patience = PATIENCE - observed.unsettled_for
+        return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))
+    if is_told(status, subject.previous):
+        return decision
+    return replace(decision, status=status, events=events(subject.previous, status))
+
+
+def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], replicas: int) -> Decision:
+    """Only the status changes; it goes on about what serves."""
+    live, previous = inputs.observed.deployment, subject.previous
+    verdict = Verdict(
+        problems=problems,
+        replicas=replicas,
+        revision=live.revision if live is not None else "",
+        rolling=as_told(previous.get("rollout") or {}),
+        selector=selector_text(subject.name),
+        gpus=int(previous.get("gpus") or 0),
+        endpoint=previous.get("endpoint") or {},
+        effective=previous.get("effective") or {},
+        plan=previous.get("plan") if live is None else plan_of(live.revision, previous),
+        model=previous.get("model"),
+        adapters=tuple(item["name"] for item in previous.get("adapters") or ()),
+    )
+    return report(inputs, subject, verdict, notes=tuple(map(str, problems)))
+
+
+def subject_of(service: LLMService) -> Subject:
+    """The service as far as its status is concerned."""
+    return Subject(service.name, service.namespace, service.uid, service.generation, service.status)

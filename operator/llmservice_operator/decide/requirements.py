@@ -1,0 +1,185 @@
+"""What a decision needs beside what the watches bring: found out cheaply, before anything is decided.
+
+A steady service needs nothing. What is asked for may be more than the decision comes to use, and is never less: with
+parts that were not required the same is decided (`tests/unit/test_requirements.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llmservice_operator.build.resources import accelerator_resource
+from llmservice_operator.decide.fit import cpu_fit
+from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned, model_facts
+from llmservice_operator.decide.fit.model_facts import ModelFacts
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.rollout.selection import Selection, own_deployment, select
+from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
+from llmservice_operator.decide.timing import REFRESH_SECONDS
+from llmservice_operator.observe.failures import scheduling
+from llmservice_operator.observe.failures.pod_events import doubt
+from llmservice_operator.planner.model.reading import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGPUs:
+    """What nodes with these labels have of an extended resource."""
+
+    resource: str
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """What is free on the cluster's nodes, and who holds a resource."""
+
+    resource: str | None
+    """The accelerator's; None on CPUs."""
+    max_age_seconds: float = 0.0
+    """What was read for this service before and is younger will do: messages are not to change more often."""
+    is_only_shown: bool = False
+    """Nothing is decided by it: where it cannot be read, what was read long ago is better than nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The parts of `Inputs` that are to be read next, by their names there."""
+
+    turn: bool = False
+    lent: str | None = None
+    """The inspection key of the model that a sibling may know."""
+    reading: str | None = None
+    """The model's configuration, as JSON text."""
+    gpus: NodeGPUs | None = None
+    room: NodeRoom | None = None
+    pod_events: tuple[str, ...] = ()
+    """Names of the pods."""
+
+    def __bool__(self) -> bool:
+        return self != NOTHING
+
+
+NOTHING = Requirements()
+
+
+def requirements(inputs: Inputs) -> Requirements:
+    """What is to be read next; nothing: `decide` has all that it needs. One part may show that another is needed."""
+    if inputs.service is None or inputs.service.is_deleting:
+        return NOTHING
+    selection = select(inputs)
+    if not isinstance(selection, Selection):
+        return NOTHING
+    if selection.needs_turn and inputs.turn is None:
+        return Requirements(turn=True)
+    facts = _facts(inputs, selection)
+    if facts is not None and facts.lender is not None:
+        return Requirements(lent=facts.lender)
+    is_read = facts is None or _is_read(inputs, selection, facts)
+    if facts is not None and not is_read and not _is_being_read(inputs, facts):
+        return Requirements(reading=facts.document)
+    is_planned = facts is not None and is_read and not facts.is_waiting
+    rooms = (
+        _of_cpus(selection, facts.document) if facts is not None and is_planned else None,
+        _of_rollout(inputs, selection) if facts is None or is_planned or _goes_on(inputs, selection) else None,
+        _of_failure(inputs, selection),
+    )
+    return Requirements(
+        gpus=_of_gpus(inputs, selection, facts) if facts is not None and is_planned else None,
+        room=_strictest([room for room in rooms if room is not None]) if inputs.room is None else None,
+        pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
+    )
+
+
+def _facts(inputs: Inputs, selection: Selection) -> ModelFacts | None:
+    """None: the model plays no part."""
+    if not is_assessed(selection.service):
+        return None
+    return model_facts(inputs, selection, inputs.lent.value if inputs.lent is not None else None)
+
+
+def _is_read(inputs: Inputs, selection: Selection, facts: ModelFacts) -> bool:
+    """Whether the configuration was read, as far as a plan is to be made of it."""
+    if facts.is_waiting or facts.is_stated or not is_to_be_planned(selection, facts):
+        return True
+    reading = inputs.reading.value if inputs.reading is not None else None
+    return reading is not None and reading.document == facts.document and reading.answer is not None
+
+
+def _is_being_read(inputs: Inputs, facts: ModelFacts) -> bool:
+    return inputs.reading is not None and inputs.reading.value == Reading(facts.document or "", None)
+
+
+def _goes_on(inputs: Inputs, selection: Selection) -> bool:
+    """Whether the revision is made or kept, though nothing can be planned yet."""
+    live = inputs.observed.deployment
+    runs = live is not None and live.revision == selection.match.label
+    return runs or selection.match.chosen is not None or selection.rollback is not None
+
+
+def _of_gpus(inputs: Inputs, selection: Selection, facts: ModelFacts) -> NodeGPUs | None:
+    service = selection.service
+    is_known = inputs.gpus is not None or service.spec.accelerator.type == "cpu" or device_of(selection) is not None
+    if is_known or not is_to_be_planned(selection, facts):
+        return None
+    resource = accelerator_resource(service)
+    assert resource is not None, "services on GPUs have one"
+    return NodeGPUs(resource, tuple(sorted(service.spec.pod_template.spec.node_selector.items())))
+
+
+def _of_cpus(selection: Selection, document: str | None) -> NodeRoom | None:
+    """The nodes' labels, for a new revision that needs a feature of the CPU."""
+    is_new = selection.match.chosen is None
+    needs = is_new and cpu_fit.requirements(selection.service, document)
+    return NodeRoom(None, cpu_fit.LABELS_MAY_BE_OLD) if needs else None
+
+
+def _of_rollout(inputs: Inputs, selection: Selection) -> NodeRoom | None:
+    service, label = selection.service, selection.match.label
+    live = own_deployment(service, inputs.observed)
+    if live is None:
+        return None
+    if label is None:  # the revision of an update: nothing of it runs, as far as is known before it is rendered
+        is_free = service.spec.rollout.strategy != "Auto" or not selection.may_choose_strategy or live.available == 0
+        return None if is_free or not service.spec.scaling.replicas else NodeRoom(accelerator_resource(service))
+    change = Change(service, label, live, inputs.observed, inputs.settings, inputs.now)
+    age = max_age_of_room(change, may_choose=selection.may_choose_strategy)
+    return None if age is None else NodeRoom(accelerator_resource(service), age)
+
+
+def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
+    """For what the status says of pods that find no GPU, or no node of which it is clear why."""
+    of_status = set(_labels(inputs, selection))
+    pods = [p for p in inputs.observed.pods if p.revision in of_status and not p.deleting and p.phase != "Failed"]
+    causes = {cause for pod in pods for cause in pod.unschedulable}
+    told = selection.service.status.get("failure") or {}
+    if told.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
+        causes |= set(told.get("evidence") or ())
+    if not causes or not (scheduling.are_of_gpus(causes) or scheduling.must_ask(causes)):
+        return None
+    shown = scheduling.wanted_of(selection.service.status.get("effective") or {})
+    resource = shown.resource if shown is not None else accelerator_resource(selection.service)
+    return NodeRoom(resource, REFRESH_SECONDS, is_only_shown=True)
+
+
+def _of_pods(inputs: Inputs, selection: Selection) -> tuple[str, ...]:
+    observed = inputs.observed
+    found = (doubt(observed.pods, observed.reports, label, inputs.now) for label in _labels(inputs, selection))
+    return tuple(sorted({name for each in found for name in each.pods}))
+
+
+def _labels(inputs: Inputs, selection: Selection) -> Iterator[str]:
+    """The revisions that the status may be about: the one that is to run, or while that is held, the one that runs."""
+    label, live = selection.match.label, inputs.observed.deployment
+    if label is not None:
+        yield label
+    if live is not None and live.revision != label and selection.match.chosen is None:
+        yield live.revision
+
+
+def _strictest(rooms: Sequence[NodeRoom]) -> NodeRoom | None:
+    """One that does for all of them."""
+    if not rooms:
+        return None
+    resource = next((room.resource for room in rooms if room.resource is not None), None)
+    return NodeRoom(resource, min(r.max_age_seconds for r in rooms), all(r.is_only_shown for r in rooms))

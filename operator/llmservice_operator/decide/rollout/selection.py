@@ -1,0 +1,97 @@
+"""Which revision is to run: the spec's own, a pinned one, the one before a failed one, or what runs until its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmservice_runtime.flags import render
+
+from llmservice_operator.api.errors import Problem
+from llmservice_operator.api.remembered import of_service
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.engine import engine_options, image, vllm_version
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.ownership import Ownership, ownership
+from llmservice_operator.decide.rollout.revision import RevisionMatch, match_revision
+from llmservice_operator.decide.rollout.rollback import Rollback, digest_of, rollback_for
+from llmservice_operator.decide.rollout.update_request import Turn, waits_on
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts
+from llmservice_operator.planner.checks import check
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a decision is about."""
+
+    service: LLMService
+    """As it is to run: with what needs a restart as it was recorded, where a recorded revision is to run."""
+    revisions: Sequence[RevisionFacts]
+    """The service's own, the oldest first."""
+    match: RevisionMatch
+    rollback: Rollback | None
+    problems: tuple[Problem, ...] = ()
+    """For which this release would not start the service; of a recorded revision they stop nothing."""
+    is_update_refused: bool = False
+    """An update was asked for, and the problems keep it from being made."""
+    spec_hash: str | None = None
+    """Of the spec as it is, for an automatic rollback."""
+    needs_turn: bool = False
+    """An update that was asked for would begin, and others may be on their way."""
+    waits_for: Turn | None = None
+    """The turn that was not granted."""
+
+    @property
+    def may_choose_strategy(self) -> bool:
+        """False where nothing is carried out anyway, or where what runs is to be gone back on."""
+        return not self.service.spec.paused and (self.rollback is None or self.rollback.failed is None)
+
+
+def select(inputs: Inputs) -> Selection | tuple[Problem, ...]:
+    """The selection, or why nothing may run as it is asked for. Without a turn, an update is taken to be granted."""
+    service, observed = inputs.service, inputs.observed
+    assert service is not None
+    revisions = own_revisions(service, observed)
+    rollback = rollback_for(service, revisions)
+    if isinstance(rollback, Problem):
+        return (rollback,)
+    spec_hash = digest_of(service) if service.spec.rollout.auto_rollback else None
+    service = service if rollback is None else rollback.service
+    match = match_revision(service, revisions, rollback.record if rollback is not None else None)
+    problems = _checked(service, inputs.settings)
+    if problems and match.latest is None:
+        return problems
+    is_refused = bool(problems) and match.is_update
+    if is_refused and match.latest is not None:  # what is recorded of the spec runs on
+        match = match.on(match.latest)
+    running = waits_on(service, observed, match, revisions) if rollback is None else None
+    waits_for = None
+    if running is not None and inputs.turn is not None and not inputs.turn.value.is_granted:
+        waits_for, match = inputs.turn.value, match.on(running)
+    return Selection(
+        service, revisions, match, rollback, problems, is_refused, spec_hash, running is not None, waits_for
+    )
+
+
+def own_revisions(service: LLMService, observed: Observed) -> list[RevisionFacts]:
+    """Those of an orphaned service count: the model that they describe may still be running."""
+    ours = (Ownership.OURS, Ownership.ORPHAN)
+    return [r for r in observed.revisions if r.is_whole and ownership(r, service) in ours]
+
+
+def own_deployment(service: LLMService, observed: Observed) -> DeploymentFacts | None:
+    """The Deployment, where it is this service's or an orphan of its name."""
+    live = observed.deployment
+    return live if live is not None and ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN) else None
+
+
+@of_service
+def _checked(service: LLMService, settings: Settings) -> tuple[Problem, ...]:
+    return check(
+        service.spec,
+        image=image(service, settings),
+        vllm_version=vllm_version(service, settings),
+        arguments=render(engine_options(service)),
+    )

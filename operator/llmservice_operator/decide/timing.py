@@ -1,0 +1,11 @@
+"""When to reconcile again: what several parts of a decision have in common."""
+
+from __future__ import annotations
+
+REFRESH_SECONDS = 60.0
+"""So long a message about free GPUs stands: figures that moved with every pod would be written all the time."""
+
+
+def soonest(*times: float | None) -> float | None:
+    """The earliest of those that are set."""
+    return min((time for time in times if time is not None), default=None)

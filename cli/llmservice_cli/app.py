@@ -13,14 +13,17 @@ from .errors import CliError, ExitCode
 
 EPILOG = """\
 exit codes:
-  0    done; plan: it fits; wait: the condition is met
-  1    failed, and the message says what to do; plan: it does not fit; wait: it cannot be met
-  2    wrong arguments or input; wait: the cluster could not be asked
+  0    done; plan: it fits; diff: no difference; wait: the condition is met
+  1    failed, and the message says what to do; plan: it does not fit; render: it would not start; diff: a difference;
+       wait: it cannot be met
+  2    wrong arguments or input; diff, wait: the cluster could not be asked
   3    plan: not known; wait: not met within --timeout; bench, probe: some requests were not answered
   130  interrupted; bench and probe print partial results
 """
 COMMANDS = {
     "plan": "does it fit, before anything runs: memory, longest request, concurrency, what would help",
+    "render": "the objects that the operator would make of a manifest, without a cluster",
+    "diff": "what the operator would change in a cluster for a manifest, and what would restart",
     "status": "how a service is: conditions, remedies, start, pods, live figures",
     "wait": "until a service is Ready, or cannot become it",
     "history": "the recorded revisions of a service, and what changed with each",

@@ -1,0 +1,1 @@
+"""`llmservice render`: what the operator would make of a manifest, without a cluster."""

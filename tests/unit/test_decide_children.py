@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmservice_operator.decide import show
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, orphaned, spec
@@ -29,14 +30,23 @@ def serving(**sections: object) -> World:
 def test_the_five_line_manifest_decides_what_the_golden_file_says() -> None:
     """When a change is meant, write the printed decision to the file and read its diff."""
     decision = World().decide()
-    shown = {
-        "apply": [{"reason": a.reason, "knownUid": a.known_uid, "manifest": a.manifest} for a in decision.apply],
-        "prune": [],
-        "status": decision.status,
-        "events": [[e.type, e.reason, e.message] for e in decision.events],
-    }
-    assert json.loads(json.dumps(shown)) == json.loads(GOLDEN.read_text())
-    assert decision.prune == ()
+    assert json.loads(json.dumps(show.document(decision))) == json.loads(GOLDEN.read_text())
+    assert all(apply.known_uid is None for apply in decision.apply)
+
+
+def test_a_decision_is_printed_with_what_restarts() -> None:
+    world = serving()
+    assert show.text(world.decide()) == "nothing is to be done"
+    before = world.revision()
+    world.edit(batching={"maxNumSeqs": 8})
+    decision = world.decide()
+    assert decision.restart is not None
+    assert (decision.restart.running, decision.restart.strategy) == (before, "Surge")
+    (line,) = [line for line in show.text(decision).splitlines() if line.startswith("restart")]
+    assert f"replaces {before} (Surge)" in line
+    shown = {item["manifest"]["kind"]: item.get("apply") for item in show.document(decision)["objects"]}
+    assert shown["Service"] is None
+    assert "is not as asked for" in shown["Deployment"]
 
 
 def test_what_pods_need_is_applied_before_them() -> None:

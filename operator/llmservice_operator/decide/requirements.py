@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide.fit import cpu_fit
 from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned, model_facts
@@ -19,7 +20,6 @@ from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
 from llmservice_operator.decide.timing import REFRESH_SECONDS
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import doubt
-from llmservice_operator.planner.model.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,21 @@ def requirements(inputs: Inputs) -> Requirements:
     facts = _facts(inputs, selection)
     if facts is not None and facts.lender is not None:
         return Requirements(lent=facts.lender)
-    is_read = facts is None or _is_read(inputs, selection, facts)
-    if facts is not None and not is_read and not _is_being_read(inputs, facts):
-        return Requirements(reading=facts.document)
-    is_planned = facts is not None and is_read and not facts.is_waiting
+    is_planned = facts is not None and is_to_be_planned(selection, facts)
+    if facts is not None and is_planned and not facts.is_stated:
+        reading = inputs.reading.value if inputs.reading is not None else None
+        if reading is None or reading.document != facts.document:
+            return Requirements(reading=facts.document)
+        is_planned = reading.answer is not None
+    is_new = selection.match.chosen is None
+    is_held = is_new and facts is not None and (facts.is_waiting or facts.is_known > is_planned)
     rooms = (
-        _of_cpus(selection, facts.document) if facts is not None and is_planned else None,
-        _of_rollout(inputs, selection) if facts is None or is_planned or _goes_on(inputs, selection) else None,
+        _of_cpus(selection.service, facts.document) if facts is not None and is_new and not is_held else None,
+        _of_rollout(inputs, selection) if not is_held or _is_kept(inputs, selection) else None,
         _of_failure(inputs, selection),
     )
     return Requirements(
-        gpus=_of_gpus(inputs, selection, facts) if facts is not None and is_planned else None,
+        gpus=_of_gpus(selection) if is_planned and inputs.gpus is None else None,
         room=_strictest([room for room in rooms if room is not None]) if inputs.room is None else None,
         pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
     )
@@ -98,40 +102,24 @@ def _facts(inputs: Inputs, selection: Selection) -> ModelFacts | None:
     return model_facts(inputs, selection, inputs.lent.value if inputs.lent is not None else None)
 
 
-def _is_read(inputs: Inputs, selection: Selection, facts: ModelFacts) -> bool:
-    """Whether the configuration was read, as far as a plan is to be made of it."""
-    if facts.is_waiting or facts.is_stated or not is_to_be_planned(selection, facts):
-        return True
-    reading = inputs.reading.value if inputs.reading is not None else None
-    return reading is not None and reading.document == facts.document and reading.answer is not None
-
-
-def _is_being_read(inputs: Inputs, facts: ModelFacts) -> bool:
-    return inputs.reading is not None and inputs.reading.value == Reading(facts.document or "", None)
-
-
-def _goes_on(inputs: Inputs, selection: Selection) -> bool:
-    """Whether the revision is made or kept, though nothing can be planned yet."""
+def _is_kept(inputs: Inputs, selection: Selection) -> bool:
+    """Whether the desired revision is made or runs already, though its plan has to wait."""
     live = inputs.observed.deployment
-    runs = live is not None and live.revision == selection.match.label
-    return runs or selection.match.chosen is not None or selection.rollback is not None
+    return selection.rollback is not None or (live is not None and live.revision == selection.match.label)
 
 
-def _of_gpus(inputs: Inputs, selection: Selection, facts: ModelFacts) -> NodeGPUs | None:
+def _of_gpus(selection: Selection) -> NodeGPUs | None:
     service = selection.service
-    is_known = inputs.gpus is not None or service.spec.accelerator.type == "cpu" or device_of(selection) is not None
-    if is_known or not is_to_be_planned(selection, facts):
+    if service.spec.accelerator.type == "cpu" or device_of(selection) is not None:
         return None
     resource = accelerator_resource(service)
     assert resource is not None, "services on GPUs have one"
     return NodeGPUs(resource, tuple(sorted(service.spec.pod_template.spec.node_selector.items())))
 
 
-def _of_cpus(selection: Selection, document: str | None) -> NodeRoom | None:
+def _of_cpus(service: LLMService, document: str | None) -> NodeRoom | None:
     """The nodes' labels, for a new revision that needs a feature of the CPU."""
-    is_new = selection.match.chosen is None
-    needs = is_new and cpu_fit.requirements(selection.service, document)
-    return NodeRoom(None, cpu_fit.LABELS_MAY_BE_OLD) if needs else None
+    return NodeRoom(None, cpu_fit.LABELS_MAY_BE_OLD) if cpu_fit.requirements(service, document) else None
 
 
 def _of_rollout(inputs: Inputs, selection: Selection) -> NodeRoom | None:

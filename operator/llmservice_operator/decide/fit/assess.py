@@ -174,7 +174,7 @@ def _new(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessme
 
 def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitAssessment) -> FitAssessment:
     """A revision that no CPU of the cluster can run is not made, however much memory it needs."""
-    if found.plan is None or inputs.room is None:
+    if found.plan is None or found.hold is not None or inputs.room is None:
         return found
     missing = cpu_fit.missing_feature(service, inputs.room.value, facts.document)
     if missing is None:

@@ -1,0 +1,127 @@
+"""What a decision requires is never too little: with every part there is, whether required or not, it decides the same.
+
+The states are those of `status_states`, and the moments of a rollout at which something was read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.inputs import Part
+from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirements, requirements
+from llmservice_operator.observe.failures.pod_events import PodEvents
+
+from tests.unit.decide_world import World, a_pod, an_llmservice, spec
+from tests.unit.fit_world import H100, serving
+from tests.unit.status_states import CASES, UNTOLD, edited, served, service
+from tests.unit.test_decide_rollouts import a_room, surging
+
+
+def everything(world: World) -> dict[str, Any]:
+    """Each part, as the test's cluster has it."""
+    events = PodEvents.of({name: world.events.get(name, []) for name in world.pods})
+    return {"gpus": world.gpus, "room": world.room, "pod_events": events, "turn": world.turn}
+
+
+def replaced_first() -> World:
+    """An edit whose gap the status tells of before the Deployment is changed."""
+    world = served()
+    world.room = a_room(0)
+    world.edit(batching={"maxNumSeqs": 8})
+    return world
+
+
+def waiting_for_room() -> World:
+    """A new pod waits longer than an old one is kept for."""
+    world = surging(2)
+    world.now += timedelta(hours=1)
+    return world
+
+
+def without_a_volume(*, is_edited: bool = False) -> World:
+    """Its pod stays on its node without a container, and Events say why; the edit is held, since it does not fit."""
+    world = serving(H100)
+    if is_edited:
+        world.edit(precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
+    pod = a_pod("x-0", world.revision(), state={"waiting": {"reason": "ContainerCreating"}})
+    pod["status"]["phase"] = "Pending"
+    pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T03:00:00Z"
+    world.pods = {"x-0": pod}
+    said = {"reason": "FailedMount", "message": "no such claim", "lastTimestamp": "2026-01-02T03:04:00Z"}
+    world.events = {"x-0": [said]}
+    return world
+
+
+STATES: dict[str, Callable[[], World]] = {
+    **{name: case.make for name, case in CASES.items()},
+    **{name: make for name, (make, *_) in UNTOLD.items()},
+    "replaced first": replaced_first,
+    "waiting for room": waiting_for_room,
+    "without a volume": without_a_volume,
+    "without a volume, and held": lambda: without_a_volume(is_edited=True),
+}
+
+
+@pytest.mark.parametrize("state", [pytest.param(make, id=name) for name, make in STATES.items()])
+def test_parts_that_were_not_required_change_no_decision(state: Callable[[], World]) -> None:
+    world = state()
+    for _ in range(2):
+        required = world.inputs()
+        whole = world.inputs(**everything(world))
+        assert decide(required) == decide(whole)
+        world.step()
+
+
+def test_a_steady_service_requires_nothing() -> None:
+    world = served()
+    assert not requirements(world.inputs())
+    inputs = world.inputs()
+    parts = (inputs.gpus, inputs.room, inputs.pod_events, inputs.turn, inputs.lent, inputs.reading)
+    assert parts == (None,) * 6
+
+
+def test_a_new_service_requires_the_models_facts_then_their_reading_then_the_nodes() -> None:
+    world = World(an_llmservice(spec()))
+    first = world.inputs()
+    bare = replace(first, lent=None, reading=None, gpus=None)
+    key = requirements(bare).lent
+    assert requirements(bare) == Requirements(lent=key)
+    assert key
+    told = replace(bare, lent=first.lent)
+    document = requirements(told).reading
+    assert requirements(told) == Requirements(reading=document)
+    assert document is not None
+    assert "num_hidden_layers" in document
+    assert requirements(replace(told, reading=first.reading)) == Requirements(gpus=NodeGPUs("nvidia.com/gpu"))
+    assert not requirements(first)
+
+
+def test_an_edit_of_what_serves_requires_what_is_free_now() -> None:
+    world = served()
+    world.edit(batching={"maxNumSeqs": 8})
+    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 0.0)
+
+
+def test_a_pod_without_a_node_requires_what_is_free_for_its_message_only() -> None:
+    world = edited(service())
+    lack = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    world.pods = {"x-0": a_pod("x-0", world.revision(), unschedulable=lack, scheduled=False)}
+    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 60.0, is_only_shown=True)
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_pod_that_does_not_start_requires_its_events(is_edited: bool) -> None:
+    world = without_a_volume(is_edited=is_edited)
+    assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
+    world.step()
+    assert world.obj["status"]["failure"]["reason"] == "VolumeUnavailable"
+
+
+def test_parts_carry_where_they_are_from_and_how_old_they_are() -> None:
+    part = Part("value", "the test", 3.0)
+    assert (part.source, part.age_seconds) == ("the test", 3.0)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from . import diff, render
 from .errors import CliError, ExitCode
 
 EPILOG = """\
@@ -22,8 +23,8 @@ exit codes:
 """
 COMMANDS = {
     "plan": "does it fit, before anything runs: memory, longest request, concurrency, what would help",
-    "render": "the objects that the operator would make of a manifest, without a cluster",
-    "diff": "what the operator would change in a cluster for a manifest, and what would restart",
+    "render": render.SUMMARY,
+    "diff": diff.SUMMARY,
     "status": "how a service is: conditions, remedies, start, pods, live figures",
     "wait": "until a service is Ready, or cannot become it",
     "history": "the recorded revisions of a service, and what changed with each",

@@ -126,6 +126,24 @@ async def test_the_facts_of_the_model_are_those_of_the_inspection(
     assert "--model: /models/tiny -> /llmservice/fetch/artifacts/model" in service["restart"]["reason"]
 
 
+async def test_a_gap_that_the_operator_reports_before_it_acts_is_a_restart(
+    api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.world.edit(scaling={"replicas": 1})
+    api.world.settle()
+    api.world.roll_out()
+    api.world.settle()
+    (pod,) = api.world.pods.values()
+    pod["spec"] |= {"containers": api.world.deployment["spec"]["template"]["spec"]["containers"]}
+    allocatable = {"cpu": "1", "memory": "4Gi", "pods": "9"}
+    api.objects.append({"kind": "Node", "metadata": {"name": "node-a"}, "status": {"allocatable": allocatable}})
+    _, service = await told(capsys, manifest(scaling={"replicas": 1}, batching={"maxNumSeqs": 16}))
+    assert actions(service)["Deployment"] == "change"
+    assert service["restart"]["pods"] == 1
+    assert "strategy Replace" in service["restart"]["reason"]
+    assert "There is one replica" in service["restart"]["reason"]
+
+
 async def test_after_the_apply_nothing_differs(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     """What is shown is what the operator then does."""
     edited = manifest(batching={"maxNumSeqs": 16})

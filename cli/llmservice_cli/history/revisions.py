@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmservice_operator.build.meta import REVISION_LABEL, SERVICE_LABEL
 from llmservice_operator.kube.resources import CONTROLLER_REVISION
-from llmservice_runtime.contract import SERVER_CONTAINER
 
-if TYPE_CHECKING:
-    from llmservice_cli.api import Api
+from llmservice_cli.api import Api
+from llmservice_cli.server import Server, changes_between, server_of
 
 Json = Mapping[str, Any]
 
@@ -23,63 +22,21 @@ class Revision:
     label: str
     number: int
     created: str
-    image: str
-    args: tuple[str, ...]
+    server: Server
 
     @classmethod
     def from_object(cls, found: Json) -> Revision:
         metadata, template = found["metadata"], (found.get("data") or {}).get("template") or {}
-        image, args = _server(template)
         return cls(
             label=metadata["labels"][REVISION_LABEL],
             number=int(found["revision"]),
             created=metadata["creationTimestamp"],
-            image=image,
-            args=args,
+            server=server_of(template),
         )
 
     def changes_from(self, before: Revision) -> str:
         """What the server is started with otherwise than before."""
-        changes = _changes((before.image, before.args), (self.image, self.args))
-        return changes or "nothing that the server is started with"
-
-
-def server_changes(before: Json, after: Json) -> str:
-    """What the server is started with otherwise by the second of two pod templates; empty: nothing."""
-    return _changes(_server(before), _server(after))
-
-
-def _server(template: Json) -> tuple[str, tuple[str, ...]]:
-    """Image and arguments of the server's container."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    server: Json = next((each for each in containers if each["name"] == SERVER_CONTAINER), {})
-    return server.get("image", ""), tuple(server.get("args") or ())
-
-
-def _changes(before: tuple[str, tuple[str, ...]], after: tuple[str, tuple[str, ...]]) -> str:
-    changes = [f"image: {before[0]} -> {after[0]}"] if before[0] != after[0] else []
-    here, there = options_of(after[1]), options_of(before[1])
-    for name in dict.fromkeys([*there, *here]):
-        if name not in there:
-            changes.append(f"{name}: {here[name] or 'set'}")
-        elif name not in here:
-            changes.append(f"{name}: {there[name] or 'set'} -> not set")
-        elif here[name] != there[name]:
-            changes.append(f"{name}: {there[name]} -> {here[name]}")
-    return ", ".join(changes)
-
-
-def options_of(args: Sequence[str]) -> Mapping[str, str]:
-    """By their names; `--name value` and `--name=value` are the same, and a flag alone has an empty value."""
-    options: dict[str, str] = {}
-    name = ""
-    for arg in args:
-        if arg.startswith("--") and len(arg) > 2:
-            name, _, value = arg.partition("=")
-            options[name] = value
-        elif name:
-            options[name] = f"{options[name]} {arg}".strip()
-    return options
+        return changes_between(before.server, self.server) or "nothing that the server is started with"
 
 
 async def recorded(kube: Api, namespace: str, name: str) -> tuple[Revision, ...]:

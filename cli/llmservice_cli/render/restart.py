@@ -9,7 +9,7 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.decide.decision import Restart as RevisionChange
 from llmservice_operator.observe.projections.children import DeploymentFacts
 
-from llmservice_cli.history.revisions import server_changes
+from llmservice_cli.server import changes_between, server_of
 
 from .difference import fields
 from .preview import Change, Restart
@@ -45,7 +45,7 @@ def restart_of(
         return Restart(0, f"no restart: the pod template stays{scaled}")
     if not live.replicas:
         return Restart(0, "no restart: the pod template changes, and no pod runs")
-    why = server_changes(before, after) or differing
+    why = changes_between(server_of(before), server_of(after)) or differing
     to = f"revision {step.desired}, strategy {step.strategy}" if step is not None else "the same revision"
     reason = f". {step.reason}" if step is not None and step.reason else ""
     return Restart(live.replicas, f"RESTART: {_pods(live.replicas)} replaced by {to}: {why}{reason}")

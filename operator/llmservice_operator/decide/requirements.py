@@ -75,7 +75,7 @@ def requirements(inputs: Inputs) -> Requirements:
     facts = _facts(inputs, selection)
     if facts is not None and facts.lender is not None:
         return Requirements(lent=facts.lender)
-    is_planned = facts is not None and is_to_be_planned(selection, facts)
+    is_planned = facts is not None and is_to_be_planned(selection, facts.digest(selection.service))
     if facts is not None and is_planned and not facts.is_stated:
         reading = inputs.reading.value if inputs.reading is not None else None
         if reading is None or reading.document != facts.document:

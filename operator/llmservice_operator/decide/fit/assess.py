@@ -8,7 +8,6 @@ from typing import Any
 
 from llmservice_operator.api.conditions import ConditionStatus
 from llmservice_operator.api.reasons import REASONS, Reason
-from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.inspection import inspection_key
@@ -66,12 +65,13 @@ def model_facts(inputs: Inputs, selection: Selection, lent: Json | None) -> Mode
     return facts_of(service, inputs.observed, inputs.now, lent, may_borrow=not is_told, may_ask=may_ask)
 
 
-def is_to_be_planned(selection: Selection, facts: ModelFacts) -> bool:
-    """Whether a plan is computed: for a new revision, and once for a recorded one where other facts are known now."""
-    if selection.match.chosen is None:
-        return facts.is_known
-    digest = facts.digest(selection.service)
-    return digest is not None and digest not in (_recorded_facts(selection), _told_plan(selection).get("facts"))
+def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
+    """Whether a plan is computed: for a new revision, and once for a recorded one where other facts are known now.
+
+    `digest` is of the facts (`ModelFacts.digest`); None: nothing is known.
+    """
+    known = () if selection.match.chosen is None else (_recorded_facts(selection), _told_plan(selection).get("facts"))
+    return digest is not None and digest not in known
 
 
 def device_of(selection: Selection) -> Device | None:
@@ -121,7 +121,7 @@ def _recorded(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAss
     """What was planned when it was made; planned again, and once, where other facts became known since."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
     told, digest = _told_plan(selection), facts.digest(service)
-    if not is_to_be_planned(selection, facts):
+    if not is_to_be_planned(selection, digest):
         is_of_told = digest is not None and digest != _recorded_facts(selection)
         return _said(recorded, told if is_of_told else recorded.plan)
     model = _model(inputs, facts)
@@ -186,7 +186,6 @@ def _on_cpus(inputs: Inputs, service: LLMService, facts: ModelFacts, found: FitA
     return replace(found, fitness=fitness(plan), chosen=chosen, plan=plan, hold=hold, requeue_after=wait)
 
 
-@of_service
 def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Chosen, Json]:
     """What a revision is made with, and the plan as the status has it."""
     plan = document(pick.plan, digest)

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 from llmservice_operator.api.errors import InvalidSpec
-from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import REMEMBERED_LENGTH, LLMService, parse_spec
 from llmservice_operator.api.techniques import ContextExtension
 from llmservice_operator.build.chosen import Chosen
@@ -68,7 +67,6 @@ class Question:
     """Of the container, where the model lies in its memory."""
 
 
-@of_service
 def question(
     service: LLMService, settings: Settings, model: bytes | None, tensors: str | None, template: Json | None = None
 ) -> Question:
@@ -94,7 +92,6 @@ def on(asked: Question, device: Device | None) -> Question:
     return asked if device is None else replace(asked, request=replace(asked.request, device=device))
 
 
-@of_service
 def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
     """The choice among the cluster's GPUs, with remedies where it is not sure to fit."""
     choice = pick(wish(service), cluster, lambda device: judged(service, asked, device))
@@ -113,13 +110,11 @@ def judged(service: LLMService, asked: Question, device: Device | None) -> Plan:
     return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, margin_gib=None)
 
 
-@of_service
 def planned(service: LLMService, asked: Question) -> Pick:
     """The plan for the device that the question names, with remedies where it is not sure to fit."""
     return Pick(remedied(service, answer(asked), asked))
 
 
-@of_service
 def unplanned(service: LLMService, asked: Question, why_not: str) -> Pick:
     """Where the model's facts are not known, which is the reason that is told."""
     return Pick(replace(planned(service, asked).plan, reason=why_not))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
-from llmservice_operator.api.remembered import of_service, of_text
+from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest
@@ -102,31 +102,17 @@ def choose(service: LLMService, match: RevisionMatch, chosen: Chosen, settings: 
             key=match.key,
             template=match.template,
             chosen=chosen,
-            update_pending=match.template != _labelled(service, pod_template(service, settings, chosen), label),
+            update_pending=match.template != labelled(pod_template(service, settings, chosen), label),
         )
     requested = _requested(service)
-    chosen = _complete(service, chosen, orjson.dumps(start_plan(service, chosen.plan)).decode(), requested)
+    start, spec = start_plan(service, chosen.plan), recorded_spec(service.spec)
+    chosen = replace(chosen, start=start, update_requested=requested, spec=spec, recorded=None)
     rendered = pod_template(service, settings, chosen)
     label = match.key if match.latest is None else revision_label(match.key, rendered, requested)
     known = next((record for record in match.of_key if record.label == label), None)
     if known is not None:  # what is recorded can never be changed
         return choose(service, match.on(known), Chosen.from_document(known.data().get("chosen") or {}), settings)
-    return DesiredRevision(
-        label, match.newest + 1, match.key, _labelled(service, rendered, label), chosen, update_pending=False
-    )
-
-
-@of_service
-def _complete(service: LLMService, chosen: Chosen, start: str, requested: str | None) -> Chosen:
-    """With all else that is recorded of a new revision; `start` is its start plan as JSON, which can be told apart."""
-    spec = recorded_spec(service.spec)
-    return replace(chosen, start=orjson.loads(start), update_requested=requested, spec=spec, recorded=None)
-
-
-@of_service
-def _labelled(service: LLMService, template: Manifest, label: str) -> Manifest:
-    """The same one for the same service and template."""
-    return labelled(template, label)
+    return DesiredRevision(label, match.newest + 1, match.key, labelled(rendered, label), chosen, update_pending=False)
 
 
 def _requested(service: LLMService) -> str | None:

@@ -124,8 +124,9 @@ def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
 
 def is_told(status: Json, previous: Json) -> bool:
     """Whether the stored status says this already; what others added to it is theirs."""
-    if any(status.get(key) != previous.get(key) for key in _OURS):
-        return False
+    for key in _OURS:
+        if status.get(key) != previous.get(key):
+            return False
     told = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
     passing = {"Fits", "Reconciling", "Stalled"} - types

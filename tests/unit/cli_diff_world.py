@@ -49,6 +49,7 @@ class Api:
     world: World
     objects: list[dict[str, Any]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
+    is_installed: bool = True
 
     async def answer(self, request: web.Request) -> web.Response:
         assert request.method == "GET", "nothing is written"
@@ -56,6 +57,8 @@ class Api:
         if f"/{name}" in PATHS:
             collection, name = request.path, ""
         kind = PATHS[f"/{collection.rpartition('/')[2]}"]
+        if kind == "LLMService" and not self.is_installed:
+            return self.status(404, "the server could not find the requested resource")
         if kind in self.denied:
             return self.status(403, f'cannot list resource "{kind}"')
         found = [each for each in self.everything() if each["kind"] == kind]

@@ -269,6 +269,10 @@ async def test_a_cluster_that_cannot_be_asked_is_no_difference(
     with pytest.raises(CliError, match="deployments") as error:
         await diff(capsys, manifest())
     assert error.value.exit_code == ExitCode.NOT_ASKED
+    api.denied, api.is_installed = set(), False
+    with pytest.raises(CliError, match="install the operator") as error:
+        await diff(capsys, manifest())
+    assert error.value.exit_code == ExitCode.NOT_ASKED
     monkeypatch.setenv("KUBECONFIG", "/no/such/kubeconfig")
     with pytest.raises(CliError) as error:
         await diff(capsys, manifest())

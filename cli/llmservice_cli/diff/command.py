@@ -23,7 +23,7 @@ from llmservice_cli.render.output import explain, show
 from llmservice_cli.render.preview import Preview, changes
 from llmservice_cli.render.restart import restart_of
 
-from .live import ChildId, Cluster, live
+from .live import ChildId, Cluster, listed, live
 from .operators import settings_of
 
 DESCRIPTION = """\
@@ -79,6 +79,7 @@ async def _preview(manifest: Json, connection: Connection, options: argparse.Nam
     service = await kube.get(LLMSERVICE, namespace, name)
     obj: Json
     if service is None:
+        await listed(kube, LLMSERVICE, namespace)  # NotFound, where the kind is not installed
         obj, notes = new(manifest, namespace), [f"LLMService {name} does not exist yet"]
     else:
         admit(manifest, service)

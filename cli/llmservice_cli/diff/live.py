@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.build.meta import INSPECTS_LABEL, SERVICE_LABEL
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.nodes import Nodes
+from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.room import Room
@@ -46,8 +47,8 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
         if (found := await kube.get(resource, namespace, child)) is not None:
             objects[resource.kind, child] = found
     for resource, label in _LABELLED:
-        async for page in kube.list_pages(resource, namespace, label_selector=f"{label}={name}"):
-            objects |= {(resource.kind, item["metadata"]["name"]): item for item in page.get("items") or ()}
+        for item in await listed(kube, resource, namespace, f"{label}={name}"):
+            objects[resource.kind, item["metadata"]["name"]] = item
     projections: dict[str, dict[str, Any]] = {}
     notes = []
     for (kind, child), found in objects.items():
@@ -58,6 +59,25 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
     return Live(objects, Observed.of(name, projections), tuple(notes))
 
 
+async def listed(kube: Api, resource: Resource, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
+    """The items of one namespace, or of all."""
+    pages = [page async for page in kube.list_pages(resource, namespace, label_selector=selector)]
+    return [item for page in pages for item in page.get("items") or ()]
+
+
+class _Lister:
+    """As the operator's reader of nodes lists."""
+
+    def __init__(self, kube: Api) -> None:
+        self._kube = kube
+
+    async def list_pages(
+        self, resource: Resource, namespace: str | None, *, label_selector: str = ""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """All items as one page."""
+        yield {"items": await listed(self._kube, resource, namespace, label_selector)}
+
+
 class Cluster:
     """Parts of a decision, read when one needs them."""
 
@@ -65,7 +85,7 @@ class Cluster:
 
     def __init__(self, kube: Api, namespace: str, name: str) -> None:
         self._kube, self._namespace, self._name = kube, namespace, name
-        self._nodes = Nodes(kube)
+        self._nodes = Nodes(_Lister(kube))
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         """What the nodes have."""
@@ -79,10 +99,9 @@ class Cluster:
 
     async def model(self, inspection: str) -> Json:
         """status.model of another LLMService of the namespace with the same model; empty where there is none."""
-        async for page in self._kube.list_pages(resources.LLMSERVICE, self._namespace):
-            for item in page.get("items") or ():
-                model: Json = (item.get("status") or {}).get("model") or {}
-                is_same = model.get("inspection") == inspection and model.get("config")
-                if is_same and item["metadata"]["name"] != self._name:
-                    return model
+        for item in await listed(self._kube, resources.LLMSERVICE, self._namespace):
+            model: Json = (item.get("status") or {}).get("model") or {}
+            is_same = model.get("inspection") == inspection and model.get("config")
+            if is_same and item["metadata"]["name"] != self._name:
+                return model
         return {}

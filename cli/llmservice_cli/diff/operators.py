@@ -14,6 +14,8 @@ from llmservice_operator.options import version
 from llmservice_cli.api import Api, Json
 from llmservice_cli.render import settings
 
+from .live import listed
+
 _SELECTOR = "app.kubernetes.io/name=llmservice-operator"
 _VERSION_LABEL = "app.kubernetes.io/version"
 _FILE = "settings.yaml"
@@ -23,10 +25,10 @@ _GIVE = f"; give {settings.OPTION} if the installation has its own"
 async def settings_of(kube: Api, namespace: str) -> tuple[Settings, str]:
     """Those of the operator that watches a namespace, and a note that says where they are from, or what is assumed."""
     try:
-        pages = [page async for page in kube.list_pages(CONFIG_MAP, None, label_selector=_SELECTOR)]
+        labelled = await listed(kube, CONFIG_MAP, None, _SELECTOR)
     except Forbidden:
         return settings.defaults(), f"settings: the chart's defaults, since you may not read the operator's{_GIVE}"
-    found = [item for page in pages for item in page.get("items") or () if _watches(item, namespace)]
+    found = [item for item in labelled if _watches(item, namespace)]
     if len(found) != 1:
         why = "no operator's settings are found" if not found else f"{len(found)} operators watch this namespace"
         return settings.defaults(), f"settings: the chart's defaults, since {why}{_GIVE}"

@@ -14,9 +14,11 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1  # nothing came of it; the message says why
     DOES_NOT_FIT = 1  # plan: the answer is no
+    STALLED = 1  # render: the operator would start nothing until the spec is changed
+    DIFFERS = 1  # diff: the operator would change something
     USAGE = 2  # argparse's own
-    BAD_INPUT = 2  # plan: a value, a file or a manifest cannot be used; a line for each says why
-    NOT_ASKED = 2  # wait: no usable kubeconfig, no answer from the cluster, or a right is missing
+    BAD_INPUT = 2  # plan, render, diff: a value, a file or a manifest cannot be used; a line for each says why
+    NOT_ASKED = 2  # wait, diff: no usable kubeconfig, no answer from the cluster, or a right is missing
     UNKNOWN = 3  # plan: something is missing, and named; wait: the time is over and neither yes nor no
     REQUESTS_FAILED = 3  # bench, probe: there is a result, and requests in it that were not answered (whole)
     INTERRUPTED = 130  # bench, probe: there is a result of what was measured until Ctrl-C

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmservice_operator.api.constants import REVISION_LABEL
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.kube.resources import CONTROLLER_REVISION
-from llmservice_runtime.contract import SERVER_CONTAINER
 
 from .api import Api, Json
+from .server import Server, changes_between, server_of
 from .services import rollout_of
 
 
@@ -21,47 +20,21 @@ class Revision:
     label: str
     number: int
     created: str
-    image: str
-    args: tuple[str, ...]
+    server: Server
 
     @classmethod
     def from_object(cls, found: Json) -> Revision:
         metadata, template = found["metadata"], (found.get("data") or {}).get("template") or {}
-        containers = (template.get("spec") or {}).get("containers") or ()
-        server: Json = next((each for each in containers if each["name"] == SERVER_CONTAINER), {})
         return cls(
             label=metadata["labels"][REVISION_LABEL],
             number=int(found["revision"]),
             created=metadata["creationTimestamp"],
-            image=server.get("image", ""),
-            args=tuple(server.get("args") or ()),
+            server=server_of(template),
         )
 
     def changes_from(self, before: Revision) -> str:
         """What the server is started with otherwise than before."""
-        changes = [f"image: {before.image} -> {self.image}"] if self.image != before.image else []
-        here, there = options_of(self.args), options_of(before.args)
-        for name in dict.fromkeys([*there, *here]):
-            if name not in there:
-                changes.append(f"{name}: {here[name] or 'set'}")
-            elif name not in here:
-                changes.append(f"{name}: {there[name] or 'set'} -> not set")
-            elif here[name] != there[name]:
-                changes.append(f"{name}: {there[name]} -> {here[name]}")
-        return ", ".join(changes) or "nothing that the server is started with"
-
-
-def options_of(args: Sequence[str]) -> Mapping[str, str]:
-    """By their names; `--name value` and `--name=value` are the same, and a flag alone has an empty value."""
-    options: dict[str, str] = {}
-    name = ""
-    for arg in args:
-        if arg.startswith("--") and len(arg) > 2:
-            name, _, value = arg.partition("=")
-            options[name] = value
-        elif name:
-            options[name] = f"{options[name]} {arg}".strip()
-    return options
+        return changes_between(before.server, self.server) or "nothing that the server is started with"
 
 
 async def recorded(kube: Api, namespace: str, name: str) -> tuple[Revision, ...]:

@@ -47,6 +47,8 @@ def test_it_is_a_module_that_imports_without_a_warning() -> None:
     [
         pytest.param(("--help",), ["plan", "status", "bench", "exit codes"], id="llmservice"),
         pytest.param(("plan", "--help"), ["examples:", "--max-model-len", "exit codes:"], id="plan"),
+        pytest.param(("render", "--help"), ["examples:", "--config", "exit codes:"], id="render"),
+        pytest.param(("diff", "--help"), ["examples:", "--context", "Rights:", "exit codes"], id="diff"),
         pytest.param(("status", "--help"), ["examples:", "--context", "pods/proxy"], id="status"),
         pytest.param(("bench", "--help"), ["examples:", "--discipline", "static", "services/proxy"], id="bench"),
     ],
@@ -68,6 +70,10 @@ def test_help_has_examples_and_the_rights_that_are_needed(
         pytest.param(("status", "chat"), 1, "what to do: name one with --kubeconfig", id="no kubeconfig"),
         pytest.param(("wait", "chat"), 2, "what to do: name one with --kubeconfig", id="wait: no kubeconfig"),
         pytest.param(("plan",), 2, "there is nothing to plan", id="no model"),
+        pytest.param(("render",), 2, "-f/--file", id="render: no file"),
+        pytest.param(
+            ("diff", "-f", "examples/smallest.yaml"), 2, "name one with --kubeconfig", id="diff: no kubeconfig"
+        ),
         pytest.param(("bench",), 2, "NAME or by --url", id="bench: no server"),
         pytest.param(("probe",), 2, "NAME or by --url", id="probe: no server"),
         pytest.param(("probe", "a", "--url", "http://b"), 2, "NAME or by --url", id="probe: two servers"),
@@ -104,6 +110,7 @@ def test_a_command_is_its_folder_and_nothing_else() -> None:
         pytest.param(("--help",), ("aiohttp", "httpx", "kubernetes", "pydantic"), id="llmservice"),
         pytest.param(("status", "--help"), ("kubernetes",), id="a command's help"),
         pytest.param(("plan", "--parameters", "7B", "--gpu", "L4"), ("aiohttp", "httpx", "kubernetes"), id="plan"),
+        pytest.param(("render", "-f", "examples/smallest.yaml"), ("aiohttp", "httpx", "kubernetes"), id="render"),
     ],
 )
 def test_what_a_command_does_not_need_is_not_imported(words: tuple[str, ...], left: tuple[str, ...]) -> None:

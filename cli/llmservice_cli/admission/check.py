@@ -1,4 +1,4 @@
-"""`problems(manifest)`: everything for which an API server with this version's CRD would refuse a new LLMService."""
+"""`problems(manifest)`: everything for which an API server with this version's CRD would refuse an LLMService."""
 
 from __future__ import annotations
 
@@ -17,22 +17,29 @@ Json = Mapping[str, Any]
 Schema = Mapping[str, Any]
 
 _OLD = "oldSelf"
-"""A rule with it speaks of changes, and is skipped for a new object."""
+"""A rule with it compares with the stored value, and is skipped where there is none."""
 
 
-def problems(manifest: Json) -> tuple[Problem, ...]:
-    """All of them, each with its field. As in the server no rule is evaluated beside a wrong type and its like."""
-    # A manifest's status is dropped: it has a way of its own.
-    sent = {name: _as_json(manifest[name]) for name in manifest if name != "status"}
-    whole = _schema()
-    body = structural.as_stored({name: sent[name] for name in sent if name != "metadata"}, whole)
-    wrong = [*metadata.problems(sent.get("metadata"))]
+def problems(manifest: Json, live: Json | None = None) -> tuple[Problem, ...]:
+    """All of them, each with its field. As in the server no rule is evaluated beside a wrong type and its like.
+
+    `live` is the stored object that the manifest is to change: with it the rules about changes are evaluated, too.
+    """
+    body, whole, named = stored(manifest), _schema(), _as_json(manifest.get("metadata"))
+    wrong = [*metadata.problems(named)]
     findings = [*structural.findings(body, whole, "")]
     found = [*wrong, *(finding.problem for finding in findings)]
     if wrong or any(finding.is_blocking for finding in findings):
         return tuple(found)
-    body["metadata"] = {"name": sent["metadata"]["name"]}
-    return (*found, *_rules(body, whole, ""))
+    body["metadata"] = {"name": named["name"]}
+    return (*found, *_rules(body, whole, "", live))
+
+
+def stored(manifest: Json) -> dict[str, Any]:
+    """What an API server stores of a manifest, without its metadata: JSON, with the CRD's defaults and no status."""
+    sent = {name: _as_json(manifest[name]) for name in manifest if name not in ("metadata", "status")}
+    body: dict[str, Any] = structural.as_stored(sent, _schema())
+    return body
 
 
 @lru_cache(maxsize=1)
@@ -40,26 +47,27 @@ def _schema() -> Schema:
     return schema()
 
 
-def _rules(value: Any, part: Schema, path: str) -> Iterator[Problem]:
-    """The rules of a value and of all below it."""
+def _rules(value: Any, part: Schema, path: str, old: Any = None) -> Iterator[Problem]:
+    """The rules of a value and of all below it; `old` is the stored value of the same field."""
     for rule in part.get("x-kubernetes-validations", ()):
-        if _OLD not in rule["rule"] and not _holds(rule["rule"], value):
+        if (_OLD not in rule["rule"] or old is not None) and not _holds(rule["rule"], value, old):
             yield Problem(f"{path}{rule.get('fieldPath', '')}".lstrip("."), f"{_message(rule, value)}.")
     if isinstance(value, Mapping):
         known, beside = part.get("properties") or {}, part.get("additionalProperties")
         for name, one in value.items():
             below = known.get(name, beside)
             if below is not None:
-                yield from _rules(one, below, f"{path}.{name}".lstrip("."))
+                before = old.get(name) if isinstance(old, Mapping) else None
+                yield from _rules(one, below, f"{path}.{name}".lstrip("."), before)
     elif isinstance(value, list) and "items" in part:
         for index, one in enumerate(value):
             yield from _rules(one, part["items"], f"{path}[{index}]")
 
 
-def _holds(rule: str, value: Any) -> bool:
+def _holds(rule: str, value: Any, old: Any) -> bool:
     """A rule that cannot be evaluated refuses, too."""
     try:
-        return evaluate(rule, {"self": value}) is True
+        return evaluate(rule, {"self": value, _OLD: old}) is True
     except Failed:
         return False
 

@@ -52,8 +52,8 @@ def document(revisions: tuple[Revision, ...], found: Json) -> Json:
                 "number": each.number,
                 "created": each.created,
                 "standing": standing(each.label, found),
-                "image": each.image,
-                "args": list(each.args),
+                "image": each.server.image,
+                "args": list(each.server.args),
             }
             for each in revisions
         ],

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import yaml
-from llmservice_operator.api.constants import API_VERSION, KIND
+from llmservice_operator.api.constants import API_VERSION
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
@@ -26,9 +23,10 @@ from llmservice_operator.planner.requests import request_of
 
 from llmservice_cli.admission.check import problems as refused
 from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.manifests import admit, services
 
 from .given import Given
-from .models import STDIN, Model
+from .models import Model
 from .options import OPTIONS, overridden, write
 from .questions import Question, notes, with_values, wrong_split
 from .refusals import ALLOW_LONG
@@ -36,7 +34,6 @@ from .sources import Sources
 
 # An installation may have images of its own for these; that is not what a plan is about.
 _SETTINGS = Settings(default_amd_image="the-installation's", default_cpu_image="the-installation's")
-_OFFLINE_REMEDY = "Correct the file."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +50,21 @@ class Asked:
 
 def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Asked:
     """Every LLMService of a file (`-`: stdin). BadInput for a file that is none, or has none."""
+    found = services(place)
     questions: list[Question] = []
     wrongs: list[Wrong] = []
-    notes: list[str] = []
-    services = 0
-    for where, manifest in _objects(place):
-        if manifest.get("kind") != KIND or not str(manifest.get("apiVersion", "")).startswith(_group()):
-            notes.append(f"skipped {manifest.get('kind', 'an object without kind')} {_name(manifest)}".rstrip())
-            continue
-        services += 1
+    for each in found.services:
         try:
-            questions.append(_question(manifest, given, named, sources))
+            questions.append(_question(each.manifest, given, named, sources))
         except InvalidSpec as invalid:
-            wrongs += [_wrong(problem, where, manifest) for problem in invalid.problems]
+            wrongs += each.wrongs(invalid)
         except BadInput as bad:
             wrongs += bad.wrongs
-    if not services:
-        raise BadInput(
-            [Wrong(_shown(place), f"it holds no {KIND}.", f"Give a manifest of kind {KIND}, {API_VERSION}.")]
-        )
-    return Asked(tuple(questions), tuple(wrongs), tuple(notes), services)
+    return Asked(tuple(questions), tuple(wrongs), found.notes, len(found.services))
 
 
 def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
-    _admit(manifest)
+    admit(manifest)
     service = LLMService.from_object(_complete(overridden(manifest, given.values), given))
     spec = service.spec
     left_out = () if given.devices else tuple(_nicknames(spec))
@@ -113,13 +101,6 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         is_manifest=True,
         accepts=lambda fields: _is_valid(manifest, given, fields),
     )
-
-
-def _admit(manifest: Mapping[str, Any]) -> None:
-    """As it is written: options beside it mend nothing that an API server would refuse."""
-    problems = refused(manifest)
-    if problems:
-        raise InvalidSpec(problems)
 
 
 def _nicknames(spec: LLMServiceSpec) -> Iterator[str]:
@@ -220,43 +201,3 @@ def _overrides(manifest: Mapping[str, Any], given: Given) -> Iterator[str]:
             stated = stated.get(part) if isinstance(stated, Mapping) else None
         if path and stated is not None:
             yield f"{OPTIONS[name].flag} instead of spec.{path}: {stated}"
-
-
-def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each object with where it stands; the items of a List one by one, empty documents left out."""
-    try:
-        text = sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8")
-        documents = list(yaml.safe_load_all(text))
-    except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BadInput([Wrong("-f", f"{place} cannot be read: {why}.", "Give a manifest, or - for stdin.")]) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise BadInput([Wrong("-f", f"{_shown(place)} is no YAML: {why}.", _OFFLINE_REMEDY)]) from None
-    for index, document in enumerate(documents, 1):
-        if document is None:
-            continue
-        items = document.get("items") if isinstance(document, dict) and "items" in document else [document]
-        for item in items if isinstance(items, list) else [items]:
-            where = _shown(place) if len(documents) == 1 else f"{_shown(place)}, document {index}"
-            if not isinstance(item, dict):
-                raise BadInput([Wrong("-f", f"{where} is no Kubernetes object.", _OFFLINE_REMEDY)])
-            yield where, item
-
-
-def _wrong(problem: Problem, where: str, manifest: Mapping[str, Any]) -> Wrong:
-    name = _name(manifest)
-    return Wrong(f"{where}: {name + ': ' if name else ''}{problem.field}", problem.message, problem.remedy)
-
-
-def _name(manifest: Mapping[str, Any]) -> str:
-    metadata = manifest.get("metadata")
-    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
-
-
-def _group() -> str:
-    return API_VERSION.split("/")[0]
-
-
-def _shown(place: str) -> str:
-    return "standard input" if place == STDIN else place

@@ -18,16 +18,16 @@ SECONDS = 10.0
 """Usual files take milliseconds."""
 
 
-class _TakesTooLong(Exception):
-    pass
+class TakesTooLong(Exception):
+    """Reading was stopped."""
 
 
 def read(document: Mapping[str, Any], *, seconds: float = SECONDS) -> Architecture:
     """`config_json.read`; Refused where it takes more processor time than that."""
     try:
-        with _limited(seconds):
+        with limited(seconds):
             return config_json.read(document)
-    except _TakesTooLong:
+    except TakesTooLong:
         raise Refused(
             f"reading this config.json took more than {seconds:g} s of processor time, and was stopped.",
             "Take config.json as the model's publisher wrote it, or give the facts of the model one by one.",
@@ -35,14 +35,14 @@ def read(document: Mapping[str, Any], *, seconds: float = SECONDS) -> Architectu
 
 
 @contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Signals are for the main thread; elsewhere there is no limit."""
+def limited(seconds: float) -> Iterator[None]:
+    """So many seconds of processor time, then TakesTooLong. Signals are for the main thread: elsewhere no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _TakesTooLong
+        raise TakesTooLong
 
     before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -6,15 +6,14 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import refusing
-from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid
 from llmservice_operator.kube.resources import POD, Resource
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
@@ -33,6 +32,15 @@ _MOST = 1_000_000
 """Of a resource on one node."""
 
 
+class Lister(Protocol):
+    """The operator's client, or the command line's."""
+
+    def list_pages(
+        self, resource: Resource, namespace: str | None, *, label_selector: str = ""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The list in pages, each as the API server sent it."""
+
+
 class Nodes:
     """The nodes' GPUs, as of the last few seconds.
 
@@ -43,7 +51,7 @@ class Nodes:
 
     def __init__(
         self,
-        kube: KubeClient,
+        kube: Lister,
         *,
         own: Callable[[], Iterable[Placed]] | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -39,7 +39,14 @@ class ClusterGPUs:
 
     groups: tuple[NodeGroup, ...] = ()
     missing_right: str | None = None
-    """The right without which nothing could be read."""
+    """The operator's right without which nothing could be read."""
+    unasked: str | None = None
+    """Why no nodes were listed, as a clause, where it is not for the operator's rights."""
+
+    @property
+    def unread(self) -> str | None:
+        """Why nothing is known of the nodes, as a clause; None: they were listed."""
+        return f"the operator has no right to {self.missing_right}" if self.missing_right else self.unasked
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
 def _nicknames(wish: Wish, cluster: ClusterGPUs) -> tuple[str, ...]:
     """Products that are no value of the node label, but what people write for one; none while nodes are not seen."""
     seen = {group.product for group in cluster.groups}
-    if cluster.missing_right is not None:
+    if cluster.unread is not None:
         return ()
     return tuple(product for product in wish.products if product not in seen and gpus.labels(product))
 
@@ -186,8 +186,8 @@ def _required(device: Device, wish: Wish, there: Sequence[Offer]) -> str | None:
 def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
     seen, notes = {offer.product for offer in there}, []
-    if cluster.missing_right is not None:
-        notes.append(f"Nodes were not looked at: the operator has no right to {cluster.missing_right}.")
+    if cluster.unread is not None:
+        notes.append(f"Nodes were not looked at: {cluster.unread}.")
         if plan.gpu is not None and (labels := gpus.labels(plan.gpu)):
             notes.append(
                 f"{plan.gpu} is usually no value of the node label: no pod starts unless a node has {plan.gpu}. "
@@ -251,10 +251,13 @@ def _unknown_gpu(wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer], plan:
     """Which GPU it will be cannot be said; what the plan misses besides stays named."""
     if cluster.missing_right is not None:
         reason = (
-            f"Which GPU it will be is not known: the operator has no right to {cluster.missing_right}. Grant it (the "
-            f"chart's role has it), or give {GPU_FIELDS}."
+            f"Which GPU it will be is not known: {cluster.unread}. Grant it (the chart's role has it), or give "
+            f"{GPU_FIELDS}."
         )
         missing = [f"the right to {cluster.missing_right}", GPU_FIELDS]
+    elif cluster.unread is not None:
+        reason = f"Which GPU it will be is not known: {cluster.unread}. Give {GPU_FIELDS}."
+        missing = [GPU_FIELDS]
     else:
         seen = f"no node has {wish.resource}"
         if there:

@@ -130,7 +130,7 @@ def _asked(service: LLMService, observed: Observed) -> ModelFacts:
 def _from_job(job: JobFacts, pod: InspectionFacts | None, key: str, stated: Json, now: datetime) -> ModelFacts:
     found = pod.inspection if pod is not None else None
     if found is not None:
-        facts = _from_record(_record(key, found), stated)
+        facts = _from_record(record_of(key, found), stated)
     elif ended := _end_of(job, pod):
         facts = _from_record({"inspection": key, "failure": ended}, stated)
     else:
@@ -166,7 +166,7 @@ def _end_of(job: JobFacts, pod: InspectionFacts | None) -> str | None:
     return f"The Job that looked at the model came to no conclusion ({how}). {_GIVE}"[:_TEXT_LIMIT]
 
 
-def _record(key: str, found: Inspection) -> dict[str, Any]:
+def record_of(key: str, found: Inspection) -> dict[str, Any]:
     """The value of status.model."""
     record: dict[str, Any] = {"inspection": key}
     if found.revision is not None and found.revision.isascii():

@@ -16,7 +16,7 @@ from llmservice_operator.planner.quantity import same_amount
 Json = Mapping[str, Any]
 
 # Lists that the API server merges by these keys; every other list is one value.
-_MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
     "env": ("name",),
@@ -28,10 +28,10 @@ _MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
 # Maps that are one value: a key that somebody adds changes the meaning of the others.
-_ATOMIC_MAPS = frozenset({"selector", "matchLabels", "nodeSelector", "secretKeyRef"})
+ATOMIC_MAPS = frozenset({"selector", "matchLabels", "nodeSelector", "secretKeyRef"})
 # Maps and leaves that hold quantities.
-_QUANTITIES = frozenset({"limits", "requests", "sizeLimit"})
-_UNSET: tuple[Any, ...] = (None, "", 0, False, [], {})
+QUANTITIES = frozenset({"limits", "requests", "sizeLimit"})
+UNSET: tuple[Any, ...] = (None, "", 0, False, [], {})
 
 
 def difference(manifest: Json, facts: ChildFacts) -> str | None:
@@ -45,22 +45,22 @@ def difference(manifest: Json, facts: ChildFacts) -> str | None:
 
 
 def _first(wanted: Any, live: Any, path: str, name: str = "") -> str | None:
-    if wanted == live or (live in _UNSET and wanted in _UNSET):
+    if wanted == live or (live in UNSET and wanted in UNSET):
         return None
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         return _first_in_map(wanted, live, path, name)
     if isinstance(wanted, list) and isinstance(live, list):
-        keys = _MERGE_KEYS.get(name)
+        keys = MERGE_KEYS.get(name)
         return _first_in_merged(wanted, live, path, keys) if keys else _first_in_list(wanted, live, path)
     return path
 
 
 def _first_in_map(wanted: Json, live: Json, path: str, name: str) -> str | None:
-    if name in _ATOMIC_MAPS and set(live) - set(wanted):
+    if name in ATOMIC_MAPS and set(live) - set(wanted):
         # The Deployment's selector holds matchLabels, which is looked at by itself.
         return path
     for key, value in wanted.items():
-        if (name in _QUANTITIES or key in _QUANTITIES) and same_amount(value, live.get(key)):
+        if (name in QUANTITIES or key in QUANTITIES) and same_amount(value, live.get(key)):
             continue
         found = _first(value, live.get(key), f"{path}.{key}", key)
         if found:
@@ -71,9 +71,9 @@ def _first_in_map(wanted: Json, live: Json, path: str, name: str) -> str | None:
 def _first_in_merged(wanted: list[Any], live: list[Any], path: str, keys: tuple[str, ...]) -> str | None:
     if not all(isinstance(item, Mapping) for item in (*wanted, *live)):
         return path  # a record that somebody else made
-    by_key = {_key(item, keys): item for item in live}
+    by_key = {merge_key(item, keys): item for item in live}
     for item in wanted:
-        key = _key(item, keys)
+        key = merge_key(item, keys)
         at = f"{path}[{'/'.join(map(str, key))}]"
         found = _first(item, by_key[key], at) if key in by_key else at
         if found:
@@ -81,7 +81,8 @@ def _first_in_merged(wanted: list[Any], live: list[Any], path: str, keys: tuple[
     return None
 
 
-def _key(item: Json, keys: tuple[str, ...]) -> tuple[str, ...]:
+def merge_key(item: Json, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """By which an item of a merged list is known again."""
     return tuple(str(item.get(key)) for key in keys)
 
 

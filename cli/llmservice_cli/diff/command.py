@@ -1,0 +1,121 @@
+"""`llmservice diff`: what the operator would change in a cluster for a manifest, and which pods would restart."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from llmservice_operator.decide.decision import Apply
+from llmservice_operator.kube.errors import Forbidden
+from llmservice_operator.kube.resources import BY_KIND, CONTROLLER_REVISION, LLMSERVICE
+
+from llmservice_cli.api import Api
+from llmservice_cli.cluster import Connection, add_scope, connect
+from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.manifests import Json, admit
+from llmservice_cli.render import settings
+from llmservice_cli.render.decided import decided
+from llmservice_cli.render.desired import changed, namespace_of, new
+from llmservice_cli.render.difference import unified
+from llmservice_cli.render.inputs import add_inputs, previews, with_config
+from llmservice_cli.render.output import explain, show
+from llmservice_cli.render.preview import Preview, changes
+from llmservice_cli.render.restart import restart_of
+
+from .live import ChildId, Cluster, live
+from .operators import settings_of
+
+DESCRIPTION = """\
+What the operator would change in a cluster once the LLMServices of a file were applied: by the operator's own code,
+from what the cluster has now. The first line says whether pods would restart, and why. Nothing is written.
+"""
+EPILOG = """\
+examples:
+  llmservice diff -f llmservice.yaml                       what an edit comes to, before `kubectl apply`
+  llmservice diff -f llmservice.yaml -o summary            a line for each object, without the diffs
+  llmservice diff -f llmservice.yaml --context production
+  helm template serving/ | llmservice diff -f - -o json | jq '.services[].restart.pods'
+
+A diff shows the fields that the operator applies, and what it takes away. Values of environment variables that are
+named like secrets are shown as ***. Rights: get and list on llmservices and their children (`view` has them). With the
+right to list nodes and all pods the fit is the operator's; with the right to list ConfigMaps in all namespaces its
+settings are read, too.
+
+exit codes, as of `kubectl diff`:
+  0    no difference
+  1    the operator would change something
+  2    bad input, or the operator refuses the spec, or the cluster could not be asked; the message says why
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own."""
+    add_inputs(parser)
+    add_scope(parser)
+    settings.add_option(parser, "the operator's own, where you may read its ConfigMap, else the chart's defaults")
+    parser.add_argument("-o", "--output", choices=("diff", "json", "summary"), default="diff", help="default: diff")
+
+
+async def run(options: argparse.Namespace) -> ExitCode:
+    """Print what would change; the exit code says whether anything would."""
+    try:
+        async with connect(options) as connection:
+            made, wrongs, notes = await previews(options.file, lambda each: _preview(each, connection, options))
+    except CliError as error:
+        error.exit_code = ExitCode.NOT_ASKED  # 1 would say that there is a difference
+        raise
+    show(made, options.output)
+    explain(wrongs, notes)
+    if wrongs or not all(each.is_accepted for each in made):
+        return ExitCode.BAD_INPUT
+    return ExitCode.DIFFERS if any(each.differs for each in made) else ExitCode.DONE
+
+
+async def _preview(manifest: Json, connection: Connection, options: argparse.Namespace) -> Preview:
+    admit(manifest)
+    kube, name = connection.kube, manifest["metadata"]["name"]
+    namespace = namespace_of(manifest, options.namespace, connection.namespace)
+    service = await kube.get(LLMSERVICE, namespace, name)
+    obj: Json
+    if service is None:
+        await kube.list_all(LLMSERVICE, namespace)  # NotFound, where the kind is not installed
+        obj, notes = new(manifest, namespace), [f"LLMService {name} does not exist yet"]
+    else:
+        admit(manifest, service)
+        obj, kept = changed(manifest, service)
+        notes = list(kept)
+    if options.settings is not None:
+        given = settings.of_file(options.settings)
+    else:
+        given, note = await settings_of(kube, namespace)
+        notes.append(note)
+    there = await live(kube, namespace, name)
+    obj = with_config(obj, options.config)
+    decision, status = await decided(obj, there.observed, given, datetime.now(UTC), Cluster(kube, namespace, name))
+    objects, unread = await _with_adapters(decision.apply, there.objects, kube)
+    made = changes(decision, there.observed, obj["metadata"]["uid"], objects)
+    diffs = {  # a record repeats the Deployment's template
+        change.id: unified(change.before, change.manifest, f"{change.kind}/{change.name}")
+        for change in made
+        if change.manifest is not None and change.kind != CONTROLLER_REVISION.kind and change.id not in unread
+    }
+    if "deletionTimestamp" in obj["metadata"]:
+        notes += decision.notes
+    restart = restart_of(made, decision.restart, there.observed.deployment, status)
+    notes += [*there.notes, *(f"{kind} {child} is not compared: you may not read it" for kind, child in unread)]
+    return Preview.of(obj, made, status, restart, notes, diffs)
+
+
+async def _with_adapters(
+    applies: Sequence[Apply], objects: Mapping[ChildId, Json], kube: Api
+) -> tuple[Mapping[ChildId, Json], tuple[ChildId, ...]]:
+    """The live objects with the list of adapters, which the operator applies without reading it; what is not read."""
+    for apply in applies:
+        if apply.is_unread:
+            try:
+                found = await kube.get(BY_KIND[apply.kind], apply.manifest["metadata"]["namespace"], apply.name)
+            except Forbidden:
+                return objects, ((apply.kind, apply.name),)
+            return objects if found is None else {**objects, (apply.kind, apply.name): found}, ()
+    return objects, ()

@@ -1,0 +1,101 @@
+"""What a cluster has of one LLMService, read with the rights of the user: gets and lists, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, cache_claim_name
+from llmservice_operator.api.errors import UnreadableObject
+from llmservice_operator.kube import resources
+from llmservice_operator.kube.nodes import Nodes
+from llmservice_operator.kube.resources import Resource
+from llmservice_operator.observe.observed import PROJECTIONS, Observed
+from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.room import Room
+
+from llmservice_cli.api import Api
+
+Json = Mapping[str, Any]
+ChildId = tuple[str, str]
+
+_NAMED = (resources.DEPLOYMENT, resources.SERVICE, resources.PDB)
+_LABELLED = (
+    (resources.CONTROLLER_REVISION, SERVICE_LABEL),
+    (resources.JOB, SERVICE_LABEL),
+    (resources.ENDPOINT_SLICE, SERVICE_LABEL),
+    (resources.POD, SERVICE_LABEL),
+    (resources.POD, INSPECTS_LABEL),
+)
+_NO_RIGHT = "you have no right to list nodes, and pods of all namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The objects of one service, as the API server sends them, and what the operator observes of them."""
+
+    objects: Mapping[ChildId, Json]
+    observed: Observed
+    notes: tuple[str, ...] = ()
+
+
+async def live(kube: Api, namespace: str, name: str) -> Live:
+    """The children of its names, whoever owns them, and all that carries its label."""
+    objects: dict[ChildId, dict[str, Any]] = {}
+    for resource, child in (*((each, name) for each in _NAMED), (resources.PVC, cache_claim_name(name))):
+        if (found := await kube.get(resource, namespace, child)) is not None:
+            objects[resource.kind, child] = found
+    for resource, label in _LABELLED:
+        for item in await kube.list_all(resource, namespace, label_selector=f"{label}={name}"):
+            objects[resource.kind, item["metadata"]["name"]] = item
+    projections: dict[str, dict[str, Any]] = {}
+    notes = []
+    for (kind, child), found in objects.items():
+        try:
+            projections.setdefault(kind, {})[child] = PROJECTIONS[kind](found, None)
+        except UnreadableObject as unreadable:
+            notes.append(f"left out: {unreadable}")
+    return Live(objects, Observed.of(name, projections), tuple(notes))
+
+
+class _Lister:
+    """As the operator's reader of nodes lists."""
+
+    def __init__(self, kube: Api) -> None:
+        self._kube = kube
+
+    async def list_pages(
+        self, resource: Resource, namespace: str | None, *, label_selector: str = ""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """All items as one page."""
+        yield {"items": await self._kube.list_all(resource, namespace, label_selector=label_selector)}
+
+
+class Cluster:
+    """Parts of a decision, read when one needs them."""
+
+    name = "the cluster"
+
+    def __init__(self, kube: Api, namespace: str, name: str) -> None:
+        self._kube, self._namespace, self._name = kube, namespace, name
+        self._nodes = Nodes(_Lister(kube))
+
+    async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
+        """What the nodes have."""
+        found = await self._nodes.gpus(resource, node_selector)
+        return ClusterGPUs(unasked=_NO_RIGHT) if found.missing_right else found
+
+    async def room(self, resource: str | None) -> Room:
+        """What is free on the nodes."""
+        found = await self._nodes.room(resource)
+        return Room(unknown=_NO_RIGHT) if found.unknown else found
+
+    async def model(self, inspection: str) -> Json:
+        """status.model of another LLMService of the namespace with the same model; empty where there is none."""
+        for item in await self._kube.list_all(resources.LLMSERVICE, self._namespace):
+            model: Json = (item.get("status") or {}).get("model") or {}
+            is_same = model.get("inspection") == inspection and model.get("config")
+            if is_same and item["metadata"]["name"] != self._name:
+                return model
+        return {}

@@ -1,0 +1,100 @@
+"""The LLMServices of a file, as every command reads them: each with where it stands, and admitted by this CRD."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
+from llmservice_operator.api.errors import InvalidSpec, Problem
+
+from .admission.check import problems
+from .errors import BadInput, Wrong
+
+Json = Mapping[str, Any]
+
+STDIN = "-"
+_CORRECT = "Correct the file."
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One LLMService of a file; `where` is the file, with the document's number where there are several."""
+
+    where: str
+    manifest: Json
+
+    def wrongs(self, invalid: InvalidSpec) -> list[Wrong]:
+        """Its problems, each with the file, the name and the field."""
+        return [_wrong(problem, self.where, self.manifest) for problem in invalid.problems]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a file holds: at least one LLMService, and a note for each other object."""
+
+    services: tuple[Manifest, ...]
+    notes: tuple[str, ...]
+
+
+def services(place: str) -> File:
+    """Every LLMService of a file (`-`: stdin), not yet admitted. BadInput for a file that is none, or has none."""
+    found: list[Manifest] = []
+    notes: list[str] = []
+    for where, manifest in _objects(place):
+        if manifest.get("kind") == KIND and str(manifest.get("apiVersion", "")).startswith(GROUP):
+            found.append(Manifest(where, manifest))
+        else:
+            notes.append(f"skipped {manifest.get('kind', 'an object without kind')} {_name(manifest)}".rstrip())
+    if not found:
+        raise BadInput(
+            [Wrong(_shown(place), f"it holds no {KIND}.", f"Give a manifest of kind {KIND}, {API_VERSION}.")]
+        )
+    return File(tuple(found), tuple(notes))
+
+
+def admit(manifest: Json, live: Json | None = None) -> None:
+    """InvalidSpec with everything for which an API server with this CRD would refuse the manifest, as a new object or
+    as a change of the stored one."""
+    if found := problems(manifest, live):
+        raise InvalidSpec(found)
+
+
+def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each object with where it stands; the items of a List one by one, empty documents left out."""
+    try:
+        text = sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadInput([Wrong("-f", f"{place} cannot be read: {why}.", "Give a manifest, or - for stdin.")]) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise BadInput([Wrong("-f", f"{_shown(place)} is no YAML: {why}.", _CORRECT)]) from None
+    for index, document in enumerate(documents, 1):
+        if document is None:
+            continue
+        items = document.get("items") if isinstance(document, dict) and "items" in document else [document]
+        for item in items if isinstance(items, list) else [items]:
+            where = _shown(place) if len(documents) == 1 else f"{_shown(place)}, document {index}"
+            if not isinstance(item, dict):
+                raise BadInput([Wrong("-f", f"{where} is no Kubernetes object.", _CORRECT)])
+            yield where, item
+
+
+def _wrong(problem: Problem, where: str, manifest: Mapping[str, Any]) -> Wrong:
+    name = _name(manifest)
+    return Wrong(f"{where}: {name + ': ' if name else ''}{problem.field}", problem.message, problem.remedy)
+
+
+def _name(manifest: Mapping[str, Any]) -> str:
+    metadata = manifest.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+
+def _shown(place: str) -> str:
+    return "standard input" if place == STDIN else place

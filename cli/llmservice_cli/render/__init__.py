@@ -1,0 +1,3 @@
+"""`llmservice render`: what the operator would make of a manifest, without a cluster."""
+
+SUMMARY = "the objects that the operator would make of a manifest, without a cluster"

@@ -1,0 +1,108 @@
+"""The operator's decision about one LLMService, by its own code; what only some decisions need is read by a Source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.decide import decide
+from llmservice_operator.decide.decision import Decision
+from llmservice_operator.decide.inputs import Inputs, Part
+from llmservice_operator.decide.requirements import Requirements, requirements
+from llmservice_operator.decide.rollout.update_request import Turn
+from llmservice_operator.observe.failures.pod_events import PodEvents
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.planner.cluster import ClusterGPUs
+from llmservice_operator.planner.model.reading import Reading, Stopped, read, stopped
+from llmservice_operator.planner.room import Room
+
+from llmservice_cli.plan.reading import SECONDS, TakesTooLong, limited
+
+Json = Mapping[str, Any]
+
+_PASSES = 4
+"""What the operator reports before it acts on it takes a second pass; a rollback a third."""
+
+
+class Source(Protocol):
+    """Where the parts of a decision come from that only some decisions need."""
+
+    name: str
+    """For people: what was read."""
+
+    async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
+        """What the nodes have."""
+
+    async def room(self, resource: str | None) -> Room:
+        """What is free on the nodes."""
+
+    async def model(self, inspection: str) -> Json:
+        """status.model of another LLMService of the same model; empty where there is none."""
+
+
+class Offline:
+    """Nothing is known of any cluster."""
+
+    name = "no cluster"
+    _WHY = "no cluster is asked"
+
+    async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
+        """Unknown."""
+        return ClusterGPUs(unasked=self._WHY)
+
+    async def room(self, resource: str | None) -> Room:
+        """Unknown."""
+        return Room(unknown=self._WHY)
+
+    async def model(self, inspection: str) -> Json:
+        """None."""
+        return {}
+
+
+async def decided(
+    obj: Json, observed: Observed, settings: Settings, now: datetime, source: Source
+) -> tuple[Decision, Json]:
+    """The decision about a stored LLMService, and its status once that is carried out.
+
+    Where the operator first only reports what it is about to do, this is what it does then.
+    """
+    status: Json = obj.get("status") or {}
+    for _ in range(_PASSES):
+        inputs = Inputs.of({**obj, "status": status}, observed, settings, now)
+        while needed := requirements(inputs):
+            inputs = replace(inputs, **await _read(needed, source))
+        decision = decide(inputs)
+        before, status = status, decision.status or status
+        if decision.requeue_after != 0.0 or status == before:
+            break
+    return decision, status
+
+
+async def _read(needed: Requirements, source: Source) -> dict[str, Any]:
+    """The parts that are needed next, by their names in `Inputs`."""
+    values: dict[str, Any] = {}
+    if needed.turn:  # whose turn it is only the operator knows
+        values["turn"] = Turn(is_granted=True)
+    if needed.lent is not None:
+        values["lent"] = await source.model(needed.lent)
+    if needed.reading is not None:
+        values["reading"] = Reading(needed.reading, _config(needed.reading))
+    if needed.gpus is not None:
+        values["gpus"] = await source.gpus(needed.gpus.resource, dict(needed.gpus.node_selector))
+    if needed.room is not None:
+        values["room"] = await source.room(needed.room.resource)
+    if needed.pod_events:  # they explain a failure, and change no object
+        values["pod_events"] = PodEvents()
+    return {name: Part(value, source.name) for name, value in values.items()}
+
+
+def _config(document: str) -> bytes:
+    """What is read of a config.json, which may be anybody's."""
+    try:
+        with limited(SECONDS):
+            return read(document)
+    except TakesTooLong:
+        return stopped(Stopped.CPU)

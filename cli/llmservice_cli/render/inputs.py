@@ -1,0 +1,61 @@
+"""What `render` and `diff` are given: a file of LLMServices, and the facts of their model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.service import LLMService
+from llmservice_operator.build.inspection import inspection_key
+from llmservice_operator.decide.fit.model_facts import record_of
+
+from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.manifests import services
+
+from .preview import Preview
+
+Json = Mapping[str, Any]
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """The options of both commands but those of a cluster."""
+    what = parser.add_argument_group("what to decide about")
+    what.add_argument("-f", "--file", metavar="FILE", required=True, help="manifest with LLMServices; - for stdin")
+    what.add_argument(
+        "--config",
+        metavar="PATH",
+        help="the model's config.json, or a folder with it: what the operator's inspection would find",
+    )
+
+
+async def previews(
+    place: str, preview: Callable[[Json], Awaitable[Preview]]
+) -> tuple[list[Preview], list[Wrong], tuple[str, ...]]:
+    """One for each LLMService of a file; what is wrong with the others; notes about other objects."""
+    file = services(place)
+    made: list[Preview] = []
+    wrongs: list[Wrong] = []
+    for each in file.services:
+        try:
+            made.append(await preview(each.manifest))
+        except InvalidSpec as invalid:
+            wrongs += each.wrongs(invalid)
+        except BadInput as bad:
+            wrongs += bad.wrongs
+    return made, wrongs, file.notes
+
+
+def with_config(obj: Json, place: str | None) -> Json:
+    """The stored LLMService with status.model as an inspection of this model would leave it."""
+    if place is None:
+        return obj
+    from llmservice_fetch.inspection import inspect
+
+    found = inspect(place, {})
+    if found.failure is not None:
+        message = f"{place}: {found.failure.message}"
+        raise BadInput([Wrong("--config", message, "Give the model's config.json, or the folder with it.")])
+    model = record_of(inspection_key(LLMService.from_object(obj).spec), found)
+    return {**obj, "status": {**(obj.get("status") or {}), "model": model}}

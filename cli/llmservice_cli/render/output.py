@@ -1,0 +1,54 @@
+"""Previews on standard output: for people, as manifests, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+import yaml
+
+from llmservice_cli.errors import Wrong
+from llmservice_cli.masking import masked, redactor_of
+from llmservice_cli.plan.terminal import is_styled
+
+from .preview import Preview
+
+_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_PLAIN = "\033[0m"
+
+
+def show(previews: Sequence[Preview], output: str) -> None:
+    """As `-o` asks: json, yaml (manifests, with the rest as comments), summary, or diff."""
+    documents = [preview.document() for preview in previews]
+    redactor = redactor_of(documents)
+    if output == "json":
+        print(json.dumps({"version": 1, "services": masked(documents, redactor)}, indent=2, ensure_ascii=False))
+        return
+    for index, preview in enumerate(previews):
+        lines = [redactor.clean(line) for line in preview.lines()]
+        if output == "yaml":
+            print("\n".join(f"# {line}" for line in lines))
+            for change in preview.changes:
+                if change.manifest is not None:
+                    text = yaml.safe_dump(masked(change.manifest, redactor), sort_keys=False, width=2**16)
+                    print(f"---\n{text}", end="")
+            continue
+        print("\n".join([*([""] if index else []), *lines]))
+        for diff in preview.diffs.values() if output == "diff" else ():
+            print("\n".join(["", *_coloured(redactor.clean(diff).splitlines())]))
+
+
+def explain(wrongs: Iterable[Wrong], notes: Iterable[str]) -> None:
+    """On standard error."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    for wrong in wrongs:
+        print(f"error: {wrong}", file=sys.stderr)
+
+
+def _coloured(lines: Iterable[str]) -> Iterable[str]:
+    """On a terminal that shows colours, else as they are."""
+    if not is_styled():
+        return lines
+    return [f"{_COLOURS[line[0]]}{line}{_PLAIN}" if line[:1] in _COLOURS else line for line in lines]

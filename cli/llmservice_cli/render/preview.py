@@ -1,0 +1,164 @@
+"""A decision in the form in which it is printed: its objects, its conditions, and what restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+from llmservice_operator.decide.decision import Apply, Decision
+from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.projections.children import RevisionFacts
+
+from .difference import fields, restricted
+
+Json = Mapping[str, Any]
+ChildId = tuple[str, str]
+"""(kind, name)"""
+
+CREATE, CHANGE, ADOPT, DELETE, UNCHANGED = "create", "change", "adopt", "delete", "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One child: what the operator does with it, and why."""
+
+    action: str
+    kind: str
+    name: str
+    reason: str = ""
+    manifest: Json | None = None
+    """What is applied; None: nothing is."""
+    before: Json | None = None
+    """The live object as far as the apply may change it; None: there is none, or it was not read."""
+
+    @property
+    def id(self) -> ChildId:
+        return self.kind, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Whether running pods are replaced: how many, and the sentence that says so and why."""
+
+    pods: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the operator would do about one LLMService."""
+
+    namespace: str
+    name: str
+    changes: tuple[Change, ...]
+    conditions: tuple[Json, ...]
+    restart: Restart
+    notes: tuple[str, ...]
+    diffs: Mapping[ChildId, str]
+    """Unified diffs, where a cluster was read."""
+
+    @classmethod
+    def of(
+        cls,
+        obj: Json,
+        changes: Sequence[Change],
+        status: Json,
+        restart: Restart,
+        notes: Iterable[str] = (),
+        diffs: Mapping[ChildId, str] = MappingProxyType({}),
+    ) -> Self:
+        """`status` is the LLMService's once the decision is carried out."""
+        metadata, conditions = obj["metadata"], tuple(status.get("conditions") or ())
+        return cls(metadata["namespace"], metadata["name"], tuple(changes), conditions, restart, tuple(notes), diffs)
+
+    @property
+    def is_accepted(self) -> bool:
+        return self._status_of("Accepted") != "False"
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._status_of("Stalled") == "True"
+
+    @property
+    def differs(self) -> bool:
+        """Whether the operator would write a child."""
+        return any(change.action != UNCHANGED for change in self.changes)
+
+    def _status_of(self, type_: str) -> object:
+        return next((each["status"] for each in self.conditions if each["type"] == type_), None)
+
+    def _telling(self) -> Iterator[Json]:
+        """The conditions that say something of the decision: the others wait for pods, or repeat a reason."""
+        known = {"Progressing"}
+        for each in self.conditions:
+            if each["type"] in ("Accepted", "Fits") or (
+                each["type"] in ("Stalled", "Reconciling") and each["reason"] not in known
+            ):
+                known.add(each["reason"])
+                yield each
+
+    def document(self) -> dict[str, Any]:
+        """As JSON; names are only ever added."""
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "accepted": self.is_accepted,
+            "restart": {"pods": self.restart.pods, "reason": self.restart.sentence},
+            "conditions": [
+                {key: each[key] for key in ("type", "status", "reason", "message")} for each in self.conditions
+            ],
+            "objects": [
+                {
+                    "action": change.action,
+                    "kind": change.kind,
+                    "name": change.name,
+                    "reason": change.reason,
+                    "manifest": change.manifest,
+                }
+                | ({"diff": self.diffs[change.id]} if change.id in self.diffs else {})
+                for change in self.changes
+            ],
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """A summary for people."""
+        yield f"{self.name} in namespace {self.namespace}: {self.restart.sentence}"
+        for each in self._telling():
+            yield f"  {each['type']:<10} {each['status']}: {each['reason']}. {each['message']}"
+        width = max((len(f"{change.kind} {change.name}") for change in self.changes), default=0)
+        for change in self.changes:
+            what = f"{change.kind} {change.name}"
+            yield f"  {change.action:<10} {what:<{width}}  {change.reason}".rstrip()
+        yield from (f"  note       {note}" for note in self.notes)
+
+
+def changes(decision: Decision, observed: Observed, uid: str, live: Mapping[ChildId, Json]) -> tuple[Change, ...]:
+    """In the order in which the operator makes them; then the service's own children that stay as they are.
+
+    `live` are the objects that exist and were read, whoever owns them.
+    """
+    made = [
+        *(Change(ADOPT, each.kind, each.name, "an earlier service of this name left it") for each in decision.adopt),
+        *(_applied(each, live.get((each.kind, each.name))) for each in decision.apply),
+        *(Change(DELETE, each.kind, each.name, each.reason) for each in decision.prune),
+    ]
+    touched = {change.id for change in made}
+    stays = (
+        Change(UNCHANGED, child.kind, child.name)
+        for child in observed.children()
+        if child.owner_uid == uid and (child.kind, child.name) not in touched and child.kind != RevisionFacts.kind
+    )
+    return (*made, *stays)
+
+
+def _applied(apply: Apply, live: Json | None) -> Change:
+    """The reason of a change is the fields that differ: the operator's own names but the first."""
+    if live is None:
+        return Change(CREATE, apply.kind, apply.name, apply.reason, apply.manifest)
+    before = restricted(apply.manifest, live)
+    return Change(
+        CHANGE, apply.kind, apply.name, fields(before, apply.manifest) or apply.reason, apply.manifest, before
+    )

@@ -1,0 +1,50 @@
+"""The operator's settings by which a decision is made: of a file, else the chart's defaults."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import yaml
+from llmservice_operator.build.settings import InvalidSettings, Settings
+from llmservice_operator.options import version
+
+from llmservice_cli.errors import BadInput, Wrong
+
+OPTION = "--settings"
+_REMEDY = "Give the operator's settings file, or the chart's values: a mapping with `services`."
+
+
+def add_option(parser: argparse.ArgumentParser, default: str) -> None:
+    """--settings."""
+    text = f"the operator's settings file, or the values of its chart (default: {default})"
+    parser.add_argument(OPTION, metavar="FILE", help=text)
+
+
+def defaults() -> Settings:
+    """As the chart installs this version where nobody sets `services` in its values."""
+    return Settings(operator_image=f"llmservice-operator:{version()}", image_pull_policy="IfNotPresent")
+
+
+def of_file(place: str) -> Settings:
+    """Of the operator's settings file, or of values of its chart; BadInput names what is wrong in it."""
+    try:
+        return of_text(Path(place).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadInput([Wrong(OPTION, f"{place} cannot be read: {why}.", _REMEDY)]) from None
+    except InvalidSettings as invalid:
+        raise BadInput([Wrong(OPTION, f"{place}: {invalid}.", _REMEDY)]) from None
+
+
+def of_text(text: str) -> Settings:
+    """Of the content of a settings file; InvalidSettings says what is wrong in it."""
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidSettings(f"it is no YAML: {' '.join(str(error).split())}") from None
+    services = content.get("services") if isinstance(content, dict) else None
+    if not isinstance(services, dict):
+        raise InvalidSettings("it has no mapping `services`")
+    image = {"operatorImage": defaults().operator_image, "imagePullPolicy": defaults().image_pull_policy}
+    return Settings.from_mapping({**image, **services})

@@ -106,13 +106,13 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
     if service.spec.paused:
         return report(inputs, subject, verdict, notes=(REASONS[Reason.PAUSED].summary,), **shown)
-    if step.is_to_be_told_first or step.is_held:
+    if step.is_reported_first or step.is_held:
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     prune = (*prunes(service, observed, desired), *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.look_again,
-        AT_ONCE if step.is_to_be_told_first else None,
+        AT_ONCE if step.is_reported_first else None,
         LOOK_AGAIN if selection.waits_for is not None else None,
     )
     decision = report(inputs, subject, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)

@@ -140,9 +140,9 @@ def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
     of_status = set(_labels(inputs, selection))
     pods = [p for p in inputs.observed.pods if p.revision in of_status and not p.deleting and p.phase != "Failed"]
     causes = {cause for pod in pods for cause in pod.unschedulable}
-    told = selection.service.status.get("failure") or {}
-    if told.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
-        causes |= set(told.get("evidence") or ())
+    failure = selection.service.status.get("failure") or {}
+    if failure.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
+        causes |= set(failure.get("evidence") or ())
     if not causes or not (scheduling.are_of_gpus(causes) or scheduling.must_ask(causes)):
         return None
     shown = scheduling.wanted_of(selection.service.status.get("effective") or {})

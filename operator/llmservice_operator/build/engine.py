@@ -10,7 +10,6 @@ from llmservice_runtime.flags import EngineOptions, GenerationDefaults, LoRA, Sp
 from llmservice_runtime.options import ServeOptions
 
 from llmservice_operator.api.multimodal import ANY_DOMAIN
-from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.chosen import NOTHING, Chosen
@@ -22,7 +21,6 @@ from llmservice_operator.planner.versions import image_version
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
 
 
-@of_service
 def engine_options(llm: LLMService, chosen: Chosen = NOTHING) -> EngineOptions:
     """Every knob that decides the command line; what neither the user nor the plan says stays vLLM's to decide."""
     spec = llm.spec

@@ -23,7 +23,7 @@ from llmservice_operator.decide.ownership import Ownership, name_conflicts, owne
 from llmservice_operator.decide.report import refuse, report, subject_of
 from llmservice_operator.decide.rollout.revision import DesiredRevision, choose
 from llmservice_operator.decide.rollout.rollback import Rollback
-from llmservice_operator.decide.rollout.selection import Selection, own_deployment, select
+from llmservice_operator.decide.rollout.selection import Selection, own_deployment
 from llmservice_operator.decide.rollout.strategy import (
     NOT_READ,
     Change,
@@ -61,7 +61,7 @@ def _decide(inputs: Inputs) -> Decision:
     if service is None:
         return _invalid(inputs)
     replicas = service.spec.scaling.replicas
-    selection = select(inputs)
+    selection = inputs.selection
     if not isinstance(selection, Selection):
         return refuse(inputs, subject_of(service), selection, replicas)
     fit = assess(inputs, selection)

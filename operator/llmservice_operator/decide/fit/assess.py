@@ -12,12 +12,12 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.fit import cpu_fit, planning
-from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_of
+from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.fit.planning import Question
 from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.rollout.selection import Selection
 from llmservice_operator.observe.status.plan import document, fitness
-from llmservice_operator.observe.status.previous_status import plan_of, revision_of
+from llmservice_operator.observe.status.previous_status import plan_of
 from llmservice_operator.observe.status.verdict import Fitness, Obstacle
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.pick import Pick
@@ -57,14 +57,6 @@ def is_assessed(service: LLMService) -> bool:
     return service.spec.fit_policy != "Ignore"
 
 
-def model_facts(inputs: Inputs, selection: Selection, lent: Json | None) -> ModelFacts:
-    """What is known of the model; `lent` as in `facts_of`."""
-    service, match = selection.service, selection.match
-    is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
-    may_ask = match.chosen is None and not service.spec.paused
-    return facts_of(service, inputs.observed, inputs.now, lent, may_borrow=not is_reported, may_ask=may_ask)
-
-
 def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
     """Whether a plan is computed: for a new revision, and once for a recorded one where other facts are known now.
 
@@ -88,7 +80,9 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
     if not is_assessed(service):
         ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, REASONS[Reason.POLICY_IGNORE].summary)
         return FitAssessment(ignored, recorded or NOTHING)
-    facts = model_facts(inputs, selection, value_of(inputs.lent, {}))
+    facts = inputs.facts
+    if facts.lender is not None:  # no sibling was asked
+        facts = facts_for(service, selection.match, inputs.observed, inputs.now, {})
     if facts.is_waiting:
         return _waiting(inputs, service, facts)
     if recorded is not None:
@@ -122,7 +116,7 @@ def _other_model(service: LLMService) -> Json | None:
 def _recorded(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessment:
     """What was planned when it was made; planned again, and once, where other facts became known since."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
-    previous, digest = _previous_plan(selection), facts.digest(service)
+    previous, digest = _previous_plan(selection), inputs.facts_digest
     if not is_to_be_planned(selection, digest):
         is_of_previous = digest is not None and digest != _recorded_facts(selection)
         return _of_record(recorded, previous if is_of_previous else recorded.plan)
@@ -168,7 +162,7 @@ def _new(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessme
         return _waiting(inputs, service, replace(facts, why_not=_IS_READ))
     asked = planning.question(service, inputs.settings, model, facts.tensors)
     pick = _planned(inputs, service, asked) if facts.is_known else planning.unplanned(service, asked, facts.why_not)
-    chosen, plan = _chosen(service, pick, facts.digest(service))
+    chosen, plan = _chosen(service, pick, inputs.facts_digest)
     is_kept_back = service.spec.fit_policy == "Enforce" and pick.plan.verdict is Fit.DOES_NOT_FIT
     wait = LOOK_AGAIN if pick.is_short and is_kept_back else None
     return FitAssessment(fitness(plan), chosen, plan, requeue_after=wait)

@@ -21,9 +21,11 @@ from llmservice_operator.api.status import InspectedTensors
 from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.decide.fit.planning import is_enough, stated_memory_gib
+from llmservice_operator.decide.rollout.revision import RevisionMatch
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState
+from llmservice_operator.observe.status.previous_status import revision_of
 from llmservice_operator.planner.model import spec_facts
 
 Json = Mapping[str, Any]
@@ -75,6 +77,15 @@ class ModelFacts:
         memory = stated_memory_gib(service) if service.spec.accelerator.type != "cpu" else None
         text = json.dumps([self.document, self.tensors, memory])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def facts_for(
+    service: LLMService, match: RevisionMatch, observed: Observed, now: datetime, lent: Json | None
+) -> ModelFacts:
+    """Of the revision that is to run; `lent` as for `facts_of`."""
+    is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
+    may_ask = match.chosen is None and not service.spec.paused
+    return facts_of(service, observed, now, lent, may_borrow=not is_reported, may_ask=may_ask)
 
 
 def facts_of(

@@ -56,7 +56,8 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         await tell_drains(parent, ctx, log)
     decision = await evaluate(parent, ctx)
     if is_quiet(decision, memory):
-        with ctx.errors.contained(Part.BOOKKEEPING, key):  # after a restart the metrics learn from the stored status
+        # After a restart the metrics learn from the stored status.
+        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
             ctx.metrics.set_status(key, parent.obj["status"])
         return settled(decision, parent, ctx, memory)
     live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))

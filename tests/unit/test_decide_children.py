@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.decide import show
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import FIXTURES, UID, World, an_llmservice, orphaned, spec
@@ -30,23 +29,27 @@ def serving(**sections: object) -> World:
 def test_the_five_line_manifest_decides_what_the_golden_file_says() -> None:
     """When a change is meant, write the printed decision to the file and read its diff."""
     decision = World().decide()
-    assert json.loads(json.dumps(show.document(decision))) == json.loads(GOLDEN.read_text())
-    assert all(apply.known_uid is None for apply in decision.apply)
+    shown = {
+        "apply": [{"reason": a.reason, "knownUid": a.known_uid, "manifest": a.manifest} for a in decision.apply],
+        "prune": [],
+        "status": decision.status,
+        "events": [[e.type, e.reason, e.message] for e in decision.events],
+    }
+    assert json.loads(json.dumps(shown)) == json.loads(GOLDEN.read_text())
+    assert (decision.prune, decision.restart) == ((), None)
+    assert decision.desired == tuple(apply.manifest for apply in decision.apply)
 
 
-def test_a_decision_is_printed_with_what_restarts() -> None:
+def test_a_decision_names_all_children_and_what_is_replaced() -> None:
     world = serving()
-    assert show.text(world.decide()) == "nothing is to be done"
-    before = world.revision()
+    before, decision = world.revision(), world.decide()
+    assert [child["kind"] for child in decision.desired] == ["Service", "ControllerRevision", "Deployment"]
+    assert decision.restart is None
     world.edit(batching={"maxNumSeqs": 8})
-    decision = world.decide()
-    assert decision.restart is not None
-    assert (decision.restart.running, decision.restart.strategy) == (before, "Surge")
-    (line,) = [line for line in show.text(decision).splitlines() if line.startswith("restart")]
-    assert f"replaces {before} (Surge)" in line
-    shown = {item["manifest"]["kind"]: item.get("apply") for item in show.document(decision)["objects"]}
-    assert shown["Service"] is None
-    assert "is not as asked for" in shown["Deployment"]
+    restart = world.decide().restart
+    assert restart is not None
+    assert (restart.running, restart.strategy) == (before, "Surge")
+    assert restart.desired != before
 
 
 def test_what_pods_need_is_applied_before_them() -> None:

@@ -10,6 +10,9 @@ from llmservice_operator.control.queue.work_queue import Rank
 from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.decide.decision import Decision, Update
+from llmservice_operator.decide.inputs import Inputs
+from llmservice_operator.decide.requirements import Requirements
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
 from tests.unit.reconcile_world import KEY, LABELS, World, parent, service
@@ -142,7 +145,20 @@ async def test_a_stale_cache_does_not_revive_what_is_gone(stored: Any, calls: li
 async def test_a_newer_spec_is_what_is_carried_out() -> None:
     world = World(parent(1))
     world.api.objects[PARENT, "chat"] = parent(9, generation=2)
+    ports: list[int] = []
+    write = world.api.apply
+
+    async def apply(manifest: Any, *, manager: str, force: bool = False) -> Any:
+        ports.append(manifest["spec"]["port"])
+        return await write(manifest, manager=manager, force=force)
+
+    def decide(inputs: Inputs) -> Decision:
+        world.deciding.wanted = service(port=inputs.parent["metadata"]["generation"])
+        return world.deciding(inputs)
+
+    world.api.apply, world.ctx.decide = apply, decide  # type: ignore[method-assign]
     await world.look()
+    assert ports == [2]
     assert world.api.objects[PARENT, "chat"]["status"]["observedGeneration"] == 2
 
 
@@ -320,6 +336,32 @@ async def test_a_builder_at_war_with_a_webhook_gives_up_and_says_so() -> None:
     assert [call for call in world.api.calls if call.startswith("apply")] == ["apply Service by force"]
     world.deciding.never_content = False
     assert await world.settle() == Next()
+
+
+async def test_writes_that_are_put_right_each_time_are_no_war() -> None:
+    world = World(parent())
+    await world.settle()
+    for port in range(90, 100):
+        world.ctx.cache.update("Service", world.api._store(service(port=port), "u-Service"))
+        assert await world.settle() == Next()
+
+
+async def test_a_turn_that_another_service_took_meanwhile_is_waited_for() -> None:
+    """It was free when it was looked up; the nodes were listed then, which took its time."""
+    world = World(parent())
+    world.ctx.requirements = lambda inputs: Requirements(turn=inputs.turn is None)
+    granted: list[bool] = []
+
+    def decide(inputs: Inputs) -> Decision:
+        assert inputs.turn is not None
+        if not granted:
+            assert world.ctx.updates.claim(OTHER)
+        granted.append(inputs.turn.value.is_granted)
+        return Decision(claims_turn=granted[-1], update=None if granted[-1] else Update.WAITS)
+
+    world.ctx.decide = decide
+    await world.look()
+    assert granted == [True, False]
 
 
 async def test_an_event_that_cannot_be_made_stops_nothing() -> None:

@@ -21,7 +21,6 @@ from llmservice_runtime.options import ServeOptions
 
 from llmservice_operator.api.flags import FLAGS
 from llmservice_operator.api.multimodal import ANY_DOMAIN
-from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.chosen import NOTHING, Chosen
@@ -41,7 +40,6 @@ _OWN = (
 )
 
 
-@of_service
 def vllm_arguments(llm: LLMService, chosen: Chosen = NOTHING) -> tuple[str, ...]:
     """vLLM's command line after the program: the fields' flags, then the operator's own, then extraArgs.
 

@@ -57,7 +57,6 @@ def revision_key(spec: LLMServiceSpec) -> str:
     return digest({key: value for key, value in fields.items() if value})
 
 
-@of_spec
 def recorded_spec(spec: LLMServiceSpec) -> dict[str, Any]:
     """What of a spec a revision is made of, as users write it: kept with the template, for whoever returns to it."""
     include = dict.fromkeys(_RESTARTING, True) | {"endpoint": {"api_key_secret_ref"}}
@@ -80,7 +79,6 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
     return parse_spec(kept | {name: recorded[name] for name in sections if name in recorded})
 
 
-@of_spec
 def spec_digest(spec: LLMServiceSpec, update_requested: str | None) -> str:
     """A hash of what was asked for, by which a failure is known again; how many replicas there are is no part of it."""
     fields = spec.model_dump(mode="json", exclude={"scaling", "paused"}, exclude_defaults=True)

@@ -56,7 +56,8 @@ async def reconcile(key: Key, ctx: Context) -> Next:
         await tell_drains(parent, ctx, log)
     decision = await evaluate(parent, ctx)
     if is_quiet(decision, memory):
-        with ctx.errors.contained(Part.BOOKKEEPING, key):  # after a restart the metrics learn from the stored status
+        # After a restart the metrics learn from the stored status.
+        with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
             ctx.metrics.set_status(key, parent.obj["status"])
         return settled(decision, parent, ctx, memory)
     live = await (read(parent, ctx) if remakes(decision, parent, ctx) else fresh(parent, ctx))
@@ -81,13 +82,15 @@ async def evaluate(parent: ParentFacts, ctx: Context) -> Decision:
     decision = replace(decision, requeue_after=soonest(decision.requeue_after, ctx.errors.look_again(key)))
     memory.note(decision.is_unsettled, ctx.clock())
     memory.begun = decision.begun or memory.begun
+    if memory.refused or not decision.has_work:
+        memory.passes = 0
     return paced(decision, parent, ctx, memory)
 
 
 async def write_children(
     decision: Decision, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger
 ) -> Decision:
-    """Execute, and decide by what the API server answered; `memory.passes` counts those after which there is more."""
+    """Execute, and decide by what the API server answered."""
     try:
         await execute(decision, parent, ctx, memory, log)
     except KubeError:
@@ -96,10 +99,8 @@ async def write_children(
         if memory.failures > 1:
             await report(await evaluate(parent, ctx), parent, ctx, memory, log)
         raise
-    memory.failures = 0
-    decision = await evaluate(parent, ctx)
-    memory.passes = memory.passes + 1 if decision.has_work and not memory.refused else 0
-    return decision
+    memory.failures, memory.passes = 0, memory.passes + 1
+    return await evaluate(parent, ctx)
 
 
 async def write_status(

@@ -32,8 +32,8 @@ def blocking(service: LLMService, observed: Observed, children: list[DesiredChil
         if (kind, name) in ids and refusal.code != 409:
             message = normalize.replica_failure(refusal.message)
             reason = reason_of(message)
-            told = f"{kind} {name} cannot be applied: {message}."
-            return Obstacle(reason, told, remedy=reason.remedy, evidence=(message,))
+            text = f"{kind} {name} cannot be applied: {message}."
+            return Obstacle(reason, text, remedy=reason.remedy, evidence=(message,))
     return None
 
 
@@ -67,10 +67,10 @@ def _apply_unread(child: DesiredChild, service: LLMService, observed: Observed) 
     An orphaned Service speaks of an orphaned list, which is to be adopted too.
     """
     endpoint = observed.service
-    told = None
+    applied = None
     if endpoint is not None and ownership(endpoint, service) is Ownership.OURS:
-        told = endpoint.adapters
-    if told != adapters.digest(service):
+        applied = endpoint.adapters
+    if applied != adapters.digest(service):
         yield Apply(child.manifest, "the list of adapters changed", is_unread=True, input_hash=child.input_hash)
 
 
@@ -99,7 +99,7 @@ def needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
 
 
 def prunes(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
-    """What is ours and no longer wanted."""
+    """What is ours and no longer desired."""
     yield from needless_budget(service, observed)
     claim = observed.claim
     # Pods of an earlier revision may still use the claim.
@@ -115,9 +115,9 @@ def prunes(service: LLMService, observed: Observed, desired: DesiredRevision) ->
 
 def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
     """The latest ones stay, and so does whatever is running or may be returned to."""
-    told = service.status.get("rollout") or {}
+    rollout = service.status.get("rollout") or {}
     in_use: set[str | None] = {desired.label, observed.deployment.revision if observed.deployment else ""}
-    in_use |= {told.get("stableRevision"), service.spec.rollout.pinned_revision}
+    in_use |= {rollout.get("stableRevision"), service.spec.rollout.pinned_revision}
     in_use |= {pod.revision for pod in observed.pods}
     own = [r for r in observed.revisions if _is_own(r, service)]
     for revision in sorted(own, key=lambda r: r.revision, reverse=True)[KEPT:]:
@@ -136,7 +136,7 @@ def _is_own(child: ChildFacts, service: LLMService) -> bool:
 
 
 def finished_jobs(service: LLMService, observed: Observed, job_in_use: str | None) -> Iterator[Prune]:
-    """Jobs whose findings stand in the status, or that looked at another model."""
+    """Jobs whose findings stand in the status, or that inspected another model."""
     for job in observed.inspection_jobs:
         if _may_go(job, service) and job.name != job_in_use:
             yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

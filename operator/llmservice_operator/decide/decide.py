@@ -23,7 +23,7 @@ from llmservice_operator.decide.ownership import Ownership, name_conflicts, owne
 from llmservice_operator.decide.report import refuse, report, subject_of
 from llmservice_operator.decide.rollout.revision import DesiredRevision, choose
 from llmservice_operator.decide.rollout.rollback import Rollback
-from llmservice_operator.decide.rollout.selection import Selection, own_deployment, select
+from llmservice_operator.decide.rollout.selection import Selection, own_deployment
 from llmservice_operator.decide.rollout.strategy import (
     NOT_READ,
     Change,
@@ -61,7 +61,7 @@ def _decide(inputs: Inputs) -> Decision:
     if service is None:
         return _invalid(inputs)
     replicas = service.spec.scaling.replicas
-    selection = select(inputs)
+    selection = inputs.selection
     if not isinstance(selection, Selection):
         return refuse(inputs, subject_of(service), selection, replicas)
     fit = assess(inputs, selection)
@@ -106,13 +106,13 @@ def _roll_out(inputs: Inputs, selection: Selection, fit: FitAssessment, desired:
     shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
     if service.spec.paused:
         return report(inputs, subject, verdict, notes=(Reason.PAUSED.summary,), **shown)
-    if step.is_to_be_told_first or step.is_held:
+    if step.is_reported_first or step.is_held:
         apply = tuple(item for item in apply if item.kind != DeploymentFacts.kind)
     prune = (*prunes(service, observed, desired), *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.look_again,
-        AT_ONCE if step.is_to_be_told_first else None,
+        AT_ONCE if step.is_reported_first else None,
         LOOK_AGAIN if selection.waits_for is not None else None,
     )
     decision = report(inputs, subject, verdict, apply=apply, prune=prune, requeue_after=wait, **shown)

@@ -30,11 +30,11 @@ def _events(old: dict[str, Json], new: dict[str, Json], before: Json, after: Jso
         yield _event("Normal", new["Ready"])
     known = {old.get("Stalled", {}).get("reason"), (before.get("failure") or {}).get("reason"), None}
     if new.get("Accepted", {}).get("status") == "False":
-        known.add(new["Accepted"]["reason"])  # told above, or before: a name that is taken is a failure as well
+        known.add(new["Accepted"]["reason"])  # reported above, or before: a name that is taken is a failure as well
     failure = after.get("failure") or {}
     if failure.get("reason") not in known:
         yield Event("Warning", failure["reason"], f"{failure['message']} {failure['remedy']}")
-    # A failure that may pass was told when it began; that it has become final is no other one.
+    # A failure that may pass was reported when it began; that it has become final is no other one.
     known.add(failure.get("reason"))
     if new.get("Accepted", {}).get("status") == "True" and new.get("Stalled", {}).get("reason") not in known:
         yield _event("Warning", new["Stalled"])
@@ -53,9 +53,11 @@ def _fits(old: Json, new: Json, conditions: dict[str, Json]) -> Iterator[Event]:
 
 
 def _adapters(before: Json, after: Json) -> Iterator[Event]:
-    told = {item.get("name"): item.get("message") for item in before.get("adapters") or ()}
+    reported = {item.get("name"): item.get("message") for item in before.get("adapters") or ()}
     news = [
-        item for item in after.get("adapters") or () if item.get("message") not in (None, "", told.get(item["name"]))
+        item
+        for item in after.get("adapters") or ()
+        if item.get("message") not in (None, "", reported.get(item["name"]))
     ]
     for item in news[:_SINGLE]:
         yield Event("Warning", Reason.ADAPTER_NOT_SERVED, f"Adapter {item['name']}: {item['message']}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 from llmservice_operator.api.errors import InvalidSpec, Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
+from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
+from llmservice_operator.decide.rollout.selection import Selection, select
 from llmservice_operator.decide.rollout.update_request import Turn
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
@@ -19,6 +22,7 @@ from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Part(Generic[T]):
     age_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inputs:
     """About one LLMService, at one time. A part that is None was not read; `requirements` says which are needed."""
 
@@ -59,6 +63,25 @@ class Inputs:
     pod_events: Part[PodEvents] | None = None
     """What Events say of pods that do not start."""
 
+    @cached_property
+    def selection(self) -> Selection | tuple[Problem, ...]:
+        """Which revision is to run, or why none may. Only where there is a service."""
+        assert self.service is not None
+        return select(self.service, self.observed, self.settings, value_of(self.turn, None))
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """What is known of the model. Only where there is a selection."""
+        assert isinstance(self.selection, Selection)
+        lent = value_of(self.lent, None)
+        return facts_for(self.selection.service, self.selection.match, self.observed, self.now, lent)
+
+    @cached_property
+    def facts_digest(self) -> str | None:
+        """`ModelFacts.digest` of the facts."""
+        assert isinstance(self.selection, Selection)
+        return self.facts.digest(self.selection.service)
+
     @classmethod
     def of(cls, parent: Json, observed: Observed, settings: Settings, now: datetime, **more: Any) -> Self:
         """With the parsed LLMService; `more` are further fields by name."""
@@ -69,6 +92,6 @@ class Inputs:
         return cls(parent, service, problems, observed, settings, now, **more)
 
 
-def value_of(part: Part[T] | None, otherwise: T) -> T:
+def value_of(part: Part[T] | None, otherwise: D) -> T | D:
     """The value of a part, or what stands for one that was not read."""
     return otherwise if part is None else part.value

@@ -50,7 +50,7 @@ def name_conflicts(service: LLMService, observed: Observed, ids: set[tuple[str, 
     # somebody else has fields, which are not taken away from him.
     ours = {(c.kind, c.name) for c in observed.children() if ownership(c, service) is not Ownership.ORPHAN}
     found += [
-        _conflict(kind, name, (told := normalize.conflict(refusal.message)), told)
+        _conflict(kind, name, (said := normalize.conflict(refusal.message)), said)
         for (kind, name), refusal in sorted(observed.refused.items())
         if refusal.code == 409 and (kind, name) in ids - ours
     ]

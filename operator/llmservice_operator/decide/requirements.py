@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.decide.fit import cpu_fit
-from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned, model_facts
-from llmservice_operator.decide.fit.model_facts import ModelFacts
+from llmservice_operator.decide.fit.assess import device_of, is_assessed, is_to_be_planned
 from llmservice_operator.decide.inputs import Inputs
-from llmservice_operator.decide.rollout.selection import Selection, own_deployment, select
+from llmservice_operator.decide.rollout.selection import Selection, own_deployment
 from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
 from llmservice_operator.decide.timing import REFRESH_SECONDS
 from llmservice_operator.observe.failures import scheduling
@@ -67,15 +66,15 @@ def requirements(inputs: Inputs) -> Requirements:
     """What is to be read next; nothing: `decide` has all that it needs. One part may show that another is needed."""
     if inputs.service is None or inputs.service.is_deleting:
         return NOTHING
-    selection = select(inputs)
+    selection = inputs.selection
     if not isinstance(selection, Selection):
         return NOTHING
     if selection.needs_turn and inputs.turn is None:
         return Requirements(turn=True)
-    facts = _facts(inputs, selection)
+    facts = inputs.facts if is_assessed(selection.service) else None
     if facts is not None and facts.lender is not None:
         return Requirements(lent=facts.lender)
-    is_planned = facts is not None and is_to_be_planned(selection, facts.digest(selection.service))
+    is_planned = facts is not None and is_to_be_planned(selection, inputs.facts_digest)
     if facts is not None and is_planned and not facts.is_stated:
         reading = inputs.reading.value if inputs.reading is not None else None
         if reading is None or reading.document != facts.document:
@@ -93,13 +92,6 @@ def requirements(inputs: Inputs) -> Requirements:
         room=_strictest([room for room in rooms if room is not None]) if inputs.room is None else None,
         pod_events=_of_pods(inputs, selection) if inputs.pod_events is None else (),
     )
-
-
-def _facts(inputs: Inputs, selection: Selection) -> ModelFacts | None:
-    """None: the model plays no part."""
-    if not is_assessed(selection.service):
-        return None
-    return model_facts(inputs, selection, inputs.lent.value if inputs.lent is not None else None)
 
 
 def _is_kept(inputs: Inputs, selection: Selection) -> bool:
@@ -140,9 +132,9 @@ def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
     of_status = set(_labels(inputs, selection))
     pods = [p for p in inputs.observed.pods if p.revision in of_status and not p.deleting and p.phase != "Failed"]
     causes = {cause for pod in pods for cause in pod.unschedulable}
-    told = selection.service.status.get("failure") or {}
-    if told.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
-        causes |= set(told.get("evidence") or ())
+    failure = selection.service.status.get("failure") or {}
+    if failure.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
+        causes |= set(failure.get("evidence") or ())
     if not causes or not (scheduling.are_of_gpus(causes) or scheduling.must_ask(causes)):
         return None
     shown = scheduling.wanted_of(selection.service.status.get("effective") or {})

@@ -2,7 +2,7 @@
 
 Each one is logged with the service it is about and counted in `llmservice_internal_errors_total`. Those that are about
 a part of a service (a pod's state, one child, an Event) stay open until that part works again, and the service's status
-has the condition Degraded meanwhile (`control.unhandled`). A reconcile that fails as a whole is the worker's to report.
+has the condition Degraded meanwhile (`decide.degraded`). A reconcile that fails as a whole is the worker's to report.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.chosen import NOTHING, Chosen
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.fit import cpu_fit, planning
-from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_of
+from llmservice_operator.decide.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.decide.fit.planning import Question
 from llmservice_operator.decide.inputs import Inputs, value_of
 from llmservice_operator.decide.rollout.selection import Selection
 from llmservice_operator.observe.status.plan import document, fitness
-from llmservice_operator.observe.status.previous_status import plan_of, revision_of
+from llmservice_operator.observe.status.previous_status import plan_of
 from llmservice_operator.observe.status.verdict import Fitness, Obstacle
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.pick import Pick
@@ -57,20 +57,14 @@ def is_assessed(service: LLMService) -> bool:
     return service.spec.fit_policy != "Ignore"
 
 
-def model_facts(inputs: Inputs, selection: Selection, lent: Json | None) -> ModelFacts:
-    """What is known of the model; `lent` as in `facts_of`."""
-    service, match = selection.service, selection.match
-    is_told = match.latest is not None and match.latest.label == revision_of(service.status)
-    may_ask = match.chosen is None and not service.spec.paused
-    return facts_of(service, inputs.observed, inputs.now, lent, may_borrow=not is_told, may_ask=may_ask)
-
-
 def is_to_be_planned(selection: Selection, digest: str | None) -> bool:
     """Whether a plan is computed: for a new revision, and once for a recorded one where other facts are known now.
 
     `digest` is of the facts (`ModelFacts.digest`); None: nothing is known.
     """
-    known = () if selection.match.chosen is None else (_recorded_facts(selection), _told_plan(selection).get("facts"))
+    known = (
+        () if selection.match.chosen is None else (_recorded_facts(selection), _previous_plan(selection).get("facts"))
+    )
     return digest is not None and digest not in known
 
 
@@ -86,7 +80,9 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment:
     if not is_assessed(service):
         ignored = Fitness(ConditionStatus.UNKNOWN, Reason.POLICY_IGNORE, Reason.POLICY_IGNORE.summary)
         return FitAssessment(ignored, recorded or NOTHING)
-    facts = model_facts(inputs, selection, value_of(inputs.lent, {}))
+    facts = inputs.facts
+    if facts.lender is not None:  # no sibling was asked
+        facts = facts_for(service, selection.match, inputs.observed, inputs.now, {})
     if facts.is_waiting:
         return _waiting(inputs, service, facts)
     if recorded is not None:
@@ -112,29 +108,29 @@ def _waiting(inputs: Inputs, service: LLMService, facts: ModelFacts) -> FitAsses
 
 
 def _other_model(service: LLMService) -> Json | None:
-    """What is told of another model than the spec's: of the spec's own there is a failure at most, which is over."""
-    told: Json = service.status.get("model") or {}
-    return told if told.get("inspection") != inspection_key(service.spec) else None
+    """status.model of another model than the spec's: of the spec's own there is a failure at most, which is over."""
+    previous: Json = service.status.get("model") or {}
+    return previous if previous.get("inspection") != inspection_key(service.spec) else None
 
 
 def _recorded(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessment:
     """What was planned when it was made; planned again, and once, where other facts became known since."""
     service, recorded = selection.service, selection.match.chosen or NOTHING
-    told, digest = _told_plan(selection), facts.digest(service)
+    previous, digest = _previous_plan(selection), inputs.facts_digest
     if not is_to_be_planned(selection, digest):
-        is_of_told = digest is not None and digest != _recorded_facts(selection)
-        return _said(recorded, told if is_of_told else recorded.plan)
+        is_of_previous = digest is not None and digest != _recorded_facts(selection)
+        return _of_record(recorded, previous if is_of_previous else recorded.plan)
     model = _model(inputs, facts)
     if model is None:  # the key is woken when it was read
-        return _said(recorded, told or recorded.plan)
+        return _of_record(recorded, previous or recorded.plan)
     asked = planning.question(service, inputs.settings, model, facts.tensors, selection.match.template)
     if recorded.max_model_len is not None:
         asked = replace(asked, request=replace(asked.request, max_model_len=recorded.max_model_len))
     pick = _planned(inputs, service, planning.on(asked, device_of(selection)))
-    return _said(recorded, document(pick.plan, digest))
+    return _of_record(recorded, document(pick.plan, digest))
 
 
-def _told_plan(selection: Selection) -> Json:
+def _previous_plan(selection: Selection) -> Json:
     """status.plan, where it is of the recorded revision."""
     latest = selection.match.latest
     return (plan_of(latest.label, selection.service.status) or {}) if latest is not None else {}
@@ -145,7 +141,7 @@ def _recorded_facts(selection: Selection) -> str | None:
     return ((recorded.plan if recorded is not None else None) or {}).get("facts")
 
 
-def _said(recorded: Chosen, plan: Json | None) -> FitAssessment:
+def _of_record(recorded: Chosen, plan: Json | None) -> FitAssessment:
     return FitAssessment(_unknown(_OF_AN_EARLIER_RELEASE) if plan is None else fitness(plan), recorded, plan)
 
 
@@ -166,7 +162,7 @@ def _new(inputs: Inputs, selection: Selection, facts: ModelFacts) -> FitAssessme
         return _waiting(inputs, service, replace(facts, why_not=_IS_READ))
     asked = planning.question(service, inputs.settings, model, facts.tensors)
     pick = _planned(inputs, service, asked) if facts.is_known else planning.unplanned(service, asked, facts.why_not)
-    chosen, plan = _chosen(service, pick, facts.digest(service))
+    chosen, plan = _chosen(service, pick, inputs.facts_digest)
     is_kept_back = service.spec.fit_policy == "Enforce" and pick.plan.verdict is Fit.DOES_NOT_FIT
     wait = LOOK_AGAIN if pick.is_short and is_kept_back else None
     return FitAssessment(fitness(plan), chosen, plan, requeue_after=wait)

@@ -21,9 +21,11 @@ from llmservice_operator.api.status import InspectedTensors
 from llmservice_operator.api.uri import ImageSource
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job_name
 from llmservice_operator.decide.fit.planning import is_enough, stated_memory_gib
+from llmservice_operator.decide.rollout.revision import RevisionMatch
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import JobFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, InspectionState
+from llmservice_operator.observe.status.previous_status import revision_of
 from llmservice_operator.planner.model import spec_facts
 
 Json = Mapping[str, Any]
@@ -44,7 +46,7 @@ _CONFIG_LIMIT = 8192
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the planner is told, what the status keeps of it, and what is still to be found out."""
+    """What the planner gets, what the status keeps of it, and what is still to be found out."""
 
     document: str | None = None
     """JSON text that config_json reads; None: nothing is known."""
@@ -77,6 +79,15 @@ class ModelFacts:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def facts_for(
+    service: LLMService, match: RevisionMatch, observed: Observed, now: datetime, lent: Json | None
+) -> ModelFacts:
+    """Of the revision that is to run; `lent` as for `facts_of`."""
+    is_reported = match.latest is not None and match.latest.label == revision_of(service.status)
+    may_ask = match.chosen is None and not service.spec.paused
+    return facts_of(service, observed, now, lent, may_borrow=not is_reported, may_ask=may_ask)
+
+
 def facts_of(
     service: LLMService, observed: Observed, now: datetime, lent: Json | None, *, may_borrow: bool, may_ask: bool
 ) -> ModelFacts:
@@ -88,11 +99,11 @@ def facts_of(
     stated = spec_facts.from_spec(service.spec.model.architecture)
     if stated and is_enough(text := _text(stated)):
         return ModelFacts(text, is_stated=True)
-    key, told = inspection_key(service.spec), service.status.get("model") or {}
-    # A failure is told for one edit: the next one looks again, since what failed may have passed.
-    is_current = told.get("inspection") == key
-    if is_current and (told.get("config") or not may_ask or _is_told_of(service)):
-        return _from_record(told, stated)
+    key, previous = inspection_key(service.spec), service.status.get("model") or {}
+    # A failure is reported for one edit: the next one inspects again, since what failed may have passed.
+    is_current = previous.get("inspection") == key
+    if is_current and (previous.get("config") or not may_ask or _is_reported(service)):
+        return _from_record(previous, stated)
     job = observed.inspection_job(job_name(service))
     if job is not None:
         return _from_job(job, observed.inspection(job), key, stated, now)
@@ -219,7 +230,7 @@ def _from_record(record: Json, stated: Json) -> ModelFacts:
     return ModelFacts(document, tensors=None if tensors is None else _text(tensors), record=record)
 
 
-def _is_told_of(service: LLMService) -> bool:
+def _is_reported(service: LLMService) -> bool:
     """Whether the status speaks of this very spec."""
     return bool(service.status.get("observedGeneration") == service.generation)
 

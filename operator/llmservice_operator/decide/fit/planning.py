@@ -116,7 +116,7 @@ def planned(service: LLMService, asked: Question) -> Pick:
 
 
 def unplanned(service: LLMService, asked: Question, why_not: str) -> Pick:
-    """Where the model's facts are not known, which is the reason that is told."""
+    """Where the model's facts are not known, which is the reason that the status has."""
     return Pick(replace(planned(service, asked).plan, reason=why_not))
 
 

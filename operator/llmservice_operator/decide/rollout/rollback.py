@@ -36,10 +36,10 @@ class Rollback:
 def rollback_for(service: LLMService, revisions: Sequence[RevisionFacts]) -> Rollback | Problem | None:
     """None: the spec decides, as it mostly does."""
     recorded = {record.label: record for record in revisions}
-    told: Json = service.status.get("rollout") or {}
+    rollout: Json = service.status.get("rollout") or {}
     pinned = service.spec.rollout.pinned_revision
-    stable = recorded.get(str(told.get("stableRevision")))
-    failed = told.get("failedRevision")
+    stable = recorded.get(str(rollout.get("stableRevision")))
+    failed = rollout.get("failedRevision")
     if stable is not None and failed not in (None, stable.label) and has_failed(service):
         return _returned(service, stable, failed, _why(service.status, stable.label))
     if pinned is None:
@@ -49,8 +49,8 @@ def rollback_for(service: LLMService, revisions: Sequence[RevisionFacts]) -> Rol
 
 def has_failed(service: LLMService) -> bool:
     """Whether the status remembers that what the spec asks for failed, and the spec says what to do about that."""
-    told: Json = service.status.get("rollout") or {}
-    remembered = told.get("failedSpec")
+    rollout: Json = service.status.get("rollout") or {}
+    remembered = rollout.get("failedSpec")
     return service.spec.rollout.auto_rollback and remembered is not None and remembered == digest_of(service)
 
 
@@ -69,14 +69,14 @@ def _returned(service: LLMService, record: RevisionFacts, failed: str | None = N
 
 
 def _why(status: Json, stable: str) -> str:
-    """What was told when it failed: by now the failure itself is no longer in the status."""
-    told: Json = status.get("rollout") or {}
-    if told.get("revision") != told.get("failedRevision"):
-        return str(told.get("reason") or "")
+    """What the status said when it failed: by now the failure itself is no longer in it."""
+    rollout: Json = status.get("rollout") or {}
+    if rollout.get("revision") != rollout.get("failedRevision"):
+        return str(rollout.get("reason") or "")
     failure: Json = status.get("failure") or {}
     cause = f" ({failure.get('reason')}: {str(failure.get('message', '')).rstrip('.')})" if failure else ""
     return (
-        f"Revision {told['failedRevision']} did not become ready{cause}, so revision {stable} serves again. "
+        f"Revision {rollout['failedRevision']} did not become ready{cause}, so revision {stable} serves again. "
         f"{Reason.ROLLED_BACK.remedy}"
     )[:_LIMIT]
 

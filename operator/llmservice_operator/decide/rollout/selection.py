@@ -10,7 +10,6 @@ from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.engine import image, vllm_arguments, vllm_version
 from llmservice_operator.build.settings import Settings
-from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.ownership import Ownership, ownership
 from llmservice_operator.decide.rollout.revision import RevisionMatch, match_revision
 from llmservice_operator.decide.rollout.rollback import Rollback, digest_of, rollback_for
@@ -47,10 +46,10 @@ class Selection:
         return not self.service.spec.paused and (self.rollback is None or self.rollback.failed is None)
 
 
-def select(inputs: Inputs) -> Selection | tuple[Problem, ...]:
+def select(
+    service: LLMService, observed: Observed, settings: Settings, turn: Turn | None
+) -> Selection | tuple[Problem, ...]:
     """The selection, or why nothing may run as it is asked for. Without a turn, an update is taken to be granted."""
-    service, observed = inputs.service, inputs.observed
-    assert service is not None
     revisions = own_revisions(service, observed)
     rollback = rollback_for(service, revisions)
     if isinstance(rollback, Problem):
@@ -58,7 +57,7 @@ def select(inputs: Inputs) -> Selection | tuple[Problem, ...]:
     spec_hash = digest_of(service) if service.spec.rollout.auto_rollback else None
     service = service if rollback is None else rollback.service
     match = match_revision(service, revisions, rollback.record if rollback is not None else None)
-    problems = _checked(service, inputs.settings)
+    problems = _checked(service, settings)
     if problems and match.latest is None:
         return problems
     is_refused = bool(problems) and match.is_update
@@ -66,8 +65,8 @@ def select(inputs: Inputs) -> Selection | tuple[Problem, ...]:
         match = match.on(match.latest)
     running = waits_on(service, observed, match, revisions) if rollback is None else None
     waits_for = None
-    if running is not None and inputs.turn is not None and not inputs.turn.value.is_granted:
-        waits_for, match = inputs.turn.value, match.on(running)
+    if running is not None and turn is not None and not turn.is_granted:
+        waits_for, match = turn, match.on(running)
     return Selection(
         service, revisions, match, rollback, problems, is_refused, spec_hash, running is not None, waits_for
     )

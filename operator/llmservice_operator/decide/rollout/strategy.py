@@ -34,7 +34,7 @@ Json = Mapping[str, Any]
 LOOK_SOON = 5.0
 """Seconds until an API server that could not list nodes is asked again."""
 LOOK_AGAIN = 60.0
-"""Seconds between looks at the nodes while a pod waits for room: what others free is told by nobody."""
+"""Seconds between looks at the nodes while a pod waits for room: no event says what others free."""
 NOT_READ = Room(unknown="the nodes were not read")
 
 
@@ -45,8 +45,8 @@ class RolloutStep:
     strategy: Strategy
     reason: str = ""
     notice: Reason | None = None
-    """An Event, when the reason is told first."""
-    is_to_be_told_first: bool = False
+    """The reason of an Event, where the status says so first."""
+    is_reported_first: bool = False
     """The status has to say so before the Deployment is changed."""
     is_held: bool = False
     """The Deployment is not to be changed yet."""
@@ -71,10 +71,10 @@ class Change:
     room: Room = NOT_READ
 
     @property
-    def told(self) -> Json:
-        """status.rollout, where it speaks of this revision."""
-        told: Json = self.service.status.get("rollout") or {}
-        return told if told.get("revision") == self.label else {}
+    def previous(self) -> Json:
+        """status.rollout as it was written last, where it is of this revision."""
+        rollout: Json = self.service.status.get("rollout") or {}
+        return rollout if rollout.get("revision") == self.label else {}
 
     @property
     def new(self) -> tuple[PodFacts, ...]:
@@ -104,7 +104,7 @@ class Change:
         return spec
 
     @property
-    def wanted(self) -> Amounts:
+    def requests(self) -> Amounts:
         """What a new pod asks for."""
         return requests_of(self.pod_spec)
 
@@ -157,8 +157,8 @@ def _strategy(live: str | None) -> Strategy:
 
 def _without_room(change: Change) -> RolloutStep | None:
     """The first step where what is free on the nodes makes no difference."""
-    if _is_replace_told(change):
-        return RolloutStep("Replace", str(change.told["reason"]))  # the status says so already
+    if _is_replace_reported(change):
+        return RolloutStep("Replace", str(change.previous["reason"]))  # the status says so already
     if change.live.available == 0:
         return RolloutStep("Replace", "No replica answers, so there is none to keep while its successor starts.")
     if sum(bool(pod.node) for pod in change.old) > change.service.spec.scaling.replicas:
@@ -178,7 +178,7 @@ def _by_room(change: Change) -> RolloutStep:
     if room.unknown is not None:
         return RolloutStep("Surge", _unknown(room.unknown, change.settings))
     nodes = list(nodes_for(room, change.pod_spec))
-    has_room = sum(fitting(node, change.wanted) for node in nodes) + change.leaving > 0
+    has_room = sum(fitting(node, change.requests) for node in nodes) + change.leaving > 0
     if has_room or _would_help(change, nodes):
         mounted_by = pvc.holders(change.service)
         if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
@@ -196,23 +196,23 @@ def _by_room(change: Change) -> RolloutStep:
 
 
 def _replaced(change: Change, why: str) -> RolloutStep:
-    """One after the other; with a single one the user is told beforehand what that means."""
+    """One after the other; with a single one the status says beforehand what that means."""
     if not change.is_last:
         return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
     gap = "There is one replica: from its end until its successor is ready nothing answers."
     way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
-    return RolloutStep("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_to_be_told_first=True)
+    return RolloutStep("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_reported_first=True)
 
 
 def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
     """What it needs, and how much of that is free where it may go."""
     resource = accelerator_resource(change.service)
     # A record of an earlier release may ask for another resource than the spec does.
-    count = change.wanted.get(resource, Decimal(0)) if resource is not None else Decimal(0)
+    count = change.requests.get(resource, Decimal(0)) if resource is not None else Decimal(0)
     if resource is not None and any(node.free(resource) < count for node in nodes):
         free = sum(int(node.free(resource)) for node in nodes)
         return f"it needs {count} x {resource}, and of those on nodes that it may go to {free} are free"
-    short = sorted(r for r, each in change.wanted.items() if all(node.free(r) < each for node in nodes))
+    short = sorted(r for r, each in change.requests.items() if all(node.free(r) < each for node in nodes))
     return f"short of {', '.join(short)}" if short else "no node has enough of everything at once"
 
 
@@ -220,7 +220,7 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
     """Whether the place of one old pod is enough, with what is free beside it."""
     old = Counter(pod.node for pod in change.old if pod.node)
     return any(
-        fitting(replace(node, used=minus(node.used, change.given_up)), change.wanted) > 0
+        fitting(replace(node, used=minus(node.used, change.given_up)), change.requests) > 0
         for node in nodes
         if old[node.name]
     )
@@ -228,15 +228,15 @@ def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
 
 def _going_on(change: Change, strategy: Strategy) -> RolloutStep:
     """The template is in: as it was begun, but for a new pod that waits too long for its place."""
-    reason = str(change.told.get("reason") or "") if change.told.get("strategy") == strategy else ""
-    if not change.told and change.observed.begun is not None and change.observed.begun[0] == change.label:
+    reason = str(change.previous.get("reason") or "") if change.previous.get("strategy") == strategy else ""
+    if not change.previous and change.observed.begun is not None and change.observed.begun[0] == change.label:
         reason = change.observed.begun[1]
     step = RolloutStep(strategy, reason)
     if not _may_lack_room(change) or (since := _waiting_since(change)) is None:
         return step
     is_auto = change.service.spec.rollout.strategy == "Auto"
-    if is_auto and _is_replace_told(change):
-        return RolloutStep("Replace", str(change.told["reason"]))
+    if is_auto and _is_replace_reported(change):
+        return RolloutStep("Replace", str(change.previous["reason"]))
     step = replace(step, obstacle=_waits(change))
     if not is_auto:
         return step
@@ -248,7 +248,7 @@ def _going_on(change: Change, strategy: Strategy) -> RolloutStep:
 
 def _waited(change: Change) -> float | None:
     """Seconds for which a new pod has waited for room that an old one may have to give up; None: it does not."""
-    if change.service.spec.rollout.strategy != "Auto" or not _may_lack_room(change) or _is_replace_told(change):
+    if change.service.spec.rollout.strategy != "Auto" or not _may_lack_room(change) or _is_replace_reported(change):
         return None
     since = _waiting_since(change)
     return None if since is None else max(0.0, (change.now - since).total_seconds())
@@ -260,8 +260,8 @@ def _may_lack_room(change: Change) -> bool:
     return is_surge and not change.service.spec.paused and any(pod.ready for pod in change.old)
 
 
-def _is_replace_told(change: Change) -> bool:
-    return change.told.get("strategy") == "Replace" and bool(change.told.get("reason"))
+def _is_replace_reported(change: Change) -> bool:
+    return change.previous.get("strategy") == "Replace" and bool(change.previous.get("reason"))
 
 
 def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
@@ -275,14 +275,14 @@ def _overdue(change: Change, step: RolloutStep, waited: float) -> RolloutStep:
     else:
         nodes = list(nodes_for(room, change.pod_spec))
         is_of_use = _would_help(change, nodes)
-        is_free_now = any(fitting(node, change.wanted) for node in nodes)
+        is_free_now = any(fitting(node, change.requests) for node in nodes)
         if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
             return replace(step, look_again=limit / 10)
     if not is_of_use:
         return replace(step, look_again=LOOK_AGAIN)
     why = f"A new pod found no room for {limit} s, so an old one goes first."
     gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
-    return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_to_be_told_first=True)
+    return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
 
 
 def _waiting_since(change: Change) -> datetime | None:
@@ -294,8 +294,8 @@ def _waiting_since(change: Change) -> datetime | None:
     if refusal is None or reason_of(refusal) is not Reason.QUOTA_EXCEEDED:
         return None
     failure: Json = change.service.status.get("failure") or {}
-    is_told = bool(change.told) and failure.get("reason") == Reason.QUOTA_EXCEEDED
-    return _time(str(failure.get("since"))) if is_told else change.now  # what is told now has this time
+    is_reported = bool(change.previous) and failure.get("reason") == Reason.QUOTA_EXCEEDED
+    return _time(str(failure.get("since"))) if is_reported else change.now  # what is reported now has this time
 
 
 def _time(text: str) -> datetime | None:
@@ -311,7 +311,7 @@ def _waits(change: Change) -> Obstacle | None:
     causes = {cause for pod in change.new for cause in pod.unschedulable}
     if resource is None or not any(resource in cause for cause in causes):
         return None
-    count = change.wanted.get(resource, 0)
+    count = change.requests.get(resource, 0)
     message = f"A pod of revision {change.label} waits for {count} x {resource}; the old replicas go on serving."
     return Obstacle(Reason.WAITING_FOR_GPU, message, is_final=False)
 
@@ -319,7 +319,7 @@ def _waits(change: Change) -> Obstacle | None:
 def _is_as_large(change: Change) -> bool:
     """Without the right to look: the place of an old pod is enough for one that asks for no more."""
     given_up = change.given_up
-    return all(given_up.get(resource, 0) >= each for resource, each in change.wanted.items())
+    return all(given_up.get(resource, 0) >= each for resource, each in change.requests.items())
 
 
 def _unknown(why: str, settings: Settings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ settings.register_profile("full", settings.get_profile("unit"), max_examples=2_0
 settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
 
 
-class VLLMInOneProcess(LoadFileScheduling):
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if find_spec("vllm") is None:
+        for item in items:
+            if item.get_closest_marker("vllm") is not None:
+                item.add_marker(pytest.mark.skip(reason="needs the vllm dependency group"))
+
+
+class VLLMInOneProcess(LoadFileScheduling):  # type: ignore[misc]
     """Gives each file to one process, and all files that need vLLM to the same one: importing it takes 10 s of CPU."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -16,6 +16,31 @@ from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE
 from localcluster.paths import REPOSITORY, ClusterPaths
 
 JSON = dict[str, Any]
+EVERYTHING: JSON = {
+    "replicas": 2,
+    "image": {"repository": "example.org/operator", "digest": "sha256:" + "a" * 64, "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "watch": {"namespaces": ["blue", "green"]},
+    "serviceAccount": {"name": "runner", "annotations": {"a": "b"}},
+    "logging": {"format": "console", "level": "debug"},
+    "podAnnotations": {"note": "x"},
+    "podLabels": {"team": "ml"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    ],
+    "priorityClassName": "system-cluster-critical",
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "p"}}, "podMonitor": {"enabled": True}},
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}], "extraEgress": [{}]},
+}
+
+GUARDED: JSON = {
+    "metrics": {"authentication": "tokenReview", "tls": {"secretName": "tls"}, "serviceMonitor": {"enabled": True}}
+}
+
 CHART = REPOSITORY / "charts" / "llmservice-operator"
 TEAM, OTHER = "release-team", "release-other"
 """The namespaces of the fixture `two_namespaces`."""

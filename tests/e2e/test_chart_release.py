@@ -6,8 +6,7 @@ import time
 
 import yaml
 
-from tests.e2e._chart import CHART, IMAGES, OTHER, TEAM, of_kind, render
-from tests.e2e.test_chart_render import EVERYTHING
+from tests.e2e._chart import CHART, EVERYTHING, IMAGES, OTHER, TEAM, of_kind, render
 from tests.support.audit import requests_since
 from tests.support.cluster import Cluster, eventually
 from tests.support.services import idle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ settings.register_profile(
 )
 settings.register_profile("full", settings.get_profile("unit"), max_examples=2_000)
 settings.load_profile("unit")  # another one: pytest --hypothesis-profile=full
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if find_spec("vllm") is None:
+        for item in items:
+            if item.get_closest_marker("vllm") is not None:
+                item.add_marker(pytest.mark.skip(reason="needs the vllm dependency group"))
 
 
 class VLLMInOneProcess(LoadFileScheduling):  # type: ignore[misc]

@@ -35,7 +35,6 @@ TABLE = flag_table(VERSION)
 @pytest.fixture(scope="module")
 def parser() -> argparse.ArgumentParser:
     """vLLM's parser, which fails by an exception instead of ending the process."""
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     made = add_vllm_version.vllm_parser()
 
     def error(message: str) -> None:

@@ -23,7 +23,6 @@ H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 78 * GIB, 79 * GIB)
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_attention_on_a_cpu_stores_what_the_planner_says() -> None:
     """In a process of its own: the high-water mark of this one has other tests' memory in it."""
-    pytest.importorskip("torch", reason="needs the vllm dependency group")
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", "--device=cpu"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -42,7 +42,6 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     vLLM looks at each model's class in a process of its own, so that CUDA is not initialized, and remembers in its
     cache what it saw: nine processes that import vLLM, two minutes of a fresh machine. Here it looks in this one.
     """
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("VLLM_CACHE_ROOT", str(tmp_path_factory.mktemp("vllm")))

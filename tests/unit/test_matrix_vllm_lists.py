@@ -20,11 +20,6 @@ from tests.unit.vllm_backends import Described, backend_class, described
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _vllm() -> None:
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
-
-
 def rows(*dimensions: str) -> list[Any]:
     """The rows of exactly these dimensions that vLLM's lists can be asked about."""
     some = [row for row in ROWS if row.check is Check.CALL and set(row.when) == set(dimensions)]

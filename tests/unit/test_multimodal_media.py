@@ -133,10 +133,6 @@ class TestVllmsOwnConnector:
 
     pytestmark = VLLM
 
-    @pytest.fixture(autouse=True)
-    def _installed(self) -> None:
-        pytest.importorskip("vllm")
-
     @WAYS
     def test_a_listed_host_is_asked(self, site: Site, is_async: bool) -> None:
         assert fetch(f"http://127.0.0.1:{site.port}/a", ["127.0.0.1"], is_async=is_async) == b"media"

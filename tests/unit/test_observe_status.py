@@ -376,13 +376,11 @@ def test_the_same_facts_make_the_same_status(pods: list[Json], counts: tuple[int
 @pytest.mark.parametrize(("pod", "reason", "type_", "message"), SITUATIONS)
 def test_the_crd_keeps_everything_that_is_told(pod: Json, reason: str, type_: str, message: str | None) -> None:
     """A field that the schema does not know is dropped in silence, and the status is then written for ever."""
-    sections = {"accelerator": {"products": ["NVIDIA-L4"]}, "precision": {"weights": "fp8"}}
-    world = rolling_out(**sections)
+    world = rolling_out(accelerator={"products": ["NVIDIA-L4"]}, precision={"weights": "fp8"})
     world.pods = {"x-0": a_pod("x-0", world.revision(), **pod)}
     world.settle()
-    told = world.obj["status"]
-    kept = LLMServiceStatus.model_validate(told).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    assert kept == told
+    status = LLMServiceStatus.model_validate(world.obj["status"])
+    assert status.model_dump(mode="json", by_alias=True, exclude_unset=True) == world.obj["status"]
 
 
 def test_what_others_add_to_the_status_does_not_make_it_written_again() -> None:

@@ -61,7 +61,6 @@ def on_a_cpu(**sections: Any) -> LLMService:
 
 def vllms(llm: LLMService, models: Path) -> Batching:
     """Of the engine that it starts with the options of a service."""
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
@@ -95,7 +94,6 @@ def test_on_cpus(sections: dict[str, Any], models: Path) -> None:
 
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_on_gpus(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     from vllm.engine import arg_utils
     from vllm.usage.usage_lib import UsageContext
 

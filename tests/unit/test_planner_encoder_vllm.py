@@ -45,7 +45,6 @@ VIDEOS = {"qwen3_vl_moe": 25_165_824}
 
 def vllms(config: dict[str, Any], length: int) -> dict[str, int]:
     """Tokens of each kind, by the processing info of the model's class."""
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLProcessingInfo
     from vllm.model_executor.models.qwen3_vl import Qwen3VLProcessingInfo

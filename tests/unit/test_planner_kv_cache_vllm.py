@@ -129,7 +129,6 @@ def request(layers: Layers, setting: Any, name: str = "LlamaForCausalLM") -> Req
 
 @pytest.fixture(scope="module")
 def caches() -> Any:
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     from tests.unit import vllm_caches
 
     return vllm_caches

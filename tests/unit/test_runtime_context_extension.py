@@ -89,7 +89,6 @@ def test_the_remedy_names_the_factor_that_would_do() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_vllm_takes_it(tmp_path: Any) -> None:
     """Its own configuration of a real model folder: the length that it derives is the one that is promised."""
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     from vllm.config import ModelConfig
 
     config = {

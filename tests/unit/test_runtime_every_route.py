@@ -25,7 +25,6 @@ UNGUARDED_BY_VLLM = ("/invocations", "/tokenize", "/detokenize", "/pooling", "/c
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """vLLM's FastAPI application with every router that it has, development's among them."""
-    pytest.importorskip("vllm")
     folder = tmp_path_factory.mktemp("server")
     (folder / "keys").write_text("right\n")
     path = str(folder / "board")

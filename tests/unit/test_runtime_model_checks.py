@@ -63,8 +63,8 @@ def preflight(flags: Flags, **options: Any) -> list[R]:
     return [failure.reason for failure in check(ServeOptions(accelerator="cpu", **options), flags)]
 
 
+@pytest.mark.vllm
 def test_the_preflight_looks_at_both_mounted_models(tmp_path: Path) -> None:
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     model, draft = folder(tmp_path / "model", {}, BPE), folder(tmp_path / "draft", {}, SWAPPED)
     assert preflight(Flags(model=str(model))) == []
     assert preflight(Flags(model=str(model), draft_model=str(draft))) == [R.DRAFT_MODEL_MISMATCH]
@@ -75,8 +75,8 @@ def test_the_preflight_looks_at_both_mounted_models(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.vllm
 def test_the_preflight_leaves_alone_what_is_still_to_be_fetched(tmp_path: Path) -> None:
-    pytest.importorskip("vllm", reason="needs the vllm dependency group")
     absent = str(tmp_path / "model")
     assert preflight(Flags(model=absent)) == [R.MODEL_NOT_FOUND]
     assert preflight(Flags(model=absent), fetch=("model=hf://org/tiny",)) == []

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from localcluster.tinymodel.pairs import PAIRS
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("torch") is None, reason="needs the vllm dependency group"),
     # Of the libraries' own, in their own code.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -1,13 +1,10 @@
 """Rounded weights as compressed-tensors itself unpacks them."""
 
-from importlib.util import find_spec
-
 import pytest
 
 # torch is imported by the tests: at the top, each process that collects them would do it.
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(find_spec("torch") is None, reason="needs the vllm dependency group"),
     # Of the libraries' own, in their own code.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -21,7 +21,7 @@ def measure(device: str, lengths: tuple[int, ...] = attention.LENGTHS, heads: in
     if device == "cuda":
         # First, while this process has no context: to look at a GPU makes one.
         parts += overheads.measured(machine.count())
-        devices = accelerators.look()
+        devices = accelerators.list_devices()
         parts += machine.preflight(devices)
     else:
         parts.append(Skipped("overheads", "a CPU has none"))

@@ -13,14 +13,14 @@ from llmservice_runtime.contract import ARTIFACTS_DIR, FETCH_SOCKET, MODELS_DIR
 
 EXAMPLES = """\
 examples:
-  # what a pod does before vLLM starts: fetch once, resume, verify, link; by hand into a folder of your own
+  # as a pod does before vLLM starts: fetch once, resume, verify, link; here into a folder of your own
   python -m llmservice_fetch fetch --fetch=model=hf://ORG/NAME@REVISION --cache=/data --links=/data/links
   AWS_ENDPOINT_URL_S3=http://minio:9000 python -m llmservice_fetch fetch --fetch=model=s3://BUCKET/PREFIX
 
-  # what the fetch container does: fetch the same when the supervisor of the pod asks for it
+  # the fetch container: fetch the same on request of the pod's supervisor
   python -m llmservice_fetch serve --fetch=model=hf://ORG/NAME --cache=/data --links=/data/links --socket=/data/socket
 
-  # what a model is made of, by its config.json and the headers of its weights, which stay where they are
+  # inspect a model by its config.json and the headers of its weights, without downloading them
   python -m llmservice_fetch inspect --model=hf://ORG/NAME@REVISION
   python -m llmservice_fetch inspect --model=/models/tiny-chat
 """
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m llmservice_fetch",
-        description="Reads models from hubs and buckets: into a cache, or only what they are made of.",
+        description="Fetches models from hubs and buckets into a cache, or inspects them.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,13 +44,13 @@ def parser() -> argparse.ArgumentParser:
 def _add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "fetch",
-        help="fetch models into the cache, and say in JSON how far it is",
+        help="fetch models into the cache, with progress as JSON",
         allow_abbrev=False,
         usage="python -m llmservice_fetch fetch --fetch=NAME=URI [options] [-- <vLLM flags>]",
         description="Credentials come from the environment: HF_TOKEN, HF_ENDPOINT; AWS_ACCESS_KEY_ID, "
         "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, "
-        "AWS_ENDPOINT_URL_S3; GOOGLE_*; AZURE_*. A fetch that was killed goes on "
-        "where it stopped; several at once on one cache fetch everything once.",
+        "AWS_ENDPOINT_URL_S3; GOOGLE_*; AZURE_*. A killed fetch is resumed; concurrent fetches into one cache "
+        "download everything once.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument(
@@ -68,21 +68,23 @@ def _add_places(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache_options(command: argparse.ArgumentParser) -> None:
-    """What spec.model.cache says; as the operator writes them (build/pvc.py)."""
+    """The options of spec.model.cache, as rendered by the operator (build/pvc.py)."""
     command.add_argument(
         "--verify",
         choices=("size", "hash"),
         default="size",
-        help="what of the cache is compared with the origin before it is used; hash reads every file",
+        help="how cached files are compared with the origin before use; hash reads every file",
     )
-    command.add_argument("--pod", default=os.uname().nodename, metavar="NAME", help="which pod this is")
-    command.add_argument("--service", default="", metavar="NAME", help="whose pod this is; else nothing is pruned")
+    command.add_argument("--pod", default=os.uname().nodename, metavar="NAME", help="name of this pod")
+    command.add_argument(
+        "--service", default="", metavar="NAME", help="LLMService of this pod; without it nothing is pruned"
+    )
     command.add_argument(
         "--prune-after-hours",
         type=_hours,
         default=720,
         metavar="HOURS",
-        help="how long the cache keeps what no pod serves and no service with pods may return to",
+        help="how long the cache keeps revisions that no pod serves and no service with pods may return to",
     )
 
 
@@ -95,16 +97,16 @@ def _hours(text: str) -> int:
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "serve",
-        help="fetch when asked on a unix socket, and nothing else than what is named here",
+        help="fetch the named artifacts on request over a unix socket",
         allow_abbrev=False,
-        description="Runs beside a server that has no credentials and may not write the cache. Each request is a "
-        "process of its own, `fetch`, with the environment of this one.",
+        description="Runs next to a server that has no credentials and cannot write the cache. Each request runs in "
+        "a child process, `fetch`, with the environment of this one.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument(
-        "--fetch", action="append", default=[], metavar="NAME=URI", help="may be asked for; repeatable"
+        "--fetch", action="append", default=[], metavar="NAME=URI", help="may be requested; repeatable"
     )
-    command.add_argument("--adapters-file", type=Path, help="a list of LoRA adapters, which may be asked for too")
+    command.add_argument("--adapters-file", type=Path, help="a list of LoRA adapters, which may be requested too")
     command.add_argument("--socket", type=Path, default=Path(FETCH_SOCKET), help="where to listen")
     _add_places(command)
     _add_cache_options(command)
@@ -113,17 +115,17 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "inspect",
-        help="say in JSON what a model is made of, without its weights",
+        help="print facts about a model as JSON, without its weights",
         allow_abbrev=False,
         description="Reads config.json and the headers of the safetensors files. Credentials come from the "
-        "environment, as for fetch. Ends with 0 when it came to a conclusion, which may be why there are no facts.",
+        "environment, as for fetch. Ends with 0 when it has a result, which may be a failure.",
     )
     command.add_argument("--model", required=True, metavar="URI", help="hf://, s3://, a folder or a config.json")
     command.add_argument("--termination-log", type=Path, metavar="PATH", help="write the result there as well")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Split at the first --, since what follows is vLLM's."""
+    """Run a command; its exit code. Arguments after the first -- are vLLM's flags."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     ours, flags = arguments[:split], tuple(arguments[split + 1 :])
     namespace = parser().parse_args(ours)
@@ -144,12 +146,12 @@ def main(arguments: Sequence[str]) -> int:
         command = (sys.executable, "-m", "llmservice_fetch", "fetch", *places, *cache, *owner)
         allowed = Allowed(tuple(namespace.fetch), namespace.adapters_file)
         return serve(namespace.socket, allowed, command, os.environ, lambda: renew(namespace.cache, namespace.pod))
-    from llmservice_fetch.command import Wanted
+    from llmservice_fetch.command import FetchOptions
     from llmservice_fetch.command import main as fetch
 
     extension = namespace.context_extension
     return fetch(
-        Wanted(
+        FetchOptions(
             tuple(namespace.fetch),
             namespace.cache,
             namespace.links,

@@ -1,4 +1,4 @@
-"""What obstore does not pass on: headers of an answer. A bucket's region, and the published hash of an object."""
+"""Reads response headers that obstore does not pass on: a bucket's region and an object's published hash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def head(url: str, timeout: float) -> tuple[int, Message]:
-    """Status and headers, whatever the status; redirects are not followed. OSError where there is no answer."""
+    """Status and headers of a HEAD request; redirects are not followed. OSError without a response."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise OSError("not an HTTP address")
     request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "llmservice"})
@@ -37,19 +37,19 @@ def head(url: str, timeout: float) -> tuple[int, Message]:
 
 
 def region_of(url: str, timeout: float) -> str:
-    """Where AWS says that the bucket is, to whoever asks; empty where it does not say."""
+    """The bucket's region as AWS reports it, also without credentials; empty where unknown."""
     try:
         _, headers = head(url, timeout)
     except (OSError, ValueError):
         return ""
-    told = headers.get("x-amz-bucket-region") or ""
-    return told if _REGION.fullmatch(told) else ""
+    values = headers.get("x-amz-bucket-region") or ""
+    return values if _REGION.fullmatch(values) else ""
 
 
 def digest_of(scheme: str, headers: Mapping[str, str] | Message, tag: str) -> Digest | None:
-    """The MD5 that the server publishes; None where it publishes none of the content as it is sent.
+    """The MD5 of the content as sent, where the server publishes it; None otherwise.
 
-    S3 has it in the ETag, but for objects in parts, and for those that are encrypted with other keys than S3's own.
+    S3's ETag is the MD5, except for multipart objects and those encrypted with other keys than S3's own.
     """
     if scheme == "s3":
         encrypted = headers.get("x-amz-server-side-encryption", "AES256") != "AES256"
@@ -57,8 +57,8 @@ def digest_of(scheme: str, headers: Mapping[str, str] | Message, tag: str) -> Di
         value = tag.strip('"')
         return Digest("md5", value) if _MD5.fullmatch(value) and not hidden else None
     if scheme == "gs":
-        told = headers.get_all("x-goog-hash") if isinstance(headers, Message) else [headers.get("x-goog-hash", "")]
-        parts = [part.strip() for text in told or () for part in text.split(",")]
+        values = headers.get_all("x-goog-hash") if isinstance(headers, Message) else [headers.get("x-goog-hash", "")]
+        parts = [part.strip() for text in values or () for part in text.split(",")]
         encoded = next((part[4:] for part in parts if part.startswith("md5=")), "")
     else:
         encoded = headers.get("Content-MD5") or ""

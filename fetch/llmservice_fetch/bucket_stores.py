@@ -1,7 +1,7 @@
-"""Which store of obstore answers for a bucket, and with whose credentials: S3, Google Cloud Storage, Azure.
+"""Chooses obstore's store and the credentials for a bucket of S3, Google Cloud Storage or Azure.
 
 obstore finds credentials as the clouds' own programs do (keys, a web identity, a pod's role, the machine's role), but
-fails where there are none. Here it is decided beforehand who asks, so that a public bucket needs nobody.
+fails without any. The identity is therefore chosen here, so that a public bucket needs no credentials.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from llmservice_fetch import failed
 Store = S3Store | GCSStore | AzureStore
 SCHEMES = ("s3", "gs", "az")
 _TIMEOUT_SECONDS = 30.0
-# obstore counts a whole request against `timeout`, the body included; what stalls is found by `read_timeout`.
+# obstore's `timeout` covers a whole request with its body; stalls are detected by `read_timeout`.
 _NEVER = timedelta(days=7)
-# Repeating is the caller's affair, who shows it and bounds all tries together.
+# The caller retries: it logs retries and limits all of them together.
 _RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
 _DEFAULT_REGION = "us-east-1"
 _SAFE = "-_.~/"
 
 
 class Identity(Enum):
-    """Who asks."""
+    """The identity that requests are sent with."""
 
     GIVEN = "keys, a token or a role that the environment names"
     MACHINE = "the machine's role, where its metadata service has one"
@@ -40,7 +40,7 @@ class Identity(Enum):
 
 @dataclass
 class Access:
-    """How a bucket is reached. `region` and `identity` change when the server's first answers say so."""
+    """How to access a bucket. `region` and `identity` are corrected by the server's first responses."""
 
     scheme: str
     bucket: str
@@ -52,11 +52,11 @@ class Access:
     account: str = ""
     region: str = ""
     answered: bool = False
-    """Whether the bucket's server has accepted a request."""
+    """Whether the server has accepted a request."""
     moved: bool = False
-    """Whether the region was corrected already."""
+    """Whether the region has been corrected."""
     signs: bool = False
-    """Whether a URL can be signed without asking another server."""
+    """Whether a URL can be signed locally."""
     _store: tuple[object, Store] | None = field(default=None, repr=False)
 
     def store(self, timeout: float | None) -> Store:
@@ -82,7 +82,7 @@ class Access:
             "retry_config": _RETRIES,
         }
         if self.scheme == "gs":
-            # obstore reads them by itself as well, and refuses two.
+            # obstore also reads these variables itself, and refuses two of them.
             for name in _GOOGLE_FILES:
                 if name.lower() not in config:
                     os.environ.pop(name, None)
@@ -106,7 +106,7 @@ class Access:
 
 
 def access_of(scheme: str, bucket: str, environment: Mapping[str, str], hide: Callable[[str], None]) -> Access:
-    """What the environment says about a bucket. `hide` gets every secret that it holds."""
+    """Access to a bucket by the environment's settings. `hide` is called with each secret."""
     given = {name: value.strip() for name, value in environment.items() if value.strip()}
     access = {"s3": _s3, "gs": _gs, "az": _az}[scheme](bucket, given)
     for secret in _secrets(access.config):
@@ -130,7 +130,7 @@ def _s3(bucket: str, given: Mapping[str, str]) -> Access:
         config |= {"aws_role_session_name": "llmservice"} | _chosen(given, role)
     elif pod[0] in given or task[0] in given:
         if task[0] not in given and pod[1] not in given:
-            # obstore would ask the machine for its role instead.
+            # obstore would use the machine's role instead.
             raise failed.token_refused(f"{pod[0]} is used with {pod[1]} only, which is not set.", f"Set {pod[1]}.")
         config |= _chosen(given, (*pod, *task))
     elif endpoint or given.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
@@ -147,7 +147,7 @@ _GOOGLE_FILES = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
 def _gs(bucket: str, given: Mapping[str, str]) -> Access:
     endpoint = given.get("GOOGLE_BASE_URL", "").rstrip("/")
     names = ("GOOGLE_SERVICE_ACCOUNT_KEY", *_GOOGLE_FILES, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN")
-    # One of them: obstore refuses two, and the Secret that the spec names comes first.
+    # Only one, because obstore refuses two; the Secret of the spec comes first.
     chosen = next((_chosen(given, (name,)) for name in names if name in given), {})
     config = chosen | ({"google_base_url": endpoint} if endpoint else {})
     identity = Identity.GIVEN if chosen else Identity.NOBODY if endpoint else Identity.MACHINE
@@ -195,7 +195,7 @@ def _secrets(config: Mapping[str, str]) -> Iterator[str]:
 
 
 def _private(document: str) -> Iterator[str]:
-    """The key itself, as it stands in the document and line by line."""
+    """The private key of a service account's document, as a whole and by line."""
     try:
         key = json.loads(document)["private_key"]
     except (ValueError, KeyError, TypeError, RecursionError):

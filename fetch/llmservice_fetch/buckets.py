@@ -1,6 +1,6 @@
-"""s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and az://CONTAINER/PREFIX, by obstore.
+"""The origin s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, read with obstore.
 
-Clouds' own servers, or any that speaks their API (AWS_ENDPOINT_URL_S3, GOOGLE_BASE_URL, AZURE_STORAGE_ENDPOINT).
+The clouds' own servers or compatible ones (AWS_ENDPOINT_URL_S3, GOOGLE_BASE_URL, AZURE_STORAGE_ENDPOINT).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from llmservice_fetch.bucket_stores import SCHEMES, Access, Identity, Store, acc
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is_inside
 
 T = TypeVar("T")
-# Larger ones cost more: obstore gathers each from many small ones.
+# Larger chunks cost more CPU: obstore assembles each from many small ones.
 _CHUNK_BYTES = 256 << 10
 _PAGE = 1000
 _MOST_FILES = 50_000
 _LARGEST_BYTES = 1 << 50
 _HEAD_SECONDS = 30.0
 _SIGNED_FOR = timedelta(minutes=5)
-# What obstore raises: its own types, and two of Python's for what is not there and for malformed arguments.
+# obstore's exceptions: its own types, and Python's for missing objects and malformed arguments.
 _ERRORS = (BaseError, FileNotFoundError, ValueError)
 
 
@@ -65,13 +65,13 @@ class Bucket:
 
     @property
     def folder(self) -> str:
-        """One for each server, account, bucket and prefix."""
+        """The cache's folder; unique by server, account, bucket and prefix."""
         account = (self.access.account,) if self.access.account else ()
         return f"{self.access.scheme}/{self.access.bucket}--{_hash(self.access.endpoint, *account, self.prefix)[:12]}"
 
     def listing(self) -> Listing:
-        """All objects. Their names, sizes and ETags are the revision."""
-        files = self._ask(self._listed, listing=True)
+        """All objects. The revision is a hash of their names, sizes and ETags."""
+        files = self._request(self._listed, listing=True)
         if not files:
             section = bucket_errors.WORDING[self.access.scheme].section
             other = f" Or {section}.endpoint names something else." if self.access.endpoint else ""
@@ -80,26 +80,26 @@ class Bucket:
         return Listing(_hash(*(f"{file.path} {file.blob}" for file in files)), tuple(files))
 
     def digest(self, file: RemoteFile) -> Digest | None:
-        """The object's MD5 where the server publishes one, to a request that can be signed here or needs no signature.
+        """The object's MD5 where the server publishes it, by a HEAD request that is unsigned or can be signed locally.
 
-        obstore does not pass on the headers that say so.
+        obstore does not pass on the headers.
         """
-        url = self._ask(lambda store: self._head_address(store, self._key(file)))
+        url = self._request(lambda store: self._head_address(store, self._key(file)))
         if url is None:
             return None
         try:
             status, headers = head(url, self.timeout or _HEAD_SECONDS)
         except (OSError, ValueError) as error:
-            # Not the error's own text, which may hold the signed URL.
+            # Not the error's text, which may hold the signed URL.
             raise bucket_errors.unreachable(self.uri, str(getattr(error, "reason", type(error).__name__))) from None
         return digest_of(self.access.scheme, headers, file.version) if status == 200 else None
 
     @contextmanager
     def read(self, listing: Listing, file: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """A part of an object, while it is the one that was listed."""
-        result = self._ask(lambda store: self._get(store, file, start, end))
+        """Read a range of an object. FetchFailed where the object has changed since the listing."""
+        result = self._request(lambda store: self._get(store, file, start, end))
         if result.meta["size"] != file.size or _tag(result.meta["e_tag"] or file.version) != _tag(file.version):
-            # Some servers do not know If-Match.
+            # Some servers ignore If-Match.
             raise bucket_errors.changed(self.uri)
         yield result.range[0], self._chunks(result)
 
@@ -121,82 +121,82 @@ class Bucket:
         except BaseError as error:
             if "non-partial response" not in str(error):
                 raise
-            # A server that does not know Range sends everything, and the caller starts anew.
+            # A server without Range sends the whole object, and the caller starts from the beginning.
             return obstore.get(store, self._key(file), options=options)
 
     def _chunks(self, result: obstore.GetResult) -> Iterator[bytes]:
         try:
             yield from result.stream(min_chunk_size=_CHUNK_BYTES)
         except _ERRORS as error:
-            raise bucket_errors.passing(bucket_errors.read(error), self.uri) from None
+            raise bucket_errors.retryable(bucket_errors.read(error), self.uri) from None
 
     def _head_address(self, store: Store, key: str) -> str | None:
         if self.access.identity is Identity.NOBODY:
             return self.access.address(key)
-        # A signature of Azure's names rights, and obstore gives none to HEAD.
+        # Azure's signatures contain permissions, and obstore grants none for HEAD.
         method: Literal["GET", "HEAD"] = "GET" if self.access.scheme == "az" else "HEAD"
         return obstore.sign(store, method, key, _SIGNED_FOR) if self.access.signs else None
 
     def _key(self, file: RemoteFile) -> str:
         return f"{self.prefix}/{file.path}" if self.prefix else file.path
 
-    def _ask(self, action: Callable[[Store], T], *, listing: bool = False) -> T:
-        """The result of an action, repeated where the answer says who or where to ask instead."""
+    def _request(self, action: Callable[[Store], T], *, listing: bool = False) -> T:
+        """The result of an action, repeated with another identity or region where the error calls for it."""
         while True:
             try:
                 result = action(self.access.store(self.timeout))
             except _ERRORS as error:
-                answer = bucket_errors.read(error)
-                if not self._goes_elsewhere(answer):
-                    raise self._explained(error, answer, listing=listing) from None
+                parsed = bucket_errors.read(error)
+                if not self._redirects_request(parsed):
+                    raise self._explained(error, parsed, listing=listing) from None
             else:
                 self.access.answered = True
                 return result
 
-    def _goes_elsewhere(self, answer: bucket_errors.Answer) -> bool:
-        """Each at most once: without credentials where the machine has none, and to the bucket's own region."""
+    def _redirects_request(self, parsed: bucket_errors.ParsedError) -> bool:
+        """Switch to unsigned requests or to the bucket's region, each at most once; False where neither applies."""
         access = self.access
-        # A role that worked once is there: its failure now is a failure, and not a machine without a role.
-        if access.identity is Identity.MACHINE and not access.answered and self._is_about_credentials(answer):
+        # After a successful request the role exists, so its failure is an error.
+        if access.identity is Identity.MACHINE and not access.answered and self._is_about_credentials(parsed):
             access.identity = Identity.NOBODY
             return True
-        if access.scheme != "s3" or access.moved or not (answer.region or answer.bare_redirect):
+        if access.scheme != "s3" or access.moved or not (parsed.region or parsed.bare_redirect):
             return False
-        region = answer.region or region_of(access.address(), self.timeout or _HEAD_SECONDS)
+        region = parsed.region or region_of(access.address(), self.timeout or _HEAD_SECONDS)
         access.moved, changed, access.region = True, region not in ("", access.region), region or access.region
         return changed
 
-    def _is_about_credentials(self, answer: bucket_errors.Answer) -> bool:
-        """Whether another server failed than the bucket's, or none was asked.
+    def _is_about_credentials(self, parsed: bucket_errors.ParsedError) -> bool:
+        """Whether the credentials' server failed rather than the bucket's, or no request was sent.
 
-        The URLs that obstore hides are those of Azure with a SAS, and of AWS' token service.
+        obstore hides URLs of Azure with a SAS and of AWS' token service.
         """
-        hidden = answer.is_redacted and self.access.scheme == "az"
-        of_bucket = hidden or answer.url.startswith(self.access.address().rstrip("/"))
-        return not (of_bucket or answer.is_body or answer.bare_redirect)
+        hidden = parsed.is_redacted and self.access.scheme == "az"
+        of_bucket = hidden or parsed.url.startswith(self.access.address().rstrip("/"))
+        return not (of_bucket or parsed.is_body or parsed.bare_redirect)
 
-    def _explained(self, error: BaseException, answer: bucket_errors.Answer, *, listing: bool) -> Exception:
+    def _explained(self, error: BaseException, parsed: bucket_errors.ParsedError, *, listing: bool) -> Exception:
         access = self.access
         if isinstance(error, InvalidPathError):
-            return failed.unusable(answer.words, self.uri)
+            return failed.unusable(parsed.words, self.uri)
         if "invalid list response" in str(error):
             wording = bucket_errors.WORDING[access.scheme]
             where, name = access.endpoint or wording.own, wording.server.removeprefix("The ")
-            message = f"{where} does not answer a listing as {name} does."
+            message = f"{where} does not list objects like {name}."
             return failed.not_found(self.field, message, f"Check {wording.section}.endpoint.")
         signed = access.identity is not Identity.NOBODY
-        if signed and self._is_about_credentials(answer):
-            return bucket_errors.no_credentials(answer, access.scheme)
-        asked = bucket_errors.Asked(
+        if signed and self._is_about_credentials(parsed):
+            return bucket_errors.no_credentials(parsed, access.scheme)
+        asked = bucket_errors.Target(
             access.scheme, access.bucket, self.uri, self.field, access.endpoint, access.account, signed
         )
-        return bucket_errors.explained(answer, asked, listing=listing)
+        return bucket_errors.explained(parsed, asked, listing=listing)
 
 
 def files_of(found: Sequence[Mapping[str, Any]], prefix: str, uri: str) -> list[RemoteFile]:
-    """What was listed, by path. FetchFailed for anything that is no file below the prefix.
+    """The listed files by path. FetchFailed for a name that is not a file below the prefix.
 
-    An empty object that has others below it is what some programs call a folder.
+    Empty objects with others below them are folder markers and are skipped.
     """
     start = f"{prefix}/" if prefix else ""
     files: dict[str, RemoteFile] = {}

@@ -1,7 +1,6 @@
-"""`python -m llmservice_fetch fetch`: what runs as a process of its own before vLLM starts.
+"""`python -m llmservice_fetch fetch`: the process that fetches a server's artifacts.
 
-Standard output is for the supervisor: one JSON document a line. Standard error is for people. Neither holds
-credentials.
+Standard output: one JSON document per line, for the supervisor. Standard error: the log. Neither holds credentials.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from llmservice_runtime.redact import Redacted, Redactor
 from llmservice_runtime.supervisor.vllm_process import Flags, read_flags
 
 from llmservice_fetch import failed, meter, pod_folder, prune, uses, verify
-from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.errors import HTTPStatusError, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, is_inside, total
 from llmservice_fetch.lock import exclusive
 from llmservice_fetch.origins import origin_of
 from llmservice_fetch.selection import select
 from llmservice_fetch.store import Store
-from llmservice_fetch.transfer import Download, Patience, patiently
+from llmservice_fetch.transfer import Download, RetryPolicy, retrying
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the command line asks for."""
+class FetchOptions:
+    """Options of the command line."""
 
     fetch: tuple[str, ...]
     cache: Path
@@ -41,39 +40,39 @@ class Wanted:
     args: tuple[str, ...] = ()
     verify: str = verify.SIZE
     service: str = ""
-    """Whose pod this is, for the rule of `prune`; without it nothing is pruned."""
+    """LLMService of this pod; without it nothing is pruned."""
     prune_after_hours: int = uses.DEFAULT_HOURS
     pod: str = ""
 
 
-def main(wanted: Wanted) -> int:
-    """Fetch, check, link, and say so; 1 with a failure document where that did not work."""
+def main(options: FetchOptions) -> int:
+    """Fetch, check and link; exit code 0, or 1 after writing a failure document."""
     redactor = Redactor(os.environ)
     sys.stdout = Redacted(sys.stdout, redactor)
     sys.stderr = Redacted(sys.stderr, redactor)
     try:
-        Fetching(wanted, os.environ, redactor.hide, tell).run()
+        FetchRun(options, os.environ, redactor.hide, emit).run()
     except failed.FetchFailed as error:
-        tell({"failure": json.loads(error.failure.to_json())})
+        emit({"failure": json.loads(error.failure.to_json())})
         return 1
     return 0
 
 
-def tell(document: Mapping[str, object]) -> None:
-    """One line, whole even when threads talk at once."""
+def emit(document: Mapping[str, object]) -> None:
+    """Write one JSON document as a line; atomic between threads."""
     sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
-    """A line of the log."""
+def log(text: str) -> None:
+    """Write a line of the log."""
     sys.stderr.write(f"[llmservice] {text}\n")
     sys.stderr.flush()
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """One thing to fetch, once it is known what it consists of."""
+    """One artifact with its listing and the selected files."""
 
     name: str
     origin: Origin
@@ -83,54 +82,54 @@ class Artifact:
     weights: list[RemoteFile]
     links: Path
     is_fresh: bool
-    """Whether the origin told the listing just now."""
+    """Whether the listing is from the origin and not from the cache."""
 
     @property
     def files(self) -> list[RemoteFile]:
-        """All that is needed of it."""
+        """All selected files."""
         return self.small + self.weights
 
     @property
     def is_there(self) -> bool:
-        """Whether nothing is left to fetch."""
+        """Whether all files are in the cache."""
         return not self.store.missing(self.files)
 
     @property
     def folder(self) -> Path:
-        """Where this pod finds it, whole or not."""
+        """The pod's folder for it, complete or not."""
         return pod_folder.path(self.links, self.name, self.listing.revision)
 
     def link(self, files: Sequence[RemoteFile]) -> None:
-        """Into the cache's own folder for the revision, and into the pod's."""
+        """Link files into the cache's snapshot and into the pod's folder."""
         with failed.storage(self.store.root):
             self.store.link(self.listing.revision, files)
         with failed.storage(self.links):
             pod_folder.fill(self.links, self.name, self.listing.revision, self.store, files)
 
 
-class Fetching:
-    """All artifacts of one server: listed, configurations first, checked, then the weights."""
+class FetchRun:
+    """Fetches all artifacts of one server: listings, configurations, checks, then the weights."""
 
     def __init__(
         self,
-        wanted: Wanted,
+        options: FetchOptions,
         environment: Mapping[str, str],
         hide: Callable[[str], None],
-        tell: Callable[[Mapping[str, object]], None],
-        patience: Patience | None = None,
+        emit: Callable[[Mapping[str, object]], None],
+        policy: RetryPolicy | None = None,
     ) -> None:
-        self._wanted, self._environment, self._hide, self._tell = wanted, environment, hide, tell
-        self._patience = patience or Patience()
-        self._flags: Flags = read_flags(wanted.args)
+        self._options, self._environment, self._hide, self._emit = options, environment, hide, emit
+        self._policy = policy or RetryPolicy()
+        self._flags: Flags = read_flags(options.args)
 
     def run(self) -> None:
-        """The whole of it. Raises FetchFailed."""
-        artifacts = [self._listed(*_named(text)) for text in self._wanted.fetch]
+        """Run all steps. Raises FetchFailed."""
+        artifacts = [self._listed(*_named(text)) for text in self._options.fetch]
         self._prune()
         self._verify(artifacts)
         absent = [artifact for artifact in artifacts if not artifact.is_there]
         with ExitStack() as locks:
-            # In the order of their names, so that two processes never wait for each other.
+            # In sorted order, to avoid deadlocks between processes.
             stores = {artifact.store.root: artifact for artifact in absent}
             held = {root: locks.enter_context(self._lock(stores[root])) for root in sorted(stores)}
             downloads = [self._download(artifact, alone=held[artifact.store.root]) for artifact in absent]
@@ -144,23 +143,26 @@ class Fetching:
             self._finish(artifact)
 
     def _listed(self, name: str, uri: str) -> Artifact:
-        """What it consists of. A complete revision needs no server, nor does a branch whose server is away."""
+        """The artifact with its listing. A complete pinned revision needs no server.
+
+        A complete cached branch is used where its server is unreachable.
+        """
         origin = self._origin(name, uri)
-        store = Store(self._wanted.cache, origin.folder)
+        store = Store(self._options.cache, origin.folder)
         known = store.recall(origin.asked, origin.pinned)
-        self._tell({"transfer": Transfer(name, TransferStep.LISTING).to_document()})
+        self._emit({"transfer": Transfer(name, TransferStep.LISTING).to_document()})
         kept = self._artifact(name, origin, store, known, is_fresh=False) if known else None
         kept = kept if kept and kept.is_there else None
-        if kept and origin.pinned and self._wanted.verify != verify.HASH:
+        if kept and origin.pinned and self._options.verify != verify.HASH:
             return kept
-        # Who has something to serve does not wait long for news.
-        patience = replace(self._patience, attempts=2) if kept else self._patience
+        # With a usable revision in the cache, do not wait long for the server.
+        policy = replace(self._policy, attempts=2) if kept else self._policy
         try:
-            listing = patiently(origin.listing, patience, say, origin.uri)
+            listing = retrying(origin.listing, policy, log, origin.uri)
         except failed.FetchFailed as error:
-            if kept is None or not isinstance(error.__cause__, (Unreachable, Refused)):
+            if kept is None or not isinstance(error.__cause__, (Unreachable, HTTPStatusError)):
                 raise
-            say(f"{error} Going on with {kept.listing.revision}, which is in the cache.")
+            log(f"{error} Using {kept.listing.revision} from the cache.")
             return kept
         with failed.storage(store.root):
             store.prepare()
@@ -168,48 +170,48 @@ class Fetching:
         return self._artifact(name, origin, store, listing, is_fresh=True)
 
     def _artifact(self, name: str, origin: Origin, store: Store, listing: Listing, *, is_fresh: bool) -> Artifact:
-        # Before anybody looks what is there: see `uses`.
-        uses.record(store, self._use(name, origin, listing, pod=self._wanted.pod or os.uname().nodename), say)
+        # Before the files are looked up: see `uses`.
+        uses.record(store, self._use(name, origin, listing, pod=self._options.pod or os.uname().nodename), log)
         small, weights = select(listing.files, self._flags.load_format if name == MODEL_ARTIFACT else "auto")
-        return Artifact(name, origin, store, listing, small, weights, self._wanted.links, is_fresh)
+        return Artifact(name, origin, store, listing, small, weights, self._options.links, is_fresh)
 
     def _use(self, name: str, origin: Origin, listing: Listing, pod: str = "") -> uses.Use:
-        hours = self._wanted.prune_after_hours
-        return uses.Use(name, origin.asked, listing.revision, self._wanted.service, pod, hours)
+        hours = self._options.prune_after_hours
+        return uses.Use(name, origin.asked, listing.revision, self._options.service, pod, hours)
 
     def _prune(self) -> None:
-        """Before the download, which needs the room."""
-        if self._wanted.service:
-            pruned = prune.prune(self._wanted.cache, self._wanted.prune_after_hours, say)
-            self._tell({"cache": pruned.room.to_document()})
+        """Prune the cache, before the download needs space."""
+        if self._options.service:
+            pruned = prune.prune(self._options.cache, self._options.prune_after_hours, log)
+            self._emit({"cache": pruned.room.to_document()})
 
     def _verify(self, artifacts: Sequence[Artifact]) -> None:
-        """What was there before; what is fetched is verified as it comes."""
-        for artifact in artifacts if self._wanted.verify == verify.HASH else ():
+        """Verify cached files; downloads are verified as they arrive."""
+        for artifact in artifacts if self._options.verify == verify.HASH else ():
             counted = meter.Meter(artifact.name)
             there = total(artifact.files) - total(artifact.store.missing(artifact.files))
             counted.begin(TransferStep.VERIFYING, 0, there)
-            with meter.telling(counted.look, self._transfer):
-                verify.Verification(
-                    artifact.origin, artifact.store, counted, say, self._patience, artifact.is_fresh
-                ).run(artifact.files)
+            with meter.reporting(counted.snapshot, self._transfer):
+                verify.Verification(artifact.origin, artifact.store, counted, log, self._policy, artifact.is_fresh).run(
+                    artifact.files
+                )
 
     def _origin(self, name: str, uri: str) -> Origin:
         field = failed.field_of(name, uri)
         origin = origin_of(uri, field, self._environment, self._hide)
         if origin is None:
-            raise failed.not_found(field, f"{uri!r} is nothing to fetch.", "It must be hf://, s3://, gs:// or az://.")
+            raise failed.not_found(field, f"{uri!r} cannot be fetched.", "It must be hf://, s3://, gs:// or az://.")
         return origin
 
     @contextmanager
     def _lock(self, artifact: Artifact) -> Iterator[bool]:
-        """While another process downloads, its progress is told as ours."""
+        """Lock the artifact's store; False without file locks. Reports another process's progress while waiting."""
 
         def waiting() -> AbstractContextManager[None]:
-            return meter.telling(lambda: meter.found(artifact.store, artifact.name), self._transfer)
+            return meter.reporting(lambda: meter.progress_of_other(artifact.store, artifact.name), self._transfer)
 
         store = artifact.store
-        with failed.storage(store.root), exclusive(store.open_lock, store.root, say, waiting) as alone:
+        with failed.storage(store.root), exclusive(store.open_lock, store.root, log, waiting) as alone:
             yield alone
 
     def _download(self, artifact: Artifact, *, alone: bool) -> Download:
@@ -218,38 +220,38 @@ class Fetching:
             artifact.listing,
             artifact.store,
             meter.Meter(artifact.name),
-            say,
-            self._patience,
+            log,
+            self._policy,
             suffix="" if alone else f".{os.uname().nodename}-{os.getpid()}",
         )
 
     def _fetch(self, artifact: Artifact, download: Download, files: Sequence[RemoteFile], step: TransferStep) -> None:
-        """Some of the files; the progress is that of all of them, so that it never runs backwards."""
+        """Fetch some of the files. Progress is that of all of them, so that it never decreases."""
         everything = artifact.files
         missing = artifact.store.missing(files)
         done = sum(artifact.store.bytes_of(file) for file in everything)
         if missing:
             where = f"{artifact.origin.uri} ({artifact.listing.revision})"
-            say(f"{where}: {len(missing)} files to fetch; {done} of {total(everything)} bytes are there")
+            log(f"{where}: {len(missing)} files to fetch; {done} of {total(everything)} bytes present")
         download.meter.begin(step, done, total(everything))
 
-        def tell(transfer: Transfer) -> None:
+        def emit(transfer: Transfer) -> None:
             self._transfer(transfer)
-            meter.leave(artifact.store, transfer)
+            meter.save_progress(artifact.store, transfer)
 
-        with meter.telling(download.meter.look, tell):
+        with meter.reporting(download.meter.snapshot, emit):
             download.fetch(missing)
         artifact.link(files)
 
     def _check_configurations(self, artifacts: Sequence[Artifact]) -> None:
-        """What can be told before the weights come, which may be hundreds of gigabytes."""
+        """Check configurations before the weights, which may be hundreds of gigabytes."""
         folders = {artifact.name: artifact.folder for artifact in artifacts}
         checks = model_checks.of_configuration(
             self._flags,
             folders.get(MODEL_ARTIFACT),
             folders.get(DRAFT_ARTIFACT),
-            self._wanted.weights,
-            self._wanted.context_extension,
+            self._options.weights,
+            self._options.context_extension,
         )
         _raise_first(checks)
 
@@ -262,21 +264,21 @@ class Fetching:
         if artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
             needed = artifact.name != MODEL_ARTIFACT or self._flags.load_format != "dummy"
             _raise_first(model_files.check_files(folder, needs_weights=needed))
-        with failed.storage(self._wanted.links):
+        with failed.storage(self._options.links):
             pod_folder.point(artifact.links, artifact.name, artifact.listing.revision)
-        if self._wanted.service and artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
-            uses.record(artifact.store, self._use(artifact.name, artifact.origin, artifact.listing), say)
-        say(f"{artifact.origin.uri} is there: {folder}")
-        self._tell({"artifact": artifact.name, "path": str(folder)})
+        if self._options.service and artifact.name in (MODEL_ARTIFACT, DRAFT_ARTIFACT):
+            uses.record(artifact.store, self._use(artifact.name, artifact.origin, artifact.listing), log)
+        log(f"{artifact.origin.uri} is complete: {folder}")
+        self._emit({"artifact": artifact.name, "path": str(folder)})
 
     def _transfer(self, transfer: Transfer) -> None:
-        self._tell({"transfer": transfer.to_document()})
+        self._emit({"transfer": transfer.to_document()})
 
 
 def _named(text: str) -> tuple[str, str]:
     name, separator, uri = text.partition("=")
     if not separator or not is_inside(name) or "/" in name:
-        raise failed.not_found("--fetch", f"--fetch={text} is no NAME=URI.", "For example --fetch=model=hf://ORG/NAME.")
+        raise failed.not_found("--fetch", f"--fetch={text} is not NAME=URI.", "Example: --fetch=model=hf://ORG/NAME.")
     return name, uri
 
 

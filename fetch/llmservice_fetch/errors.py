@@ -1,4 +1,4 @@
-"""What a place that files come from answers with when it gives none: two kinds of error, for every library."""
+"""The two errors of origins, common to all client libraries, and functions that remove secrets from texts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Unreachable(Exception):
-    """No answer, or half of one. Worth another try."""
+    """No response, or an incomplete one. May be retried."""
 
 
-class Refused(Exception):
-    """An answer that is no success. `code` and `text` are the server's own words; `wait` is its Retry-After."""
+class HTTPStatusError(Exception):
+    """An error status. `code` and `text` are the server's; `wait` is its Retry-After in seconds."""
 
     def __init__(self, status: int, url: str, *, code: str = "", text: str = "", wait: float = 0.0) -> None:
         super().__init__(f"{plain(url)} answered {status}" + (f": {text}" if text else ""))
         self.status, self.code, self.text, self.wait = status, code, text, wait
 
     @property
-    def passes(self) -> bool:
-        """Whether the same request may do better in a moment."""
+    def is_transient(self) -> bool:
+        """Whether a retry may succeed."""
         return self.status in _PASSING
 
 
 def plain(url: str) -> str:
-    """An address without its query, which may be a signature, and without a password; nothing of what is no address."""
+    """A URL without query (which may hold a signature) and user info; empty where it is not a URL."""
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:
@@ -37,6 +37,6 @@ def plain(url: str) -> str:
 
 
 def words(error: Exception) -> str:
-    """What a library says of its error: one line, with no address's query."""
-    said = " ".join(_ADDRESS.sub(lambda found: plain(found[0]), str(error)).split())
-    return said[:_WORDS_LIMIT] or type(error).__name__
+    """A library's error message: one line, with plain URLs."""
+    text = " ".join(_ADDRESS.sub(lambda found: plain(found[0]), str(error)).split())
+    return text[:_WORDS_LIMIT] or type(error).__name__

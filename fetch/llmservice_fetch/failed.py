@@ -1,4 +1,4 @@
-"""Every way in which a fetch can end badly, with what to do about it."""
+"""The failures of a fetch, each with message and remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FetchFailed(Exception):
-    """The fetch cannot go on; carries the classified reason."""
+    """The fetch failed; carries the classified failure."""
 
     def __init__(self, reason: FailureReason, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -23,25 +23,25 @@ class FetchFailed(Exception):
 
     @classmethod
     def of(cls, failure: Failure) -> FetchFailed:
-        """With a failure that somebody else classified."""
+        """Wrap an existing failure."""
         failed = cls(failure.reason, failure.message, failure.remedy)
         failed.failure = failure
         return failed
 
 
 def field_of(artifact: str, uri: str) -> str:
-    """The field of the spec that an artifact's URI comes from."""
+    """The field of the spec with an artifact's URI."""
     known = {MODEL_ARTIFACT: "spec.model.uri", DRAFT_ARTIFACT: "spec.speculativeDecoding.model.uri"}
     return known.get(artifact, f"spec.adapters ({uri})")
 
 
 def not_found(field: str, message: str, hint: str) -> FetchFailed:
-    """Nothing by that name, or nothing that these credentials may see."""
+    """The name does not exist, or is not visible with these credentials."""
     return FetchFailed(FailureReason.MODEL_NOT_FOUND, message, f"Check {field}. {hint}")
 
 
 def revision_not_found(field: str, uri: str, revision: str) -> FetchFailed:
-    """The repository is there, the revision is not."""
+    """The repository exists, the revision does not."""
     return FetchFailed(
         FailureReason.MODEL_REVISION_NOT_FOUND,
         f"{uri} has no revision {revision!r}.",
@@ -50,27 +50,27 @@ def revision_not_found(field: str, uri: str, revision: str) -> FetchFailed:
 
 
 def access_denied(message: str, remedy: str) -> FetchFailed:
-    """Whoever asks is known, or nobody, and may not read this."""
+    """The identity is valid or anonymous, but may not read this."""
     return FetchFailed(FailureReason.MODEL_ACCESS_DENIED, message, remedy)
 
 
 def token_refused(message: str, remedy: str) -> FetchFailed:
-    """The credentials themselves are wrong."""
+    """The credentials are invalid."""
     return FetchFailed(FailureReason.MODEL_TOKEN_REFUSED, message, remedy)
 
 
 def download_failed(message: str, place: str) -> FetchFailed:
-    """The network, or the server behind it; what has come stays."""
+    """A failure of the network or the server; downloaded bytes are kept."""
     return FetchFailed(
         FailureReason.MODEL_DOWNLOAD_FAILED,
         message,
-        f"Check DNS, proxy and CA settings of the operator's chart and {place}. What was fetched is kept in "
-        "spec.model.cache, and the next start goes on from there.",
+        f"Check DNS, proxy and CA settings of the operator's chart and {place}. With spec.model.cache the next start "
+        "resumes the fetch.",
     )
 
 
 def corrupt(field: str, message: str) -> FetchFailed:
-    """Fetched twice and wrong both times: it is the origin's copy."""
+    """Two downloads with a wrong hash: the origin's copy is damaged."""
     return FetchFailed(
         FailureReason.MODEL_CORRUPT,
         message,
@@ -79,26 +79,26 @@ def corrupt(field: str, message: str) -> FetchFailed:
 
 
 def unusable(path: str, uri: str) -> FetchFailed:
-    """A listing that would write outside of its folder."""
+    """A listing with a name that cannot be stored safely."""
     return FetchFailed(
         FailureReason.MODEL_CORRUPT, f"{uri} lists a file called {path!r}.", "Use a copy of the model that you trust."
     )
 
 
 def storage_full(folder: Path, needed: int | None, free: int) -> FetchFailed:
-    """Not enough space: before (bytes that are needed), or in the middle (None)."""
+    """Not enough space, found before the download (`needed` bytes) or during it (None)."""
     rest = "the volume is full" if needed is None else f"{needed / GIB:.2f} GiB are still to be fetched"
     return FetchFailed(
         FailureReason.STORAGE_FULL,
         f"The model cache {folder} has {free / GIB:.2f} GiB free, and {rest}.",
         "Enlarge spec.model.cache.size (the claim's storage class must allow expansion), name a larger claim in "
-        "spec.model.cache.claimName, or without a cache raise the node's ephemeral storage; then what is there stays.",
+        "spec.model.cache.claimName, or without a cache raise the node's ephemeral storage; downloaded bytes are kept.",
     )
 
 
 @contextmanager
 def storage(folder: Path) -> Iterator[None]:
-    """What the disk says, told apart from what the network says, whose errors are never plain OSErrors here."""
+    """Convert OSErrors of the disk into FetchFailed; network errors are never plain OSErrors here."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ def storage(folder: Path) -> Iterator[None]:
 
 
 def storage_refused(folder: Path, error: OSError) -> FetchFailed:
-    """The cache cannot be written for another reason: rights, a read-only volume, a broken disk."""
+    """The cache cannot be written: permissions, a read-only volume, a broken disk."""
     return FetchFailed(
         FailureReason.MODEL_DOWNLOAD_FAILED,
         f"The model cache {folder} cannot be written: {error.strerror or error}.",

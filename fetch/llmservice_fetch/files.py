@@ -1,4 +1,4 @@
-"""What there is to fetch: files with their sizes and hashes, and where they come from."""
+"""Listings of files with sizes and hashes, and the protocol of their origins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Protocol
 from llmservice_runtime.bounded_json import Reader, Refused, parse
 
 LISTING_BYTES = 32 << 20
-"""Of a listing that is kept."""
+"""Of a stored listing."""
 _MOST_FILES = 50_000
 _LARGEST_FILE = 1 << 50
 _LONGEST_PATH, _LONGEST_NAME, _DEEPEST = 1024, 255, 32
@@ -27,13 +27,13 @@ _HASHES = {"sha256": 64, "md5": 32, "git-sha1": 40}
 
 @dataclass(frozen=True)
 class Digest:
-    """A published hash: sha256 and md5 of the content, git-sha1 of git's blob with its header."""
+    """A published hash: sha256 or md5 of the content, or git-sha1 of git's blob including its header."""
 
     algorithm: str
     value: str
 
     def start(self, size: int) -> hashlib._Hash:
-        """A hash object that the content is to be fed to."""
+        """A hash object for content of `size` bytes."""
         if self.algorithm != "git-sha1":
             return hashlib.new(self.algorithm, usedforsecurity=False)
         return hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
@@ -41,30 +41,30 @@ class Digest:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of a model. Size in bytes; `blob` names its content among the blobs of the cache."""
+    """One file of a model. Size in bytes; `blob` is the content's name in the cache."""
 
     path: str
     size: int
     blob: str
     digest: Digest | None = None
     version: str = ""
-    """What the server calls this content (S3: the ETag); a download goes on only while it is the same."""
+    """The server's version of the content (S3: the ETag); a download continues only while it is unchanged."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All files of one revision, which never changes: a commit, or a hash of what a bucket held."""
+    """All files of one immutable revision: a commit, or a hash of a bucket's listing."""
 
     revision: str
     files: tuple[RemoteFile, ...]
 
     def to_json(self) -> str:
-        """For the cache, so that what is complete needs no server."""
+        """For the cache, so that a complete revision needs no server."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Listing:
-        """The reverse. Refused, which is a ValueError, where the text is something else, or not sound."""
+        """The inverse. Refused, a ValueError, where the text is invalid or names are unsafe."""
         given = Reader(parse(text, LISTING_BYTES))
         files = tuple(_file(Reader(item, "file")) for item in given.items("files", _MOST_FILES))
         listing = cls(_text(given, "revision"), files)
@@ -75,9 +75,9 @@ class Listing:
         return listing
 
     def unsound(self) -> str | None:
-        """The first name in it that may not become a file of the cache; None where all may.
+        """The first unsafe name, None where all are safe.
 
-        A listing comes from a server or from a cache that others write: neither may choose a place outside of it.
+        Listings come from servers or from a cache that others write; their names must stay within the cache.
         """
         if not is_plain(self.revision):
             return self.revision
@@ -98,24 +98,24 @@ def _file(given: Reader) -> RemoteFile:
         told = given.within("digest")
         digest = Digest(_text(told, "algorithm"), _text(told, "value"))
         if not re.fullmatch(rf"[0-9a-f]{{{_HASHES.get(digest.algorithm, 0)}}}", digest.value or "-"):
-            raise Refused("it has a hash that is none")
+            raise Refused("it has an invalid hash")
     size = given.integer("size", most=_LARGEST_FILE)
     return RemoteFile(_text(given, "path"), size, _text(given, "blob"), digest, _text(given, "version", default=""))
 
 
 def _text(given: Reader, name: str, default: str | None = None) -> str:
-    """Exactly as it stands there, unlike `Reader.word`, which takes characters out."""
+    """The exact text, unlike `Reader.word`, which removes control characters."""
     given.word(name, _LONGEST_PATH, default)
     return str(given.value(name) if given.has(name) else default)
 
 
 def is_plain(name: str) -> bool:
-    """Whether it may name a revision or a content: one part of a path, which is not hidden."""
+    """Whether it may name a revision or a blob: a single path component that is not hidden."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def is_file_path(path: str) -> bool:
-    """Whether it may name a file below a folder: no part leads elsewhere, is empty, or is no name of a file."""
+    """Whether it is a safe relative path: no empty, `.` or `..` component, bounded lengths, printable."""
     parts = path.split("/")
     is_readable = "\\" not in path and not any(unicodedata.category(character)[0] == "C" for character in path)
     return (
@@ -127,13 +127,13 @@ def is_file_path(path: str) -> bool:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a name stays below the folder that it is put into."""
+    """Whether a relative path stays below its folder."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path
 
 
 class Origin(Protocol):
-    """A place that files come from."""
+    """A source of files: a repository of a hub, or a bucket."""
 
     @property
     def uri(self) -> str:
@@ -145,28 +145,28 @@ class Origin(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where its files lie, below the cache."""
+        """Its folder below the cache."""
 
     @property
     def asked(self) -> str:
-        """The revision as the user wrote it."""
+        """The revision as written by the user."""
 
     @property
     def pinned(self) -> str | None:
-        """The revision, where the URI itself says which."""
+        """The immutable revision where the URI contains one."""
 
     def listing(self) -> Listing:
-        """What is there. Raises Unreachable, Refused or FetchFailed."""
+        """All files. Raises Unreachable, HTTPStatusError or FetchFailed."""
 
     def digest(self, file: RemoteFile) -> Digest | None:
-        """The hash that the content must have, where the server tells one."""
+        """The published hash of the content; None where the server has none."""
 
     def read(
         self, listing: Listing, file: RemoteFile, start: int, end: int
     ) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Bytes of a file, and at which one they begin: a server may ignore `start`. Raises as listing does."""
+        """(offset of the first byte, chunks): a server may ignore `start`. Raises like listing."""
 
 
 def total(files: Sequence[RemoteFile]) -> int:
-    """Bytes of all."""
+    """Sum of sizes in bytes."""
     return sum(file.size for file in files)

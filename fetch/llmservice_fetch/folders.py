@@ -1,8 +1,8 @@
-"""Files below a folder that others may write into: no symbolic link on the way is followed, nor one at the end.
+"""Access to files in a folder that others may write, without following symbolic links.
 
-A shared claim is such a folder: another tenant may replace any file or folder of it by a link to a place that only
-this pod may write. Each part of a path is therefore opened from the one before it, which holds against replacement
-at the same time as well; a check of the path beforehand would not.
+In a shared claim another tenant may replace any file or folder by a link to a place that only this pod may write. Each
+component of a path is therefore opened relative to its parent, which is safe against concurrent replacement; checking
+the path first is not.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
-from itertools import count
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe in the place of a file must not block whoever opens it.
+# O_NONBLOCK: opening a FIFO must not block.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_numbers = count()
 
 
 @contextmanager
 def opened(base: Path, parts: Sequence[str] = (), *, make: bool = False) -> Iterator[Folder]:
-    """A folder below a base that is trusted, made where asked for. OSError where a part is missing, or is a link."""
+    """Open a folder below a trusted base, with `make` creating it. OSError where a component is missing or a link."""
     with _walked(os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), base, parts, make=make) as folder:
         yield folder
 
@@ -52,38 +50,38 @@ def _open_folder(descriptor: int, part: str, base: Path, *, make: bool) -> int:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        words = f"{part} is a link or a file, where {base} has a folder"
+        words = f"{part} in {base} is a link or a file, not a folder"
         raise OSError(errno.ELOOP, words) from None
 
 
 class Folder:
-    """An open folder. Every name is one part of a path; OSError where a file is not a regular one."""
+    """An open folder. Names are single path components; OSError for files that are not regular."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.descriptor, self.path = descriptor, path
 
     def names(self) -> list[str]:
-        """What is in it, sorted."""
+        """Its entries, sorted."""
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - of a descriptor
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Of the name itself; None where there is none."""
+        """lstat of an entry; None where it is missing."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         return None
 
     def size(self, name: str) -> int:
-        """Of a regular file, in bytes; -1 for everything else."""
+        """Size of a regular file in bytes; -1 for anything else."""
         found = self.stat(name)
         return found.st_size if found and stat.S_ISREG(found.st_mode) else -1
 
     def is_folder(self, name: str) -> bool:
-        """Whether it is a folder, and not a link to one."""
+        """Whether an entry is a folder and not a link to one."""
         found = self.stat(name)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def target(self, name: str) -> str | None:
-        """Where a link points; None for everything else."""
+        """Target of a link; None for anything else."""
         with contextlib.suppress(OSError):
             return os.readlink(name, dir_fd=self.descriptor)
         return None
@@ -99,7 +97,7 @@ class Folder:
         return found.decode()
 
     def write(self, name: str, text: str) -> None:
-        """In one step for whoever reads."""
+        """Write a text file atomically."""
         staging = self._staging()
         descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=self.descriptor)
         try:
@@ -113,13 +111,13 @@ class Folder:
             raise
 
     def append(self, name: str) -> FileIO:
-        """To read, and to write at its end, unbuffered. Whatever stands there and is no regular file is removed."""
+        """Open for reading and appending, unbuffered. An existing entry that is not a regular file is removed."""
         if self.stat(name) is not None and self.size(name) < 0:
             self.remove(name)
         return FileIO(str(self.path / name), "ab+", opener=lambda _, flags: self.open(name, flags))
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of a regular file."""
+        """Open a regular file; its descriptor."""
         descriptor = os.open(name, flags | _FILE, 0o666, dir_fd=self.descriptor)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
@@ -127,7 +125,7 @@ class Folder:
         raise OSError(errno.ELOOP, f"{name} in {self.path} is not a regular file")
 
     def link(self, name: str, target: str) -> None:
-        """A symbolic link, in one step for whoever looks."""
+        """Create or replace a symbolic link atomically."""
         if self.target(name) == target:
             return
         staging = self._staging()
@@ -139,11 +137,11 @@ class Folder:
             raise
 
     def rename(self, name: str, new: str) -> None:
-        """Within this folder; a file or link of the new name is replaced."""
+        """Rename within this folder; an existing file or link is replaced."""
         os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:
-        """A file, a link or a whole folder; links in it are removed, and not what they lead to."""
+        """Remove a file, a link or a folder with its content, without following links."""
         if self.is_folder(name):
             shutil.rmtree(name, dir_fd=self.descriptor)
             return
@@ -152,10 +150,10 @@ class Folder:
 
     @contextmanager
     def folder(self, *parts: str, make: bool = False) -> Iterator[Folder]:
-        """One below."""
+        """Open a folder below this one."""
         with _walked(os.dup(self.descriptor), self.path, parts, make=make) as folder:
             yield folder
 
     def _staging(self) -> str:
-        """A name that no other process or thread uses, however long the final one is."""
+        """A temporary name, unique across processes and threads."""
         return f".new-{os.uname().nodename[:64]}-{os.getpid()}-{os.urandom(4).hex()}"

@@ -1,7 +1,7 @@
-"""Bytes by HTTP, with urllib3: ranges, connections that are used again, and credentials that stay with their origin.
+"""HTTP requests for file contents, with urllib3: ranges, connection reuse, credentials only to their origin.
 
-A GB costs 0.8 s of processor time here, and 1.8 s with httpx2, the client of huggingface_hub: that is asked where a
-file's bytes are, and they are read here.
+huggingface_hub resolves a file's location; the bytes are read here, because a GB costs 0.8 s of CPU with urllib3 and
+1.8 s with the library's client, httpx2.
 """
 
 from __future__ import annotations
@@ -22,70 +22,72 @@ from typing import Protocol
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from llmservice_fetch.errors import Refused, Unreachable, plain, words
+from llmservice_fetch.errors import HTTPStatusError, Unreachable, plain, words
 
 TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20
-# The hub's word for the hash of a file that lies elsewhere.
+# The hub's header with the hash of a file that is stored elsewhere.
 LINKED_TAG = "X-Linked-Etag"
-Answer = urllib3.BaseHTTPResponse
+Response = urllib3.BaseHTTPResponse
 _REDIRECTS = 5
 _REDIRECTING = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
-# What another origin may be told. Everything else may be a credential: Authorization, Cookie, a signature of AWS.
+# Headers that may be sent to another origin; any other may be a credential (Authorization, Cookie, AWS signatures).
 _HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "range", "if-match"})
-# Connections that are kept to one host: as many as files or parts of a file are read at once.
+# Connections kept per host: the number of files and parts that are read concurrently.
 _CONNECTIONS = 16
 
 
 @contextmanager
-def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout: float | None = None) -> Iterator[Answer]:
-    """The answer to a request, whatever its status. Raises Unreachable, also while the answer is read.
+def http_request(
+    url: str, headers: Mapping[str, str], *, method: str = "GET", timeout: float | None = None
+) -> Iterator[Response]:
+    """The response to a request, with any status. Raises Unreachable, also while the body is read.
 
-    Redirects of reading requests are followed, but for a HEAD whose redirect itself tells of the file. Refused where
-    the address, or one on the way, is not http(s), or leads from https to http.
+    Redirects of GET and HEAD are followed, except a HEAD whose redirect already describes the file. HTTPStatusError
+    where the URL, or one of a redirect, is not http(s), or leads from https to http.
     """
-    answer: Answer | None = None
+    response: Response | None = None
     try:
-        answer = _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS)
-        yield answer
+        response = _follow(url, dict(headers), method, timeout or TIMEOUT_SECONDS)
+        yield response
     except (HTTPError, OSError, http.client.HTTPException) as error:
         raise Unreachable(f"{plain(url)}: {words(error)}") from None
     finally:
-        if answer is not None:
-            # A connection whose answer was read to its end is kept; this closes any other.
-            answer.close()
+        if response is not None:
+            # Closes the connection unless the body was read to its end.
+            response.close()
 
 
-def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> Answer:
+def _follow(url: str, headers: dict[str, str], method: str, timeout: float) -> Response:
     for _ in range(_REDIRECTS):
-        answer = _once(url, headers, method, timeout)
-        target = answer.headers.get("Location")
-        if answer.status not in _REDIRECTING or not target or method not in ("GET", "HEAD"):
-            return answer
-        if method == "HEAD" and LINKED_TAG in answer.headers:
-            return answer
-        answer.close()
-        url, headers = redirected(url, target, headers, answer.status)
+        response = _once(url, headers, method, timeout)
+        target = response.headers.get("Location")
+        if response.status not in _REDIRECTING or not target or method not in ("GET", "HEAD"):
+            return response
+        if method == "HEAD" and LINKED_TAG in response.headers:
+            return response
+        response.close()
+        url, headers = redirected(url, target, headers, response.status)
     raise OSError(f"more than {_REDIRECTS} redirects")
 
 
 def redirected(url: str, target: str, headers: dict[str, str], status: int) -> tuple[str, dict[str, str]]:
-    """Where a redirect leads, and what is sent there: to another origin (scheme, host, port) no credentials.
+    """The URL and headers of a redirected request; without credentials for another origin (scheme, host, port).
 
-    Refused where it leads away from HTTP, from https to http, or names a password.
+    HTTPStatusError where it leads away from HTTP, from https to http, or contains user info.
     """
     target = urllib.parse.urljoin(url, target)
     before, after = origin(url), origin(target)
     if before is None or after is None or (before[0], after[0]) == ("https", "http"):
-        raise Refused(status, url, text=f"with a redirect that is not followed, to {plain(target)}")
+        raise HTTPStatusError(status, url, text=f"with a redirect that is not followed, to {plain(target)}")
     if before != after:
         headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
     return target, headers
 
 
 def origin(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port; None where it is no address of HTTP, or holds a user's name."""
+    """Scheme, host and port; None where it is not an HTTP URL or contains user info."""
     try:
         parts = urllib.parse.urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
@@ -94,9 +96,9 @@ def origin(url: str) -> tuple[str, str, int] | None:
     return (parts.scheme, parts.hostname, port) if parts.hostname and "@" not in parts.netloc else None
 
 
-def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> Answer:
+def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> Response:
     if origin(url) is None:
-        raise Refused(0, url, text="is not asked: only http:// and https:// are")
+        raise HTTPStatusError(0, url, text="is not allowed: only http:// and https:// are")
     return _pool(proxy_of(url), *trusted_files()).request(
         method,
         url,
@@ -110,7 +112,7 @@ def _once(url: str, headers: Mapping[str, str], method: str, timeout: float) -> 
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY give an address; None: asked directly."""
+    """The proxy for a URL by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None: direct."""
     parts = urllib.parse.urlsplit(url)
     if urllib.request.proxy_bypass(parts.netloc):
         return None
@@ -121,7 +123,7 @@ def proxy_of(url: str) -> str | None:
 
 @functools.lru_cache(maxsize=8)
 def _pool(proxy: str | None, *trusted: str | None) -> urllib3.PoolManager:
-    """Connections by one way. `trusted` is trust()'s input: with other certificates no connection is used again."""
+    """The connection pool of a proxy. `trusted` is part of the cache key: other certificates need new connections."""
     context = trust()
     if proxy is None:
         return urllib3.PoolManager(maxsize=_CONNECTIONS, ssl_context=context)
@@ -137,14 +139,14 @@ def _pool(proxy: str | None, *trusted: str | None) -> urllib3.PoolManager:
 
 
 def trusted_files() -> tuple[str | None, str | None]:
-    """The environment's own certificates."""
+    """SSL_CERT_FILE and SSL_CERT_DIR."""
     return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
 
 
 def trust() -> ssl.SSLContext:
-    """Whom to believe: the image's certificates, or what SSL_CERT_FILE names.
+    """The TLS context: the image's certificates, or those of SSL_CERT_FILE.
 
-    Slim images have none; certifi's are taken then.
+    Slim images have none; certifi's are used then.
     """
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
@@ -154,37 +156,37 @@ def trust() -> ssl.SSLContext:
     return context
 
 
-class Told(Protocol):
-    """An answer of any client."""
+class HasHeaders(Protocol):
+    """A response of any HTTP client."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By name, whatever its case."""
+        """Headers by case-insensitive name."""
 
 
-def wait_of(answer: Told) -> float:
-    """Seconds of a Retry-After header; 0 where there is none that is a number."""
-    text = answer.headers.get("Retry-After") or ""
+def retry_after(response: HasHeaders) -> float:
+    """The Retry-After header in seconds; 0 where it is missing or not a number."""
+    text = response.headers.get("Retry-After") or ""
     return float(text) if text.isdigit() else 0.0
 
 
 def range_header(start: int, end: int) -> str:
-    """Bytes from `start` up to and without `end`."""
+    """The Range header for bytes `start` to `end`, exclusive."""
     return f"bytes={start}-{end - 1}"
 
 
-def begins_at(answer: Answer) -> int:
-    """The first byte of an answer's body: a server that ignores Range sends all of it with 200."""
-    if answer.status != 206:
+def begins_at(response: Response) -> int:
+    """Offset of a response's first byte: 0 where the server ignored Range."""
+    if response.status != 206:
         return 0
-    unit, _, span = (answer.headers.get("Content-Range") or "").partition(" ")
+    unit, _, span = (response.headers.get("Content-Range") or "").partition(" ")
     first = span.partition("-")[0]
     if unit != "bytes" or not first.isdigit():
-        raise OSError("an answer in parts that does not say which")
+        raise OSError("a partial response without a valid Content-Range")
     return int(first)
 
 
-def chunks(answer: Answer) -> Iterator[bytes]:
-    """The body as it comes, at most CHUNK_BYTES at a time."""
-    while chunk := answer.read1(CHUNK_BYTES, decode_content=False):
+def chunks(response: Response) -> Iterator[bytes]:
+    """The body in chunks of at most CHUNK_BYTES."""
+    while chunk := response.read1(CHUNK_BYTES, decode_content=False):
         yield chunk

@@ -1,4 +1,4 @@
-"""hf://ORG/NAME[@REVISION]: the Hugging Face hub, or the mirror that HF_ENDPOINT names, asked by huggingface_hub."""
+"""The origin hf://ORG/NAME[@REVISION]: the Hugging Face hub or the mirror in HF_ENDPOINT, with huggingface_hub."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type:
 from llmservice_runtime.contract import HF_TOKEN_ENV
 
 from llmservice_fetch import failed, hub_session, xet
-from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.errors import HTTPStatusError, Unreachable
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_inside
 from llmservice_fetch.http import (
     CHUNK_BYTES,
     LINKED_TAG,
     TIMEOUT_SECONDS,
-    ask,
     begins_at,
     chunks,
+    http_request,
     origin,
     range_header,
-    wait_of,
+    retry_after,
 )
 
 HUB = "https://huggingface.co"
@@ -42,9 +42,9 @@ DEFAULT_REVISION = "main"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TOKEN_NAMES = (HF_TOKEN_ENV, "HUGGING_FACE_HUB_TOKEN")
 _BAD_TOKEN = "invalid credentials"
-# What git holds itself: the hub sends it without a detour. Everything larger it redirects to a store.
+# Files in git, which the hub sends itself; larger ones are redirected to a store.
 _SMALL_BYTES = 16 << 20
-# A store's answers to an address whose signature is over.
+# Statuses of a store for an expired signature.
 _OVER = frozenset({400, 401, 403, 404, 410})
 
 
@@ -61,17 +61,17 @@ class Hub:
     timeout: float | None = None
     """Seconds without a byte; None: as long as a fetch waits."""
     uses_xet: bool = True
-    """For whole files it is worth its start and its memory."""
+    """Worth its start-up time and memory for whole files only."""
     _places: dict[str, HfFileMetadata] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    """Where the bytes of large files are, as the hub said; their addresses are signed for an hour or so."""
+    """Locations of large files by path; their URLs are signed for about an hour."""
     _locks: dict[str, threading.Lock] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     _without_xet: set[str] = dataclasses.field(default_factory=set, compare=False, repr=False)
-    """Files that hf_xet did not bring. After the first one all others come as plain bytes."""
+    """Files that hf_xet failed to read; after the first failure all files are read as plain bytes."""
     _stores: dict[str, xet.Store] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, rest: str, field: str, environment: Mapping[str, str]) -> Hub:
-        """From what stands behind hf://."""
+        """From the part of the URI after hf://."""
         hub_session.prepare()
         repo, _, revision = rest.partition("@")
         return cls(
@@ -90,12 +90,12 @@ class Hub:
 
     @property
     def folder(self) -> str:
-        """As huggingface_hub calls it below HF_HOME."""
+        """The folder as in huggingface_hub's cache."""
         return f"hub/models--{self.repo.replace('/', '--')}"
 
     @property
     def pinned(self) -> str | None:
-        """A commit needs nobody who resolves it."""
+        """The commit, where the URI contains one."""
         return self.asked if _COMMIT.fullmatch(self.asked) else None
 
     def listing(self) -> Listing:
@@ -104,7 +104,7 @@ class Hub:
         if info is None or not isinstance(info.sha, str):
             raise failed.not_found(
                 self.field,
-                f"{self.endpoint} does not answer like a model hub.",
+                f"{self.endpoint} does not respond like a model hub.",
                 "HF_ENDPOINT (services.hfEndpoint of the chart, or spec.runtime.env) must name the hub or a mirror.",
             )
         commit = info.sha
@@ -113,9 +113,9 @@ class Hub:
         return Listing(commit, tuple(self._file(commit, sibling) for sibling in info.siblings or ()))
 
     def _info(self, *, files_metadata: bool) -> ModelInfo | None:
-        """None where the library makes nothing of the answer: of some mirrors' it can read the names only."""
+        """None where the library cannot parse the response; of some mirrors it can parse only the names."""
         api = HfApi(self.endpoint, token=self.token or False, library_name=hub_session.USER_AGENT)
-        with self._asking():
+        with self._requests():
             try:
                 return api.model_info(
                     self.repo, revision=self.asked, files_metadata=files_metadata, timeout=self._timeout
@@ -123,26 +123,29 @@ class Hub:
             except HfHubHTTPError:
                 raise  # some are ValueErrors as well
             except HFValidationError as error:
-                raise failed.not_found(self.field, f"{self.uri} is no model's name: {error}", "") from None
+                raise failed.not_found(self.field, f"{self.uri} is not a model name: {error}", "") from None
             except (ValueError, TypeError, KeyError, AttributeError):
                 return None
 
     def digest(self, file: RemoteFile) -> Digest | None:
-        """As it was listed."""
+        """The digest of the listing."""
         return file.digest
 
     def in_parts(self, listing: Listing, file: RemoteFile) -> bool:
-        """Whether a file may be read in several parts at once: hf_xet does that itself."""
+        """Whether a file may be read in concurrent parts; hf_xet does that itself."""
         return not self._in_xet(file, self._place(listing.revision, file.path))
 
     @contextmanager
     def read(self, listing: Listing, file: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """A part of a file of the listed commit; all of a small one."""
+        """Read a range of a file of the listed commit; a small file is read as a whole."""
         url = self._address(listing.revision, file.path)
         if file.size <= _SMALL_BYTES and file.digest and file.digest.algorithm == "git-sha1":
-            with self._asking(), get_session().stream("GET", url, headers=self._headers, timeout=self._timeout) as told:
-                hf_raise_for_status(told)
-                yield 0, told.iter_raw(CHUNK_BYTES)
+            with (
+                self._requests(),
+                get_session().stream("GET", url, headers=self._headers, timeout=self._timeout) as response_headers,
+            ):
+                hf_raise_for_status(response_headers)
+                yield 0, response_headers.iter_raw(CHUNK_BYTES)
             return
         known = self._places.get(file.path)
         place = self._place(listing.revision, file.path)
@@ -155,19 +158,17 @@ class Hub:
         location = urljoin(url, place.location)
         if self.token and origin(location) == origin(self.endpoint):
             headers["Authorization"] = f"Bearer {self.token}"
-        with ask(location, headers, timeout=self._timeout) as answer:
-            if answer.status >= 400:
+        with http_request(location, headers, timeout=self._timeout) as response:
+            if response.status >= 400:
                 self._places.pop(file.path, None)
-                if answer.status in _OVER and known is not None:
-                    raise Unreachable(
-                        f"the store of {self.uri} answers {answer.status}: its address is asked for again"
-                    )
-                raise Refused(answer.status, location, wait=wait_of(answer))
-            yield begins_at(answer), chunks(answer)
+                if response.status in _OVER and known is not None:
+                    raise Unreachable(f"the store of {self.uri} returned {response.status}: requesting a new address")
+                raise HTTPStatusError(response.status, location, wait=retry_after(response))
+            yield begins_at(response), chunks(response)
 
     @contextmanager
     def _xet(self, place: HfFileMetadata, file: RemoteFile, start: int, end: int) -> Iterator[Iterator[bytes]]:
-        """By hf_xet; after a failure the next try is for plain bytes."""
+        """Read by hf_xet; after a failure the retry reads plain bytes."""
         data = place.xet_file_data
         assert data is not None
         store = self._stores.setdefault(data.refresh_route, xet.Store(data.refresh_route, self._headers))
@@ -175,10 +176,10 @@ class Hub:
             yield store.read(data.file_hash, file.size, start, end)
         except Unreachable as error:
             self._without_xet.add(file.path)
-            raise Unreachable(f"{error}; {file.path} goes on without Xet") from None
+            raise Unreachable(f"{error}; {file.path} continues without Xet") from None
 
     def _in_xet(self, file: RemoteFile, place: HfFileMetadata) -> bool:
-        """Whether hf_xet is to bring it. Only the hub itself may say who is shown its token for that."""
+        """Whether to read a file by hf_xet: only with a refresh route on the hub's origin, which gets the token."""
         if place.xet_file_data is None or constants.HF_HUB_DISABLE_XET or self._without_xet or not self.uses_xet:
             return False
         return origin(place.xet_file_data.refresh_route) == origin(self.endpoint)
@@ -195,27 +196,27 @@ class Hub:
         return self._looked_up(commit, path)
 
     def _looked_up(self, commit: str, path: str) -> RemoteFile:
-        """For mirrors whose listing has names only."""
+        """Size and digest by a request per file, for mirrors that list names only."""
         place = self._place(commit, path)
         size, tag = place.size, place.etag or ""
         if size is None or not tag:
-            # A mirror that says nothing but where else to ask: the library stops there.
+            # A mirror that only redirects; the library does not follow it.
             headers = {"Accept-Encoding": "identity", "User-Agent": hub_session.USER_AGENT}
             elsewhere = urljoin(self._address(commit, path), place.location)
-            with ask(elsewhere, headers, method="HEAD", timeout=self._timeout) as answer:
-                told = answer.headers
-            found = told.get("X-Linked-Size") or told.get("Content-Length") or ""
+            with http_request(elsewhere, headers, method="HEAD", timeout=self._timeout) as response:
+                response_headers = response.headers
+            found = response_headers.get("X-Linked-Size") or response_headers.get("Content-Length") or ""
             size = int(found) if found.isdigit() else None
-            tag = (told.get(LINKED_TAG) or told.get("ETag") or "").removeprefix("W/").strip('"')
+            tag = (response_headers.get(LINKED_TAG) or response_headers.get("ETag") or "").removeprefix("W/").strip('"')
         if size is None or not re.fullmatch(r"[\w.-]+", tag):
-            raise Unreachable(f"{self.endpoint} tells neither size nor ETag of {path}")
+            raise Unreachable(f"{self.endpoint} reports no size or no ETag of {path}")
         return RemoteFile(path, size, tag, _digest_of(tag))
 
     def _place(self, commit: str, path: str) -> HfFileMetadata:
-        """Where a file is; asked for once, however many threads read it."""
+        """A file's location; requested once for all threads."""
         with self._locks.setdefault(path, threading.Lock()):
             if path not in self._places:
-                with self._asking():
+                with self._requests():
                     self._places[path] = get_hf_file_metadata(
                         self._address(commit, path),
                         token=self.token or False,
@@ -237,20 +238,20 @@ class Hub:
         return self.timeout or TIMEOUT_SECONDS
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _requests(self) -> Iterator[None]:
         if self.offline:
-            message = f"HF_HUB_OFFLINE is set: nobody is asked for {self.uri}."
-            raise failed.download_failed(message, "HF_HUB_OFFLINE in spec.runtime.env") from Unreachable("not asked")
-        with hub_session.asking(self.endpoint):
+            message = f"HF_HUB_OFFLINE is set: {self.uri} is not requested."
+            raise failed.download_failed(message, "HF_HUB_OFFLINE in spec.runtime.env") from Unreachable("offline")
+        with hub_session.requests_to(self.endpoint):
             try:
                 yield
             except HfHubHTTPError as error:
                 raise self._explained(error) from None
 
     def _explained(self, error: HfHubHTTPError) -> Exception:
-        """The hub's refusals, told apart. It answers 401 for what is private and for what is not there at all."""
+        """The exception for a hub's error. It returns 401 both for private and for missing repositories."""
         secret = "spec.model.hfTokenSecretRef"
-        refused = hub_session.refused(error)
+        refused = hub_session.status_error(error)
         if isinstance(error, RevisionNotFoundError):
             return failed.revision_not_found(self.field, self.uri, self.asked)
         if _BAD_TOKEN in refused.text.lower() or (refused.status == 401 and not refused.code and self.token):
@@ -278,6 +279,6 @@ class Hub:
 
 
 def _digest_of(tag: str) -> Digest | None:
-    """The hub's ETags are hashes: git's of a small file, SHA-256 of a large one."""
+    """The hash in a hub's ETag: git-sha1 of a small file, SHA-256 of a large one."""
     algorithm = {40: "git-sha1", 64: "sha256"}.get(len(tag))
     return Digest(algorithm, tag) if algorithm and re.fullmatch(r"[0-9a-f]+", tag) else None

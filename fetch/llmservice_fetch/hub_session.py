@@ -1,6 +1,6 @@
-"""huggingface_hub as a fetch uses it: one client whose requests keep the token with its hub, and says nothing itself.
+"""Configures huggingface_hub: a client that sends the token to its hub only, without telemetry and logging.
 
-The library reads tokens from HOME, writes there, counts its users and logs whole addresses unless it is told not to.
+By default the library reads and writes tokens in HOME, sends telemetry and logs whole URLs.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ import httpx2
 from huggingface_hub import constants, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError
 
-from llmservice_fetch.errors import Refused, Unreachable, words
-from llmservice_fetch.http import origin, redirected, trust, wait_of
+from llmservice_fetch.errors import HTTPStatusError, Unreachable, words
+from llmservice_fetch.http import origin, redirected, retry_after, trust
 
 _ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
 # Listings and small files; weights are not read by this client.
-_ANSWER_LIMIT = 64 << 20
+_RESPONSE_LIMIT = 64 << 20
 _WORDS_LIMIT = 300
 USER_AGENT = "llmservice"
 _hub: ContextVar[str] = ContextVar("hub")
 
 
 def prepare() -> None:
-    """Before the first request: no telemetry, no token but the given one, no file in HOME, no word in the log."""
+    """Configure the library before the first request: no telemetry, no implicit token, no file in HOME, no logging."""
     constants.HF_HUB_DISABLE_TELEMETRY = True
     constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = True
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
-    # Read by nobody then, and if it were: empty.
+    # Not read with the settings above; in any case a missing file.
     constants.HF_TOKEN_PATH = constants.HF_STORED_TOKENS_PATH = f"{tempfile.gettempdir()}/llmservice-no-token"
     for name in ("huggingface_hub", "httpx2", "httpcore2"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [logging.NullHandler()]
         logger.propagate = False
-        # HF_DEBUG would have requests written as curl's command lines.
+        # HF_DEBUG would log requests as curl commands.
         logger.setLevel(logging.CRITICAL)
     set_client_factory(_client)
 
 
 @contextmanager
-def asking(endpoint: str) -> Iterator[None]:
-    """Requests of the block may take the token to this hub, and to nobody else.
+def requests_to(endpoint: str) -> Iterator[None]:
+    """A context in which requests send the token to this hub only.
 
-    Unreachable where there is no whole answer; the library's own exceptions where the answer is an error.
+    Unreachable without a complete response; the library's exceptions for an error status.
     """
     mark = _hub.set(endpoint)
     try:
@@ -59,16 +59,16 @@ def asking(endpoint: str) -> Iterator[None]:
         _hub.reset(mark)
 
 
-def refused(error: HfHubHTTPError) -> Refused:
-    """A hub's refusal in its own words, on one line."""
-    answer = error.response
-    text = answer.headers.get("X-Error-Message") or error.server_message or ""
-    return Refused(
-        answer.status_code,
-        str(answer.request.url),
-        code=answer.headers.get("X-Error-Code") or "",
+def status_error(error: HfHubHTTPError) -> HTTPStatusError:
+    """Convert the library's error for an error status; text on one line."""
+    response = error.response
+    text = response.headers.get("X-Error-Message") or error.server_message or ""
+    return HTTPStatusError(
+        response.status_code,
+        str(response.request.url),
+        code=response.headers.get("X-Error-Code") or "",
         text=" ".join(text.split())[:_WORDS_LIMIT].rstrip("."),
-        wait=wait_of(answer),
+        wait=retry_after(response),
     )
 
 
@@ -78,25 +78,25 @@ def _client() -> httpx2.Client:
         headers={"Accept-Encoding": "identity"},
         follow_redirects=True,
         max_redirects=5,
-        event_hooks={"request": [_keep_token], "response": [_check_answer]},
+        event_hooks={"request": [_keep_token], "response": [_check_response]},
     )
 
 
 def _keep_token(request: httpx2.Request) -> None:
-    """The library sends the token to the public hub's other names as well, and httpx2 other headers to everybody."""
+    """Remove credentials from requests to other origins; the library sends the token to the public hub's aliases."""
     if origin(str(request.url)) != origin(_hub.get()):
         for name in ("Authorization", "Proxy-Authorization", "Cookie"):
             request.headers.pop(name, None)
 
 
-def _check_answer(answer: httpx2.Response) -> None:
-    """Where it leads, and how long it is: some answers never end, and compressed ones are longer than they look."""
-    if answer.has_redirect_location:
-        redirected(str(answer.request.url), answer.headers["Location"], {}, answer.status_code)
-    if answer.headers.get("Content-Encoding", "identity") != "identity":
-        raise OSError("a compressed answer, which was not asked for")
-    assert isinstance(answer.stream, httpx2.SyncByteStream)
-    answer.stream = _Bounded(answer.stream)
+def _check_response(response: httpx2.Response) -> None:
+    """Refuse unsafe redirects and compressed responses, and bound the length of the body."""
+    if response.has_redirect_location:
+        redirected(str(response.request.url), response.headers["Location"], {}, response.status_code)
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise OSError("a compressed response, which was not requested")
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    response.stream = _Bounded(response.stream)
 
 
 class _Bounded(httpx2.SyncByteStream):
@@ -104,11 +104,11 @@ class _Bounded(httpx2.SyncByteStream):
         self._stream = stream
 
     def __iter__(self) -> Iterator[bytes]:
-        left = _ANSWER_LIMIT
+        left = _RESPONSE_LIMIT
         for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
-                raise OSError(f"an answer of more than {_ANSWER_LIMIT} bytes")
+                raise OSError(f"a response of more than {_RESPONSE_LIMIT} bytes")
             yield chunk
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where an inspection reads: the files of a model by name and size, and a few bytes of them."""
+"""Sources of an inspection: a model's files by name and size, and ranges of their bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from llmservice_runtime.preflight import model_files
 
 from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket
-from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.errors import HTTPStatusError, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile
 from llmservice_fetch.origins import origin_of
-from llmservice_fetch.transfer import Patience, give_up_or_wait
+from llmservice_fetch.transfer import RetryPolicy, back_off
 
 T = TypeVar("T")
 BUDGET_SECONDS = 60.0
-# A model that is served from a cache must not wait for long because its hub cannot be reached.
+# Few attempts: a model that is served from a cache must not wait long for an unreachable hub.
 ATTEMPTS = 4
 TIMEOUT_SECONDS = 10.0
 
@@ -38,42 +38,42 @@ class Source(Protocol):
 
     @property
     def revision(self) -> str | None:
-        """Which files these are, where somebody can say."""
+        """The immutable revision; None where unknown."""
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """All of them, with paths below the model's folder."""
+        """All files, with paths relative to the model's folder."""
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """Bytes from `start` up to and without `end`. FetchFailed."""
+        """Bytes `start` to `end`, exclusive. FetchFailed."""
 
 
 @dataclass
 class Budget:
-    """How long it may be tried to get an answer, all requests together."""
+    """Time limit for all requests together, in seconds."""
 
     seconds: float = BUDGET_SECONDS
-    say: Callable[[str], None] = field(default=lambda _: None)
+    log: Callable[[str], None] = field(default=lambda _: None)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
 
     def __post_init__(self) -> None:
         self._end = self.clock() + self.seconds
-        self._patience = Patience(ATTEMPTS, longest=8.0, sleep=lambda seconds: self.sleep(min(seconds, self._left())))
+        self._policy = RetryPolicy(ATTEMPTS, longest=8.0, sleep=lambda seconds: self.sleep(min(seconds, self._left())))
 
     def _left(self) -> float:
         return max(0.0, self._end - self.clock())
 
-    def patiently(self, action: Callable[[], T], place: str) -> T:
-        """The result of a request that may fail for a while. FetchFailed where it goes on failing."""
+    def retrying(self, action: Callable[[], T], place: str) -> T:
+        """The result of a request, with retries. FetchFailed after the last one."""
         failures = 0
         while True:
             try:
                 return action()
-            except (Unreachable, Refused) as error:
+            except (Unreachable, HTTPStatusError) as error:
                 failures += 1
-                patience = self._patience if self._left() > 0 else replace(self._patience, attempts=failures)
-                give_up_or_wait(error, failures, patience, self.say, place)
+                policy = self._policy if self._left() > 0 else replace(self._policy, attempts=failures)
+                back_off(error, failures, policy, self.log, place)
 
 
 class Remote:
@@ -81,20 +81,20 @@ class Remote:
 
     def __init__(self, origin: Origin, budget: Budget) -> None:
         self._origin, self._budget = origin, budget
-        self._listing: Listing = budget.patiently(origin.listing, origin.uri)
+        self._listing: Listing = budget.retrying(origin.listing, origin.uri)
         self.uri, self.field = origin.uri, origin.field
         self.revision: str | None = self._listing.revision
         self.files = self._listing.files
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """By a ranged request; of an answer that ignores the range no more than is needed."""
-        return self._budget.patiently(lambda: self._read(file, start, end), self.uri)
+        """Read by a range request; of a response that ignores the range only what is needed."""
+        return self._budget.retrying(lambda: self._read(file, start, end), self.uri)
 
     def _read(self, file: RemoteFile, start: int, end: int) -> bytes:
         body = bytearray()
         with self._origin.read(self._listing, file, start, end) as (at, chunks):
             if at > start:
-                raise Unreachable(f"{self.uri} sends another part of {file.path} than was asked for")
+                raise Unreachable(f"{self.uri} sends another part of {file.path} than requested")
             for chunk in chunks:
                 body += chunk
                 if at + len(body) >= end:
@@ -105,7 +105,7 @@ class Remote:
 
 
 class Folder:
-    """A folder that is mounted, or on somebody's disk; or a config.json alone."""
+    """A local folder, or a single config.json."""
 
     revision: str | None = None
 
@@ -117,11 +117,11 @@ class Folder:
         self._paths = dict(zip((file.path for file in self.files), found, strict=False))
 
     def _name(self, path: Path) -> str:
-        """Whoever names a single JSON file means a config.json."""
+        """A single JSON file counts as config.json."""
         return "config.json" if str(path) == self.uri and path.suffix == ".json" else path.name
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """From the disk."""
+        """Read from the disk."""
         try:
             with self._paths[file.path].open("rb") as opened:
                 opened.seek(start)
@@ -131,7 +131,7 @@ class Folder:
 
 
 def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], None], budget: Budget) -> Source:
-    """What stands behind hf://, s3://, gs://, az:// or a path. FetchFailed."""
+    """The source of hf://, s3://, gs://, az:// or a path. FetchFailed."""
     where = failed.field_of(MODEL_ARTIFACT, uri)
     origin = origin_of(uri, where, environment, hide)
     if isinstance(origin, Bucket):
@@ -151,7 +151,7 @@ def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], No
 
 
 def _check_folder(folder: Path) -> None:
-    """With the words that the supervisor has for it. Weights need not be there: whoever plans may have none yet."""
+    """Check a folder as the preflight does. Weights may be missing, as for `llmservice plan`."""
     failure = next(model_files.check_files(folder, needs_weights=False), None)
     if failure is None and any(path.suffix in model_files.WEIGHT_SUFFIXES for path in folder.iterdir()):
         failure = next(model_files.check_files(folder, needs_weights=True), None)
@@ -160,7 +160,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def unreadable(message: str) -> failed.FetchFailed:
-    """Files that are there and cannot be read, or are not those that there should be."""
+    """Files that cannot be read, or do not match their index."""
     return failed.FetchFailed(
-        FailureReason.WEIGHTS_UNREADABLE, message, "Check spec.model.uri, and that everybody may read the files."
+        FailureReason.WEIGHTS_UNREADABLE, message, "Check spec.model.uri and the permissions of the files."
     )

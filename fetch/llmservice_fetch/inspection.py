@@ -1,8 +1,7 @@
-"""Looks at a model without loading it: its config.json, and the headers of its safetensors files.
+"""Inspects a model without loading it: config.json and the headers of its safetensors files.
 
-`python -m llmservice_fetch inspect` prints what was found as one line of JSON, and leaves it as the container's
-termination message, from where the operator reads it. It ends with 0 when it came to a conclusion, be it that the
-model is not there: a container that ended otherwise has no conclusion.
+`python -m llmservice_fetch inspect` prints the result as one line of JSON and writes it as the container's termination
+message, which the operator reads. The exit code is 0 with a result, which may be a failure such as a missing model.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ CONFIG = "config.json"
 PARAMS = "params.json"
 INDEX = "model.safetensors.index.json"
 MODELOPT = "hf_quant_config.json"
-# A whole inspection ends before Kubernetes ends its pod, which would leave no message.
+# Shorter than the pod's deadline, at which Kubernetes would end it without a message.
 DEADLINE_SECONDS = 100.0
 _WORKERS = 8
-# Of one file's header, in memory while it is added up. Files of the largest models stay far below it.
+# Bytes of one header in memory. Headers of the largest models are far smaller.
 _HEADER_LIMIT = 30 << 20
 _DOWNLOAD_REMEDY = (
     "Check DNS, proxy and CA settings of the operator's chart, and that pods of this namespace may reach {}. Or give "
@@ -57,9 +56,9 @@ _DOWNLOAD_REMEDY = (
 def inspect(
     uri_or_path: str, environment: Mapping[str, str], *, budget: Budget | None = None, redactor: Redactor | None = None
 ) -> Inspection:
-    """Facts about the model behind hf://, s3:// or a path (a folder, or a config.json), or why there are none.
+    """Facts about the model at hf://, a bucket or a path (a folder or a config.json).
 
-    Nothing that is wrong with the model, the network or the credentials raises; it is the Inspection's failure.
+    Problems of the model, the network or the credentials do not raise; they are the Inspection's failure.
     """
     redactor = redactor or Redactor(environment)
     source: Source | None = None
@@ -83,13 +82,13 @@ def _inspected(source: Source) -> Inspection:
     for header in _headers(source, weights):
         summed.add(header)
     if summed.dtype and not _names_dtype(config):
-        # vLLM looks there as well where the config says nothing.
+        # vLLM also uses the tensors' dtype where the config names none.
         kept["torch_dtype"] = summed.dtype
     return Inspection(source.revision, kept, summed.to_document())
 
 
 def _config(source: Source) -> dict[str, Any]:
-    """The model's configuration under the names of config.json, with what quantizers wrote beside it."""
+    """The model's configuration under the names of config.json, including a quantizer's separate file."""
     named = {file.path: file for file in source.files}
     if CONFIG in named:
         config = _document(source, named[CONFIG])
@@ -114,9 +113,9 @@ def _document(source: Source, file: RemoteFile) -> dict[str, Any]:
         text = source.read(file, 0, file.size)
         document = parse(text, CONFIG_BYTES, CONFIG_DEPTH, CONFIG_PARTS, drops_numbers=True)
     except Refused as why:
-        raise _invalid(source, f"{file.path} of {source.uri} is no JSON: {why}") from None
+        raise _invalid(source, f"{file.path} of {source.uri} is not JSON: {why}") from None
     if not isinstance(document, dict):
-        raise _invalid(source, f"{file.path} of {source.uri} is no JSON object")
+        raise _invalid(source, f"{file.path} of {source.uri} is not a JSON object")
     return document
 
 
@@ -127,7 +126,7 @@ def _invalid(source: Source, message: str) -> failed.FetchFailed:
 
 
 def _weights(source: Source) -> list[RemoteFile] | None:
-    """The safetensors files that vLLM loads, each once; None where it loads something else, or nothing is there."""
+    """The safetensors files that vLLM loads; None where it loads another format, or there are none."""
     _, chosen = select(source.files)
     here = [file for file in chosen if "/" not in file.path]
     tensors = [file for file in here if file.path.endswith(".safetensors")]
@@ -150,7 +149,7 @@ def _named_by(source: Source, index: RemoteFile) -> frozenset[str]:
 
 
 def _headers(source: Source, files: Iterable[RemoteFile]) -> Iterable[Header]:
-    """One for each file, a few at once. The first failure ends all."""
+    """The headers of all files, read concurrently. The first failure ends all."""
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="inspect") as pool:
         running = [pool.submit(_header, source, file) for file in files]
         try:
@@ -162,7 +161,7 @@ def _headers(source: Source, files: Iterable[RemoteFile]) -> Iterable[Header]:
 
 
 def _header(source: Source, file: RemoteFile) -> Header:
-    """Two small reads: how long it is, and itself. Never the tensors behind it."""
+    """Read a header by two requests: its length, then itself."""
     try:
         length = header_length(source.read(file, 0, min(LENGTH_BYTES, file.size)), file.size, _HEADER_LIMIT)
         return parse_header(source.read(file, LENGTH_BYTES, LENGTH_BYTES + length), file.size)
@@ -177,31 +176,31 @@ def _names_dtype(config: Mapping[str, Any]) -> bool:
 
 
 def main(model: str, termination_log: Path | None) -> int:
-    """Look, print, leave the message. A server that only trickles does not keep it from coming to an end."""
+    """Inspect, print and write the message; the exit code. Ends after DEADLINE_SECONDS even if a server hangs."""
     redactor = Redactor(os.environ)
     sys.stderr = Redacted(sys.stderr, redactor)
-    budget = Budget(say=_say)
+    budget = Budget(log=_log)
     found: list[Inspection] = []
     work: Callable[[], None] = lambda: found.append(inspect(model, os.environ, budget=budget, redactor=redactor))  # noqa: E731
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(DEADLINE_SECONDS)
     if not found and not thread.is_alive():
-        return 1  # its traceback is in the log
+        return 1  # the traceback is in the log
     text = (found[0] if found else Inspection(failure=_too_slow(model))).to_json()
     if termination_log is not None:
         termination_log.write_text(text, encoding="utf-8")
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
     if not found:
-        # Threads that still read would keep the interpreter here.
+        # Threads that still read would block the interpreter's exit.
         with suppress(OSError):
             sys.stderr.flush()
         os._exit(0)
     return 0
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"[llmservice] {text}\n")
     sys.stderr.flush()
 
@@ -209,6 +208,6 @@ def _say(text: str) -> None:
 def _too_slow(model: str) -> Failure:
     return Failure(
         FailureReason.MODEL_DOWNLOAD_FAILED,
-        f"The headers of {model} did not come within {DEADLINE_SECONDS:.0f} s.",
+        f"The headers of {model} were not read within {DEADLINE_SECONDS:.0f} s.",
         _DOWNLOAD_REMEDY.format(model),
     )

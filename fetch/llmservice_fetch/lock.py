@@ -1,4 +1,4 @@
-"""One download for each cache: the lock is the kernel's, so that a killed process holds none."""
+"""A file lock for one download per cache; the kernel releases it when a process is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-# What file systems say that cannot lock.
+# Errors of file systems without locks.
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -17,17 +17,17 @@ NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL
 def exclusive(
     opened: Callable[[], int],
     folder: Path,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     while_waiting: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[bool]:
-    """Hold the lock of a file in `folder`, whose descriptor `opened` gives.
+    """Hold the lock of a file in `folder`, which `opened` opens.
 
-    False where the file system has no locks: other processes may work in the folder as well.
-    `while_waiting` is entered when another process holds it, until that one is done.
+    Yields False where the file system has no locks, so that other processes may work in the folder too.
+    The context `while_waiting` is entered while another process holds the lock.
     """
     descriptor = opened()
     try:
-        yield _acquire(descriptor, folder, say, while_waiting)
+        yield _acquire(descriptor, folder, log, while_waiting)
     finally:
         os.close(descriptor)
 
@@ -35,18 +35,18 @@ def exclusive(
 def _acquire(
     descriptor: int,
     folder: Path,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     while_waiting: Callable[[], AbstractContextManager[None]],
 ) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say("another process fetches this into the same cache: waiting for it")
+        log("another process fetches this into the same cache: waiting")
         with while_waiting():
             fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        say(f"{folder} is on a file system without locks: replicas may fetch the same files at once")
+        log(f"{folder} is on a file system without locks: replicas may fetch the same files at once")
         return False
     return True

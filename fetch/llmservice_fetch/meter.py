@@ -1,4 +1,4 @@
-"""How far a fetch is: counted by the threads that download, told every second."""
+"""Measures the progress of a fetch and reports it every second."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from llmservice_runtime.contract import Transfer, TransferStep
 
 from llmservice_fetch.store import Store
 
-TELL_SECONDS = 1.0
-# Long enough to smooth the gaps between files, short enough to follow a network that changes.
+REPORT_SECONDS = 1.0
+# Window of the rate: smooths gaps between files, follows changes of the network.
 _PACE_SECONDS = 20.0
 
 
 class Meter:
-    """The progress of one artifact. Bytes that were there before count as done, and not for the pace."""
+    """Progress of one artifact; thread-safe. Bytes present before count as done, but not for the rate."""
 
     def __init__(self, artifact: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._artifact, self._clock = artifact, clock
@@ -30,26 +30,26 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque()
 
     def begin(self, step: TransferStep, done: int, total: int) -> None:
-        """What happens now, with bytes that are there and bytes in all."""
+        """Begin a step; `done` and `total` are in bytes."""
         with self._lock:
             self._step, self._done, self._total = step, done, total
             self._samples.clear()
 
     def add(self, count: int) -> None:
-        """Bytes that came; negative ones are lost again (a file that has to begin anew)."""
+        """Add received bytes; negative for discarded ones."""
         with self._lock:
             self._done += count
             self._fetched += max(count, 0)
 
-    def look(self) -> Transfer:
-        """Where it stands."""
+    def snapshot(self) -> Transfer:
+        """The current progress."""
         with self._lock:
             now = self._clock()
             self._samples.append((now, self._fetched))
             while len(self._samples) > 2 and now - self._samples[0][0] > _PACE_SECONDS:
                 self._samples.popleft()
             then, before = self._samples[0]
-            pace = (self._fetched - before) / (now - then) if now - then >= TELL_SECONDS else None
+            pace = (self._fetched - before) / (now - then) if now - then >= REPORT_SECONDS else None
             return Transfer(
                 self._artifact,
                 self._step,
@@ -60,15 +60,15 @@ class Meter:
 
 
 @contextmanager
-def telling(look: Callable[[], Transfer], tell: Callable[[Transfer], None]) -> Iterator[None]:
-    """Tell how it stands now, every second, and once more at the end."""
+def reporting(snapshot: Callable[[], Transfer], report: Callable[[Transfer], None]) -> Iterator[None]:
+    """A context in which progress is reported now, every second, and at the end."""
     ended = threading.Event()
 
     def run() -> None:
         while True:
-            tell(look())
-            if ended.wait(TELL_SECONDS):
-                tell(look())
+            report(snapshot())
+            if ended.wait(REPORT_SECONDS):
+                report(snapshot())
                 return
 
     thread = threading.Thread(target=run, name="progress", daemon=True)
@@ -80,15 +80,15 @@ def telling(look: Callable[[], Transfer], tell: Callable[[Transfer], None]) -> I
         thread.join()
 
 
-def leave(store: Store, transfer: Transfer) -> None:
-    """Leave it for those who wait. A cache that is full has no room for this either, and says so elsewhere."""
+def save_progress(store: Store, transfer: Transfer) -> None:
+    """Store the progress for waiting processes. Errors, such as a full cache, are reported elsewhere."""
     with contextlib.suppress(OSError):
         store.leave_progress(transfer.to_json())
 
 
-def found(store: Store, artifact: str) -> Transfer:
-    """What the process that downloads left, as news of one that waits."""
+def progress_of_other(store: Store, artifact: str) -> Transfer:
+    """The stored progress of the downloading process, as that of a waiting one."""
     with contextlib.suppress(OSError, ValueError):
-        seen = Transfer.from_json(store.progress())
-        return Transfer(artifact, TransferStep.WAITING, seen.bytes_done, seen.bytes_total, seen.bytes_per_second)
+        other = Transfer.from_json(store.progress())
+        return Transfer(artifact, TransferStep.WAITING, other.bytes_done, other.bytes_total, other.bytes_per_second)
     return Transfer(artifact, TransferStep.WAITING)

@@ -1,4 +1,4 @@
-"""Which hub or bucket a URI names."""
+"""Maps a URI to its origin."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def origin_of(uri: str, field: str, environment: Mapping[str, str], hide: Callable[[str], None]) -> Hub | Bucket | None:
-    """Of hf://, s3://, gs:// and az://; None for anything else. FetchFailed.
+    """The origin of hf://, s3://, gs:// or az://; None for anything else. FetchFailed.
 
-    `field` is the field of the spec that names it; `hide` gets every secret of a bucket.
+    `field` is the field of the spec that names it; `hide` is called with each secret of a bucket.
     """
     scheme, _, rest = uri.partition("://")
     if scheme == "hf" and rest and is_inside(rest):
-        # huggingface_hub takes longer to import than all the rest, which buckets need not wait for.
+        # huggingface_hub is slow to import, and buckets do not need it.
         from llmservice_fetch.hub import Hub
 
         return Hub.of(rest, field, environment)

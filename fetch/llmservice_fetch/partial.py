@@ -1,4 +1,4 @@
-"""A file that grows: what has come of it on disk, and the hash of that."""
+"""A partial file: the bytes received so far and their hash."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Partial:
-    """Bytes are appended in their order, so that the file's size says what is missing after a kill.
+    """Bytes are appended in order, so that after a kill the file's size is the offset to resume from.
 
-    `target` is open for reading too; `root` is for messages. `count` is told how many bytes came, and minus how many
-    were thrown away.
+    `target` must be readable too; `root` is for messages. `count` is called with received bytes, negative for
+    discarded ones.
     """
 
     def __init__(
@@ -27,10 +27,10 @@ class Partial:
         self._target, self._root, self._file, self._digest, self._count = target, root, file, digest, count
         self._hasher: hashlib._Hash | None = None
         self.offset = os.fstat(target.fileno()).st_size
-        """Bytes that are there."""
+        """Bytes present."""
         if self.offset > file.size:
-            count(self.offset - file.size)  # counted as a whole file before
-            self.begin_anew()
+            count(self.offset - file.size)  # was counted as a complete file
+            self.restart()
         else:
             self._start_hash()
 
@@ -43,7 +43,7 @@ class Partial:
                 at += len(chunk)
 
     def append(self, chunk: bytes | memoryview) -> None:
-        """FetchFailed where the disk takes no more. Writing and hashing leave the interpreter to other threads."""
+        """Write and hash a chunk, both without the GIL. FetchFailed where the disk fails."""
         left = memoryview(chunk)
         with failed.storage(self._root):
             while left:
@@ -53,15 +53,15 @@ class Partial:
         self.offset += len(chunk)
         self._count(len(chunk))
 
-    def begin_anew(self) -> None:
-        """Throw away what is there."""
+    def restart(self) -> None:
+        """Discard all bytes."""
         self._count(-self.offset)
         self._target.truncate(0)
         self.offset = 0
         self._start_hash()
 
     def finish(self) -> str | None:
-        """Write it through, if it is what was published; else its hash, and nothing of it counts."""
+        """Sync the file and return None where it matches the digest; else its hash, with all bytes discarded."""
         hashed = self._hasher.hexdigest() if self._hasher else ""
         if self._digest is None or hashed == self._digest.value:
             os.fsync(self._target.fileno())

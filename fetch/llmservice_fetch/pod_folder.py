@@ -1,7 +1,7 @@
-"""The files of one artifact as this pod serves them: a folder of the pod's own, with a link for each listed file.
+"""The pod's own folder of an artifact, with a link for each listed file.
 
-vLLM reads whatever lies in a model's folder: further safetensors, code, a chat template. A snapshot in a shared cache
-may hold files that nobody listed, so vLLM is given links to exactly the contents of the checked listing.
+vLLM reads every file in a model's folder: safetensors, code, chat templates. A snapshot in a shared cache may hold
+files that were not listed, so vLLM gets links to exactly the blobs of the checked listing.
 
 LINKS/NAME                        a link to the next
 LINKS/.files/NAME/REVISION/PATH   a link to CACHE/.../blobs/HASH
@@ -22,16 +22,16 @@ _FILES = ".files"
 
 
 def path(links: Path, name: str, revision: str) -> Path:
-    """Of a revision of an artifact: another revision, another path, by which vLLM tells cached prompts apart."""
+    """The folder of an artifact's revision. vLLM separates cached prompts of adapters by path, thus by revision."""
     return links / _FILES / name / revision
 
 
 def fill(links: Path, name: str, revision: str, store: Store, files: Sequence[RemoteFile]) -> Path:
-    """Make the folder hold links to these files and nothing else. OSError where that is not possible."""
+    """Make the folder hold links to exactly these files; its path. OSError."""
     links.parent.mkdir(parents=True, exist_ok=True)
-    blobs = os.path.abspath(store.root / "blobs")  # noqa: PTH100 - links stay as they are
+    blobs = os.path.abspath(store.root / "blobs")  # noqa: PTH100 - must not resolve links
     targets = {file.path: f"{blobs}/{file.blob}" for file in files}
-    # The parent is a volume's root; below it another container of the pod may write.
+    # The parent is a volume's root; another container of the pod may write below it.
     with folders.opened(links.parent, (links.name, _FILES, name), make=True) as place:
         if not place.is_folder(revision) or dict(_links(place, revision)) != targets:
             _replace(place, revision, targets)
@@ -39,7 +39,7 @@ def fill(links: Path, name: str, revision: str, store: Store, files: Sequence[Re
 
 
 def point(links: Path, name: str, revision: str) -> None:
-    """The artifact is whole: its name leads to this revision."""
+    """Point the artifact's name to a complete revision."""
     with folders.opened(links.parent, (links.name,)) as place:
         place.link(name, f"{_FILES}/{name}/{revision}")
 
@@ -60,7 +60,7 @@ def _replace(place: Folder, revision: str, targets: dict[str, str]) -> None:
 
 
 def _links(place: Folder, name: str, before: str = "") -> Iterator[tuple[str, str | None]]:
-    """Everything in a folder, with where its links point."""
+    """All entries of a folder by path, with the targets of links."""
     with place.folder(name) as folder:
         for inner in folder.names():
             if folder.is_folder(inner):

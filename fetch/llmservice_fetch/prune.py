@@ -1,15 +1,15 @@
-"""Deletes what nobody needs from a cache: revisions that are neither used nor returned to, and abandoned partial files.
+"""Deletes unused revisions and abandoned partial files from a cache.
 
 Kept are
-- what a pod serves: its use is renewed while it lives, and counts for some hours after that (spec.model.cache);
-- what a service that has such pods served last for each of its last URIs, as many as templates are recorded;
-- what was listed, or has been without a use, for fewer hours than that;
-- everything whose listing is not ours, such as what huggingface_hub downloaded into the same folder;
-- a model that is being fetched, or whose file system has no locks: its revisions are kept.
+- revisions that a pod serves: uses are renewed while it lives and expire after some hours (spec.model.cache);
+- the last revision of each of the last URIs of a service with such pods, as many as templates are recorded;
+- revisions listed or last used less than those hours ago;
+- everything without a listing of ours, such as downloads of huggingface_hub in the same folder;
+- all revisions of a model that is being fetched, or whose file system has no locks.
 
-A revision goes in steps of which each may be the last before a kill: its listing is renamed, so that nobody takes it
-for whole; then its branches and links go, then the contents that no other listing and no link names, then the renamed
-listing. The next `prune` goes on where one was killed.
+A revision is deleted in steps that survive a kill: its listing is renamed, so that it no longer counts as complete;
+then its branches and links are removed, then the blobs that no other listing and no link names, then the renamed
+listing. The next `prune` completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from llmservice_fetch.files import Listing
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.lock import NO_LOCKS
 from llmservice_fetch.store import LISTED, OWN, PARTIAL, PRUNED, Store
-from llmservice_fetch.uses import Seen
+from llmservice_fetch.uses import RecordedUse
 
 PARTIAL_SECONDS = 24 * 3600.0
-"""How long nothing must have been written to a partial file that nobody wants."""
+"""Minimum age of an unneeded partial file."""
 _STAGING = ".new-"
 _MOST_LEVELS = 32
 
 
 @dataclass
 class Pruned:
-    """What was deleted, and the room in the cache then. Bytes."""
+    """Counts of deleted items, and the cache's usage afterwards in bytes."""
 
     revisions: int = 0
     partials: int = 0
@@ -53,31 +53,31 @@ class Pruned:
     @property
     def room(self) -> CacheRoom:
         """For the pod's metrics."""
-        # Some file systems claim to have no end.
+        # Some file systems report unlimited space.
         return CacheRoom(self.used, min(self.available, LARGEST), self.freed)
 
 
-def prune(cache: Path, hours: int, say: Callable[[str], None], now: float | None = None) -> Pruned:
-    """Delete what the rule says. A model where that fails is left as it is, and said; nothing is raised."""
+def prune(cache: Path, hours: int, log: Callable[[str], None], now: float | None = None) -> Pruned:
+    """Prune all models of a cache. Failures are logged and affect one model; nothing is raised."""
     now = time.time() if now is None else now
     result = Pruned()
     stores = list(uses.stores(cache))
     try:
         everywhere = [seen for store in stores for seen in uses.seen(store)]
     except OSError as error:
-        say(f"{cache} was not pruned, since who uses it cannot be read: {error}")
+        log(f"{cache} was not pruned: its uses cannot be read: {error}")
         stores, everywhere = [], []
     for store in stores:
         elsewhere = [seen for seen in everywhere if seen.store != store]
         try:
-            Pruning(store, elsewhere, hours, now, say, result).run()
+            Pruning(store, elsewhere, hours, now, log, result).run()
             result.used += _used(store)
         except (OSError, ValueError) as error:
-            say(f"{store.root} was not pruned: {error}")
+            log(f"{store.root} was not pruned: {error}")
     with contextlib.suppress(OSError):
         result.available = shutil.disk_usage(cache).free
     if result.revisions or result.partials:
-        say(
+        log(
             f"pruned {result.revisions} revisions and {result.partials} partial files of {cache}: "
             f"{result.freed} bytes freed, {result.used} in use, {result.available} available"
         )
@@ -86,18 +86,18 @@ def prune(cache: Path, hours: int, say: Callable[[str], None], now: float | None
 
 @dataclass(frozen=True)
 class Pruning:
-    """One model's part of the cache, once."""
+    """Prunes one model's part of the cache."""
 
     store: Store
-    elsewhere: Sequence[Seen]
-    """The uses of other models, by which services are known to have pods."""
+    elsewhere: Sequence[RecordedUse]
+    """Uses of other models; they show which services have pods."""
     hours: int
     now: float
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     result: Pruned
 
     def run(self) -> None:
-        """All steps, under the lock of downloads and that of uses."""
+        """Run all steps, holding the locks of downloads and of uses."""
         with self._alone("lock") as fetches, uses.locked(self.store, fcntl.LOCK_EX | fcntl.LOCK_NB) as excluded:
             if fetches is None:
                 self._partials()
@@ -118,7 +118,7 @@ class Pruning:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[bool | None]:
-        """Whether nobody fetches this model; None where the file system has no locks."""
+        """Whether this process holds the download lock; None without file locks."""
         descriptor = self.store.open_lock(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +151,7 @@ class Pruning:
             own.remove(f"{revision}{PRUNED}")
 
     def _branches(self, revision: str) -> None:
-        """Those that lead to a revision which is gone."""
+        """Remove branches that point to the revision."""
         with self.store.open("refs") as refs:
             for folder, name in _walk(refs):
                 with contextlib.suppress(OSError, ValueError):
@@ -159,7 +159,7 @@ class Pruning:
                         folder.remove(name)
 
     def _links(self, listing: Listing) -> None:
-        """Ours only: what another program put into the same snapshot stays, and with it the contents it points to."""
+        """Remove our links; entries of other programs in the snapshot stay, together with their blobs."""
         with contextlib.suppress(FileNotFoundError), self.store.open("snapshots", listing.revision) as snapshot:
             for file in listing.files:
                 *parents, name = file.path.split("/")
@@ -202,12 +202,12 @@ class Pruning:
             self.result.freed += max(size, 0)
 
     def _wanted(self) -> set[str]:
-        """The contents that listings name."""
+        """Blobs that listings name."""
         found = (self._listing(revision, LISTED) for revision in self.store.revisions())
         return {file.blob for listing in found if listing for file in listing.files}
 
     def _linked(self) -> Iterator[str]:
-        """The contents that links in any snapshot point to, whoever made them."""
+        """Blobs that links in any snapshot point to."""
         with contextlib.suppress(FileNotFoundError), self.store.open("snapshots") as snapshots:
             for folder, name in _walk(snapshots):
                 yield (folder.target(name) or "").rpartition("/")[2]
@@ -219,7 +219,7 @@ class Pruning:
 
 
 def _walk(folder: Folder, levels: int = _MOST_LEVELS) -> Iterator[tuple[Folder, str]]:
-    """Everything below a folder that is none itself. OSError where it is deeper than any listing."""
+    """All files and links below a folder. OSError where it is deeper than any listing."""
     if not levels:
         raise OSError(f"{folder.path} is nested too deep")
     for name in folder.names():

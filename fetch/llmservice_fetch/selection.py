@@ -1,4 +1,4 @@
-"""Which files of a repository vLLM needs: repositories hold the same weights in several formats."""
+"""Selects the files that vLLM needs: repositories hold the same weights in several formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from llmservice_fetch.files import RemoteFile
 
-# Other runtimes' copies of the weights, and what training leaves behind.
+# Copies of the weights for other runtimes, and files of the training.
 _FOLDERS = frozenset({"original", "metal", "onnx", "openvino", "coreml", "gguf", "runs", ".git", ".cache"})
 _NEVER = (
     "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.tflite", "*.ot", "*.mlmodel", "*.mlpackage", "*.llamafile",
@@ -17,14 +17,14 @@ _NEVER = (
 )  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _MISTRAL = "consolidated*.safetensors"
-# Below this, a file of any name is read with the configuration.
+# Smaller files whose names contain `token` count as tokenizer files.
 _SMALL_BYTES = 64 << 20
 
 
 def select(files: Sequence[RemoteFile], load_format: str = "auto") -> tuple[list[RemoteFile], list[RemoteFile]]:
-    """The configuration, tokenizer and index files; and the weights.
+    """(configuration, tokenizer and index files; weights).
 
-    vLLM's own order: Mistral's format where it is complete, then safetensors, then PyTorch's, each folder for itself.
+    Formats in vLLM's order, per folder: Mistral's where it is complete, then safetensors, then PyTorch's.
     """
     wanted = [file for file in files if not _is_foreign(file.path)]
     weights = [file for file in wanted if _matches(file.path, *_WEIGHTS) and not _is_tokenizer(file)]
@@ -60,7 +60,7 @@ def _is_foreign(path: str) -> bool:
 
 
 def _is_tokenizer(file: RemoteFile) -> bool:
-    """A small file with a name like weights (a tokenizer's table, say) beside which no weights are chosen."""
+    """Whether a file with a suffix of weights is a tokenizer's, such as a token table."""
     return file.size < _SMALL_BYTES and "token" in PurePosixPath(file.path).name.lower()
 
 

@@ -1,9 +1,9 @@
-"""`python -m llmservice_fetch serve`: the fetch container, which fetches when the server of its pod asks.
+"""`python -m llmservice_fetch serve`: the fetch container, which fetches on request of its pod's supervisor.
 
-It listens on a unix socket; `llmservice_runtime.fetching.fetch_protocol` has the messages. Each request is a child,
-`python -m llmservice_fetch fetch`, whose standard output is the answer. A request is refused for anything that this
-process was not started for, since whoever asks runs a model's own code and has no credentials itself: only artifacts
-of `--fetch`, and adapters of the mounted list, are fetched. A connection that closes ends its child.
+Listens on a unix socket; the protocol is in `llmservice_runtime.fetching.fetch_protocol`. Each request starts a child,
+`python -m llmservice_fetch fetch`, whose standard output is the response. Only artifacts of `--fetch` and adapters of
+the mounted list are fetched, because the server container may run a model's own code. Closing the connection ends the
+child.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import FETCH_CONTAINER, Failure, FailureReason, Phase
 from llmservice_runtime.fetching.fetch_protocol import MAX_REQUEST, Request, ended_line, failure_line
 from llmservice_runtime.supervisor.processes import Child, Ended, Reaper
-from llmservice_runtime.supervisor.waiting import end, first, in_thread
+from llmservice_runtime.supervisor.tasks import cancel_and_wait, first_done, in_thread
 
 from llmservice_fetch.uses import RENEW_SECONDS
 
 MOST_CONNECTIONS = 8
-"""At once; the supervisor needs one."""
+"""Concurrent connections; the supervisor needs one."""
 REQUEST_SECONDS = 10.0
-"""From the connection to the end of the request's line."""
+"""Limit for receiving the request."""
 CLOSE_SECONDS = 2.0
 MEMORY_SECONDS = 0.2
 MEMORY_SHARE = 0.9
-"""Of the container's limit, without the page cache, which the kernel can take back."""
+"""Share of the container's limit, without the reclaimable page cache."""
 _CHUNK = 64 << 10
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What this process was started for."""
+    """The artifacts that may be fetched."""
 
     fetch: tuple[str, ...]
     """NAME=URI"""
     adapters_file: Path | None = None
 
     def missing(self, wanted: Sequence[str]) -> str | None:
-        """The first of these that may not be fetched; None: all may."""
+        """The first artifact that may not be fetched; None where all may."""
         found = {*self.fetch, *self._adapters()}
         return next((text for text in wanted if text not in found), None)
 
     def _adapters(self) -> list[str]:
-        """Those of the list at this moment: the kubelet exchanges the file while the pod runs."""
+        """Adapters of the current list; the kubelet replaces the file while the pod runs."""
         if self.adapters_file is None:
             return []
         try:
@@ -66,15 +66,15 @@ class Allowed:
 def serve(
     path: Path, allowed: Allowed, command: Sequence[str], environment: Mapping[str, str], renew: Callable[[], None]
 ) -> int:
-    """Answer requests until SIGTERM. `command` is the process that fetches, without what it is to fetch.
+    """Serve requests until SIGTERM; the exit code. `command` is the fetch command without the request's arguments.
 
-    `renew` is called every RENEW_SECONDS: it marks in the cache that what this pod serves is in use.
+    `renew` is called every RENEW_SECONDS to renew this pod's uses of the cache.
     """
     return asyncio.run(_serve(listening(path), allowed, command, environment, renew))
 
 
 def listening(path: Path) -> socket.socket:
-    """A socket at this path, also where a container that was restarted left one."""
+    """A bound socket at this path; replaces one of a previous container."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     found = socket.socket(socket.AF_UNIX)
@@ -91,16 +91,16 @@ async def _serve(
     environment: Mapping[str, str],
     renew: Callable[[], None],
 ) -> int:
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop, terminated = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, terminated.set)
     reaper = Reaper(loop)
     answering = Answering(allowed, command, environment, reaper)
     server = await asyncio.start_unix_server(answering.answer, sock=bound, limit=MAX_REQUEST)
-    say(f"fetching on request: {', '.join(allowed.fetch) or 'adapters of the list'}")
+    log(f"fetching on request: {', '.join(allowed.fetch) or 'adapters of the list'}")
     renewing = asyncio.ensure_future(_renewing(renew))
     try:
-        await told.wait()
+        await terminated.wait()
     finally:
         renewing.cancel()
         server.close()
@@ -110,7 +110,7 @@ async def _serve(
 
 
 async def _renewing(renew: Callable[[], None]) -> None:
-    """A volume that does not answer delays only this; the next time is another try."""
+    """Call `renew` periodically in a thread, because the volume may hang."""
     while True:
         with contextlib.suppress(OSError):
             await in_thread(renew)
@@ -118,7 +118,7 @@ async def _renewing(renew: Callable[[], None]) -> None:
 
 
 class Answering:
-    """The connections of one process."""
+    """Handles the connections of this process."""
 
     def __init__(
         self,
@@ -134,18 +134,18 @@ class Answering:
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def close(self) -> None:
-        """End every connection, and with it its child and what that started."""
+        """End all connections and their children."""
         for writer in self._open.values():
             writer.transport.abort()
         if self._open:
             await asyncio.wait(self._open, timeout=CLOSE_SECONDS)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its request to its end."""
+        """Handle one connection."""
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._open[task] = writer
         try:
-            with contextlib.suppress(OSError):  # whoever asked is gone
+            with contextlib.suppress(OSError):  # the client disconnected
                 if len(self._open) > MOST_CONNECTIONS:
                     writer.write(failure_line(refusal(f"it has {MOST_CONNECTIONS} connections already")))
                 else:
@@ -162,19 +162,19 @@ class Answering:
             writer.write(failure_line(refusal(f"the request cannot be read: {str(why) or 'it did not come in time'}")))
             return
         if (other := self._allowed.missing(request.fetch)) is not None:
-            say(f"refused to fetch {other!r}, which is not of this pod")
+            log(f"refused to fetch {other!r}, which is not of this pod")
             writer.write(failure_line(refusal(f"it was not started to fetch {other[:200]!r}")))
             return
         child = self._reaper.start(self._process(request), self._environment, merge_stderr=False)
         guard = asyncio.ensure_future(guard_memory(child, self._cgroup))
         try:
-            # What comes after the request is no part of it: then, and when the connection closes, all ends.
-            relayed = await first(relay(child, writer), reader.read(1))
+            # Data after the request, or a closed connection, ends the fetch.
+            relayed = await first_done(relay(child, writer), reader.read(1))
             if relayed.done() and not relayed.cancelled():
                 writer.write(ended_line(relayed.result()))
         finally:
             child.kill_group()
-            await end(guard)
+            await cancel_and_wait(guard)
 
     def _process(self, request: Request) -> tuple[str, ...]:
         extension = () if request.context_extension is None else (f"--context-extension={request.context_extension}",)
@@ -183,7 +183,7 @@ class Answering:
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes:
-    """The first line of a connection. Refused where it is too long."""
+    """Read the first line of a connection. Refused where it is too long."""
     try:
         return await reader.readline()
     except ValueError:
@@ -191,7 +191,7 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 def read_request(line: bytes) -> Request:
-    """Refused where it is no request."""
+    """Parse a request. Refused where it is invalid."""
     try:
         return Request.from_json(line.decode())
     except UnicodeDecodeError:
@@ -199,7 +199,7 @@ def read_request(line: bytes) -> Request:
 
 
 async def relay(child: Child, writer: asyncio.StreamWriter) -> Ended:
-    """Pass on what a child says until it ends. A slow reader slows the child, and costs no memory here."""
+    """Copy a child's output to the connection until it ends. A slow reader slows the child down."""
     output = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(output), os.fdopen(child.output, "rb")
@@ -214,21 +214,21 @@ async def relay(child: Child, writer: asyncio.StreamWriter) -> Ended:
 
 
 async def guard_memory(child: Child, cgroup: Path) -> None:
-    """End a fetch that is about to fill the container's memory, so that whoever asked goes on where it stopped.
+    """End a fetch that is about to exceed the container's memory; the supervisor then resumes it.
 
-    The kernel would end the whole container, and the pod would not be ready until it has been started again. Without
-    a limit, and with cgroup v1, nothing is done.
+    Otherwise the kernel ends the container, and the pod is not ready until it has restarted. No effect without a
+    limit, and with cgroup v1.
     """
     while (used := memory_share(cgroup)) is not None:
         if used > MEMORY_SHARE:
-            say(f"the fetch is ended: it takes {used:.0%} of the container's memory limit")
+            log(f"fetch ended: it uses {used:.0%} of the container's memory limit")
             child.kill_group()
             return
         await asyncio.sleep(MEMORY_SECONDS)
 
 
 def memory_share(cgroup: Path) -> float | None:
-    """How much of a control group's limit is taken by what cannot be given back; None where there is no limit."""
+    """Share of a cgroup's limit used by memory that cannot be reclaimed; None without a limit."""
     try:
         limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
         rows = (line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
@@ -238,16 +238,16 @@ def memory_share(cgroup: Path) -> float | None:
 
 
 def refusal(why: str) -> Failure:
-    """A request that nothing was done for."""
+    """The failure for a refused request."""
     return Failure(
         FailureReason.FETCH_CONTAINER_FAILED,
         f"Container {FETCH_CONTAINER} refused a request: {why}.",
-        "It fetches what the LLMService names and nothing else. Where the supervisor asked, it asks again.",
+        "It only fetches artifacts of the LLMService. The supervisor retries its own requests.",
         phase=Phase.FETCHING,
     )
 
 
-def say(text: str) -> None:
-    """A line of the container's log."""
+def log(text: str) -> None:
+    """Write a line of the container's log."""
     sys.stderr.write(f"[llmservice] {text}\n")
     sys.stderr.flush()

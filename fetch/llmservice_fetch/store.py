@@ -1,12 +1,12 @@
-"""The cache on disk, in the layout of huggingface_hub: contents by their hash, and a folder of links for each revision.
+"""The cache on disk, in the layout of huggingface_hub: blobs by hash, and a folder of links for each revision.
 
-FOLDER/blobs/HASH                  a whole, verified file (HASH.incomplete: what has come of it so far)
+FOLDER/blobs/HASH                  a complete, verified file (HASH.incomplete: a partial one)
 FOLDER/snapshots/REVISION/PATH     a link to it, for other programs; a pod has links of its own (pod_folder)
-FOLDER/refs/BRANCH                 the revision that a branch had when it was last asked for
+FOLDER/refs/BRANCH                 the revision of a branch at its last request
 FOLDER/.llmservice/REVISION.json   the listing of a revision (REVISION.pruned: while it is being deleted)
-FOLDER/.llmservice/used/           who uses which revision (uses)
+FOLDER/.llmservice/used/           uses of revisions (uses)
 
-Whoever mounts the claim may write all of this. What is read is parsed with bounds, and no link is followed.
+Anyone who mounts the claim may write all of this: content is parsed with bounds, and no link is followed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Store:
 
     @property
     def root(self) -> Path:
-        """For messages, and for what is only looked at."""
+        """Its path, for messages and for reading."""
         return self.cache / self.folder
 
     def open(self, *parts: str, make: bool = False) -> AbstractContextManager[Folder]:
-        """A folder of it. OSError where it is missing, or a link is on the way."""
+        """Open a folder of it. OSError where it is missing or the path contains a link."""
         return folders.opened(self.cache, (*self.folder.split("/"), *parts), make=make)
 
     def prepare(self) -> None:
@@ -54,31 +54,31 @@ class Store:
                 pass
 
     def open_lock(self, name: str = "lock") -> int:
-        """A descriptor of what a download holds a lock on."""
+        """Open a lock file; its descriptor."""
         with self.open(OWN) as own:
             return own.open(name, os.O_RDWR | os.O_CREAT)
 
     def leave_progress(self, text: str) -> None:
-        """Where the process that downloads tells the waiting ones how far it is."""
+        """Store the progress of the downloading process for waiting ones."""
         with self.open(OWN) as own:
             own.write(_PROGRESS, text)
 
     def progress(self) -> str:
-        """What was left. OSError or ValueError where nothing was."""
+        """The stored progress. OSError or ValueError where there is none."""
         with self.open(OWN) as own:
             return own.read(_PROGRESS, _SMALL_TEXT)
 
     def blob(self, file: RemoteFile) -> Path:
-        """A file's content, once it is whole."""
+        """Path of a complete file's content."""
         return self.root / "blobs" / file.blob
 
     def append(self, file: RemoteFile, suffix: str = "") -> FileIO:
-        """What has come of it so far, to write at its end."""
+        """Open the partial file for appending."""
         with self.open("blobs") as blobs:
             return blobs.append(f"{file.blob}{PARTIAL}{suffix}")
 
     def partial(self, file: RemoteFile, suffix: str = "") -> Path:
-        """The same, for a library that opens files by their paths: whatever is no regular file there is removed."""
+        """Path of the partial file, for a library that opens it; an entry that is not a regular file is removed."""
         name = f"{file.blob}{PARTIAL}{suffix}"
         with self.open("blobs") as blobs:
             if blobs.size(name) < 0:
@@ -86,36 +86,36 @@ class Store:
             return blobs.path / name
 
     def keep(self, file: RemoteFile, suffix: str = "") -> None:
-        """The partial file is whole and verified: it gets its name."""
+        """Rename a complete, verified partial file to its blob."""
         with self.open("blobs") as blobs:
             blobs.rename(f"{file.blob}{PARTIAL}{suffix}", file.blob)
 
     def drop_partial(self, file: RemoteFile, suffix: str = "") -> None:
-        """What has come of it is of no use."""
+        """Remove the partial file."""
         with self.open("blobs") as blobs:
             blobs.remove(f"{file.blob}{PARTIAL}{suffix}")
 
     def drop(self, file: RemoteFile) -> None:
-        """Its content is not what it should be; whoever reads it now goes on reading it."""
+        """Remove a blob with wrong content; open readers are not affected."""
         with self.open("blobs") as blobs:
             blobs.remove(file.blob)
 
     def has(self, file: RemoteFile) -> bool:
-        """Whether it is there, as a file of this folder and of the right size."""
+        """Whether the blob is a regular file of the right size."""
         return self._size(file.blob) == file.size
 
     def bytes_of(self, file: RemoteFile) -> int:
-        """How much of it is there."""
+        """Bytes present of a file, complete or partial."""
         if self.has(file):
             return file.size
         return min(max(self._size(f"{file.blob}{PARTIAL}"), 0), file.size)
 
     def missing(self, files: Sequence[RemoteFile]) -> list[RemoteFile]:
-        """Those that are not whole yet."""
+        """The files that are not complete."""
         return [file for file in files if not self.has(file)]
 
     def link(self, revision: str, files: Sequence[RemoteFile]) -> None:
-        """Put files that are there into the revision's folder, where huggingface_hub finds them."""
+        """Link complete files into the revision's snapshot, where huggingface_hub finds them."""
         with self.open("snapshots", revision, make=True) as snapshot:
             for file in files:
                 *parents, name = file.path.split("/")
@@ -123,7 +123,7 @@ class Store:
                     parent.link(name, "/".join([".."] * (len(parents) + 2) + ["blobs", file.blob]))
 
     def remember(self, origin: Origin, listing: Listing) -> None:
-        """Keep a listing, and which revision a branch has. FetchFailed where it would write outside of the cache."""
+        """Store a listing and the branch's revision. FetchFailed where a name is unsafe."""
         wrong = listing.unsound()
         if wrong is not None:
             raise failed.unusable(wrong, origin.uri)
@@ -135,13 +135,13 @@ class Store:
                 refs.write(name, listing.revision)
 
     def recall(self, asked: str, pinned: str | None) -> Listing | None:
-        """What was kept for a revision or a branch; None where nothing was, or nothing that can be used."""
+        """The stored listing of a revision or branch; None where it is missing or invalid."""
         with contextlib.suppress(OSError, ValueError):
             return self.listing(pinned or self._revision(asked))
         return None
 
     def listing(self, revision: str, kind: str = LISTED) -> Listing:
-        """What was kept for a revision. OSError or ValueError where nothing was."""
+        """The stored listing of a revision. OSError or ValueError where it is missing or invalid."""
         if not is_plain(revision):
             raise ValueError(f"{revision!r} is not a revision")
         with self.open(OWN) as own:
@@ -151,7 +151,7 @@ class Store:
         return listing
 
     def revisions(self, kind: str = LISTED) -> Iterator[str]:
-        """Those whose listings were kept."""
+        """Revisions with a stored listing."""
         with contextlib.suppress(FileNotFoundError), self.open(OWN) as own:
             yield from (name[: -len(kind)] for name in own.names() if name.endswith(kind) and is_plain(name))
 
@@ -163,7 +163,7 @@ class Store:
             return refs.read(name, _SMALL_TEXT).strip()
 
     def _size(self, name: str) -> int:
-        """-1 where there is no such file, or a link on the way to it, which `prepare` reports."""
+        """Size of a blob; -1 where it is missing or the path contains a link (`prepare` reports links)."""
         with contextlib.suppress(OSError), self.open("blobs") as blobs:
             return blobs.size(name)
         return -1

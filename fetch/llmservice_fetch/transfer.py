@@ -1,4 +1,4 @@
-"""Downloading: several files at once, each from where it stopped, with back-off, verified before it gets its name."""
+"""Downloads files concurrently: resumed, with back-off, and verified before they are renamed to their blob."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from llmservice_fetch import failed
-from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.errors import HTTPStatusError, Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile, total
 from llmservice_fetch.meter import Meter
 from llmservice_fetch.partial import Partial
@@ -20,24 +20,24 @@ from llmservice_fetch.store import Store
 
 T = TypeVar("T")
 WORKERS = 8
-# Connections for parts of large files, whose bytes wait in memory for their turn: 64 MiB in all.
+# Connections for parts of large files, whose bytes wait in memory for their turn: 64 MiB in total.
 PARTS = 8
 PART_BYTES = 8 << 20
-# Parts that wait are at most one in so many of their file.
+# Waiting parts are at most 1/20 of their file.
 _PARTS_OF_FILE = 20
-# A connection that is this fast stays the only one of its file: parts cost half a second of processor time a GB, and
-# are slower where processors are the limit. Stores of hubs and clouds send 30 to 100 MB/s to one connection.
+# A file with a connection this fast is not read in parts: parts cost 0.5 s of CPU per GB, and are slower where CPU is
+# the bottleneck. Stores of hubs and clouds send 30 to 100 MB/s per connection.
 FAST_BYTES_PER_SECOND = 150e6
-# What a connection's speed is measured with, and after how much it is measured again.
+# Bytes of the first measurement of a connection's speed, and of later ones.
 PROBE_BYTES = 64 << 20
 STRETCH_BYTES = 512 << 20
-# Left free: listings, links, and whatever else lives on this volume.
+# Kept free for listings, links and other content of the volume.
 _SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How often in a row a request may fail, and how long to wait before the next: doubled each time. Seconds."""
+class RetryPolicy:
+    """Consecutive attempts of a request, and the back-off in seconds: `first`, doubled each time up to `longest`."""
 
     attempts: int = 6
     first: float = 1.0
@@ -45,16 +45,16 @@ class Patience:
     sleep: Callable[[float], object] = field(default=time.sleep)
 
     def seconds(self, failures: int, asked: float) -> float:
-        """Before the next try, at least as long as the server asked for."""
+        """Seconds before the next attempt, at least the server's Retry-After (`asked`), up to 120."""
         return min(max(self.first * 2.0 ** (failures - 1), asked), max(self.longest, min(asked, 120.0)))
 
 
 class Stopped(Exception):
-    """Another file has failed already."""
+    """Another file has failed."""
 
 
 class _WholeOnly(Exception):
-    """The server sends files from their beginning only."""
+    """The server ignores ranges."""
 
 
 def _refuse() -> None:
@@ -63,14 +63,14 @@ def _refuse() -> None:
 
 @runtime_checkable
 class InParts(Protocol):
-    """An origin that does not want every file to be read in several parts at once."""
+    """An origin that decides per file whether it may be read in concurrent parts."""
 
     def in_parts(self, listing: Listing, file: RemoteFile) -> bool:
-        """Whether this one may be. Raises as read does."""
+        """Whether this file may be read in parts. Raises like read."""
 
 
-class Crowd:
-    """How many files are under way: a context for each."""
+class ActiveFiles:
+    """Number of files being downloaded; a context for each file."""
 
     def __init__(self) -> None:
         self.count, self._lock = 0, threading.Lock()
@@ -84,61 +84,61 @@ class Crowd:
             self.count -= 1
 
 
-def patiently(action: Callable[[], T], patience: Patience, say: Callable[[str], None], place: str) -> T:
-    """The result of a request that may fail for a while. FetchFailed when it goes on failing."""
+def retrying(action: Callable[[], T], policy: RetryPolicy, log: Callable[[str], None], place: str) -> T:
+    """The result of `action`, with retries. FetchFailed after the last one; `place` is for the remedy."""
     failures = 0
     while True:
         try:
             return action()
-        except (Unreachable, Refused) as error:
+        except (Unreachable, HTTPStatusError) as error:
             failures += 1
-            give_up_or_wait(error, failures, patience, say, place)
+            back_off(error, failures, policy, log, place)
 
 
-def give_up_or_wait(
-    error: Unreachable | Refused, failures: int, patience: Patience, say: Callable[[str], None], place: str
+def back_off(
+    error: Unreachable | HTTPStatusError, failures: int, policy: RetryPolicy, log: Callable[[str], None], place: str
 ) -> None:
-    """Wait before the next try; FetchFailed where there is none."""
-    hopeless = isinstance(error, Refused) and not error.passes
-    if hopeless or failures >= patience.attempts:
-        often = "" if hopeless else f" ({failures} times in a row)"
+    """Wait before the next attempt; FetchFailed after the last one, or for a permanent error."""
+    permanent = isinstance(error, HTTPStatusError) and not error.is_transient
+    if permanent or failures >= policy.attempts:
+        often = "" if permanent else f" ({failures} times in a row)"
         raise failed.download_failed(f"{error}{often}.", place) from error
-    seconds = patience.seconds(failures, error.wait if isinstance(error, Refused) else 0.0)
-    say(f"{error}; trying again in {seconds:.0f} s")
-    patience.sleep(seconds)
+    seconds = policy.seconds(failures, error.wait if isinstance(error, HTTPStatusError) else 0.0)
+    log(f"{error}; trying again in {seconds:.0f} s")
+    policy.sleep(seconds)
 
 
 @dataclass(frozen=True)
 class Download:
-    """What all files of one artifact share."""
+    """Downloads the files of one artifact."""
 
     origin: Origin
     listing: Listing
     store: Store
     meter: Meter
-    say: Callable[[str], None]
-    patience: Patience = field(default_factory=Patience)
+    log: Callable[[str], None]
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
     suffix: str = ""
-    """Where the cache has no locks, partial files of two processes must not meet."""
+    """Of partial files, to separate processes where the cache has no locks."""
     stop: threading.Event = field(default_factory=threading.Event)
-    crowd: Crowd = field(default_factory=Crowd)
+    active: ActiveFiles = field(default_factory=ActiveFiles)
     clock: Callable[[], float] = time.monotonic
 
     def check_space(self, files: Sequence[RemoteFile]) -> None:
-        """FetchFailed where the rest of these files has no room."""
+        """FetchFailed where the volume has no space for the rest of these files."""
         needed = total(files) - sum(self.store.bytes_of(file) for file in files)
         free = shutil.disk_usage(self.store.root).free
         if needed and needed + _SPARE_BYTES > free:
             raise failed.storage_full(self.store.root, needed, free)
 
     def fetch(self, files: Sequence[RemoteFile]) -> None:
-        """Everything that is not there yet. The first failure ends all; what came stays."""
+        """Fetch all missing files. The first failure ends all; received bytes are kept."""
         missing = {file.blob: file for file in self.store.missing(files)}
         with (
             ThreadPoolExecutor(PARTS, thread_name_prefix="part") as ahead,
             ThreadPoolExecutor(WORKERS, thread_name_prefix="fetch") as pool,
         ):
-            # Large files first, so that the last one does not end alone.
+            # Large files first, so that no large file is left alone at the end.
             ordered = sorted(missing.values(), key=lambda file: -file.size)
             running = [pool.submit(self._fetch, file, ahead) for file in ordered]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
@@ -149,18 +149,18 @@ class Download:
                 raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
 
     def _fetch(self, file: RemoteFile, ahead: ThreadPoolExecutor) -> None:
-        digest = patiently(lambda: self.origin.digest(file), self.patience, self.say, self.origin.uri)
-        words = f"{file.path} of {self.origin.uri} came with another hash than published"
+        digest = retrying(lambda: self.origin.digest(file), self.policy, self.log, self.origin.uri)
+        words = f"{file.path} of {self.origin.uri} has another hash than published"
         for last in (False, True):
-            # Unbuffered: what is written is what the next process finds.
+            # Unbuffered, so that nothing is lost in a kill.
             with (
                 failed.storage(self.store.root),
                 self.store.append(file, self.suffix) as target,
-                self.crowd,
+                self.active,
             ):
                 partial = Partial(target, self.store.root, file, digest, self.meter.add)
                 if partial.offset:
-                    self.say(f"going on with {file.path} at {partial.offset / file.size:.0%}")
+                    self.log(f"resuming {file.path} at {partial.offset / file.size:.0%}")
                 self._fill(file, partial, ahead)
                 other = partial.finish()
                 if other is None or digest is None:
@@ -171,15 +171,15 @@ class Download:
                 raise failed.corrupt(
                     self.origin.field, f"{words}, twice ({digest.algorithm} {other}, not {digest.value})."
                 )
-            self.say(f"{words}; fetching it once more")
+            self.log(f"{words}; fetching it again")
 
     def _fill(self, file: RemoteFile, partial: Partial, ahead: ThreadPoolExecutor) -> None:
-        """Append until the file has its size: in parts at once where one connection is slow and a kill loses little."""
+        """Append until the file is complete; in concurrent parts where one connection is slow and the file is large."""
         in_parts = file.size >= 2 * _PARTS_OF_FILE * PART_BYTES and self._may_be_in_parts(file)
         length, is_slow = PROBE_BYTES, False
         while partial.offset < file.size:
             if not in_parts:
-                self._read(file, partial.offset, file.size, partial.append, partial.begin_anew)
+                self._read(file, partial.offset, file.size, partial.append, partial.restart)
                 continue
             try:
                 if is_slow and self._at_once(file) > 1:
@@ -192,7 +192,7 @@ class Download:
                 in_parts = False
 
     def _stretch(self, file: RemoteFile, partial: Partial, length: int) -> bool:
-        """Bytes by one connection; whether it was slow."""
+        """Read `length` bytes by one connection; whether it was slow."""
         start, began = partial.offset, self.clock()
         self._read(file, start, min(file.size, start + length), partial.append, _refuse)
         return partial.offset - start < FAST_BYTES_PER_SECOND * (self.clock() - began)
@@ -201,19 +201,19 @@ class Download:
         origin = self.origin
         if not isinstance(origin, InParts):
             return True
-        return patiently(lambda: origin.in_parts(self.listing, file), self.patience, self.say, origin.uri)
+        return retrying(lambda: origin.in_parts(self.listing, file), self.policy, self.log, origin.uri)
 
     def _at_once(self, file: RemoteFile) -> int:
-        """How many parts of a file may be under way: together with the other files' no more than PARTS.
+        """Number of concurrent parts of a file: at most PARTS over all files.
 
-        What a kill takes with it is in memory: parts that wait for an earlier one, at most 5% of the file.
+        A kill loses parts that wait in memory for an earlier one: at most 5% of the file.
         """
-        return min(PARTS // self.crowd.count, file.size // (_PARTS_OF_FILE * PART_BYTES))
+        return min(PARTS // self.active.count, file.size // (_PARTS_OF_FILE * PART_BYTES))
 
     def _parts(self, file: RemoteFile, start: int, ahead: ThreadPoolExecutor) -> Iterator[memoryview]:
-        """The parts of a file in their order, read by several connections."""
+        """The parts of a file in order, read by several connections."""
         under_way: deque[Future[memoryview]] = deque()
-        # Used again: fresh memory costs more than what is done with it.
+        # Buffers are reused, because allocating memory is expensive.
         free: list[bytearray] = []
         try:
             while start < file.size or under_way:
@@ -245,18 +245,18 @@ class Download:
         return body
 
     def _read(
-        self, file: RemoteFile, offset: int, end: int, take: Callable[[bytes], None], anew: Callable[[], None]
+        self, file: RemoteFile, offset: int, end: int, take: Callable[[bytes], None], restart: Callable[[], None]
     ) -> None:
-        """Bytes of a file, over as many connections as it needs. `anew` is called where a server sends all of it."""
+        """Read a range, reconnecting as needed. `restart` is called where the server ignores the offset."""
         failures = 0
         while offset < end:
             before = offset
             try:
                 with self.origin.read(self.listing, file, offset, end) as (first, chunks):
                     if first not in (0, offset):
-                        raise Unreachable(f"{self.origin.uri} sends another part of {file.path} than was asked for")
+                        raise Unreachable(f"{self.origin.uri} sends another part of {file.path} than requested")
                     if first != offset:
-                        anew()
+                        restart()
                         offset = 0
                     for chunk in chunks:
                         if self.stop.is_set():
@@ -267,6 +267,6 @@ class Download:
                             break
                 if offset < end:
                     raise Unreachable(f"{self.origin.uri}: the connection ended early, in {file.path}")
-            except (Unreachable, Refused) as error:
+            except (Unreachable, HTTPStatusError) as error:
                 failures = 1 if offset > before else failures + 1
-                give_up_or_wait(error, failures, self.patience, self.say, self.origin.uri)
+                back_off(error, failures, self.policy, self.log, self.origin.uri)

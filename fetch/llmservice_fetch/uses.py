@@ -1,12 +1,12 @@
-"""Which revisions of a cache are in use: one small file for each use, whose time says when it was last true.
+"""Records which revisions of a cache are in use: one small file per use, whose mtime is its last renewal.
 
-STORE/.llmservice/used/pod-POD-ARTIFACT.json        a pod serves this revision; its time is renewed while the pod lives
-STORE/.llmservice/used/service-NAME-ARTIFACT-URI    what a service served last for a URI: it may return to it
-STORE/.llmservice/used/since                        since when uses are kept here
+STORE/.llmservice/used/pod-POD-ARTIFACT.json        a pod serves this revision; renewed while the pod lives
+STORE/.llmservice/used/service-NAME-ARTIFACT-URI    the last revision of a URI; the service may return to it
+STORE/.llmservice/used/since                        when recording began
 (the parts of these names are hashes)
 
-A use is written before it is looked whether the revision is whole, and `prune` reads uses and deletes under a lock
-that excludes such a write: either `prune` sees the use, or the one who uses it sees what is missing, and fetches it.
+A use is written before the files are looked up, and `prune` reads uses and deletes under a lock that excludes such
+writes: either `prune` finds the use, or the user of the revision finds files missing and fetches them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_HOURS = 720
 MOST_HOURS = 87_600
 RENEW_SECONDS = 300.0
 KEPT_URIS = 5
-"""Of each artifact of a service: the operator records as many pod templates, each with one URI."""
+"""Per artifact of a service; equals the number of pod templates that the operator records."""
 _USED = "used"
 _SINCE = "since"
 _LOCK = "prune-lock"
@@ -43,7 +43,7 @@ _LOCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Use:
-    """A revision that something needs. `pod` is empty where it is a service that may return to it."""
+    """A use of a revision, by a pod, or by a service that may return to it (`pod` is empty)."""
 
     artifact: str
     asked: str
@@ -51,52 +51,52 @@ class Use:
     service: str = ""
     pod: str = ""
     hours: int = DEFAULT_HOURS
-    """How long it counts after it was last renewed."""
+    """Hours until it expires after its last renewal."""
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         words = (self.pod, self.artifact) if self.pod else (self.service, self.artifact, self.asked)
         return "-".join(["pod" if self.pod else "service", *map(_hashed, words)])
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A use as it was found, and where. `at`: seconds since the epoch."""
+class RecordedUse:
+    """A use read from a store. `at`: last renewal, seconds since the epoch."""
 
     store: Store
     use: Use
     at: float
 
     def is_live(self, now: float) -> bool:
-        """Whether it was renewed lately enough."""
+        """Whether it has not expired."""
         return now - self.at < self.use.hours * 3600
 
 
 def stores(cache: Path) -> Iterator[Store]:
-    """All models in a cache that this program fetched: SCHEME/MODEL, and never through a link."""
+    """All models of a cache that this package fetched (SCHEME/MODEL), without following links."""
     with contextlib.suppress(OSError), folders.opened(cache) as top:
         for scheme in top.names():
             models: list[str] = []
-            # lost+found, or somebody's own folder, keeps no other from being seen.
+            # Unreadable folders such as lost+found are skipped.
             with contextlib.suppress(OSError), top.folder(scheme) as folder:
                 models = [name for name in folder.names() if folder.is_folder(name)]
             yield from (store for name in models if _is_ours(store := Store(cache, f"{scheme}/{name}")))
 
 
-def record(store: Store, use: Use, say: Callable[[str], None]) -> None:
-    """Write a use. Where that fails it only says so: what is whole in a read-only cache can be served."""
+def record(store: Store, use: Use, log: Callable[[str], None]) -> None:
+    """Record a use. Failures are only logged: complete revisions of a read-only cache can be served."""
     try:
         with store.open(OWN, _USED, make=True) as used, locked(store, fcntl.LOCK_SH):
             if used.size(_SINCE) < 0:
                 used.write(_SINCE, "")
             used.write(use.name, json.dumps(asdict(use)))
     except (OSError, ValueError) as error:
-        say(f"the use of {store.root} cannot be recorded in it: {error}")
+        log(f"the use of {store.root} cannot be recorded: {error}")
 
 
 def renew(cache: Path, pod: str) -> None:
-    """Everything that a pod serves is still in use."""
+    """Renew all uses of a pod."""
     prefix = f"pod-{_hashed(pod)}-"
     for store in stores(cache):
         with contextlib.suppress(OSError), store.open(OWN, _USED) as used:
@@ -106,8 +106,8 @@ def renew(cache: Path, pod: str) -> None:
                         os.utime(name, dir_fd=used.descriptor, follow_symlinks=False)
 
 
-def seen(store: Store) -> Iterator[Seen]:
-    """The uses of one model. OSError where there are too many to be true, or one cannot be read: it may count."""
+def seen(store: Store) -> Iterator[RecordedUse]:
+    """The uses of one model. OSError where there are too many or one cannot be read, because it may be valid."""
     with contextlib.suppress(FileNotFoundError), store.open(OWN, _USED) as used:
         names = used.names()
         if len(names) > _MOST:
@@ -117,19 +117,19 @@ def seen(store: Store) -> Iterator[Seen]:
             with contextlib.suppress(FileNotFoundError, ValueError):
                 use = _read(used.read(name, _LIMIT))
                 if found is not None and use.name == name:
-                    yield Seen(store, use, found.st_mtime)
+                    yield RecordedUse(store, use, found.st_mtime)
 
 
 def since(store: Store, now: float) -> float:
-    """When uses began to be kept; now, where they never were."""
+    """When recording began; `now` where it never did."""
     with contextlib.suppress(FileNotFoundError), store.open(OWN, _USED) as used:
         found = used.stat(_SINCE)
         return now if found is None else found.st_mtime
     return now
 
 
-def needed(uses: Sequence[Seen], now: float) -> list[Seen]:
-    """Those that count: of pods that live, and the last URIs of services that have such pods."""
+def needed(uses: Sequence[RecordedUse], now: float) -> list[RecordedUse]:
+    """The uses to keep: of live pods, and the last URIs of services with such pods."""
     pods = [seen for seen in uses if seen.use.pod and seen.is_live(now)]
     services = {seen.use.service for seen in pods if seen.use.service}
     counted: dict[tuple[str, str], int] = {}
@@ -143,15 +143,15 @@ def needed(uses: Sequence[Seen], now: float) -> list[Seen]:
     return found
 
 
-def forget(seen: Seen) -> None:
-    """It counts no longer."""
+def forget(seen: RecordedUse) -> None:
+    """Delete a use."""
     with seen.store.open(OWN, _USED) as used:
         used.remove(seen.use.name)
 
 
 @contextmanager
 def locked(store: Store, how: int) -> Iterator[bool]:
-    """Keep uses from being written while revisions are deleted. False where that cannot be had within a minute."""
+    """Lock the recording of uses against deletion. Yields False where the lock is not acquired within a minute."""
     descriptor = store.open_lock(_LOCK)
     try:
         yield _acquire(descriptor, how)
@@ -160,7 +160,7 @@ def locked(store: Store, how: int) -> Iterator[bool]:
 
 
 def _acquire(descriptor: int, how: int) -> bool:
-    # Whoever writes the claim may hold it for ever, so nobody waits for ever.
+    # Another tenant may hold the lock forever, so the wait is bounded.
     until = time.monotonic() + (0 if how & fcntl.LOCK_NB else _LOCK_SECONDS)
     while True:
         try:

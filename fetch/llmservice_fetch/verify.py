@@ -1,7 +1,7 @@
-"""spec.model.cache.verify: Hash. What a cache holds is compared with the published hashes before it is served.
+"""spec.model.cache.verify: Hash. Compares cached files with the published hashes before they are served.
 
-The hashes are those that the origin tells now. Where it cannot be asked, they are those of the cached listing, which
-whoever writes the cache can change with the content: that still finds a broken disk, and no attack.
+Hashes come from the origin. Where it is unreachable, the cached listing is used, which anyone who writes the cache can
+change together with the content: this still detects a broken disk, but no attack.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from llmservice_fetch import failed
 from llmservice_fetch.files import Digest, Origin, RemoteFile
 from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store
-from llmservice_fetch.transfer import Patience, patiently
+from llmservice_fetch.transfer import RetryPolicy, retrying
 
 SIZE, HASH = "size", "hash"
-# Disks and network storage are faster with some requests at once; a core hashes about 1 GB/s.
+# Disks and network storage are faster with concurrent reads; a core hashes about 1 GB/s.
 _WORKERS = 4
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Of the files of one artifact."""
+    """Verifies the cached files of one artifact."""
 
     origin: Origin
     store: Store
     meter: Meter
-    say: Callable[[str], None]
-    patience: Patience
+    log: Callable[[str], None]
+    policy: RetryPolicy
     is_fresh: bool
-    """Whether the origin told the listing just now."""
+    """Whether the listing is from the origin and not from the cache."""
 
     def run(self, files: Sequence[RemoteFile]) -> None:
-        """Read all that is there. What is damaged is removed, to be fetched again; FetchFailed where it cannot be."""
+        """Hash all cached files. Damaged ones are removed and fetched again; FetchFailed where that is impossible."""
         there = [file for file in files if self.store.has(file)]
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="verify") as pool:
             hashes = list(pool.map(self._digest, there))
             checked = [(file, digest) for file, digest in zip(there, hashes, strict=True) if digest]
             results = list(pool.map(lambda pair: self._is_sound(*pair), checked))
         if len(checked) < len(there):
-            self.say(f"{self.origin.uri} publishes no hash of {len(there) - len(checked)} files: only sizes are known")
+            self.log(f"{self.origin.uri} publishes no hash of {len(there) - len(checked)} files: only sizes compared")
         if not self.is_fresh:
-            self.say(f"{self.origin.uri} cannot be asked for its hashes: the cache was compared with its own listing")
+            self.log(f"{self.origin.uri} is unreachable: the cache was compared with its own listing")
         damaged = [file.path for (file, _), sound in zip(checked, results, strict=True) if not sound]
         if damaged and not self.is_fresh:
             raise failed.FetchFailed(
@@ -59,14 +59,14 @@ class Verification:
                 "Make the origin reachable for one start, or put the files into the cache of spec.model.cache again.",
             )
         if damaged:
-            self.say(
+            self.log(
                 f"the cache held other contents than {self.origin.uri} published: {_named(damaged)}; fetching them"
             )
 
     def _digest(self, file: RemoteFile) -> Digest | None:
         if not self.is_fresh:
             return file.digest
-        return patiently(lambda: self.origin.digest(file), self.patience, self.say, self.origin.uri)
+        return retrying(lambda: self.origin.digest(file), self.policy, self.log, self.origin.uri)
 
     def _is_sound(self, file: RemoteFile, digest: Digest) -> bool:
         with failed.storage(self.store.root), self.store.open("blobs") as blobs:
@@ -77,7 +77,7 @@ class Verification:
                     return True
                 read = os.fstat(source.fileno())
             found = blobs.stat(file.blob)
-            # Another pod may have put the right content in its place meanwhile.
+            # Another pod may have replaced it by the right content.
             if self.is_fresh and found is not None and (found.st_ino, found.st_dev) == (read.st_ino, read.st_dev):
                 blobs.remove(file.blob)
             return False

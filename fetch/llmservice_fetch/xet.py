@@ -1,7 +1,7 @@
-"""Files that the hub keeps in Xet, its store of chunks, by hf_xet: the same bytes by fewer, in several streams.
+"""Reads files from Xet, the hub's deduplicated store, with hf_xet: fewer bytes, in several streams.
 
-Seen against hf_xet's own store on disk (tests/unit/test_fetch_xet.py), never against the hub's: whatever fails here is
-fetched as plain bytes.
+Tested against hf_xet's own store on disk (tests/unit/test_fetch_xet.py), not against the hub's; after any failure files
+are read as plain bytes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _SETTINGS: dict[str, object] = {
 
 
 class Store:
-    """The Xet store of one repository. `refresh` is where the hub says its address and gives a token of an hour for it.
+    """The Xet store of one repository. `refresh` is the hub's URL that returns the store's address and a token for it.
 
-    `headers` hold the hub's token, for `refresh` alone.
+    `headers` hold the hub's token, which is sent to `refresh` only.
     """
 
     def __init__(self, refresh: str, headers: Mapping[str, str]) -> None:
@@ -50,11 +50,11 @@ class Store:
         self._group: Any = None
 
     def read(self, file_hash: str, size: int, start: int, end: int) -> Iterator[bytes]:
-        """Bytes of a file from `start` up to and without `end`, in their order. Raises Unreachable."""
+        """Bytes `start` to `end` (exclusive) of a file, in order. Raises Unreachable."""
         try:
             info = _library().XetFileInfo(file_hash, size)
             stream = self._connected().download_stream(info, start=start, end=end)
-        # What hf_xet raises is mostly not of its own.
+        # hf_xet raises exceptions of many types.
         except Exception as error:  # noqa: BLE001
             raise _failed(error) from None
         try:
@@ -64,7 +64,7 @@ class Store:
         finally:
             stream.cancel()
         if start < end:
-            # For a file that it does not have, hf_xet's stream just ends.
+            # For an unknown file hf_xet's stream ends without an error.
             raise Unreachable("the hub's Xet store sent too little")
 
     def _connected(self) -> Any:
@@ -90,13 +90,13 @@ def _chunks(stream: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _failed(error: Exception) -> Unreachable:
-    """Chunks have signed addresses."""
+    """The error without URLs' queries: chunks have signed URLs."""
     return Unreachable(f"the hub's Xet store: {words(error)}")
 
 
 @functools.cache
 def _library() -> ModuleType:
-    """hf_xet, which makes folders while it is imported: none in HOME. Its log has addresses, and is thrown away."""
+    """Import hf_xet with its cache outside of HOME, and without its log, which contains URLs."""
     os.environ["HF_XET_CACHE"] = folder = tempfile.mkdtemp(prefix="llmservice-xet-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["HF_XET_LOG_DEST"] = os.devnull

@@ -1,1 +1,1 @@
-"""Runs beside vLLM in its container; shares its contract and its knowledge of flags with the operator."""
+"""Runs next to vLLM in its container; shares the contract and the flag table with the operator."""

@@ -13,16 +13,16 @@ from llmservice_runtime.options import add_options, from_namespace
 
 EXAMPLES = """\
 examples:
-  # what the init container does: put this package where the vLLM image's Python finds it
+  # the init container: copy this package to where the vLLM image's Python finds it
   python -m llmservice_runtime install /llmservice/runtime
 
-  # what the server's container does: everything after -- goes to vLLM as it is
+  # the server container: everything after -- is passed to vLLM
   python3 -m llmservice_runtime serve --accelerator=cpu -- --model /models/tiny-chat --dtype float32
 
-  # is this container able to run that model? prints JSON; an empty object when nothing is wrong
+  # check whether this container can run a model: prints a failure as JSON, or an empty object
   python3 -m llmservice_runtime preflight -- --model /models/tiny-chat
 
-  # how a running server is doing
+  # the state of a running server
   curl localhost:8081/state
 """
 
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m llmservice_runtime",
-        description="Runs beside vLLM in its container: checks, starts, watches and drains it.",
+        description="Runs next to vLLM in its container: checks, starts, monitors and drains it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,8 +39,8 @@ def parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="copy this package into a directory", allow_abbrev=False)
     install.add_argument("directory", type=Path)
     for name, words in (
-        ("serve", "check, start, watch and drain a vLLM"),
-        ("preflight", "check only, and say in JSON what is wrong"),
+        ("serve", "check, start, monitor and drain vLLM"),
+        ("preflight", "check only; print the first failure as JSON"),
     ):
         command = commands.add_parser(
             name,
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Split at the first --, since what follows is vLLM's."""
+    """Run a command; its exit code. Arguments after the first -- are vLLM's flags."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     ours, flags = arguments[:split], tuple(arguments[split + 1 :])
     namespace = parser().parse_args(ours)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         from llmservice_runtime.supervisor.processes import hide_environment
 
         hide_environment()
-    # Imported where needed: the supervisor's memory counts.
+    # Imported where needed, to keep the supervisor's memory small.
     if namespace.command == "install":
         from llmservice_runtime.install import install
 
@@ -78,10 +78,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_when_told() -> None:
-    """The kernel keeps a signal without a handler from a container's first process.
+    """End on SIGTERM, also as the first process of a container, where the kernel ignores signals without a handler.
 
-    Until the supervisor has its own handler, and for what never has one, a pod that is told to end would stay for all
-    of its grace period, which is minutes, and with it its GPUs. What was to come to a conclusion has none, and says so.
+    Otherwise a pod that ends before the supervisor installs its handlers would keep its GPUs for the grace period of
+    minutes. `serve` ends with 0, other commands with 143, because they have no result.
     """
     if os.getpid() == 1:
         is_server = sys.argv[1:2] == ["serve"]

@@ -1,9 +1,8 @@
-"""Reads JSON that somebody else wrote: bounded in size, depth and numbers, and never an error but `Refused`.
+"""Reads untrusted JSON with bounds on size, depth and numbers; the only exception is `Refused`.
 
-Pods, Jobs and repositories may write anything. `parse` takes text and gives a value in which every number is finite
-and below 2**63, every string is valid Unicode, and nothing is nested deeper than asked for; `read` does so for a file.
-`Reader` gives the fields of an object with the type and range that the caller names. Standard library only, like all
-of the runtime.
+Pods, Jobs and repositories may write anything. `parse` converts text into a value whose numbers are finite and below
+2**63, whose strings are valid Unicode and whose depth is bounded; `read` does the same for a file. `Reader` gives the
+fields of an object with the type and range that the caller requires. Standard library only, like all of the runtime.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 LARGEST = 2**53
-"""Of a number in a report: every JSON reader in the cluster keeps it exactly."""
+"""Largest number in a report: every JSON parser represents it exactly."""
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
 _WIDEST = 2**63
@@ -27,7 +26,7 @@ _LONGEST_NUMBER = 400
 _SHOWN = 40
 
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
-# C0 and C1 controls but newline and tab: they move the cursor of whoever reads a status in a terminal.
+# C0 and C1 controls except newline and tab: they would control the terminal that shows a status.
 _CONTROLS = {code: " " for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _CONTROLS |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
@@ -35,11 +34,11 @@ T = TypeVar("T")
 
 
 class Refused(ValueError):
-    """The text or value is not what it should be. Its message says why, in words of ours with little of theirs."""
+    """The text or value is invalid. The message gives the reason and quotes at most a few characters of it."""
 
 
 class UnknownWord(Refused):
-    """A word of an enumeration that this version does not know; a later one of the same format may."""
+    """An enumeration value that this version does not know; a later version may."""
 
 
 def parse(
@@ -50,10 +49,10 @@ def parse(
     *,
     drops_numbers: bool = False,
 ) -> Any:
-    """The JSON value of a text; Refused where it is none, or larger, deeper or wider than these bounds.
+    """The JSON value of a text; Refused where it is invalid or exceeds a bound.
 
-    `max_items` bounds the memory that a large text takes as values. With `drops_numbers` a number that is not finite
-    or too large is null, for documents of others' formats, where such a number may be in a field that nobody reads.
+    `max_items` bounds the memory of the parsed value. With `drops_numbers` numbers that are not finite or too large
+    become null: for foreign formats, where they may be in fields that are not used.
     """
     if isinstance(text, bytes):
         text = _decoded(text)
@@ -71,7 +70,7 @@ def parse(
         raise
     except (RecursionError, ValueError):
         raise Refused("it is not JSON") from None
-    if "\\u" in text:  # only an escape can bring half of a surrogate pair into valid text
+    if "\\u" in text:  # only an escape can produce half of a surrogate pair
         _encoded(json.dumps(value, ensure_ascii=False))
     return value
 
@@ -91,7 +90,7 @@ def read(
 
 
 def opened(path: Path) -> BinaryIO:
-    """A regular file, for reading. Refused for anything else, without waiting for the writer of a FIFO; OSError."""
+    """Open a regular file for reading. Refused for anything else, without blocking on a FIFO; OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -100,7 +99,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def depth_of(text: str) -> int:
-    """How deep arrays and objects are nested, found without nesting: brackets in strings do not count."""
+    """Nesting depth of arrays and objects, computed without recursion; brackets in strings do not count."""
     depth = deepest = 0
     for found in _BRACKETS.finditer(text):
         first = text[found.start()]
@@ -121,16 +120,16 @@ def bounded(
     *,
     is_prose: bool = False,
 ) -> Any:
-    """The same value where each part of it is bounded, for what arrives parsed; Refused otherwise.
+    """The value itself where all its parts are within bounds, for values that arrive parsed; Refused otherwise.
 
-    Numbers are finite and below `largest`. Texts have no control characters unless they may be prose.
+    Numbers must be finite and below `largest`. Texts must not have control characters unless `is_prose`.
     """
     _check(value, max_depth, [max_items], _Bounds(max_text, largest, is_prose))
     return value
 
 
 def clean(text: str) -> str:
-    """Without control characters, newlines and tabs apart, and without halves of surrogate pairs."""
+    """The text without control characters (except newline and tab) and without halves of surrogate pairs."""
     return text if text.isprintable() else text.translate(_CONTROLS)
 
 
@@ -147,11 +146,11 @@ class Reader:
         return self._value.get(name) is not None
 
     def value(self, name: str) -> Any:
-        """What stands there, for another reader."""
+        """The unchecked value, for another reader; None where absent."""
         return self._value.get(name)
 
     def word(self, name: str, limit: int = 1024, default: str | None = None) -> str:
-        """Text that means something as a whole: refused where it is longer than `limit`."""
+        """Text that is only useful in full: refused where it is longer than `limit`."""
         return self._get(name, default, lambda value: _word(value, limit))
 
     def text(self, name: str, limit: int = 4096, default: str | None = None) -> str:
@@ -159,15 +158,15 @@ class Reader:
         return self._get(name, default, lambda value: clean(_string(value)[:limit]))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """True or false, and nothing that counts as one of them."""
+        """A boolean; other types are refused."""
         return self._get(name, default, _flag)
 
     def integer(self, name: str, least: int = 0, most: int = LARGEST, default: int | None = None) -> int:
-        """A whole number from `least` to `most`."""
+        """An integer from `least` to `most`."""
         return self._get(name, default, lambda value: _whole(value, least, most))
 
     def number(self, name: str, least: float = 0, most: float = LARGEST, default: float | None = None) -> float:
-        """A finite number from `least` to `most`, whole or not."""
+        """A finite integer or float from `least` to `most`."""
         return self._get(name, default, lambda value: _number(value, least, most))
 
     def items(self, name: str, limit: int) -> Iterator[Any]:
@@ -181,11 +180,11 @@ class Reader:
 
     def texts(self, name: str, limit: int, longest: int) -> tuple[str, ...]:
         """A list of prose."""
-        return tuple(clean(self._told(name, _string, item)[:longest]) for item in self.items(name, limit))
+        return tuple(clean(self._checked(name, _string, item)[:longest]) for item in self.items(name, limit))
 
     def words(self, name: str, limit: int, longest: int) -> tuple[str, ...]:
         """A list of words."""
-        return tuple(self._told(name, lambda value: _word(value, longest), item) for item in self.items(name, limit))
+        return tuple(self._checked(name, lambda value: _word(value, longest), item) for item in self.items(name, limit))
 
     def one_of(self, name: str, kind: Callable[[str], T]) -> T:
         """A member of an enumeration."""
@@ -206,16 +205,16 @@ class Reader:
             if default is None:
                 raise Refused(f"{self.path(name)} is missing")
             return default
-        return self._told(name, read, value)
+        return self._checked(name, read, value)
 
-    def _told(self, name: str, read: Callable[[object], T], value: object) -> T:
+    def _checked(self, name: str, read: Callable[[object], T], value: object) -> T:
         try:
             return read(value)
         except Refused as why:
             raise Refused(f"{self.path(name)} {why}") from None
 
     def path(self, name: str) -> str:
-        """The field as messages name it."""
+        """The field's path for messages."""
         return name if self._what == "it" else f"{self._what}.{name}"
 
 

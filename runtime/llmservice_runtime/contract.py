@@ -1,6 +1,6 @@
-"""What the operator and the supervisor agree on: names, ports, paths and the values that cross between them.
+"""The contract between operator and pod: names, ports, paths, and the documents that they exchange.
 
-Standard library only, Python 3.10 and later: this file is copied into other people's vLLM images.
+Standard library only, Python 3.10 and later: this package runs in users' vLLM images.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIVE_PATH = "/livez"
 STATE_PATH = "/state"
 METRICS_PATH = "/metrics"
 
-# Where things lie in the server's file system.
+# Paths in the server container.
 RUNTIME_DIR = "/llmservice/runtime"
 RUN_DIR = "/llmservice/run"
 DRAIN_FILE = f"{RUN_DIR}/drain"
@@ -42,8 +42,8 @@ TMP_DIR = "/tmp"
 CACHE_DIR = "/llmservice/cache"
 MODELS_DIR = "/llmservice/models"
 SOURCE_DIR = "/llmservice/source"
-# Written by the fetch container, read-only in the server: its socket, and links to what it fetched, one for each
-# artifact: the flags can name them before anybody knows the revision.
+# Written by the fetch container, read-only in the server: its socket, and a link for each artifact. The links have
+# fixed names, so that flags can name them before the revision is known.
 FETCH_DIR = "/llmservice/fetch"
 FETCH_SOCKET = f"{FETCH_DIR}/socket"
 ARTIFACTS_DIR = f"{FETCH_DIR}/artifacts"
@@ -52,28 +52,28 @@ DRAFT_ARTIFACT = "draft"
 # Claims and images of the draft model and of adapters.
 DRAFT_DIR = "/llmservice/draft"
 ADAPTER_SOURCES_DIR = "/llmservice/adapter-sources"
-# The mounted ConfigMap that says which adapters are to be served.
+# The mounted ConfigMap with the list of adapters.
 ADAPTERS_DIR = "/llmservice/adapters"
 ADAPTERS_KEY = "adapters.json"
 # The mounted Secret with the clients' keys.
 API_KEYS_DIR = "/llmservice/api-keys"
 API_KEYS_FILE = f"{API_KEYS_DIR}/keys"
-# By which vLLM's middleware knows requests from inside the pod.
+# Authenticates requests from inside the pod to vLLM's middleware.
 POD_TOKEN_FILE = f"{RUN_DIR}/token"
 POD_TOKEN_HEADER = "X-LLMService-Token"
 CHAT_TEMPLATE_DIR = "/llmservice/chat-template"
 SHM_DIR = "/dev/shm"
 TERMINATION_LOG = "/dev/termination-log"
 
-# Paths of vLLM's that neither count as work nor are refused while draining.
+# Paths of vLLM that are not counted as requests and not refused during a drain.
 EXEMPT_PATHS = frozenset({"/health", "/metrics", "/ping", "/version", "/load"})
-# Those of them for which nobody has to show a key: health and metrics. They tell nothing of what is asked of the model.
+# Those of them that need no API key: health and metrics, which contain nothing of the requests.
 KEYLESS_PATHS = frozenset({"/health", "/metrics", "/ping"})
 
-# Environment variables that the supervisor and the middleware read (the rest is vLLM's own).
+# Environment variables of the supervisor and the middleware.
 DRAIN_FILE_ENV = "LLMSERVICE_DRAIN_FILE"
 API_KEYS_FILE_ENV = "LLMSERVICE_API_KEYS_FILE"
-# For who knows better than the plan, in spec.runtime.env: seconds.
+# Overrides of the plan in spec.runtime.env, in seconds.
 START_SECONDS_ENV = "LLMSERVICE_START_SECONDS"
 STALL_SECONDS_ENV = "LLMSERVICE_STALL_SECONDS"
 HANG_UNREADY_SECONDS_ENV = "LLMSERVICE_HANG_UNREADY_SECONDS"
@@ -81,8 +81,8 @@ HANG_RESTART_SECONDS_ENV = "LLMSERVICE_HANG_RESTART_SECONDS"
 API_KEY_ENV = "VLLM_API_KEY"
 HF_TOKEN_ENV = "HF_TOKEN"
 
-# Commands, without their options. Python imports nothing from a home or working directory: -s, -P. An image of the
-# user's may have a Python before 3.11, which knows no -P, so the server's container has variables for that.
+# Commands without their options. -s and -P: Python imports nothing from a home or working directory. A user's image
+# may have a Python before 3.11, without -P, so the server container uses environment variables instead.
 OPERATOR_PYTHON = ("python", "-s", "-P", "-m")
 INSTALL_COMMAND = (*OPERATOR_PYTHON, "llmservice_runtime", "install", RUNTIME_DIR)
 INSPECT_COMMAND = (*OPERATOR_PYTHON, "llmservice_fetch", "inspect")
@@ -90,27 +90,27 @@ FETCH_COMMAND = (*OPERATOR_PYTHON, "llmservice_fetch", "serve")
 SERVE_COMMAND = ("python3", "-m", "llmservice_runtime", "serve")
 DRAIN_MIDDLEWARE = "llmservice_runtime.middleware.DrainMiddleware"
 
-# Time. The removal of an endpoint takes a while to reach every proxy; vLLM's teardown after its last stream was
-# measured at 8.5 s.
+# Times in seconds. PROPAGATION: until the removal of an endpoint has reached every proxy. TEARDOWN: vLLM's end after
+# its last stream, measured at 8.5 s.
 PROPAGATION_SECONDS = 10
 TEARDOWN_SECONDS = 20
-# For how long a client may take a connection that was idle for good: httpx, and with it OpenAI's client, keeps it 5 s.
+# For how long clients may reuse an idle connection: httpx, and with it OpenAI's client, keeps it for 5 s.
 POOL_SECONDS = 6
-# So long without a request, and the Service sends none any more.
+# Without requests for this long, the Service no longer sends any.
 LULL_SECONDS = 3
-# For how long vLLM keeps an idle connection: longer than any common pool, so that it is always the client that lets go.
+# For how long vLLM keeps an idle connection: longer than common pools, so that the client closes it first.
 KEEP_ALIVE_SECONDS = 3660
 HANG_UNREADY_SECONDS = 30
 HANG_RESTART_SECONDS = 90
-# The start budget where nothing is known of the model, and the pod's startup probe, which is fixed: the supervisor
-# keeps the budget, goes on past it while the start moves, and ends before the probe would end it without a word.
+# The start budget where the model is unknown, and the limit of the pod's startup probe. The supervisor applies the
+# budget, continues past it while the start makes progress, and ends before the probe, so that a reason is reported.
 START_SECONDS = 3600
 START_CEILING_SECONDS = 7200
 
 # Kubernetes keeps this many bytes of a termination message.
 TERMINATION_LIMIT = 4096
 VERSION = 1
-# Of what a pod says of itself.
+# Limits of a pod's reports.
 MAX_ADAPTERS = 64
 MAX_TEXT = 1024
 _MOST_LINES = 256
@@ -120,7 +120,7 @@ T = TypeVar("T")
 
 
 class OtherVersion(Refused):
-    """A document of a version that this one does not read."""
+    """A document of another version."""
 
 
 def grace_period_seconds(drain_seconds: int, propagation_seconds: int = PROPAGATION_SECONDS) -> int:
@@ -129,7 +129,7 @@ def grace_period_seconds(drain_seconds: int, propagation_seconds: int = PROPAGAT
 
 
 class Phase(StrEnum):
-    """Where a server stands, in the order of a normal life."""
+    """Phases of a server, in the order of a normal lifecycle."""
 
     PREFLIGHT = "Preflight"
     FETCHING = "Fetching"
@@ -142,7 +142,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A classified end, as it stands in the termination message and in the status."""
+    """A classified failure: in the termination message, in /state and in the LLMService's status."""
 
     reason: FailureReason
     message: str
@@ -153,7 +153,7 @@ class Failure:
     signal: int | None = None
 
     def to_json(self, limit: int = TERMINATION_LIMIT) -> str:
-        """JSON of at most `limit` bytes: evidence is given up first, then the ends of the texts."""
+        """JSON of at most `limit` bytes: evidence is dropped first, then the ends of the texts."""
         failure = self
         while True:
             text = json.dumps(failure._document(), separators=(",", ":"), ensure_ascii=False)
@@ -165,7 +165,7 @@ class Failure:
         document: dict[str, Any] = {
             "version": VERSION,
             "reason": str(self.reason),
-            # Texts may quote names of files, which need not be Unicode.
+            # Texts may quote file names, which may not be valid Unicode.
             "message": clean(self.message),
             "remedy": clean(self.remedy),
             "evidence": [clean(line) for line in self.evidence],
@@ -187,7 +187,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, text: str) -> Failure | None:
-        """The failure in a termination message; None where the text is something else (a log's tail, say)."""
+        """The failure in a termination message; None for any other text, such as a log's tail."""
         try:
             return cls.from_document(_versioned(text))
         except Refused:
@@ -195,7 +195,7 @@ class Failure:
 
     @classmethod
     def from_document(cls, document: object) -> Failure | None:
-        """The failure in parsed JSON; None where a reason of a later version stands, or anything else is wrong."""
+        """The failure in parsed JSON; None where it is invalid or has a reason of a later version."""
         try:
             given = document if isinstance(document, Reader) else Reader(document)
             return cls(
@@ -225,25 +225,25 @@ class AdapterState:
 
     @classmethod
     def from_document(cls, document: object) -> AdapterState:
-        """The reverse. Refused where it is none."""
+        """The inverse. Refused where it is invalid."""
         given = Reader(document, "adapters")
         return cls(given.word("name"), given.flag("loaded"), given.text("message", default=""))
 
 
 @dataclass(frozen=True)
 class DrainReport:
-    """The termination message of a server that was told to end and did, with exit code 0, but not without loss."""
+    """The termination message of a server that was stopped (exit code 0) but cut requests."""
 
     cut: int
-    """Requests that outlived the drain timeout and were ended."""
+    """Requests cut by the drain timeout."""
 
     def to_json(self) -> str:
-        """One line of JSON; never one that Failure.from_json takes for a failure."""
+        """One line of JSON that Failure.from_json does not accept."""
         return json.dumps({"version": VERSION, "drain": {"cut": self.cut}}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> DrainReport | None:
-        """The report in a termination message; None where the text is something else."""
+        """The report in a termination message; None for any other text."""
         try:
             return cls(_versioned(text).within("drain").integer("cut"))
         except Refused:
@@ -260,20 +260,20 @@ class State:
     progress: str = ""
     phase_seconds: float = 0.0
     start_budget_seconds: float | None = None
-    """What a start may take, fetching apart, before it must show that it moves; None once it has started."""
+    """Start budget without fetching; None once started."""
     usual_start_seconds: float | None = None
-    """What it usually takes, fetching apart; None where nobody knows, and once it has started."""
+    """Usual start time without fetching; None where unknown, and once started."""
     slow: bool = False
-    """It starts, it moves, and it has used up its budget. Not a failure."""
+    """The start exceeds its budget and makes progress. Not a failure."""
     hung: bool = False
-    """It served, and requests wait for an engine that does not move: not ready, and restarted if it stays so."""
+    """Requests wait for an engine without progress: not ready, and restarted if that persists."""
     model_names: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
     transfer: Transfer | None = None
     cache: CacheRoom | None = None
     adapters: tuple[AdapterState, ...] = ()
     adapters_hash: str = ""
-    """Of the mounted list that `adapters` is about; empty where there is none."""
+    """Digest of the list that `adapters` belongs to; empty without a list."""
     failure: Failure | None = None
 
     def to_json(self) -> str:
@@ -307,7 +307,7 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State | None:
-        """The state in a body of /state; None where it is of another version or broken."""
+        """The state in a body of /state; None where it is invalid or of another version."""
         try:
             return cls.read(text)
         except Refused:
@@ -315,10 +315,10 @@ class State:
 
     @classmethod
     def read(cls, text: str) -> State:
-        """The same; Refused says what is wrong with it."""
+        """The state in a body of /state. Refused where it is invalid or of another version."""
         given = _versioned(text, MAX_BYTES)
         return cls(
-            # A later runtime may have more phases; whether it serves is said apart from them.
+            # A later runtime may have more phases; `started` is independent of them.
             phase=_known(lambda: given.one_of("phase", Phase))
             or (Phase.SERVING if given.flag("started") else Phase.LOADING),
             started=given.flag("started"),
@@ -340,7 +340,7 @@ class State:
 
 
 def _known(read: Callable[[], T]) -> T | None:
-    """What is read; None where a word stands that only a later runtime knows: no reason to refuse the rest."""
+    """The result of `read`; None for an enumeration value of a later runtime, so that the rest is still used."""
     try:
         return read()
     except UnknownWord:
@@ -348,7 +348,7 @@ def _known(read: Callable[[], T]) -> T | None:
 
 
 def _versioned(text: str, max_bytes: int = 4 * TERMINATION_LIMIT) -> Reader:
-    """The object in a text; Refused where it is none, or of another version."""
+    """The object in a text. Refused where it is invalid or of another version."""
     given = Reader(parse(text, max_bytes))
     if given.integer("version") != VERSION:
         raise OtherVersion("its version is another")

@@ -1,4 +1,4 @@
-"""Copy this package to where another image's Python finds it: the init container's work."""
+"""Copies this package into a volume of the server container; run by the init container."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PACKAGE = Path(__file__).parent
 
 
 def install(directory: Path) -> Path:
-    """Copy the package into a directory, whole or not at all; a second run replaces the first."""
+    """Copy the package into a directory, atomically; an existing copy is replaced. Returns its path."""
     target = directory / PACKAGE.name
-    # In the same directory, since only there a rename is one step; the rest may be read-only.
+    # In the same directory, where a rename is atomic; other directories may be read-only.
     staging = Path(tempfile.mkdtemp(prefix=".installing-", dir=directory))
     try:
         copy = staging / PACKAGE.name

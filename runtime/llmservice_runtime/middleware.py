@@ -1,15 +1,15 @@
-"""Runs in vLLM's own process (--middleware): who may ask, and nothing but counting until the server drains.
+"""ASGI middleware in vLLM's process (--middleware): access control, request counters, refusals during a drain.
 
-Where keys are asked for, every path needs one but health and metrics: vLLM's own check covers four prefixes, reads one
-key once, and is off.
+API keys: where they are required, every path except health and metrics needs one. vLLM's own check, which covers four
+prefixes and reads one key once, is off.
 
-Draining, as the supervisor sets it on the board: CLOSING has responses carry `Connection: close`, so that pooled
-connections come back through the Service. REFUSING answers new connections 503 with Retry-After, since vLLM itself
-would answer them 200 with an aborted, empty completion; a connection that was there before is served once more, for
-nobody has told its client yet. STOPPING refuses every request, for vLLM is about to be told.
+Drain levels, set by the supervisor in the shared counters. CLOSING: responses carry `Connection: close`, so that
+clients reconnect through the Service. REFUSING: new connections get 503 with Retry-After, because vLLM would return 200
+with an aborted, empty completion; established connections whose client has not seen `Connection: close` are served once
+more. STOPPING: every request gets 503.
 
-Endpoints that manage the server are closed to whoever does not show the pod's own token: who may send a prompt may not
-choose files to be loaded, run code in the workers or put the model to sleep. The token stands for a key, too.
+Management endpoints need the pod token: a client that may send prompts may not load files, run code in the workers or
+put the model to sleep. The token also replaces an API key.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from llmservice_runtime.drain.shared_counters import (
     ARRIVED,
     ATTACHED,
     AWAITING,
-    CALLED,
     IN_FLIGHT,
+    KEPT_ALIVE,
     LEVEL,
     OPEN,
+    RECEIVED,
     REFUSED,
     REFUSING,
     SENT,
     SLOTS,
     STOPPING,
-    UNTOLD,
-    Board,
+    SharedCounters,
     peers_file,
 )
 
@@ -55,8 +55,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ADAPTER_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/adapters")
-# What vLLM adds with VLLM_SERVER_DEV_MODE=1 (tests/unit/test_runtime_closed_paths.py reads its sources), and what it
-# has for administrators without.
+# Paths that vLLM adds with VLLM_SERVER_DEV_MODE=1 (tests/unit/test_runtime_closed_paths.py reads its sources), and its
+# other administrative paths.
 DEV_PATHS = (
     *("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"),
     *("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/collective_rpc", "/server_info"),
@@ -74,17 +74,17 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class DrainMiddleware:
-    """Pure ASGI: no task, no queue and no copy of a body is added to a request."""
+    """Pure ASGI: adds no task, queue or copy of a body to a request."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         path = os.environ.get(DRAIN_FILE_ENV)
-        # Without a supervisor there is no board, and nobody to drain for: slots of our own, which stay 0.
-        self._board = Board(path) if path else None
-        self._slots = self._board.slots if self._board else memoryview(bytearray(SLOTS * 8)).cast("Q")
+        # Without a supervisor there are no shared counters and no drain: private slots, whose LEVEL stays 0.
+        self._counters = SharedCounters(path) if path else None
+        self._slots = self._counters.slots if self._counters else memoryview(bytearray(SLOTS * 8)).cast("Q")
         self._peers = peers_file(path) if path else None
         self._known: set[Client] | None = None
-        self._untold: set[Client] = set()
+        self._kept_alive: set[Client] = set()
         self._slots[ATTACHED] = 1
         keys = os.environ.get(API_KEYS_FILE_ENV)
         self._keys = KeyFile(keys) if keys else None
@@ -95,22 +95,22 @@ class DrainMiddleware:
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        self._slots[CALLED] += 1
-        if status := self._forbids(scope):
-            await self._forbid(scope, receive, send, status)
+        self._slots[RECEIVED] += 1
+        if status := self._denied_status(scope):
+            await self._deny(scope, receive, send, status)
         elif kind == "websocket":
-            await self._session(scope, receive, send)
+            await self._websocket(scope, receive, send)
         elif routed(scope) in EXEMPT_PATHS:
             await self._app(scope, receive, send)
-        elif self._refuses(_client(scope)):
+        elif self._should_refuse(_client(scope)):
             self._slots[REFUSED] += 1
             await _read_whole(receive)
             await _refuse(send, 503, "This replica is being replaced; please try again.")
         else:
             await self._counted(scope, receive, send)
 
-    def _forbids(self, scope: Scope) -> int:
-        """The status by which a request is turned away for who sent it; 0 where it is not."""
+    def _denied_status(self, scope: Scope) -> int:
+        """401 or 403 for a request without the required key or token; 0 for an allowed one."""
         path = routed(scope)
         is_closed = path.startswith(CLOSED_PATHS)
         if not is_closed and (self._keys is None or (path in KEYLESS_PATHS and scope["type"] == "http")):
@@ -119,21 +119,21 @@ class DrainMiddleware:
         if pod_token.shows(headers, self._token):
             return 0
         if self._keys is not None and not self._keys.accepts(_header(headers, b"authorization")):
-            # What a browser asks beforehand carries no key, and vLLM's CORS middleware answers it by itself.
+            # A browser's CORS preflight has no key; vLLM's CORS middleware handles it.
             return 0 if _is_preflight(scope, headers) else 401
         return 403 if is_closed else 0
 
-    async def _forbid(self, scope: Scope, receive: Receive, send: Send, status: int) -> None:
+    async def _deny(self, scope: Scope, receive: Receive, send: Send, status: int) -> None:
         text = "Incorrect API key provided." if status == 401 else _why_closed(routed(scope))
         more: Headers = [(b"www-authenticate", b"Bearer")] if status == 401 else []
         if scope["type"] == "websocket":
-            await _refuse_session(scope, receive, send, status, text, more)
+            await _deny_websocket(scope, receive, send, status, text, more)
         else:
-            # The connection stays: one that is closed with a body unread is reset, and the answer lost with it. The
-            # server throws the rest of the body away.
+            # Keep the connection: closing it with an unread body resets it, and the response is lost. The server
+            # discards the rest of the body.
             await _refuse(send, status, text, more, close=self._slots[LEVEL] != OPEN)
 
-    def _refuses(self, client: Client | None) -> bool:
+    def _should_refuse(self, client: Client | None) -> bool:
         level = self._slots[LEVEL]
         if level < REFUSING:
             return False
@@ -141,7 +141,7 @@ class DrainMiddleware:
             self._known = _read_peers(self._peers)
         if level == STOPPING or client not in self._known:
             return True
-        # Its answer will say that the connection ends; whoever comes from there next is somebody else.
+        # Its response will carry `Connection: close`; a later connection from that address is a new one.
         self._known.discard(client)
         return False
 
@@ -150,24 +150,24 @@ class DrainMiddleware:
         self._slots[IN_FLIGHT] += 1
         if self._slots[LEVEL] != OPEN:
             self._slots[ARRIVED] += 1
-        self._tell(client, told=True)
+        self._track(client, closes=True)
         try:
             await self._app(scope, request.receive, request.send)
         finally:
             request.answered()
             if self._slots[LEVEL] != OPEN:
-                self._tell(client, told=request.told or _says_close(scope))
+                self._track(client, closes=request.closes or _says_close(scope))
             self._slots[IN_FLIGHT] -= 1
 
-    def _tell(self, client: Client | None, *, told: bool) -> None:
-        """Whether a client knows that its connection ends. One that comes again will be told now."""
-        if client is None or (told and not self._untold):
+    def _track(self, client: Client | None, *, closes: bool) -> None:
+        """Update KEPT_ALIVE. `closes`: the client sees `Connection: close` with this response."""
+        if client is None or (closes and not self._kept_alive):
             return
-        (self._untold.discard if told else self._untold.add)(client)
-        self._slots[UNTOLD] = len(self._untold)
+        (self._kept_alive.discard if closes else self._kept_alive.add)(client)
+        self._slots[KEPT_ALIVE] = len(self._kept_alive)
 
-    async def _session(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A websocket is in flight for as long as it is open; it is nobody's hang."""
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A websocket counts as in flight while it is open, but never as awaiting."""
         if self._slots[LEVEL] >= REFUSING:
             self._slots[REFUSED] += 1
             await receive()
@@ -181,16 +181,16 @@ class DrainMiddleware:
 
 
 class _Request:
-    """Counts as awaiting from the end of its body to the first byte of its answer.
+    """Counts a request as awaiting from the end of its body to the first byte of its response.
 
-    That is the time in which a hung engine shows. A client that uploads or reads slowly is nobody's hang.
+    Only this interval depends on the engine; a client that uploads or reads slowly does not indicate a hang.
     """
 
     def __init__(self, slots: memoryview, receive: Receive, send: Send) -> None:
         self._slots, self._receive, self._send = slots, receive, send
         self._awaiting = self._answered = False
-        self.told = False
-        """Whether the answer says that the connection ends."""
+        self.closes = False
+        """Whether the response carries `Connection: close`."""
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -204,7 +204,7 @@ class _Request:
         if message["type"] == "http.response.start":
             if self._slots[LEVEL] != OPEN:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-                self.told = True
+                self.closes = True
         else:
             self._slots[SENT] += 1
             if not self._answered:
@@ -212,7 +212,7 @@ class _Request:
         await self._send(message)
 
     def answered(self) -> None:
-        """Stop awaiting; harmless when repeated."""
+        """Stop counting as awaiting; idempotent."""
         self._answered = True
         if self._awaiting:
             self._awaiting = False
@@ -220,22 +220,22 @@ class _Request:
 
 
 def routed(scope: Scope) -> str:
-    """The path as vLLM's routes see it, behind its --root-path: starlette.routing.get_route_path."""
+    """The path without vLLM's --root-path, as in starlette.routing.get_route_path."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
 
-def _header(headers: Headers, wanted: bytes) -> bytes | None:
-    return next((value for name, value in headers if name.lower() == wanted), None)
+def _header(headers: Headers, name_wanted: bytes) -> bytes | None:
+    return next((value for name, value in headers if name.lower() == name_wanted), None)
 
 
 def _is_preflight(scope: Scope, headers: Headers) -> bool:
-    """As Starlette's CORS middleware tells it."""
-    is_asked = (
+    """The condition of Starlette's CORS middleware."""
+    has_headers = (
         _header(headers, b"origin") is not None and _header(headers, b"access-control-request-method") is not None
     )
-    return is_asked and scope["type"] == "http" and scope["method"] == "OPTIONS"
+    return has_headers and scope["type"] == "http" and scope["method"] == "OPTIONS"
 
 
 def _why_closed(path: str) -> str:
@@ -248,20 +248,20 @@ def _why_closed(path: str) -> str:
 
 
 def _client(scope: Scope) -> Client | None:
-    """Address and port, as the kernel's table of connections is read by the supervisor."""
+    """Address and port in the form of access.peers."""
     client = scope.get("client")
     return None if client is None else (client[0].removeprefix("::ffff:"), client[1])
 
 
 def _says_close(scope: Scope) -> bool:
-    """Whether the client itself ends the connection with this request."""
+    """Whether the client closes the connection with this request."""
     return scope.get("http_version") == "1.0" or any(
         name.lower() == b"connection" and b"close" in value.lower() for name, value in scope.get("headers") or ()
     )
 
 
 def _read_peers(path: Path | None) -> set[Client]:
-    """None of them where the supervisor could not tell: all are newcomers then."""
+    """The established connections; empty where the file is missing, so that all connections count as new."""
     try:
         return {(host, port) for host, port in json.loads(path.read_text(encoding="utf-8"))} if path else set()
     except (OSError, ValueError):
@@ -269,13 +269,13 @@ def _read_peers(path: Path | None) -> set[Client]:
 
 
 async def _read_whole(receive: Receive) -> None:
-    """The rest of a request: a connection that is closed with bytes unread is reset, and the answer lost with it."""
+    """Read the rest of a request: closing a connection with unread bytes resets it, and the response is lost."""
     while (await receive()).get("more_body", False):
         pass
 
 
-async def _refuse_session(scope: Scope, receive: Receive, send: Send, status: int, text: str, more: Headers) -> None:
-    """An answer to the request for a websocket; a server that cannot send one closes, which clients see as 403."""
+async def _deny_websocket(scope: Scope, receive: Receive, send: Send, status: int, text: str, more: Headers) -> None:
+    """Deny a websocket with a response; a server without that extension closes it, which clients see as 403."""
     await receive()
     if "websocket.http.response" in (scope.get("extensions") or {}):
         await _refuse(send, status, text, more, close=False, kind="websocket.http")
@@ -286,7 +286,7 @@ async def _refuse_session(scope: Scope, receive: Receive, send: Send, status: in
 async def _refuse(
     send: Send, status: int, text: str, more: Headers | None = None, *, close: bool = True, kind: str = "http"
 ) -> None:
-    """An error in the OpenAI shape; with `close` on a connection that ends with it."""
+    """Send an error in the OpenAI shape; with `close` it ends the connection."""
     body = f'{{"error":{{"message":"{text}","type":"{_KINDS[status]}","code":{status}}}}}'.encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *(more or ())]
     if close:

@@ -1,4 +1,4 @@
-"""The supervisor's own options: one value, written by the operator and read back in the pod."""
+"""The supervisor's options: rendered by the operator, parsed in the pod."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACCELERATORS = ("nvidia", "amd", "cpu")
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What `serve` does beside starting vLLM."""
+    """Options of `serve`. Times are in seconds."""
 
     accelerator: str = "nvidia"
     expected_version: str | None = None
@@ -30,15 +30,15 @@ class ServeOptions:
     fetch: tuple[str, ...] = ()
     """What to fetch before vLLM starts, each as NAME=URI; vLLM finds it as NAME in contract.ARTIFACTS_DIR."""
     fetch_socket: str = contract.FETCH_SOCKET
-    """Where the fetch container listens."""
+    """The fetch container's socket."""
     context_extension: str | None = None
-    """METHOD:FACTOR[:ORIGINAL]; what vLLM needs for it follows from the model's config.json."""
+    """METHOD:FACTOR[:ORIGINAL]; vLLM's flags for it are derived from the model's config.json."""
     adapters_file: str | None = None
     """The mounted list of LoRA adapters; None while LoRA is off."""
     api_keys_file: str | None = None
-    """The clients' keys, one a line; None: nobody is asked for one."""
+    """The clients' keys, one per line; None: no key is required."""
     keep_variable: tuple[str, ...] = ()
-    """Credentials that vLLM gets to see, since spec.runtime.env gives them to it."""
+    """Credentials that vLLM gets, because spec.runtime.env sets them."""
 
     def to_args(self) -> tuple[str, ...]:
         """The options that differ from their defaults, in a fixed order."""
@@ -47,7 +47,7 @@ class ServeOptions:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """One text for each time that the option is given."""
+    """The option's values as texts, one for each repetition."""
     if isinstance(value, tuple):
         yield from value
     else:
@@ -65,28 +65,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--propagation-seconds",
         type=float,
         default=default.propagation_seconds,
-        help="how long newcomers are still served after SIGTERM, while proxies learn of it",
+        help="how long new connections are served after SIGTERM, until all proxies have removed the endpoint",
     )
     parser.add_argument(
         "--start-seconds",
         type=float,
         default=default.start_seconds,
-        help="what a start may take, fetching apart; a longer one goes on only while something moves",
+        help="start budget without fetching; a longer start continues only while it makes progress",
     )
     parser.add_argument(
-        "--usual-seconds", type=float, default=default.usual_seconds, help="what it usually takes; 0: nobody knows"
+        "--usual-seconds", type=float, default=default.usual_seconds, help="usual start time; 0: unknown"
     )
     parser.add_argument(
         "--hang-unready-seconds",
         type=float,
         default=default.hang_unready_seconds,
-        help="unready when requests run and no engine counter moved for so long; 0: never",
+        help="unready after this long with running requests and unchanged engine counters; 0: never",
     )
     parser.add_argument(
         "--hang-restart-seconds",
         type=float,
         default=default.hang_restart_seconds,
-        help="ended when that went on for so much longer; 0: never",
+        help="restarted after this much longer; 0: never",
     )
     parser.add_argument("--state-port", type=int, default=default.state_port)
     parser.add_argument("--drain-file", default=default.drain_file)
@@ -97,27 +97,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fetch-socket", default=default.fetch_socket, help="where `llmservice_fetch serve` listens")
     parser.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="stretch the model's context")
     parser.add_argument("--adapters-file", help="the list of LoRA adapters to keep loaded")
-    parser.add_argument(
-        "--api-keys-file", help="the keys that clients may show, one a line; read again when it changes"
-    )
+    parser.add_argument("--api-keys-file", help="file with the clients' API keys, one per line; reread when it changes")
     parser.add_argument(
         "--keep-variable",
         action="append",
         default=[],
         metavar="NAME",
-        help="a credential that vLLM gets to see; others are for fetching only; repeatable",
+        help="a credential that is passed to vLLM; others are for fetching only; repeatable",
     )
 
 
 def parse_options(args: Sequence[str]) -> ServeOptions:
-    """The reverse of to_args."""
+    """The inverse of to_args."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_options(parser)
     return from_namespace(parser.parse_args(args))
 
 
 def seconds_of(environment: Mapping[str, str], name: str, default: float) -> float:
-    """What a user's variable says. ValueError, which names it, where that is no number of seconds."""
+    """The value of a variable in seconds, `default` where it is not set. ValueError where it is not above 0."""
     text = environment.get(name)
     try:
         value = default if text is None else float(text)

@@ -1,4 +1,4 @@
-"""Credentials never leave this process in words: every line that it writes goes through here."""
+"""Masks credentials in everything that this process writes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 from llmservice_runtime.contract import Failure
 
 MASK = "***"
-# Shorter values are words that stand in many a line, and no credentials.
+# Shorter values are common words rather than credentials.
 _SHORTEST = 6
 _NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)(_ID)?$", re.IGNORECASE)
 
 
 class Redactor:
-    """What must not be said."""
+    """The known secrets: values of variables whose names denote secrets, and passwords in URLs."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._secrets: set[str] = set()
@@ -28,18 +28,18 @@ class Redactor:
                 self.hide(password)
 
     def hide(self, secret: str) -> None:
-        """One more, as it was learned on the way."""
+        """Add a secret; shorter ones than six characters are ignored."""
         if len(secret) >= _SHORTEST:
             self._secrets.add(secret)
 
     def clean(self, text: str) -> str:
-        """The text without any of them."""
+        """The text with all secrets masked."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
 
     def failure(self, failure: Failure) -> Failure:
-        """A failure without any of them."""
+        """A failure with all secrets masked."""
         evidence = tuple(map(self.clean, failure.evidence))
         return replace(
             failure, message=self.clean(failure.message), remedy=self.clean(failure.remedy), evidence=evidence
@@ -47,18 +47,18 @@ class Redactor:
 
 
 class Redacted:
-    """A text stream that cleans what is written to it. Tracebacks and other people's prints come this way too."""
+    """A text stream that masks secrets; replaces sys.stdout and sys.stderr, so tracebacks are covered too."""
 
     def __init__(self, stream: TextIO, redactor: Redactor) -> None:
         self._stream, self._redactor = stream, redactor
 
     def write(self, text: str) -> int:
-        """Clean and pass on."""
+        """Mask and write."""
         self._stream.write(self._redactor.clean(text))
         return len(text)
 
     def flush(self) -> None:
-        """Pass on."""
+        """Flush the underlying stream."""
         self._stream.flush()
 
 

@@ -1,4 +1,4 @@
-"""StrEnum, which Python 3.10 does not have: vLLM images with it exist."""
+"""StrEnum for Python 3.10, which some vLLM images have."""
 
 from __future__ import annotations
 

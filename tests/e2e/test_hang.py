@@ -27,7 +27,7 @@ from tests.support.measured import Record
 from tests.support.services import llmservice, stand_in
 from tests.support.serving import requests_in_flight
 
-SAID = "requests wait but the engine does not move: not ready"
+SAID = "requests wait but the engine makes no progress: not ready"
 PREFILL_SECONDS = 2 * HANG_UNREADY_SECONDS
 STARVED_SECONDS = HANG_UNREADY_SECONDS + 10
 # Longer than the starvation: the stream goes on after it. A token every two seconds is far from a hang.

@@ -176,7 +176,7 @@ def test_a_fetch_container_that_is_killed_goes_on_and_restarts_no_server(sources
         assert starts[0] == 0
         assert max(starts) > 0, "it went on where the kill left it"
         log = cluster.kubectl("logs", pod["metadata"]["name"], "-n", NAMESPACE, "-c", SERVER_CONTAINER)
-        assert "going on where it stopped" in log
+        assert "resuming in" in log
         assert server.say(QUESTION) == ANSWER
         record(weights_asked_from=starts)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmservice_fetch.command import Fetching, Wanted
-from llmservice_fetch.transfer import Patience
+from llmservice_fetch.command import FetchOptions, FetchRun
+from llmservice_fetch.transfer import RetryPolicy
 from llmservice_runtime.contract import CacheRoom, Failure, Transfer
 from llmservice_runtime.fetching.fetch_phase import Fetched, read_document
 
@@ -113,9 +113,9 @@ class Fetcher:
     def run_here(self, *wanted: str, attempts: int = 3, **more: Any) -> list[dict[str, Any]]:
         """In this process, where waiting takes no time. Raises FetchFailed."""
         told: list[dict[str, Any]] = []
-        patience = Patience(attempts=attempts, sleep=lambda _: None)
-        asked = Wanted(wanted, self.cache, self.links, **more)
-        Fetching(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
+        patience = RetryPolicy(attempts=attempts, sleep=lambda _: None)
+        asked = FetchOptions(wanted, self.cache, self.links, **more)
+        FetchRun(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
         return told
 
 

@@ -30,7 +30,7 @@ COMPONENTS = {
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """What /proc/cpuinfo says of this machine's CPU; empty where it says nothing."""
-    return cpu_features.look() or frozenset()
+    return cpu_features.read_features() or frozenset()
 
 
 def need_cpu(*any_of: str) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
-from llmservice_runtime.health.start_watch import Patience
+from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.dependencies import Pace, Surroundings
-from llmservice_runtime.supervisor.loopback import Answer, ask
+from llmservice_runtime.supervisor.dependencies import Dependencies, Timing
+from llmservice_runtime.supervisor.loopback import Response, http_request
 
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
@@ -29,7 +29,7 @@ MARK = "LLMSERVICE_TESTS_SERVER"
 # Streams take long enough to be met under way.
 WELL = Behaviour(tokens_per_second=20)
 ENGINE = (sys.executable, "-u", "-m", "tests.support.stand_in")
-QUICK = Pace(
+QUICK = Timing(
     poll_seconds=0.02,
     watch_seconds=0.1,
     in_flight_seconds=0.01,
@@ -60,14 +60,14 @@ class Server:
     async def probe(self, path: str) -> int:
         """The status of a path of the state's port; 0 when nobody answers."""
         try:
-            return (await ask(self.options.state_port, path, timeout=2)).status
+            return (await http_request(self.options.state_port, path, timeout=2)).status
         except OSError:
             return 0
 
     async def state(self) -> State | None:
         """GET /state, or None when nobody answers."""
         try:
-            answer = await ask(self.options.state_port, "/state", timeout=2)
+            answer = await http_request(self.options.state_port, "/state", timeout=2)
         except OSError:
             return None
         return State.from_json(answer.body)
@@ -86,12 +86,12 @@ class Server:
         """Wait for readiness."""
         return await self.until(lambda state: state.ready)
 
-    async def complete(self, **fields: object) -> Answer:
+    async def complete(self, **fields: object) -> Response:
         """POST /v1/completions."""
         body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 4, **fields})
-        return await ask(self.port, "/v1/completions", method="POST", body=body, timeout=20)
+        return await http_request(self.port, "/v1/completions", method="POST", body=body, timeout=20)
 
-    def hold(self, prompt: str) -> asyncio.Task[Answer]:
+    def hold(self, prompt: str) -> asyncio.Task[Response]:
         """A request that waits for its answer."""
         return asyncio.create_task(self.complete(prompt=prompt))
 
@@ -151,8 +151,8 @@ async def supervised(
     folder: Path,
     behaviour: Behaviour = WELL,
     *,
-    pace: Pace = QUICK,
-    patience: Patience | None = None,
+    timing: Timing = QUICK,
+    stall_limits: StallLimits | None = None,
     cgroup: Path = Path("/no/such/cgroup"),
     preflight: Sequence[str] = ("true",),
     command: Sequence[str] = ENGINE,
@@ -182,8 +182,8 @@ async def supervised(
     )
     port = free_port()
     setup = {
-        "pace": asdict(pace),
-        "patience": asdict(patience or Patience()),
+        "timing": asdict(timing),
+        "patience": asdict(stall_limits or StallLimits()),
         "cgroup": str(cgroup),
         "preflight": preflight,
         "command": command,
@@ -285,11 +285,11 @@ def serve(setup: Mapping[str, Any]) -> int:
 
     if setup["late"]:
         answer_late(setup["late"])
-    around = Surroundings(
+    around = Dependencies(
         command=setup["command"],
         preflight=setup["preflight"],
-        pace=Pace(**setup["pace"]),
-        patience=Patience(**setup["patience"]),
+        timing=Timing(**setup["timing"]),
+        stall_limits=StallLimits(**setup["patience"]),
         cgroup=Path(setup["cgroup"]),
     )
     return run(parse_options(setup["options"]), setup["flags"], around)

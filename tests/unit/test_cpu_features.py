@@ -68,11 +68,11 @@ def test_requirements(features: frozenset[str] | None, kv_cache: str, quantized:
 )
 def test_what_proc_says(tmp_path: Path, text: str, features: set[str] | None) -> None:
     (tmp_path / "cpuinfo").write_text(text)
-    assert cpu_features.look(tmp_path / "cpuinfo") == features
+    assert cpu_features.read_features(tmp_path / "cpuinfo") == features
 
 
 def test_no_proc(tmp_path: Path) -> None:
-    assert cpu_features.look(tmp_path / "cpuinfo") is None
+    assert cpu_features.read_features(tmp_path / "cpuinfo") is None
 
 
 @pytest.mark.parametrize(("accelerator", "refused"), [("cpu", True), ("nvidia", False)])
@@ -80,8 +80,8 @@ def test_the_preflight_says_it_before_vllm_starts(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, refused: bool
 ) -> None:
     monkeypatch.setattr(preflight, "vllm_version", lambda: "0.32.0")
-    monkeypatch.setattr(cpu_features, "look", lambda: OLD)
-    monkeypatch.setattr("llmservice_runtime.preflight.accelerators.look", list)
+    monkeypatch.setattr(cpu_features, "read_features", lambda: OLD)
+    monkeypatch.setattr("llmservice_runtime.preflight.accelerators.list_devices", list)
     options = ServeOptions(accelerator=accelerator)
     found = list(preflight.check(options, read_flags(("--model", "m", "--kv-cache-dtype=fp8"))))
     missing = [failure for failure in found if failure.reason is FailureReason.CPU_FEATURE_MISSING]

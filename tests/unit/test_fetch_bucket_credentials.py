@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from llmservice_fetch.bucket_stores import Identity
 from llmservice_fetch.buckets import Bucket
-from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.errors import HTTPStatusError, Unreachable
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Digest
 from llmservice_runtime.contract import FailureReason as R
@@ -112,7 +112,7 @@ def test_a_role_of_the_machine_that_worked_is_not_given_up(
     found.access.identity = Identity.MACHINE
     found.listing()
     assert server.asked[-1].headers["Authorization"] == "Bearer of-the-machine"
-    with pytest.raises(Refused, match="503"):
+    with pytest.raises(HTTPStatusError, match="503"):
         found.listing()
     assert found.access.identity is Identity.MACHINE
 
@@ -135,7 +135,7 @@ def test_a_redirect_to_another_server_takes_no_proof_along(
 ) -> None:
     with bucket_server() as other:
         server.first = lambda asked: Answer(307, headers={"Location": f"{other.url}/elsewhere"})
-        with pytest.raises((FetchFailed, Refused, Unreachable)):
+        with pytest.raises((FetchFailed, HTTPStatusError, Unreachable)):
             bucket(server.environment(scheme) | credentials, f"{scheme}://models/a").listing()
     assert server.asked[0].headers["Authorization"]
     assert [asked.headers["Authorization"] for asked in other.asked] == [None]

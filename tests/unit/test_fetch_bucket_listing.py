@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmservice_fetch import bucket_errors
 from llmservice_fetch.buckets import Bucket, files_of
-from llmservice_fetch.errors import Refused, Unreachable
+from llmservice_fetch.errors import HTTPStatusError, Unreachable
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Listing, is_inside
 
@@ -81,7 +81,7 @@ def test_pages(
     cut = len(body) * at // 99 if at < 50 else len(body)
     server.first = lambda _: Answer(200, body[:cut], {"Content-Type": "application/xml"})
     found = buckets["s3"]
-    with contextlib.suppress(FetchFailed, Refused, Unreachable):
+    with contextlib.suppress(FetchFailed, HTTPStatusError, Unreachable):
         listing = found.listing()
         check(listing)
         with found.read(listing, listing.files[0], 0, 1) as (_, chunks):
@@ -93,7 +93,7 @@ def test_refusals(server: BucketServer, buckets: Mapping[str, Bucket], status: i
     body = f"<Error><Code>{code}</Code><Message>{words}</Message></Error>".encode(errors="replace")
     server.first = lambda _: Answer(status, body)
     for found in buckets.values():
-        with pytest.raises((FetchFailed, Refused, Unreachable)) as caught:
+        with pytest.raises((FetchFailed, HTTPStatusError, Unreachable)) as caught:
             found.listing()
         told = str(caught.value)
         assert told.isprintable()

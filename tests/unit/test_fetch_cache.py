@@ -111,11 +111,11 @@ def test_the_pace_is_of_what_came_lately() -> None:
     now = 0.0
     counted = meter.Meter("model", clock=lambda: now)
     counted.begin(TransferStep.DOWNLOADING, done=500, total=2000)
-    assert counted.look() == Transfer("model", TransferStep.DOWNLOADING, 500, 2000)
+    assert counted.snapshot() == Transfer("model", TransferStep.DOWNLOADING, 500, 2000)
     for second in range(1, 31):
         now = float(second)
         counted.add(10 if second < 10 else 50)
-        looked = counted.look()
+        looked = counted.snapshot()
     assert looked.bytes_done == 500 + 9 * 10 + 21 * 50
     assert looked.bytes_per_second == 50
     assert looked.eta_seconds == 7

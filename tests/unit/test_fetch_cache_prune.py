@@ -127,10 +127,10 @@ def test_the_room_is_told(claim: Claim) -> None:
     assert pruned.freed == 0
     assert pruned.used == sum(path.stat().st_size for path in (claim.cache / MODEL / "blobs").iterdir())
     assert pruned.available > 0
-    state = fetch_phase.noted(State(Phase.FETCHING), pruned.room)
+    state = fetch_phase.with_progress(State(Phase.FETCHING), pruned.room)
     assert State.from_json(state.to_json()) == state
     assert f'llmservice_server_cache_bytes{{state="used"}} {pruned.used}' in metrics.exposition(
-        metrics.Seen(state, [0] * 8)
+        metrics.Snapshot(state, [0] * 8)
     )
 
 

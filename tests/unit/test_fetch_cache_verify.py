@@ -13,7 +13,7 @@ from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Digest, RemoteFile
 from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store
-from llmservice_fetch.transfer import Patience
+from llmservice_fetch.transfer import RetryPolicy
 from llmservice_fetch.verify import Verification
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import TransferStep
@@ -147,13 +147,13 @@ def test_files_without_a_published_hash_are_named_as_such(tmp_path: Path) -> Non
     digests = {"a": Digest("md5", hashlib.md5(b"abc").hexdigest()), "b": Digest("md5", "0" * 32)}
     said: list[str] = []
     meter = Meter("model")
-    Verification(Origin(digests), store, meter, said.append, Patience(), is_fresh=True).run(files)  # type: ignore[arg-type]
+    Verification(Origin(digests), store, meter, said.append, RetryPolicy(), is_fresh=True).run(files)  # type: ignore[arg-type]
     assert said == [
-        "s3://bucket/model publishes no hash of 1 files: only sizes are known",
+        "s3://bucket/model publishes no hash of 1 files: only sizes compared",
         "the cache held other contents than s3://bucket/model published: b; fetching them",
     ]
     assert [file.path for file in store.missing(files)] == ["b", "absent"]
-    assert meter.look().bytes_done == 6
+    assert meter.snapshot().bytes_done == 6
 
 
 def test_what_cannot_be_fetched_again_is_not_served(claim: Claim) -> None:

@@ -59,7 +59,7 @@ def goes_on(fetcher: Fetcher, uri: str) -> None:
         opened.truncate(5 * MB)
     again = fetcher.run(uri)
     came_whole(again, fetcher)
-    assert "going on with model-1.safetensors at 42%" in again.log
+    assert "resuming model-1.safetensors at 42%" in again.log
 
 
 def test_google(google: GoogleStore, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_google_with_a_file_that_came_wrong(google: GoogleStore, tmp_path: Path)
     blob.with_name(f"{blob.name}.incomplete").write_bytes(b"x" * 1000)
     ended = fetcher.run("model=gs://models/team a/tiny+1")
     came_whole(ended, fetcher)
-    assert "came with another hash than published" in ended.log
+    assert "has another hash than published" in ended.log
 
 
 @pytest.mark.parametrize("who", ["key", "SAS", "nobody"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import hub_session
-from llmservice_fetch.errors import Refused, words
+from llmservice_fetch.errors import HTTPStatusError, words
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Listing, RemoteFile
 from llmservice_fetch.hub import Hub
@@ -106,9 +106,9 @@ def test_a_hub_that_renamed_a_repository_is_followed_with_the_token() -> None:
 def test_a_redirect_elsewhere_is_refused(target: str, ask: Callable[[Hub], object]) -> None:
     with site() as hub:
         hub.answer = lambda _: Answer(302, {"Location": target, "X-Linked-Etag": '"a"', "X-Linked-Size": "1"})
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(HTTPStatusError) as caught:
             ask(asked(hub))
-    assert not caught.value.passes
+    assert not caught.value.is_transient
     assert "word" not in str(caught.value)
 
 
@@ -166,7 +166,7 @@ def test_a_listing_that_the_library_reads_in_part_only(tmp_path: Path) -> None:
 
 
 def test_an_answer_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_session, "_ANSWER_LIMIT", 1000)
+    monkeypatch.setattr(hub_session, "_RESPONSE_LIMIT", 1000)
     with site() as hub:
         hub.answer = lambda _: Answer(body=b" " * 2000)
         with pytest.raises(FetchFailed, match="more than 1000 bytes"):
@@ -182,11 +182,11 @@ def test_a_name_that_the_hub_does_not_allow(tmp_path: Path) -> None:
 def test_the_hub_says_how_long_to_wait(tmp_path: Path) -> None:
     waited: list[float] = []
     answers = [Answer(429, {"Retry-After": "37"}), Answer(503), Answer(body=json.dumps(MODEL).encode())]
-    from llmservice_fetch.transfer import Patience, patiently
+    from llmservice_fetch.transfer import RetryPolicy, retrying
 
     with site() as hub:
         hub.answer = lambda _: answers.pop(0)
-        patiently(asked(hub).listing, Patience(sleep=waited.append), lambda _: None, "the hub")
+        retrying(asked(hub).listing, RetryPolicy(sleep=waited.append), lambda _: None, "the hub")
     assert waited == [37.0, 2.0]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import http, transfer
-from llmservice_fetch.errors import Refused
+from llmservice_fetch.errors import HTTPStatusError
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.partial import Partial
 from llmservice_runtime.contract import FailureReason as R
@@ -142,10 +142,10 @@ def test_the_first_failure_ends_all_parts(hub: Hub, fetcher: Fetcher, monkeypatc
     class Refusing(Partial):
         def append(self, chunk: bytes | memoryview) -> None:
             refused.set()
-            raise Refused(404, "http://x")
+            raise HTTPStatusError(404, "http://x")
 
     monkeypatch.setattr(transfer, "Partial", Refusing)
-    with pytest.raises((FetchFailed, Refused)):
+    with pytest.raises((FetchFailed, HTTPStatusError)):
         fetcher.run_here("model=hf://org/large")
     assert refused.is_set()
 

@@ -95,7 +95,7 @@ async def test_what_came_before_a_kill_is_not_asked_for_again(hub: Hub, fetcher:
     end_of(process)
     ended = fetcher.run("model=hf://org/tiny")
     assert ended.code == 0, ended.words
-    assert "going on with model.safetensors at" in ended.log
+    assert "resuming model.safetensors at" in ended.log
     assert fetched(fetcher) == weights
     assert len(hub.contents()) == 1
 
@@ -116,7 +116,7 @@ def test_what_xet_does_not_bring_comes_as_plain_bytes(
     assert ended.code == 0, ended.words
     assert fetched(fetcher) == weights
     assert len(hub.contents()) == 1
-    assert "goes on without Xet" in ended.log
+    assert "continues without Xet" in ended.log
 
 
 def test_a_hub_that_sends_the_token_elsewhere_is_not_followed(hub: Hub, fetcher: Fetcher, weights: bytes) -> None:

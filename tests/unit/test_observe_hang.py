@@ -17,7 +17,7 @@ from tests.unit.failing_pods import REVISION, facts
 Json = dict[str, Any]
 
 SERVING = State(Phase.SERVING, started=True, ready=True)
-HUNG = State(Phase.SERVING, started=True, hung=True, progress="requests wait but the engine does not move")
+HUNG = State(Phase.SERVING, started=True, hung=True, progress="requests wait but the engine makes no progress")
 SLOW = State(Phase.SERVING, started=True)
 STARTED, UNREADY = "2026-01-02T03:00:05Z", "2026-01-02T03:03:00Z"
 DIED = Failure(FailureReason.ENGINE_DIED, "The engine died.", "Look at the log.", exit_code=1)

@@ -10,7 +10,7 @@ import pytest
 from llmservice_runtime.contract import POD_TOKEN_HEADER, FailureReason
 from llmservice_runtime.fetching.credentials import is_credential
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
 
 from tests.unit.runtime_harness import Server, children, supervised
@@ -20,7 +20,7 @@ async def status(server: Server, *, key: str = "", token: str = "", path: str = 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     headers |= {POD_TOKEN_HEADER: token} if token else {}
     body = json.dumps({"model": "m", "prompt": "a", "max_tokens": 1})
-    return (await ask(server.port, path, method="POST", body=body, headers=headers, timeout=20)).status
+    return (await http_request(server.port, path, method="POST", body=body, headers=headers, timeout=20)).status
 
 
 async def answers(server: Server, key: str, wanted: int) -> None:
@@ -52,16 +52,16 @@ async def test_keys_are_exchanged_under_a_running_server(tmp_path: Path) -> None
     keys.write_text("first\nsecond\n")
     async with supervised(tmp_path, api_keys_file=str(keys)) as server:
         await server.ready()
-        await said(server, "API keys in force: 2")
+        await said(server, "valid API keys: 2")
         assert [await status(server, key=key) for key in ("", "wrong", "first", "second")] == [401, 401, 200, 200]
         keys.write_text("third\n")
-        await said(server, "API keys in force: 1")
+        await said(server, "valid API keys: 1")
         await answers(server, "third", 200)
         assert await status(server, key="first") == 401
         keys.write_text("")
-        await said(server, "nobody is let in")
+        await said(server, "all clients refused")
         await answers(server, "third", 401)
-        metrics = (await ask(server.options.state_port, "/metrics", timeout=5)).body
+        metrics = (await http_request(server.options.state_port, "/metrics", timeout=5)).body
         assert "llmservice_server_api_keys 0\n" in metrics
         assert await server.probe("/readyz") == 200, "it is no reason to restart a model"
         assert server.process.returncode is None
@@ -123,8 +123,8 @@ async def test_vllm_sees_no_credentials(tmp_path: Path) -> None:
             seen = variables_of(pid)
             assert {name for name in seen if name in CREDENTIALS} == {"AWS_ROLE_ARN"}
             assert (seen["HF_HOME"], seen["LEVEL"]) == ("/cache", "1")
-        assert not any("vLLM gets HF_TOKEN" in line for line in server.log)
-        dropped = [line for line in server.log if "does not get these credentials" in line]
+        assert not any("HF_TOKEN is passed to vLLM" in line for line in server.log)
+        dropped = [line for line in server.log if "credentials not passed to vLLM" in line]
         assert len(dropped) == 1, server.log
         names = dropped[0].rpartition(": ")[2].strip().split(", ")
         assert set(names) >= CREDENTIALS.keys() - {"AWS_ROLE_ARN"}
@@ -139,7 +139,7 @@ async def test_code_of_the_models_own_keeps_the_hubs_token_and_the_log_says_so(t
         seen = variables_of(server.engine())
         assert seen["HF_TOKEN"] == "hf_secret"
         assert not [name for name in seen if name.startswith("AWS_")]
-        await said(server, "vLLM gets HF_TOKEN: spec.model.trustRemoteCode")
+        await said(server, "HF_TOKEN is passed to vLLM: with spec.model.trustRemoteCode")
 
 
 @pytest.mark.parametrize(

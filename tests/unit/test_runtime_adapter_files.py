@@ -43,7 +43,7 @@ def nothing(folder: Path) -> None:
         pytest.param({}, nothing, None, id="good"),
         pytest.param({"rank": 16}, nothing, None, id="as great as allowed"),
         pytest.param({"rank": 32}, nothing, "spec.lora.maxLoraRank", id="rank too great"),
-        pytest.param({"rank_pattern": {"q_proj": 64}}, nothing, "rank 64 is greater than 16", id="of one module"),
+        pytest.param({"rank_pattern": {"q_proj": 64}}, nothing, "rank 64 exceeds 16", id="of one module"),
         pytest.param({"r": None}, nothing, "r is missing", id="no rank"),
         pytest.param({"target_modules": []}, nothing, "target_modules", id="no targets"),
         pytest.param({"target_modules": "all-linear"}, nothing, None, id="all targets"),

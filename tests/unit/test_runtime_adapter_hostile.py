@@ -16,11 +16,11 @@ from llmservice_runtime import contract
 from llmservice_runtime.adapters import adapter_files, adapter_list, adapters
 from llmservice_runtime.adapters.adapter_files import problem
 from llmservice_runtime.adapters.adapter_list import Adapter, to_json
-from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, Loras
+from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, LoraEndpoints
 from llmservice_runtime.bounded_json import Refused
 from llmservice_runtime.contract import MAX_ADAPTERS, Phase, State
 from llmservice_runtime.preflight import mounts
-from llmservice_runtime.supervisor.loopback import Answer
+from llmservice_runtime.supervisor.loopback import Response
 
 from tests.unit.adapter_folder import HIDDEN, write_adapter
 from tests.unit.hostile import texts
@@ -104,7 +104,7 @@ HEADERS = [
     pytest.param(json.dumps(HEADER).replace("F32", "\\ud800"), "not valid Unicode", id="half a surrogate pair"),
     pytest.param(b"{}" + b" " * (25 << 20), "its header has 26214402 bytes", id="a header of 25 MiB"),
     pytest.param("[" + "0," * 4_000_001 + "0]", "more than 4000000 parts", id="many parts"),
-    pytest.param(header(shape=[32, 64], data_offsets=[0, 8192]), "rank 32 is greater", id="a rank that is hidden"),
+    pytest.param(header(shape=[32, 64], data_offsets=[0, 8192]), "rank 32 exceeds", id="a rank that is hidden"),
 ]
 
 
@@ -250,7 +250,7 @@ def test_whatever_is_written_the_answer_is_a_text_or_a_refusal(
     assert all(isinstance(adapter.path, str | None) for adapter in listed)
 
 
-class Engine(Loras):
+class Engine(LoraEndpoints):
     """vLLM's side of the conversation, in memory."""
 
     def __init__(self) -> None:
@@ -287,7 +287,7 @@ class World:
             base=lambda: BASE,
             clock=lambda: self.now,
             retry_seconds=5,
-            say=self.said.append,
+            log=self.said.append,
         )
 
     def list(self, *names: str) -> None:
@@ -300,9 +300,9 @@ class World:
 
     async def settled(self, seconds: float = 1000) -> dict[str, str]:
         """What each adapter that is not served says."""
-        await self.adapters.settle()
+        await self.adapters.reconcile()
         self.now += seconds
-        state = self.adapters.tell(State(Phase.SERVING))
+        state = self.adapters.with_adapters(State(Phase.SERVING))
         assert State.from_json(state.to_json()) == state
         return {adapter.name: adapter.message for adapter in state.adapters if not adapter.loaded}
 
@@ -365,7 +365,7 @@ async def test_one_that_the_engine_keeps_does_not_keep_others_waiting(tmp_path: 
     world.list("b", "d")
     assert not await world.settled()
     assert set(world.engine.loaded) == {"a", "b", "d"}
-    assert any("adapter a is not in the list, and vLLM does not unload it" in line for line in world.said)
+    assert any("adapter a was removed from the list, but vLLM does not unload it" in line for line in world.said)
     world.engine.keeps = ""
     await world.settled()
     assert set(world.engine.loaded) == {"b", "d"}
@@ -412,20 +412,20 @@ async def test_a_malformed_list_takes_nothing_away(tmp_path: Path, text: str) ->
     (tmp_path / "adapters.json").write_text(text)
     assert not await world.settled()
     assert set(world.engine.loaded) == {"a", "b", "c"}
-    assert any("adapters wait" in line for line in world.said)
+    assert any("adapters not reconciled" in line for line in world.said)
 
 
 @pytest.mark.parametrize(
     "body", ["[]", '{"data":5}', '{"data":[5]}', '{"data":[{"id":[],"parent":"m","root":1}]}', DEEP, "", '{"data":[{}']
 )
 async def test_an_answer_of_the_engine_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    async def answered(*args: object, **arguments: object) -> Answer:
-        return Answer(200, body)
+    async def answered(*args: object, **arguments: object) -> Response:
+        return Response(200, body)
 
     world = World(tmp_path)
-    monkeypatch.setattr(adapters, "ask", answered)
-    monkeypatch.setattr(world.adapters, "_loras", Loras(1, {}))
+    monkeypatch.setattr(adapters, "http_request", answered)
+    monkeypatch.setattr(world.adapters, "_endpoints", LoraEndpoints(1, {}))
     await world.settled()
-    assert any("adapters wait" in line for line in world.said)
+    assert any("adapters not reconciled" in line for line in world.said)
     monkeypatch.undo()
     assert not await world.settled()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.adapters.adapter_list import Adapter, digest, from_json, to_json
-from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, Loras
+from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, LoraEndpoints
 from llmservice_runtime.bounded_json import MAX_BYTES
 from llmservice_runtime.contract import MAX_ADAPTERS, AdapterState, Failure, FailureReason, Phase, State
-from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.loopback import http_request
 
 from tests.support.hub import Hub, Repo, serving
 from tests.support.stand_in.behaviour import Behaviour
@@ -70,7 +70,7 @@ def rewrite_header(folder: Path, change: Callable[[bytes], bytes]) -> None:
 async def served(server: Server, key: str = "") -> dict[str, str]:
     """What vLLM itself says."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    answer = await ask(server.port, "/v1/models", headers=headers, timeout=5)
+    answer = await http_request(server.port, "/v1/models", headers=headers, timeout=5)
     return {card["id"]: card["root"] for card in json.loads(answer.body)["data"] if card["parent"]}
 
 
@@ -155,7 +155,7 @@ async def test_what_cannot_take_its_place_leaves_the_former_one(tmp_path: Path, 
         await server.ready()
         state = await settled(server, mounted.lists(one=great))
         assert not state.adapters[0].loaded
-        assert "the former adapter of this name answers" in state.adapters[0].message
+        assert "the previous adapter of this name is served" in state.adapters[0].message
         assert await served(server) == {"one": str(old)}
 
 
@@ -225,7 +225,7 @@ async def test_a_list_that_cannot_be_read_takes_nothing_away(
         assert (state.adapters_hash, state.model_names) == (wanted, ("m", "one"))
         assert await served(server) == {"one": str(one)}
         if text is not None:
-            assert sum("adapters wait" in line for line in server.log) == 1
+            assert sum("adapters not reconciled" in line for line in server.log) == 1
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{BLACK SQUARE}", '"', "\x1b", "\ud800"], ids=ascii)
@@ -233,7 +233,7 @@ async def test_however_much_is_wrong_the_state_is_read(tmp_path: Path, letter: s
     async def fails(adapter: Adapter) -> Path:
         raise AdapterFailed(letter * 1000)
 
-    class Silent(Loras):
+    class Silent(LoraEndpoints):
         async def served(self) -> dict[str, str]:
             return {}
 
@@ -248,13 +248,13 @@ async def test_however_much_is_wrong_the_state_is_read(tmp_path: Path, letter: s
         base=dict,
         clock=time.monotonic,
         retry_seconds=5,
-        say=lambda text: None,
+        log=lambda text: None,
     )
-    await adapters.settle()
+    await adapters.reconcile()
     words = "\N{BLACK SQUARE}" * 1024
     failure = Failure(FailureReason.ENGINE_DIED, words, words, (words,) * 3)
     whole = State(Phase.FAILED, progress=words, model_names=(words[:255],) * 8, failure=failure)
-    text = adapters.tell(whole).to_json()
+    text = adapters.with_adapters(whole).to_json()
     assert len(text.encode()) < MAX_BYTES
     told = State.from_json(text)
     assert told is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.access import pod_token
-from llmservice_runtime.access.api_keys import FILE_LIMIT, KEYS_LIMIT, LOOK_SECONDS, KeyFile, bearer, parse
+from llmservice_runtime.access.api_keys import FILE_LIMIT, KEYS_LIMIT, REFRESH_SECONDS, KeyFile, bearer, parse
 from llmservice_runtime.contract import API_KEYS_FILE_ENV, DRAIN_FILE_ENV, POD_TOKEN_HEADER
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.middleware import DrainMiddleware
@@ -87,7 +87,7 @@ class Mounted:
         link = self.folder / "..data.new"
         link.symlink_to(data.name)
         link.rename(self.folder / "..data")
-        self.now += LOOK_SECONDS
+        self.now += REFRESH_SECONDS
 
     def keys(self) -> KeyFile:
         return KeyFile(self.path, lambda: self.now)
@@ -116,14 +116,14 @@ def test_a_file_that_vanished_lets_nobody_in_until_it_is_back(tmp_path: Path) ->
     mounted.put(b"aaa")
     assert keys.accepts(b"Bearer aaa")
     (tmp_path / "..data").unlink()
-    mounted.now += LOOK_SECONDS
+    mounted.now += REFRESH_SECONDS
     assert not keys.accepts(b"Bearer aaa")
     mounted.put(b"aaa")
     assert keys.accepts(b"Bearer aaa")
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert KeyFile(str(tmp_path)).current().problem == "it is no file"
+    assert KeyFile(str(tmp_path)).current().problem == "it is not a file"
 
 
 def test_the_file_is_looked_at_once_a_second_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

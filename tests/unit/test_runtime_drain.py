@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import DrainReport, Phase
-from llmservice_runtime.supervisor.loopback import Answer
+from llmservice_runtime.supervisor.loopback import Response
 
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime_harness import Server, supervised
@@ -73,7 +73,7 @@ async def test_streams_that_take_too_long_are_ended_and_counted(tmp_path: Path) 
         assert ended.body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
         assert time.monotonic() - began < 3
-        assert "streams that took too long and are ended: 1" in "".join(server.log)
+        assert "requests cut by the drain timeout: 1" in "".join(server.log)
         assert server.failure() is None
     assert DrainReport.from_json((tmp_path / "termination-log").read_text()) == DrainReport(cut=1)
 
@@ -88,7 +88,7 @@ async def test_a_second_sigterm_cuts_nothing(tmp_path: Path) -> None:
         server.signal()
         assert (await stream).body.endswith("data: [DONE]\n\n")
         assert await server.ended() == 0
-        assert "told again to end (SIGTERM)" in "".join(server.log)
+        assert "received SIGTERM again" in "".join(server.log)
 
 
 async def test_a_sigint_hurries(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_without_the_middleware_vllms_own_drain_is_waited_for(tmp_path: Pa
         assert "was killed" not in "".join(server.log)
 
 
-async def _streaming(server: Server, tokens: int) -> asyncio.Task[Answer]:
+async def _streaming(server: Server, tokens: int) -> asyncio.Task[Response]:
     """A stream whose request has arrived."""
     before = await server.complete()
     assert before.status == 200

@@ -114,7 +114,7 @@ async def test_after_an_answer_that_began_before_the_drain_the_connection_is_goo
     tmp_path: Path, clients: Clients
 ) -> None:
     """Its head said nothing of an end, so the client asks again at once."""
-    async with supervised(tmp_path, pace=replace(QUICK, linger_seconds=5)) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=5)) as server:
         await server.ready()
         connection = await clients.to(server)
         await connection.send(stream=True, max_tokens=20)
@@ -134,7 +134,7 @@ async def test_after_an_answer_that_began_before_the_drain_the_connection_is_goo
 async def test_a_client_that_asks_no_more_is_waited_for_as_long_as_pools_keep_connections(
     tmp_path: Path, clients: Clients
 ) -> None:
-    async with supervised(tmp_path, pace=replace(QUICK, linger_seconds=1.5)) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=1.5)) as server:
         await server.ready()
         connection = await clients.to(server)
         await connection.send(stream=True, max_tokens=10)
@@ -148,7 +148,7 @@ async def test_a_client_that_asks_no_more_is_waited_for_as_long_as_pools_keep_co
 
 
 async def test_a_client_that_hung_up_is_not_waited_for(tmp_path: Path, clients: Clients) -> None:
-    async with supervised(tmp_path, pace=replace(QUICK, linger_seconds=60), drain_seconds=60) as server:
+    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=60), drain_seconds=60) as server:
         await server.ready()
         connection = await clients.to(server)
         await connection.send(stream=True, max_tokens=10)
@@ -274,7 +274,7 @@ async def test_phases_of_a_drain_come_in_this_order(tmp_path: Path, clients: Cli
         assert await server.ended() == 0
         said = [line.partition("] ")[2].strip() for line in server.log if line.startswith("[llmservice] ")]
         assert said[said.index("Serving") + 1 :] == [
-            "Draining: waiting until no new connections come",
+            "Draining: waiting until no new connections arrive",
             f"Draining: {REFUSING}",
             "Draining: stopping vLLM",
             "idle; stopping vLLM",

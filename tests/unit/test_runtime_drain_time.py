@@ -31,8 +31,8 @@ def _drain(folder: Path, slots: memoryview, clock: Callable[[], float], port: in
     options = ServeOptions(
         drain_seconds=DRAIN_SECONDS, propagation_seconds=PROPAGATION_SECONDS, drain_file=str(folder / "board")
     )
-    pace = replace(QUICK, in_flight_seconds=0, linger_seconds=LINGER_SECONDS, lull_seconds=LULL_SECONDS)
-    return Drain(slots, options, port, pace, clock)
+    timing = replace(QUICK, in_flight_seconds=0, linger_seconds=LINGER_SECONDS, lull_seconds=LULL_SECONDS)
+    return Drain(slots, options, port, timing, clock)
 
 
 def _slots() -> memoryview:
@@ -52,7 +52,7 @@ async def test_a_stream_without_an_end_is_waited_for_once(tmp_path: Path) -> Non
 
 async def test_a_client_that_asks_no_more_is_lingered_for_once(tmp_path: Path) -> None:
     slots, clock = _slots(), _clock()
-    slots[shared_counters.UNTOLD] = 1
+    slots[shared_counters.KEPT_ALIVE] = 1
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         drain = _drain(tmp_path, slots, clock, server.getsockname()[1])
         await drain.until_idle()
@@ -116,6 +116,6 @@ async def test_where_connections_cannot_be_seen_it_lingers_as_if_there_were_some
 
     monkeypatch.setattr(peers, "established", unseen)
     slots, clock = _slots(), _clock()
-    slots[shared_counters.UNTOLD] = 1
+    slots[shared_counters.KEPT_ALIVE] = 1
     await _drain(tmp_path, slots, clock).until_idle()
     assert LINGER_SECONDS <= clock() < DRAIN_SECONDS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Phase
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.health.start_watch import Patience
+from llmservice_runtime.health.start_watch import StallLimits
 
 from tests.support.stand_in.behaviour import Behaviour, Fate
 from tests.unit.runtime_harness import Server, supervised
@@ -84,8 +84,8 @@ async def test_a_signal(tmp_path: Path, number: signal.Signals, reason: FailureR
 )
 async def test_the_first_request(tmp_path: Path, fate: Fate, reason: FailureReason) -> None:
     """Without an answer to it nobody is told that the server started."""
-    stalls, told = Patience(stall_seconds=5), set[int]()
-    async with supervised(tmp_path, Behaviour(first_request=fate), patience=stalls, start_seconds=1) as server:
+    stalls, told = StallLimits(stall_seconds=5), set[int]()
+    async with supervised(tmp_path, Behaviour(first_request=fate), stall_limits=stalls, start_seconds=1) as server:
         while server.process.returncode is None:
             told |= {await server.probe("/startupz"), await server.probe("/readyz")}
             await asyncio.sleep(0.02)
@@ -110,7 +110,9 @@ async def test_an_engine_that_dies_while_it_serves(tmp_path: Path, prompt: str, 
 
 async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_path: Path) -> None:
     slow = Behaviour(start_seconds=7, shards=60)
-    async with supervised(tmp_path, slow, patience=Patience(stall_seconds=5), start_seconds=0.5, usual_seconds=2) as it:
+    async with supervised(
+        tmp_path, slow, stall_limits=StallLimits(stall_seconds=5), start_seconds=0.5, usual_seconds=2
+    ) as it:
         state = await it.until(lambda state: state.slow)
         assert (state.phase, state.started, state.ready) == (Phase.LOADING, False, False)
         assert (state.start_budget_seconds, state.usual_start_seconds) == (0.5, 2)
@@ -119,15 +121,15 @@ async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_pa
         assert reading.failure is None
         ready = await it.ready()
         assert (ready.slow, ready.start_budget_seconds, ready.usual_start_seconds) == (False, None, None)
-        assert "slower than the budget of 0.5 s, but it moves: going on" in "".join(it.log)
+        assert "start exceeds its budget of 0.5 s but makes progress: continuing" in "".join(it.log)
 
 
 async def test_a_start_that_stopped_says_where(tmp_path: Path) -> None:
     stalled = Behaviour(start_seconds=0.5, shards=4, stalls_at=2)
-    async with supervised(tmp_path, stalled, patience=Patience(stall_seconds=3), start_seconds=0.5) as server:
+    async with supervised(tmp_path, stalled, stall_limits=StallLimits(stall_seconds=3), start_seconds=0.5) as server:
         failure = await failure_of(server)
     assert (failure.reason, failure.phase) == (R.START_TIMEOUT, Phase.LOADING)
-    assert "It stood at: loading the weights: 50%." in failure.message
+    assert "Last step: loading the weights: 50%." in failure.message
     assert "storage" in failure.remedy
     assert failure.evidence
 
@@ -142,7 +144,9 @@ async def test_a_start_that_only_reads_or_computes_is_no_failure(tmp_path: Path)
         "sys.exit(3)\n"
     )
     command = (sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "weights"))
-    async with supervised(tmp_path, command=command, patience=Patience(stall_seconds=3), start_seconds=0.2) as server:
+    async with supervised(
+        tmp_path, command=command, stall_limits=StallLimits(stall_seconds=3), start_seconds=0.2
+    ) as server:
         await server.until(lambda state: state.slow)
         failure = await failure_of(server)
     assert (failure.reason, failure.exit_code) == (R.STARTUP_FAILED, 3)
@@ -150,10 +154,12 @@ async def test_a_start_that_only_reads_or_computes_is_no_failure(tmp_path: Path)
 
 async def test_a_process_that_does_nothing_at_all(tmp_path: Path) -> None:
     nothing = (sys.executable, "-c", "import time; time.sleep(60)")
-    async with supervised(tmp_path, command=nothing, patience=Patience(stall_seconds=0.5), start_seconds=0.2) as server:
+    async with supervised(
+        tmp_path, command=nothing, stall_limits=StallLimits(stall_seconds=0.5), start_seconds=0.2
+    ) as server:
         failure = await failure_of(server)
     assert failure.reason is R.START_TIMEOUT
-    assert "It stood at: starting vLLM." in failure.message
+    assert "Last step: starting vLLM." in failure.message
 
 
 async def test_the_pods_environment_may_say_what_a_start_may_take(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase, TransferStep
-from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.metrics import METRICS
 
 from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
@@ -45,7 +45,7 @@ async def fetching(hub: Hub, folder: Path, repo: str = "org/tiny", **changed: An
 
 async def figures(server: Server) -> dict[str, float]:
     """The samples of /metrics by name and labels."""
-    body = (await ask(server.options.state_port, "/metrics", timeout=2)).body
+    body = (await http_request(server.options.state_port, "/metrics", timeout=2)).body
     lines = (line for line in body.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
@@ -135,7 +135,7 @@ async def test_a_fetch_container_that_is_killed_goes_on_where_it_stopped(hub: Hu
         starts = [asked.start for asked in hub.contents()]
         assert len(starts) == 2, "the weights are asked for once, and once more from where the kill left them"
         assert starts[0] == 0 < starts[1]
-        assert "in the middle of a fetch; going on where it stopped" in "".join(server.log)
+        assert "during a fetch; resuming" in "".join(server.log)
 
 
 async def test_a_fetch_container_that_comes_late_is_waited_for(hub: Hub, tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ async def test_a_fetch_container_that_comes_late_is_waited_for(hub: Hub, tmp_pat
 
 
 async def test_a_fetch_container_that_never_comes_is_named(hub: Hub, tmp_path: Path) -> None:
-    pace = replace(QUICK, fetch_wait_seconds=0.2)
-    async with fetching(hub, tmp_path, has_fetch_container=False, pace=pace) as server:
+    timing = replace(QUICK, fetch_wait_seconds=0.2)
+    async with fetching(hub, tmp_path, has_fetch_container=False, timing=timing) as server:
         assert await server.ended() == 1
         failure = server.failure()
         assert failure is not None

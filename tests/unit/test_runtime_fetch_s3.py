@@ -69,7 +69,7 @@ async def test_a_killed_fetch_goes_on_where_it_was(fetcher: Fetcher) -> None:
         partial.truncate(5 * MB)
     ended = fetcher.run("model=s3://models/parts")
     assert ended.code == 0, ended.words
-    assert "going on with model.safetensors at 42%" in ended.log
+    assert "resuming model.safetensors at 42%" in ended.log
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == SHARD
     assert min(transfer.bytes_done for transfer in ended.transfers[1:]) >= 5 * MB
 
@@ -91,7 +91,7 @@ def test_an_object_that_came_wrong_is_fetched_anew(fetcher: Fetcher) -> None:
     blob.with_name(f"{blob.name}.incomplete").write_bytes(b"x" * 1000)
     ended = fetcher.run("model=s3://models/team a/tiny+1")
     assert ended.code == 0, ended.words
-    assert "came with another hash than published" in ended.log
+    assert "has another hash than published" in ended.log
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == content
 
 
@@ -118,7 +118,7 @@ def test_an_object_that_changes_meanwhile_is_not_mixed_with_its_predecessor(
     with pytest.raises(FetchFailed) as caught:
         fetcher.run_here("model=s3://models/moving")
     assert caught.value.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert "changed while it was fetched" in caught.value.failure.message
+    assert "changed during the fetch" in caught.value.failure.message
 
 
 @pytest.mark.parametrize(

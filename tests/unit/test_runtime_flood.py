@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 from llmservice_runtime.supervisor import state_server
-from llmservice_runtime.supervisor.loopback import Answer, ask
+from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
 PROBES = 20
@@ -208,6 +208,6 @@ async def test_a_head_has_a_bound(port: int) -> None:
 async def test_a_long_answer_comes_whole(port: int) -> None:
     body = "x" * (4 << 20)
     server = await serve(port, lambda path: Reply(200, body))
-    answer: Answer = await ask(port, "/state", timeout=5)
+    answer: Response = await http_request(port, "/state", timeout=5)
     assert answer.body == body
     server.close()

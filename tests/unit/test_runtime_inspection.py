@@ -153,16 +153,16 @@ def without(content: bytes, count: int) -> bytes:
 BROKEN: dict[str, tuple[dict[str, bytes | None], R, str]] = {
     "no config": ({**files(), "config.json": None}, R.MODEL_NOT_FOUND, "has no config.json; it holds: README.md"),
     "a config that is no JSON": ({**files(), "config.json": b"{"}, R.MODEL_CORRUPT, "config.json of"),
-    "a config that is no object": ({**files(), "config.json": b"[]"}, R.MODEL_CORRUPT, "no JSON object"),
+    "a config that is no object": ({**files(), "config.json": b"[]"}, R.MODEL_CORRUPT, "not a JSON object"),
     "a config of megabytes": ({**files(), "config.json": b" " * (5 << 20)}, R.MODEL_CORRUPT, "5242880 bytes"),
-    "a config without bottom": ({**files(), "config.json": b'{"a":' * 100_000}, R.MODEL_CORRUPT, "no JSON"),
+    "a config without bottom": ({**files(), "config.json": b'{"a":' * 100_000}, R.MODEL_CORRUPT, "not JSON"),
     "a shard cut short": ({**files({"model.safetensors": without(FIRST, 7)})}, R.MODEL_CORRUPT, "cut short"),
     "a shard of a few bytes": ({**files({"model.safetensors": b"1234"})}, R.MODEL_CORRUPT, "cut short"),
     "an empty shard": ({**files({"model.safetensors": b""})}, R.MODEL_CORRUPT, "cut short"),
     "a git-lfs pointer": (
         {**files({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"})},
         R.MODEL_CORRUPT,
-        "no header",
+        "not the header",
     ),
     "an index of other files": (
         {**files(), "model-00002-of-00002.safetensors": None},

@@ -157,7 +157,7 @@ def test_a_server_that_trickles_does_not_keep_it(served: str, tmp_path: Path) ->
     assert found is not None
     assert found.failure is not None
     assert found.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert "did not come within 1 s" in found.failure.message
+    assert "were not read within 1 s" in found.failure.message
 
 
 def test_a_bug_is_no_conclusion(tmp_path: Path) -> None:

@@ -203,9 +203,9 @@ def test_who_was_not_told_is_counted_until_he_comes_again(slots: memoryview, mor
     middleware = DrainMiddleware(app)
     sent = ask(middleware, "/v1/completions", **more)
     assert b"connection" not in headers(sent)
-    assert slots[shared_counters.UNTOLD] == untold
+    assert slots[shared_counters.KEPT_ALIVE] == untold
     assert headers(ask(middleware, "/v1/completions", **more))[b"connection"] == b"close"
-    assert slots[shared_counters.UNTOLD] == 0
+    assert slots[shared_counters.KEPT_ALIVE] == 0
 
 
 def test_pieces_of_answers_are_counted(slots: memoryview) -> None:

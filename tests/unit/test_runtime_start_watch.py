@@ -13,9 +13,9 @@ import pytest
 from llmservice_runtime.contract import START_CEILING_SECONDS, FailureReason, Phase, State
 from llmservice_runtime.health import activity
 from llmservice_runtime.health.activity import Usage, increase
-from llmservice_runtime.health.start_watch import News, Verdict
+from llmservice_runtime.health.start_watch import LineFilter, Verdict
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.dependencies import Surroundings
+from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.log_reader import parse_line
 from llmservice_runtime.supervisor.starting import Start
 
@@ -31,7 +31,7 @@ class Imagined:
         self.now = 0.0
         self.used = Usage()
         options = ServeOptions(start_seconds=budget, usual_seconds=90)
-        self.start = Start(options, Surroundings(clock=lambda: self.now, usage=lambda group: {1: self.used}))
+        self.start = Start(options, Dependencies(clock=lambda: self.now, usage=lambda group: {1: self.used}))
         self.start.begin()
 
     def live(self, seconds: float, *, reads: float = 0, computes: float = 0, says: Iterator[str] | None = None) -> None:
@@ -40,8 +40,8 @@ class Imagined:
             self.now += 1
             self.used = Usage(self.used.bytes_read + int(reads), self.used.cpu_seconds + computes)
             if says is not None and (line := next(says, None)) is not None:
-                self.start.heard(line)
-            self.verdict = self.start.look(1, self.start.left(LOADING, 0))
+                self.start.on_line(line)
+            self.verdict = self.start.evaluate(1, self.start.remaining(LOADING, 0))
 
 
 def shards() -> Iterator[str]:
@@ -111,7 +111,7 @@ def test_the_ceiling_of_the_probe_ends_what_moves() -> None:
     assert it.verdict is Verdict.TOO_LONG
     failure = it.start.failure(it.verdict, LOADING)
     assert failure.reason is FailureReason.START_TIMEOUT
-    assert "though it moved until the end" in failure.message
+    assert "though it made progress until the end" in failure.message
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_ceiling_of_the_probe_ends_what_moves() -> None:
         ),
         pytest.param(
             State(Phase.SMOKE, progress="sending a first request"), FailureReason.SMOKE_REQUEST_FAILED,
-            "no answer, and for 601 s nothing", "enforceEager", id="first request",
+            "no response, and no progress for 601 s", "enforceEager", id="first request",
         ),
     ],
 )  # fmt: skip
@@ -151,21 +151,21 @@ def test_a_start_that_stopped_says_where_and_what_to_do(
 
 def test_the_first_request_has_a_budget_of_its_own() -> None:
     it = Imagined(budget=3600)
-    assert it.start.left(LOADING, phase_seconds=301) == 3600
-    assert it.start.left(State(Phase.SMOKE), phase_seconds=301) == -1
+    assert it.start.remaining(LOADING, phase_seconds=301) == 3600
+    assert it.start.remaining(State(Phase.SMOKE), phase_seconds=301) == -1
 
 
 def test_the_state_tells_what_is_usual_until_it_started() -> None:
     it = Imagined()
-    starting = it.start.told(State(Phase.LOADING))
+    starting = it.start.with_budget(State(Phase.LOADING))
     assert (starting.start_budget_seconds, starting.usual_start_seconds) == (600, 90)
     assert State.from_json(replace(starting, slow=True).to_json()) == replace(starting, slow=True)
-    started = it.start.told(replace(starting, slow=True, started=True))
+    started = it.start.with_budget(replace(starting, slow=True, started=True))
     assert (started.slow, started.start_budget_seconds, started.usual_start_seconds) == (False, None, None)
 
 
 def test_of_a_recorded_start_most_lines_say_something_once() -> None:
-    news, lines = News(), [parse_line(line).text for line in (LOGS / "start.log").read_text().splitlines()]
+    news, lines = LineFilter(), [parse_line(line).text for line in (LOGS / "start.log").read_text().splitlines()]
     first = sum(news.is_new(line) for line in lines)
     assert first > 40
     assert not any(news.is_new(line) for line in lines)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase, State, grace_period_seconds
-from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
 from tests.support.ports import free_port
@@ -92,9 +92,9 @@ async def listening() -> AsyncIterator[int]:
 
 async def test_answers_get() -> None:
     async with listening() as port:
-        answer = await ask(port, "/a?b=c", timeout=2)
+        answer = await http_request(port, "/a?b=c", timeout=2)
         assert (answer.status, answer.body) == (200, "path /a")
-        assert (await ask(port, "/a", method="POST", body="x", timeout=2)).status == 405
+        assert (await http_request(port, "/a", method="POST", body="x", timeout=2)).status == 405
 
 
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"\r\n\r\n", b"GET", b"x" * 100_000], ids=range(4))
@@ -103,7 +103,7 @@ async def test_survives(sent: bytes) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         writer.close()
-        assert (await ask(port, "/a", timeout=2)).status == 200
+        assert (await http_request(port, "/a", timeout=2)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ async def test_reads(reply: bytes, body: str | None) -> None:
     async with server:
         if body is None:
             with pytest.raises(OSError):
-                await ask(port, "/", timeout=2)
+                await http_request(port, "/", timeout=2)
         else:
-            assert (await ask(port, "/", timeout=2)).body == body
+            assert (await http_request(port, "/", timeout=2)).body == body
 
 
 async def test_a_silent_server_is_no_answer() -> None:
@@ -143,4 +143,4 @@ async def test_a_silent_server_is_no_answer() -> None:
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with server:
         with pytest.raises(OSError, match="no answer to GET /"):
-            await ask(server.sockets[0].getsockname()[1], "/", timeout=0.1)
+            await http_request(server.sockets[0].getsockname()[1], "/", timeout=0.1)

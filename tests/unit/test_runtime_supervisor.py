@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import FailureReason, Phase
-from llmservice_runtime.supervisor.dependencies import Surroundings
+from llmservice_runtime.supervisor.dependencies import Dependencies
 
 from tests.support.stand_in.behaviour import Behaviour, Fate
 from tests.unit.runtime_harness import children, supervised
@@ -109,7 +109,7 @@ async def test_leaves_no_orphans(tmp_path: Path) -> None:
 
 
 async def test_the_preflight_ends_it_before_vllm_starts(tmp_path: Path) -> None:
-    async with supervised(tmp_path, preflight=Surroundings().preflight, expected_version="0.1.0") as server:
+    async with supervised(tmp_path, preflight=Dependencies().preflight, expected_version="0.1.0") as server:
         assert await server.ended(30) == 1
         failure = server.failure()
         assert failure is not None

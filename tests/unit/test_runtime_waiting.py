@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from llmservice_runtime.supervisor.waiting import end, failure_of, first
+from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, first_done
 
 
 async def test_the_works_result_and_nothing_left() -> None:
     never = asyncio.Event()
-    work = await first(asyncio.sleep(0, "done"), never.wait())
+    work = await first_done(asyncio.sleep(0, "done"), never.wait())
     assert work.result() == "done"
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -17,7 +17,7 @@ async def test_the_works_result_and_nothing_left() -> None:
 async def test_another_matter_ends_the_work() -> None:
     matter = asyncio.Event()
     matter.set()
-    work = await first(asyncio.Event().wait(), matter.wait())
+    work = await first_done(asyncio.Event().wait(), matter.wait())
     assert work.cancelled()
 
 
@@ -37,7 +37,7 @@ async def test_a_task_that_loses_a_cancellation_ends_all_the_same() -> None:
 
     task = asyncio.ensure_future(polling())
     await asyncio.sleep(0)
-    await asyncio.wait_for(end(task), 5)
+    await asyncio.wait_for(cancel_and_wait(task), 5)
     assert task.cancelled()
     assert lost == 3
 
@@ -48,7 +48,7 @@ async def test_a_failure_is_seen() -> None:
 
     task = asyncio.ensure_future(failing())
     await asyncio.wait([task])
-    await end(task)
+    await cancel_and_wait(task)
 
 
 async def test_what_a_future_failed_of() -> None:
@@ -58,4 +58,4 @@ async def test_what_a_future_failed_of() -> None:
     done.set_result(1)
     failed.set_exception(error)
     cancelled.cancel()
-    assert [failure_of(future) for future in (under_way, done, failed, cancelled)] == [None, None, error, None]
+    assert [exception_of(future) for future in (under_way, done, failed, cancelled)] == [None, None, error, None]

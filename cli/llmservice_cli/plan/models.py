@@ -95,7 +95,7 @@ def from_uri(uri: str) -> Model:
                 "Give one of them, or the model's config.json with --config.",
             )
         return from_config(str(path))
-    found = inspect(uri, _environment(), budget=Budget(seconds=PATIENCE_SECONDS, say=_say))
+    found = inspect(uri, _environment(), budget=Budget(seconds=PATIENCE_SECONDS, log=_say))
     if found.failure is not None:
         remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
         raise NotReached(replace(found.failure, remedy=remedy))

@@ -1,4 +1,4 @@
-"""The supervisor's side of who may ask its server for what: the clients' keys, and the token of its own requests."""
+"""The supervisor's side of access control: the clients' API keys, and the token of its own requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmservice_runtime.access.api_keys import KeyFile
 from llmservice_runtime.contract import POD_TOKEN_HEADER, Failure
 from llmservice_runtime.failures import own_failures
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.loopback import ask
+from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 _GUARDED = "/v1/models"
@@ -17,44 +17,44 @@ _SECONDS = 60.0
 
 
 class Access:
-    """One server's."""
+    """Access to one server."""
 
     def __init__(
-        self, options: ServeOptions, flags: Flags, environment: Mapping[str, str], say: Callable[[str], None]
+        self, options: ServeOptions, flags: Flags, environment: Mapping[str, str], log: Callable[[str], None]
     ) -> None:
         token = pod_token.make(options.drain_file)
         self.headers: Mapping[str, str] = {**flags.authorization(environment), POD_TOKEN_HEADER: token}
-        """Of each request that the supervisor makes of vLLM."""
+        """Headers of the supervisor's requests to vLLM."""
         self._file = KeyFile(options.api_keys_file) if options.api_keys_file else None
-        self._say, self._said = say, ""
+        self._log, self._logged = log, ""
 
     @property
     def keys(self) -> int | None:
-        """How many are in force; None: nobody is asked for one."""
+        """Number of valid keys; None where no key is required."""
         return None if self._file is None else len(self._file.current().digests)
 
-    def look(self) -> None:
-        """Say in the log what became of the keys, where that changed."""
+    def log_changes(self) -> None:
+        """Log the state of the keys when it changed."""
         if self._file is None:
             return
         keys = self._file.current()
-        said = (
-            f"nobody is let in: {_place(keys.problem)}" if keys.problem else f"API keys in force: {len(keys.digests)}"
+        line = (
+            f"all clients refused: {_place(keys.problem)}" if keys.problem else f"valid API keys: {len(keys.digests)}"
         )
-        if said != self._said:
-            self._say(said)
-        self._said = said
+        if line != self._logged:
+            self._log(line)
+        self._logged = line
 
     def failure(self) -> Failure | None:
-        """Why nobody could be let in; None where somebody may, or no key is asked for."""
+        """The failure where keys are required and none is valid; None otherwise."""
         problem = "" if self._file is None else self._file.current().problem
         return own_failures.api_key_unusable(_place(problem)) if problem else None
 
-    async def unguarded(self, port: int) -> Failure | None:
-        """Whether a server that should ask for a key answers without one: its middleware is not at work."""
+    async def check_guarded(self, port: int) -> Failure | None:
+        """The failure where keys are required and vLLM serves a request without one (no middleware); None otherwise."""
         if self._file is None:
             return None
-        status = (await ask(port, _GUARDED, timeout=_SECONDS)).status
+        status = (await http_request(port, _GUARDED, timeout=_SECONDS)).status
         if status == 401:
             return None
         return own_failures.api_key_unusable(f"vLLM answered GET {_GUARDED} without a key, with {status}")

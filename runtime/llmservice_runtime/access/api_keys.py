@@ -1,7 +1,7 @@
-"""The keys that clients may show, in a file of a mounted Secret: several, one a line, read again when it changes.
+"""API keys of clients, from a file of a mounted Secret: one per line, reread when the file changes.
 
-The kubelet exchanges the file as a whole (a link to another folder). It is looked at when a request comes, once a
-second at most. Where it holds no usable key nobody is let in.
+The kubelet replaces the file atomically. It is checked on requests, at most once per second. Without a valid key all
+requests are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LOOK_SECONDS = 1.0
+REFRESH_SECONDS = 1.0
 FILE_LIMIT = 64 << 10
 # Each request is compared with all of them.
 KEYS_LIMIT = 256
@@ -28,7 +28,7 @@ class Keys:
     problem: str = ""
 
     def has(self, key: bytes) -> bool:
-        """In a time that tells nothing of which key is nearly right, or how many there are before it."""
+        """Whether the key is valid, in constant time."""
         digest, found = _digest(key), False
         for known in self.digests:
             found |= hmac.compare_digest(digest, known)
@@ -36,7 +36,7 @@ class Keys:
 
 
 def parse(text: bytes) -> Keys:
-    """One key a line; blank lines and blanks around a key count for nothing."""
+    """Parse one key per line; blank lines and surrounding whitespace are ignored."""
     if len(text) > FILE_LIMIT:
         return Keys((), f"it has more than {FILE_LIMIT} bytes")
     found = dict.fromkeys(key for line in text.splitlines() if (key := line.strip()))
@@ -54,40 +54,40 @@ def bearer(authorization: bytes | None) -> bytes | None:
 
 
 class KeyFile:
-    """The keys that are in force now."""
+    """The currently valid keys of a file."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        self._look_at = float("-inf")
+        self._refresh_at = float("-inf")
         self._seen: tuple[int, int, int] | None = None
         self._keys = Keys((), "it was never read")
 
     def accepts(self, authorization: bytes | None) -> bool:
-        """Whether the value of an Authorization header shows one of the keys."""
+        """Whether the value of an Authorization header holds a valid key."""
         key = bearer(authorization)
         return key is not None and self.current().has(key)
 
     def current(self) -> Keys:
-        """As the file is, or was within the last second."""
+        """The keys of the file, at most REFRESH_SECONDS old."""
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            self._look()
+        if now >= self._refresh_at:
+            self._refresh_at = now + REFRESH_SECONDS
+            self._refresh()
         return self._keys
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         try:
-            found = os.stat(self._path)  # noqa: PTH116 - on the way of requests
+            found = os.stat(self._path)  # noqa: PTH116 - request path, faster than Path
             seen = (found.st_mtime_ns, found.st_ino, found.st_size)
             if seen != self._seen:
-                self._keys = _read(self._path) if stat.S_ISREG(found.st_mode) else Keys((), "it is no file")
+                self._keys = _read(self._path) if stat.S_ISREG(found.st_mode) else Keys((), "it is not a file")
                 self._seen = seen
         except OSError as error:
             self._keys, self._seen = Keys((), f"it cannot be read ({error.strerror})"), None
 
 
 def _read(path: str) -> Keys:
-    with open(path, "rb") as file:  # noqa: PTH123 - on the way of requests
+    with open(path, "rb") as file:  # noqa: PTH123 - request path, faster than Path
         return parse(file.read(FILE_LIMIT + 1))
 
 

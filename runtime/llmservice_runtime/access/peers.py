@@ -1,4 +1,4 @@
-"""Who is connected to a port, as the kernel has it: of the pod, whose network is its own."""
+"""Lists the connections to a port of the pod, from /proc/net."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ Peer = tuple[str, int]
 
 
 def established(port: int, net: Path = Path("/proc/net")) -> frozenset[Peer]:
-    """Remote ends, those among them that vLLM has not accepted yet; IPv4 addresses always as such."""
+    """Remote addresses of established connections, those that vLLM has not accepted yet included.
+
+    IPv4-mapped IPv6 addresses are given as IPv4.
+    """
     return frozenset(peer for name in ("tcp", "tcp6") for peer in _of_table(net / name, port))
 
 
 def _of_table(path: Path, port: int) -> list[Peer]:
     try:
         lines = path.read_text(encoding="ascii").splitlines()[1:]
-    except OSError:  # no such family here
+    except OSError:  # address family not available
         return []
     fields = [line.split(maxsplit=4) for line in lines]
     return [_peer(row[2]) for row in fields if row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port]
 
 
 def _peer(text: str) -> Peer:
-    """`0100007F:1F90`: words of 32 bit in the order of the machine's bytes."""
+    """Parse `0100007F:1F90`: 32-bit words in the machine's byte order, and the port."""
     host, _, port = text.partition(":")
     words = [int(host[place : place + 8], 16) for place in range(0, len(host), 8)]
     raw = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
@@ -37,9 +40,9 @@ def _peer(text: str) -> Peer:
     return str(mapped or address), int(port, 16)
 
 
-def record(board: str, peers: frozenset[Peer]) -> None:
-    """For the middleware, at once whole: it reads it when it first has to refuse."""
-    path = peers_file(board)
+def record(counters_file: str, peers: frozenset[Peer]) -> None:
+    """Write the peers for the middleware, atomically; it reads them on its first refusal."""
+    path = peers_file(counters_file)
     draft = path.with_suffix(".new")
     draft.write_text(json.dumps(sorted(peers)), encoding="utf-8")
     draft.replace(path)

@@ -1,6 +1,6 @@
-"""The secret by which requests from inside the pod are known: a random word in a file that only the server may read.
+"""The pod token: a random secret in a file of the server container that authenticates requests from inside the pod.
 
-An address proves nothing: a proxy in the pod has the same one, and not every proxy says that it forwards.
+The remote address cannot: a proxy in the pod has the same one, and not every proxy adds a header.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from llmservice_runtime.contract import POD_TOKEN_HEADER
 _HEADER = POD_TOKEN_HEADER.lower().encode()
 
 
-def file_of(board: str) -> Path:
-    """Beside a board: contract.POD_TOKEN_FILE in a pod."""
-    return Path(board).with_name("token")
+def file_of(counters_file: str) -> Path:
+    """The token's file, in the folder of the shared counters: contract.POD_TOKEN_FILE in a pod."""
+    return Path(counters_file).with_name("token")
 
 
-def make(board: str) -> str:
-    """A fresh one, so that a restarted container never takes its predecessor's."""
-    path, token = file_of(board), secrets.token_urlsafe(32)
+def make(counters_file: str) -> str:
+    """Write and return a new token; a restarted container does not reuse its predecessor's."""
+    path, token = file_of(counters_file), secrets.token_urlsafe(32)
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(token)
     return token
 
 
-def read(board: str) -> bytes | None:
-    """The token's bytes; None where there is none, and then no request comes from the pod."""
+def read(counters_file: str) -> bytes | None:
+    """The token's bytes; None where there is none, and then no request is accepted as the pod's."""
     try:
-        return file_of(board).read_bytes().strip() or None
+        return file_of(counters_file).read_bytes().strip() or None
     except OSError:
         return None
 

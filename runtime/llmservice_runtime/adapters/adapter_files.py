@@ -1,7 +1,7 @@
-"""Whether a folder holds a LoRA adapter that this server can load: what vLLM would find out late, or not at all.
+"""Checks that a folder holds a LoRA adapter that this server can load, before vLLM loads it.
 
-vLLM copies an adapter of a smaller model into its slots without a complaint, and then answers nonsense. Anybody may
-have written the files: whatever is in them, the answer is a text.
+vLLM loads an adapter of a smaller model without an error and then generates nonsense. The files are untrusted: any
+content gives a result and never an exception.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_PATTERN = 256
 _LARGEST_RANK = 2**31
 _LORA_A = ".lora_A.weight"
 _LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
-# Their input is the hidden state itself in every architecture that has them.
+# Modules whose input is the hidden state in every architecture.
 _OF_HIDDEN_SIZE = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj"})
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _REPEATS = re.compile(r"[*+{]|(?<!\()\?")
@@ -45,19 +45,19 @@ Json = Mapping[str, Any]
 MountOf = Callable[[Path], Path]
 
 
-class _Wrong(Exception):
-    """The adapter cannot be served; says why, and what to do about it."""
+class _Invalid(Exception):
+    """The adapter cannot be served; message and remedy."""
 
 
 def problem(folder: Path, *, max_rank: int, base: Json, mount: MountOf = mount_of) -> str | None:
-    """What is wrong, with its remedy; None where nothing is known to be. `base` is the base model's config.json.
+    """The problem with its remedy; None where none was found. `base` is the base model's config.json.
 
-    `mount` gives the mount that a path is in: links may lead to other folders of the adapter's own volume only.
+    `mount` maps a path to its mount: links may only lead to other folders of the adapter's own volume.
     """
     try:
         _check(folder, max_rank, base, mount)
-    except _Wrong as wrong:
-        return str(wrong)
+    except _Invalid as invalid:
+        return str(invalid)
     except OSError as error:
         return f"{error.filename or folder} cannot be read: {error.strerror or error}. {_ASK_FOR_RIGHTS}"
     return None
@@ -65,34 +65,34 @@ def problem(folder: Path, *, max_rank: int, base: Json, mount: MountOf = mount_o
 
 def _check(folder: Path, max_rank: int, base: Json, mount: MountOf) -> None:
     if not folder.is_dir():
-        raise _Wrong(f"There is no folder {folder} in the container. Check its uri in spec.adapters.")
+        raise _Invalid(f"There is no folder {folder} in the container. Check its uri in spec.adapters.")
     _check_config(_config(folder, mount), max_rank)
     weights = next((folder / name for name in WEIGHTS if os.path.lexists(folder / name)), None)
     if weights is None:
-        raise _Wrong(f"{folder} has none of {', '.join(WEIGHTS)}. {_COPY_AGAIN}")
+        raise _Invalid(f"{folder} has none of {', '.join(WEIGHTS)}. {_COPY_AGAIN}")
     _check_place(folder, weights, mount)
     if not weights.is_file():
-        raise _Wrong(f"{weights} is not a file. {_COPY_AGAIN}")
+        raise _Invalid(f"{weights} is not a file. {_COPY_AGAIN}")
     if not os.access(weights, os.R_OK):
-        raise _Wrong(f"{weights} may not be read by user {os.getuid()}. {_ASK_FOR_RIGHTS}")
-    # Those of pickled files are left to vLLM, which loads nothing but tensors from them.
+        raise _Invalid(f"{weights} may not be read by user {os.getuid()}. {_ASK_FOR_RIGHTS}")
+    # Pickled files are not checked here: vLLM loads only tensors from them.
     if weights.suffix == ".safetensors":
         _check_weights(weights, max_rank, base)
 
 
 def _check_place(folder: Path, file: Path, mount: MountOf) -> None:
-    """What a link leads to is of the adapter's own volume; the pod has others, with files of other owners."""
-    # The second where the volume itself is reached by a link.
+    """Refuse links that leave the adapter's volume: the pod mounts others, with files of other owners."""
+    # The second one where the volume itself is reached through a link.
     own = {mount(folder.absolute()), mount(_resolved(folder.parent))}
     if folder.is_relative_to(contract.ARTIFACTS_DIR):
-        # The fetch container alone writes there, and its links lead into the cache.
+        # Only the fetch container writes there, and its links lead into the cache.
         own.add(Path(contract.MODELS_DIR))
     if mount(_resolved(file)) not in own:
-        raise _Wrong(f"{file} is a link that leaves the volume of the adapter. Put the file itself there.")
+        raise _Invalid(f"{file} is a link that leaves the volume of the adapter. Put the file itself there.")
 
 
 def _resolved(path: Path) -> Path:
-    """Where links lead. Path.resolve raises for those in a circle."""
+    """The resolved path. Unlike Path.resolve it does not raise for cyclic links."""
     return Path(os.path.realpath(path))
 
 
@@ -105,7 +105,7 @@ def _config(folder: Path, mount: MountOf) -> Reader:
         why = error.strerror or str(error)
     except Refused as refused:
         why = str(refused)
-    raise _Wrong(f"{folder} has no {CONFIG} that can be read: {why}. {_NAME_A_FOLDER}")
+    raise _Invalid(f"{folder} has no {CONFIG} that can be read: {why}. {_NAME_A_FOLDER}")
 
 
 def _check_config(config: Reader, max_rank: int) -> None:
@@ -115,14 +115,14 @@ def _check_config(config: Reader, max_rank: int) -> None:
         config.number("lora_alpha", -_LARGEST_RANK, _LARGEST_RANK)
         _check_targets(config)
     except Refused as why:
-        raise _Wrong(f"Its {CONFIG} is not that of a LoRA adapter: {why}. {_SAVE_AGAIN}") from None
+        raise _Invalid(f"Its {CONFIG} is not that of a LoRA adapter: {why}. {_SAVE_AGAIN}") from None
     if kind != "LORA":
-        raise _Wrong(f"It is a PEFT adapter of type {kind}. vLLM serves LoRA adapters only.")
+        raise _Invalid(f"It is a PEFT adapter of type {kind}. vLLM serves LoRA adapters only.")
     _check_rank(max(ranks), max_rank)
 
 
 def _ranks(config: Reader) -> Iterator[int]:
-    """Those of single modules. vLLM matches the keys of both patterns as regular expressions."""
+    """Ranks of single modules; also checks alpha_pattern. vLLM matches the keys of both as regular expressions."""
     for name in ("rank_pattern", "alpha_pattern"):
         patterns = config.value(name)
         if patterns is None:
@@ -140,7 +140,7 @@ def _ranks(config: Reader) -> Iterator[int]:
 
 
 def _may_take_for_ever(pattern: str) -> bool:
-    """Whether it may backtrack for longer than a few milliseconds: the engine serves nobody meanwhile."""
+    """Whether a regular expression may backtrack for more than a few milliseconds, which would block the engine."""
     return (
         bool(_REPEATED_GROUP.search(pattern))
         or len(_REPEATS.findall(pattern)) > _MOST_REPEATS
@@ -158,18 +158,18 @@ def _check_targets(config: Reader) -> None:
 
 def _check_rank(rank: int, max_rank: int) -> None:
     if rank > max_rank:
-        raise _Wrong(
-            f"Its rank {rank} is greater than {max_rank}, the greatest that this server takes. "
+        raise _Invalid(
+            f"Its rank {rank} exceeds {max_rank}, the server's limit. "
             "Raise spec.lora.maxLoraRank, which restarts the server."
         )
 
 
 def _check_weights(weights: Path, max_rank: int, base: Json) -> None:
-    """An adapter of another model shows in the shapes."""
+    """Compare the tensors' shapes with the base model."""
     try:
         header = read_header(weights, _HEADER_BYTES)
     except Refused as why:
-        raise _Wrong(f"{weights} is damaged: {why}. {_COPY_AGAIN}") from None
+        raise _Invalid(f"{weights} is damaged: {why}. {_COPY_AGAIN}") from None
     text = base.get("text_config")
     _check_shapes(header, max_rank, text if isinstance(text, Mapping) else base)
 
@@ -187,9 +187,9 @@ def _check_shapes(header: Header, max_rank: int, base: Json) -> None:
             continue
         rank, width = tensor.shape
         if isinstance(hidden, int) and width != hidden:
-            raise _other_base(f"{name} takes {width} values, and the base model's hidden size is {hidden}")
+            raise _other_base(f"{name} has input size {width}, and the base model's hidden size is {hidden}")
         _check_rank(rank, max_rank)
 
 
-def _other_base(evidence: str) -> _Wrong:
-    return _Wrong(f"It was made for another base model: {evidence}. Use an adapter that was trained on spec.model.uri.")
+def _other_base(evidence: str) -> _Invalid:
+    return _Invalid(f"It was made for another base model: {evidence}. Use an adapter trained on spec.model.uri.")

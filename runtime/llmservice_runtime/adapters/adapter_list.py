@@ -1,4 +1,4 @@
-"""The list of LoRA adapters as it crosses from the operator to the supervisor, in a ConfigMap."""
+"""The list of LoRA adapters: written by the operator into a ConfigMap, read by the supervisor."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Adapter:
-    """One adapter: the model name that it answers to, where it comes from, and where it lies if it is mounted."""
+    """One adapter: its model name, its source, and its path if it is mounted (None: it is fetched)."""
 
     name: str
     uri: str
     path: str | None = None
-    """None: it is fetched."""
 
 
 def to_json(adapters: Sequence[Adapter]) -> str:
-    """The list as the ConfigMap holds it; the same adapters in the same order make the same text."""
+    """The ConfigMap's value; deterministic for the same adapters in the same order."""
     documents = [
         {"name": adapter.name, "uri": adapter.uri} | ({"path": adapter.path} if adapter.path is not None else {})
         for adapter in adapters
@@ -38,7 +37,7 @@ def to_json(adapters: Sequence[Adapter]) -> str:
 
 
 def from_json(text: str) -> tuple[Adapter, ...]:
-    """The reverse. Refused (a ValueError) where the text is something else."""
+    """The inverse. Refused (a ValueError) where the text is invalid."""
     documents = parse(text, MOST_BYTES, _DEPTH)
     if not isinstance(documents, list) or len(documents) > MAX_ADAPTERS:
         raise Refused(f"it is not a list of at most {MAX_ADAPTERS} adapters")
@@ -54,10 +53,10 @@ def _adapter(given: Reader) -> Adapter:
 
 
 def digest(text: str) -> str:
-    """By what both sides know which list they speak of."""
+    """Identifies a list to both sides."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def artifact(uri: str) -> str:
-    """The name under which an adapter is fetched: its own, whatever it is served as."""
+    """The artifact name of an adapter, derived from its URI and independent of its model name."""
     return digest(uri)

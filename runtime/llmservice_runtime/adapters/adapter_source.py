@@ -1,4 +1,4 @@
-"""Where the files of an adapter come from: they are mounted, or the fetch container fetches them."""
+"""Provides the files of adapters: mounted, or fetched by the fetch container."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from llmservice_runtime.access.access import Access
 from llmservice_runtime.adapters import adapter_list
 from llmservice_runtime.adapters.adapter_list import Adapter
-from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, Loras
+from llmservice_runtime.adapters.adapters import AdapterFailed, Adapters, LoraEndpoints
 from llmservice_runtime.contract import Failure
 from llmservice_runtime.fetching.fetch_phase import FetchContainer
 from llmservice_runtime.fetching.fetch_protocol import Request
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.preflight.model_files import read_config
-from llmservice_runtime.supervisor.dependencies import Surroundings
+from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.vllm_process import Flags
 
 
@@ -23,42 +23,42 @@ def adapters(
     options: ServeOptions,
     flags: Flags,
     access: Access,
-    around: Surroundings,
+    dependencies: Dependencies,
     container: FetchContainer,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Adapters:
-    """The adapters of a server."""
+    """The adapters of a server, wired with its dependencies."""
     return Adapters(
         None if options.adapters_file is None else Path(options.adapters_file),
-        Loras(flags.port, access.headers),
+        LoraEndpoints(flags.port, access.headers),
         Source(container).prepare,
         max_rank=flags.max_lora_rank,
         base=lambda: read_config(Path(flags.model)),
-        clock=around.clock,
-        retry_seconds=around.pace.adapter_retry_seconds,
-        say=say,
+        clock=dependencies.clock,
+        retry_seconds=dependencies.timing.adapter_retry_seconds,
+        log=log,
     )
 
 
 @dataclass(frozen=True)
 class Source:
-    """Gets adapters."""
+    """Provides the folder of an adapter."""
 
     container: FetchContainer
 
     async def prepare(self, adapter: Adapter) -> Path:
-        """The folder of an adapter. AdapterFailed where it cannot be fetched; what is mounted is not looked at here.
+        """The folder of an adapter. AdapterFailed where it cannot be fetched; mounted files are not checked here.
 
-        A fetched one is named by its revision's own folder: vLLM tells cached prompts of adapters apart by their paths.
+        The path of a fetched one contains its revision, because vLLM separates cached prompts of adapters by path.
         """
         if adapter.path is not None:
             return Path(adapter.path)
         name = adapter_list.artifact(adapter.uri)
-        # Adapters take turns, and each is tried again: none waits long for a container that does not run.
+        # Adapters are handled in turn and retried, so none waits long for a container that does not run.
         container = replace(self.container, wait_seconds=min(self.container.wait_seconds, 10.0))
-        found = await container.get(Request((f"{name}={adapter.uri}",)), lambda news: None)
+        found = await container.get(Request((f"{name}={adapter.uri}",)), lambda progress: None)
         if isinstance(found, Failure):
             raise AdapterFailed(f"{found.message} {found.remedy}")
         if name not in found:
-            raise AdapterFailed(f"{adapter.uri} was fetched, and its folder was not told.")
+            raise AdapterFailed(f"{adapter.uri} was fetched, but its folder was not reported.")
         return found[name]

@@ -1,8 +1,8 @@
-"""Keeps vLLM serving the LoRA adapters of the mounted list: added and removed without a restart, put back after one.
+"""Reconciles vLLM's LoRA adapters with the mounted list, without a restart.
 
-vLLM itself says what it serves; what is remembered here is only where each adapter lies and when a broken one is to be
-tried again. A broken adapter is told of in /state and stops nothing: whatever its files, its source or vLLM make of it,
-a defect in this code included, is the failure of this one adapter, and `settle` raises nothing.
+vLLM reports what it serves; this module only remembers the path of each adapter and when to retry a failed one. A
+failed adapter is reported in /state and affects nothing else: any error of its files, its source, vLLM or this code
+counts as the failure of that adapter, and `reconcile` raises nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from llmservice_runtime.adapters import adapter_files, adapter_list
 from llmservice_runtime.adapters.adapter_list import Adapter
 from llmservice_runtime.bounded_json import Reader, clean, opened
 from llmservice_runtime.contract import AdapterState, State
-from llmservice_runtime.supervisor.loopback import Answer, ask
-from llmservice_runtime.supervisor.waiting import end, in_thread
+from llmservice_runtime.supervisor.loopback import Response, http_request
+from llmservice_runtime.supervisor.tasks import cancel_and_wait, in_thread
 
 LOAD_SECONDS = 300.0
 FILES_SECONDS = 60.0
-"""For the files of one adapter, which may be in a volume whose server does not answer."""
+"""For the files of one adapter, which may be on a volume that hangs."""
 LONGEST_RETRY = 300.0
 UNLOAD_RETRY = 30.0
 _MOST_SERVED = 4096
@@ -33,135 +33,137 @@ _LONGEST_PATH = 4096
 _LONGEST_MESSAGE = 512
 _REPORT_IT = "Report this with the container's log, which shows the calls, and check the files of the adapter."
 _ALL_MESSAGES = 24 << 10
-"""Bytes of JSON for the messages of all adapters: with the rest, the state stays below what is read of it."""
+"""Bytes of JSON for the messages of all adapters: keeps /state within the operator's read limit."""
 
 
 class AdapterFailed(Exception):
-    """An adapter cannot be served (yet); says why, and what to do about it."""
+    """An adapter cannot be served; message and remedy."""
 
 
 Prepare = Callable[[Adapter], Awaitable[Path]]
-"""Where an adapter lies, once it is there. AdapterFailed when it cannot be had."""
+"""Gives the folder of an adapter once its files are present. AdapterFailed where that fails."""
 
 
 @dataclass(frozen=True)
-class Loras:
+class LoraEndpoints:
     """vLLM's endpoints for adapters.
 
-    Each call raises OSError when nobody answers, AdapterFailed when vLLM refuses, ValueError for an answer of others.
+    Each call raises OSError on no response, AdapterFailed on an error status, ValueError on an unexpected body.
     """
 
     port: int
     headers: Mapping[str, str]
 
     async def served(self) -> dict[str, str]:
-        """Paths of the adapters that vLLM serves, by name."""
-        answer = await ask(self.port, "/v1/models", headers=self.headers, timeout=LOAD_SECONDS)
-        _check(answer, "GET /v1/models")
-        # What has a parent is an adapter; the others are the base model's own names.
-        cards = map(Reader, Reader(answer.json()).items("data", _MOST_SERVED))
+        """Adapter name -> path of the adapters that vLLM serves."""
+        response = await http_request(self.port, "/v1/models", headers=self.headers, timeout=LOAD_SECONDS)
+        _check(response, "GET /v1/models")
+        # Entries with a parent are adapters; the others are names of the base model.
+        cards = map(Reader, Reader(response.json()).items("data", _MOST_SERVED))
         return {card.word("id"): card.word("root", _LONGEST_PATH) for card in cards if card.has("parent")}
 
     async def load(self, name: str, path: Path) -> None:
-        """Serve it under its name."""
+        """Load an adapter under its name."""
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
 
     async def unload(self, name: str) -> None:
-        """Serve it no more; requests that run with it end as they would have."""
+        """Unload an adapter; running requests complete."""
         await self._post("/v1/unload_lora_adapter", {"lora_name": name})
 
     async def _post(self, path: str, fields: Mapping[str, str]) -> None:
         body = json.dumps(fields)
-        answer = await ask(self.port, path, method="POST", body=body, headers=self.headers, timeout=LOAD_SECONDS)
-        _check(answer, f"POST {path}")
+        response = await http_request(
+            self.port, path, method="POST", body=body, headers=self.headers, timeout=LOAD_SECONDS
+        )
+        _check(response, f"POST {path}")
 
 
 @dataclass
-class _Held:
-    """What is known of one adapter of the list."""
+class _Entry:
+    """State of one adapter of the list."""
 
     adapter: Adapter
     path: Path | None = None
     state: AdapterState | None = None
-    tries: int = 0
-    try_at: float = 0.0
+    attempts: int = 0
+    retry_at: float = 0.0
     check: asyncio.Future[str | None] | None = None
-    """A look at its files that has not ended: not begun again while the volume does not answer."""
+    """A running check of its files, reused while the volume hangs."""
 
 
 class Adapters:
-    """The mounted list, and what became of it; without a file, which is LoRA switched off, nothing ever."""
+    """The adapters of the list in `file` (None: LoRA is off) and their states."""
 
     def __init__(
         self,
         file: Path | None,
-        loras: Loras,
+        endpoints: LoraEndpoints,
         prepare: Prepare,
         *,
         max_rank: int,
         base: Callable[[], Mapping[str, Any]],
         clock: Callable[[], float],
         retry_seconds: float,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self._file, self._loras, self._prepare = file, loras, prepare
+        self._file, self._endpoints, self._prepare = file, endpoints, prepare
         self._max_rank, self._base = max_rank, base
-        self._clock, self._retry_seconds, self._say = clock, retry_seconds, say
-        self._held: dict[str, _Held] = {}
-        self._waits_for = ""
+        self._clock, self._retry_seconds, self._log = clock, retry_seconds, log
+        self._entries: dict[str, _Entry] = {}
+        self._last_error = ""
         self._unload_at: float | None = None
         self.hash = ""
-        """Of the list that `states` is about; empty before there was one."""
+        """Digest of the list that `states` belongs to; empty before the first."""
 
     @property
     def states(self) -> tuple[AdapterState, ...]:
-        """Each adapter of the list, in its order; one without a message is on its way."""
-        return tuple(held.state or AdapterState(name, loaded=False) for name, held in self._held.items())
+        """Adapters in the order of the list; not loaded and without a message means pending."""
+        return tuple(entry.state or AdapterState(name, loaded=False) for name, entry in self._entries.items())
 
-    def tell(self, state: State) -> State:
-        """The server's state, and what clients may call beside the base model."""
+    def with_adapters(self, state: State) -> State:
+        """`state` with the adapters and their model names."""
         names = tuple(adapter.name for adapter in self.states if adapter.loaded)
         return replace(state, model_names=(*state.model_names, *names), adapters=self.states, adapters_hash=self.hash)
 
     @asynccontextmanager
-    async def followed(self, seconds: float) -> AsyncIterator[None]:
-        """Meanwhile adapters come and go with their list; the kubelet exchanges the file, and nobody tells."""
-        following = asyncio.ensure_future(self._follow(seconds))
+    async def reconciling(self, seconds: float) -> AsyncIterator[None]:
+        """A context in which the list is reconciled every `seconds`; the kubelet replaces the file without notice."""
+        task = asyncio.ensure_future(self._reconcile_forever(seconds))
         try:
             yield
         finally:
-            await end(following)
+            await cancel_and_wait(task)
 
-    async def _follow(self, seconds: float) -> None:
+    async def _reconcile_forever(self, seconds: float) -> None:
         while self._file is not None:
             await asyncio.sleep(seconds)
-            await self.settle()
+            await self.reconcile()
 
-    async def settle(self) -> None:
-        """Bring vLLM to the list, where the list changed or something is due. Raises nothing."""
-        waits_for = ""
+    async def reconcile(self) -> None:
+        """Bring vLLM to the list where it changed or a retry is due. Raises nothing."""
+        error_text = ""
         try:
-            await self._settle()
+            await self._reconcile()
         except (OSError, AdapterFailed, ValueError) as error:
-            # vLLM is busy or on its way out, which the supervisor sees by itself; the next look tries again.
-            waits_for = str(error)
-        except Exception as error:  # noqa: BLE001 - a defect here must end neither the server nor the following
-            waits_for = f"{_unexpected(error)}\n{_frames(error)}"
-        if waits_for and waits_for != self._waits_for:
-            self._say(f"adapters wait: {waits_for}")
-        self._waits_for = waits_for
+            # vLLM is overloaded or ending, which the supervisor detects elsewhere; the next call retries.
+            error_text = str(error)
+        except Exception as error:  # noqa: BLE001 - a defect here must end neither the server nor this task
+            error_text = f"{_unexpected(error)}\n{_frames(error)}"
+        if error_text and error_text != self._last_error:
+            self._log(f"adapters not reconciled: {error_text}")
+        self._last_error = error_text
 
-    async def _settle(self) -> None:
-        await self._take(self._read())
+    async def _reconcile(self) -> None:
+        await self._apply_list(self._read())
         if self._unload_at is not None and self._unload_at <= self._clock():
-            await self._unload_all_but(self._held)
-        due = [held for held in self._held.values() if not _is_loaded(held) and held.try_at <= self._clock()]
-        served = await self._loras.served() if due else {}
-        for held in due:
-            await self._serve(held, served.get(held.adapter.name))
+            await self._unload_all_but(self._entries)
+        due = [entry for entry in self._entries.values() if not _is_loaded(entry) and entry.retry_at <= self._clock()]
+        served = await self._endpoints.served() if due else {}
+        for entry in due:
+            await self._serve(entry, served.get(entry.adapter.name))
 
     def _read(self) -> str | None:
-        """The list's text; None where there is none, which takes nothing away."""
+        """The list's text; None where the file is missing, which removes no adapter."""
         if self._file is None:
             return None
         try:
@@ -170,79 +172,79 @@ class Adapters:
         except FileNotFoundError:
             return None
 
-    async def _take(self, text: str | None) -> None:
-        """Another list: what left it goes, what is in it as it was stays, what failed is tried again at once."""
+    async def _apply_list(self, text: str | None) -> None:
+        """Apply a changed list: unload removed adapters, keep unchanged loaded ones, retry failed ones immediately."""
         if text is None or (found := adapter_list.digest(text)) == self.hash:
             return
         listed = {adapter.name: adapter for adapter in adapter_list.from_json(text)}
         await self._unload_all_but(listed)
-        before = self._held
-        self._held = {
-            name: before[name] if name in before and _stays(before[name], adapter) else _Held(adapter)
+        before = self._entries
+        self._entries = {
+            name: before[name] if name in before and _stays(before[name], adapter) else _Entry(adapter)
             for name, adapter in listed.items()
         }
         self.hash = found
 
     async def _unload_all_but(self, names: Iterable[str]) -> None:
-        """One that vLLM keeps is tried again later, and keeps no other adapter waiting."""
+        """Unload all other adapters; a refused unload is retried later and does not block."""
         self._unload_at = None
-        for name in sorted((await self._loras.served()).keys() - set(names)):
+        for name in sorted((await self._endpoints.served()).keys() - set(names)):
             try:
-                await self._loras.unload(name)
-                self._say(f"adapter {name} is no longer served")
+                await self._endpoints.unload(name)
+                self._log(f"adapter {name} is no longer served")
             except AdapterFailed as failed:
                 self._unload_at = self._clock() + UNLOAD_RETRY
-                self._say(f"adapter {name} is not in the list, and vLLM does not unload it: {failed}")
+                self._log(f"adapter {name} was removed from the list, but vLLM does not unload it: {failed}")
 
-    async def _serve(self, held: _Held, served: str | None) -> None:
-        """Another path under the same name is loaded as soon as it is known to be good, not before."""
-        name = held.adapter.name
+    async def _serve(self, entry: _Entry, served: str | None) -> None:
+        """Check and load one adapter; a loaded one of the same name is replaced only after the check."""
+        name = entry.adapter.name
         try:
-            path = held.path or await self._prepare(held.adapter)
-            if said := await self._problem(held, path):
-                raise AdapterFailed(said)
+            path = entry.path or await self._prepare(entry.adapter)
+            if problem := await self._problem(entry, path):
+                raise AdapterFailed(problem)
             if served not in (None, str(path)):
-                await self._loras.unload(name)
+                await self._endpoints.unload(name)
                 served = None
             if served is None:
-                await self._loras.load(name, path)
+                await self._endpoints.load(name, path)
         except AdapterFailed as failed:
-            self._failed(held, str(failed), served)
+            self._failed(entry, str(failed), served)
             return
         except OSError as error:
-            self._failed(held, f"{error.strerror or error}. It is tried again; see the container's log.", served)
+            self._failed(entry, f"{error.strerror or error}. It is retried; see the container's log.", served)
             return
-        except Exception as error:  # noqa: BLE001 - other adapters and the base model are served whatever this one does
-            self._say(f"adapter {name}: {_unexpected(error)}\n{_frames(error)}")
-            self._failed(held, f"It cannot be checked or loaded: {_unexpected(error)}. {_REPORT_IT}", served)
+        except Exception as error:  # noqa: BLE001 - must not affect other adapters or the base model
+            self._log(f"adapter {name}: {_unexpected(error)}\n{_frames(error)}")
+            self._failed(entry, f"It cannot be checked or loaded: {_unexpected(error)}. {_REPORT_IT}", served)
             return
-        held.path = path
-        held.state = AdapterState(name, loaded=True)
-        self._say(f"adapter {name} is served from {path}")
+        entry.path = path
+        entry.state = AdapterState(name, loaded=True)
+        self._log(f"adapter {name} is served from {path}")
 
-    async def _problem(self, held: _Held, path: Path) -> str | None:
-        """What is wrong with its files."""
-        if held.check is None:
-            look = in_thread(lambda: adapter_files.problem(path, max_rank=self._max_rank, base=self._base()))
-            held.check = asyncio.ensure_future(look)
-        await asyncio.wait([held.check], timeout=FILES_SECONDS)
-        if not held.check.done():
+    async def _problem(self, entry: _Entry, path: Path) -> str | None:
+        """The problem of its files; None where none was found."""
+        if entry.check is None:
+            work = in_thread(lambda: adapter_files.problem(path, max_rank=self._max_rank, base=self._base()))
+            entry.check = asyncio.ensure_future(work)
+        await asyncio.wait([entry.check], timeout=FILES_SECONDS)
+        if not entry.check.done():
             return (
                 f"The files in {path} could not be read within {FILES_SECONDS:.0f} s. Check the server of its volume."
             )
-        check, held.check = held.check, None
+        check, entry.check = entry.check, None
         return check.result()
 
-    def _failed(self, held: _Held, message: str, served: str | None) -> None:
-        held.tries += 1
-        held.try_at = self._clock() + min(LONGEST_RETRY, self._retry_seconds * 2.0 ** min(held.tries - 1, 10))
+    def _failed(self, entry: _Entry, message: str, served: str | None) -> None:
+        entry.attempts += 1
+        entry.retry_at = self._clock() + min(LONGEST_RETRY, self._retry_seconds * 2.0 ** min(entry.attempts - 1, 10))
         if served is not None:
-            message += " Until then the former adapter of this name answers."
-        told = _cut(message, _ALL_MESSAGES // len(self._held))
-        state = AdapterState(held.adapter.name, loaded=False, message=told)
-        if state != held.state:
-            self._say(f"adapter {state.name} cannot be served: {state.message}")
-        held.state = state
+            message += " Until then the previous adapter of this name is served."
+        shortened = _cut(message, _ALL_MESSAGES // len(self._entries))
+        state = AdapterState(entry.adapter.name, loaded=False, message=shortened)
+        if state != entry.state:
+            self._log(f"adapter {state.name} cannot be served: {state.message}")
+        entry.state = state
 
 
 def _frames(error: Exception) -> str:
@@ -250,27 +252,27 @@ def _frames(error: Exception) -> str:
 
 
 def _unexpected(error: Exception) -> str:
-    """The type and place of an error that nobody foresaw; not its text, which may quote anything."""
+    """Type and location of an unexpected error; not its text, which may quote untrusted content."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"an unexpected {type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}"
 
 
-def _is_loaded(held: _Held) -> bool:
-    return held.state is not None and held.state.loaded
+def _is_loaded(entry: _Entry) -> bool:
+    return entry.state is not None and entry.state.loaded
 
 
-def _stays(held: _Held, adapter: Adapter) -> bool:
-    return held.adapter == adapter and _is_loaded(held)
+def _stays(entry: _Entry, adapter: Adapter) -> bool:
+    return entry.adapter == adapter and _is_loaded(entry)
 
 
 def _cut(message: str, most_bytes: int) -> str:
-    """What fits into so many bytes of JSON."""
+    """The beginning of a message that fits into `most_bytes` of JSON."""
     text = clean(message)[:_LONGEST_MESSAGE]
     while len(json.dumps(text, ensure_ascii=False).encode()) > most_bytes:
         text = text[: len(text) * 7 // 8]
     return text
 
 
-def _check(answer: Answer, what: str) -> None:
-    if answer.status != 200:
-        raise AdapterFailed(f"{what} answered {answer.status}: {answer.error}")
+def _check(response: Response, what: str) -> None:
+    if response.status != 200:
+        raise AdapterFailed(f"{what} answered {response.status}: {response.error}")

@@ -1,6 +1,6 @@
-"""The drain's own part: what the middleware is told, and when vLLM may be. docs/draining.md has the order and why.
+"""Steps of a drain: sets the middleware's level and waits for its counters. docs/draining.md has the order and why.
 
-The counts are shared memory, which cannot be awaited.
+The counters are shared memory without notification, so they are polled.
 """
 
 from __future__ import annotations
@@ -11,35 +11,37 @@ from collections.abc import Callable
 from llmservice_runtime.access import peers
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.options import ServeOptions
-from llmservice_runtime.supervisor.dependencies import Pace
+from llmservice_runtime.supervisor.dependencies import Timing
 
 
 class Drain:
-    """One server's."""
+    """The drain of one server. `slots` are the shared counters, `port` is vLLM's."""
 
     def __init__(
-        self, slots: memoryview, options: ServeOptions, port: int, pace: Pace, clock: Callable[[], float]
+        self, slots: memoryview, options: ServeOptions, port: int, timing: Timing, clock: Callable[[], float]
     ) -> None:
-        self._slots, self._options, self._port, self._pace, self._clock = slots, options, port, pace, clock
+        self._slots, self._options, self._port, self._timing, self._clock = slots, options, port, timing, clock
         self._deadline: float | None = None
 
     def close_connections(self) -> None:
-        """From now on every answer says that its connection ends."""
+        """From now on every response carries `Connection: close`."""
         self._slots[shared_counters.LEVEL] = max(shared_counters.CLOSING, self._slots[shared_counters.LEVEL])
 
     def refuse_newcomers(self) -> None:
-        """Whoever connects from now on. Those who are connected and were not told yet are served once more."""
+        """Refuse new connections. Established ones without a `Connection: close` so far are served once more."""
         try:
             peers.record(self._options.drain_file, peers.established(self._port))
-        except OSError:  # a full disk is why pods are drained, too: who cannot be told from newcomers is served
+        except (
+            OSError
+        ):  # disk full, which may be why the pod is drained: serve everyone rather than refuse known clients
             return
         self._slots[shared_counters.LEVEL] = shared_counters.REFUSING
 
     async def until_nobody_comes(self) -> None:
-        """The time in which proxies hear of the endpoint's end, and as much more as they evidently need.
+        """Wait until no requests arrive: the propagation time, then until `lull_seconds` pass without a request.
 
-        While the API server or the endpoint controller is away, the Service goes on sending clients here. They are
-        served and told to come back; but half of the time that a drain may take is left for what is in flight.
+        While the API server or the endpoint controller is down, the Service continues to send requests here, which
+        are served. At most half of the drain time is used, so that the rest remains for requests in flight.
         """
         began = self._clock()
         usual = began + self._options.propagation_seconds
@@ -48,42 +50,45 @@ class Drain:
         while self._clock() < usual + self._options.drain_seconds / 2:
             if self._slots[shared_counters.ARRIVED] != arrived:
                 arrived, quiet_since = self._slots[shared_counters.ARRIVED], self._clock()
-            if self._clock() >= max(usual, quiet_since + self._pace.lull_seconds):
+            if self._clock() >= max(usual, quiet_since + self._timing.lull_seconds):
                 return
-            await asyncio.sleep(self._pace.in_flight_seconds)
+            await asyncio.sleep(self._timing.in_flight_seconds)
 
     async def until_idle(self) -> None:
-        """Wait for the requests in flight, and for what follows them on connections that were not told to end.
+        """Wait for requests in flight, and for follow-ups on connections without a `Connection: close` yet.
 
-        At most as long as a drain may take, all its steps together: the pod's grace period has room for one timeout.
+        All steps of the drain share one deadline: the pod's grace period has room for one timeout.
         """
         if self._deadline is None:
             self._deadline = self._clock() + self._options.drain_seconds
         seen, quiet_since = None, self._clock()
         while self._clock() < self._deadline:
-            now = (self._slots[shared_counters.IN_FLIGHT], self._slots[shared_counters.UNTOLD])
+            now = (self._slots[shared_counters.IN_FLIGHT], self._slots[shared_counters.KEPT_ALIVE])
             if now != seen:
                 seen, quiet_since = now, self._clock()
-            if not now[0] and (self._clock() - quiet_since >= self._pace.linger_seconds or not self._is_awaited()):
+            if not now[0] and (self._clock() - quiet_since >= self._timing.linger_seconds or not self._is_awaited()):
                 return
-            await asyncio.sleep(self._pace.in_flight_seconds)
+            await asyncio.sleep(self._timing.in_flight_seconds)
 
     def _is_awaited(self) -> bool:
-        """Whether a client may still send something on a connection that it takes for good, and be served."""
-        if self._slots[shared_counters.LEVEL] == shared_counters.STOPPING or not self._slots[shared_counters.UNTOLD]:
+        """Whether a client may still send a request on a kept-alive connection and be served."""
+        if (
+            self._slots[shared_counters.LEVEL] == shared_counters.STOPPING
+            or not self._slots[shared_counters.KEPT_ALIVE]
+        ):
             return False
         try:
             return bool(peers.established(self._port))
-        except OSError:  # who is connected cannot be seen: as if somebody were
+        except OSError:  # connections cannot be listed: assume that there are some
             return True
 
     async def refuse_all(self) -> None:
-        """vLLM is about to be told, and would abort what comes now; what slipped in before this is waited for."""
+        """Refuse all requests, because vLLM is about to stop and would abort them; wait for those already accepted."""
         self._slots[shared_counters.LEVEL] = shared_counters.STOPPING
-        await asyncio.sleep(self._pace.in_flight_seconds)
+        await asyncio.sleep(self._timing.in_flight_seconds)
         await self.until_idle()
 
     @property
     def in_flight(self) -> int:
-        """Requests without a whole answer."""
+        """Requests without a complete response."""
         return self._slots[shared_counters.IN_FLIGHT]

@@ -1,9 +1,13 @@
-"""A page of shared memory between the supervisor and the middleware: plain loads and stores, no system calls.
+"""Counters in a page of shared memory between the supervisor and the middleware: no system calls.
 
-Each slot has one writer: the supervisor writes LEVEL, the middleware (one API process) writes the rest. IN_FLIGHT are
-requests without a whole answer, AWAITING those without a first byte of one. REFUSED (requests), SENT (pieces of
-answers), ARRIVED (requests since the drain began) and CALLED (all requests, those that were turned away too) only grow.
-UNTOLD are connections whose last answer began before the drain and so did not say that they end.
+Each slot is a 64-bit integer with one writer: the supervisor writes LEVEL, the middleware (one API process) the rest.
+
+ATTACHED    1 once the middleware is loaded
+IN_FLIGHT   requests without a complete response
+AWAITING    requests without the first byte of a response
+KEPT_ALIVE  connections whose last response began before the drain, without `Connection: close`
+REFUSED, SENT, ARRIVED, RECEIVED only grow: refused requests, response chunks, requests since the drain began, all
+requests (refused ones included)
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import mmap
 import os
 from pathlib import Path
 
-LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, UNTOLD, SENT, ARRIVED, CALLED = range(9)
+LEVEL, ATTACHED, IN_FLIGHT, AWAITING, REFUSED, KEPT_ALIVE, SENT, ARRIVED, RECEIVED = range(9)
 SLOTS = 9
 SIZE = SLOTS * 8
 
@@ -20,21 +24,21 @@ SIZE = SLOTS * 8
 OPEN, CLOSING, REFUSING, STOPPING = range(4)
 
 
-def create(path: str) -> Board:
-    """A fresh board in a new file, so that a restarted container never meets its predecessor's."""
+def create(path: str) -> SharedCounters:
+    """Counters in a new file, so that a restarted container does not read its predecessor's."""
     Path(path).unlink(missing_ok=True)
     peers_file(path).unlink(missing_ok=True)
     Path(path).write_bytes(bytes(SIZE))
-    return Board(path)
+    return SharedCounters(path)
 
 
 def peers_file(path: str) -> Path:
-    """Beside a board: the connections that were there when newcomers began to be refused."""
+    """The file with the connections established when the server began to refuse new ones."""
     return Path(f"{path}.peers")
 
 
-class Board:
-    """The slots of a board's file, mapped."""
+class SharedCounters:
+    """The mapped file; `slots` are its integers."""
 
     def __init__(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""How vLLM's own words are recognised: a table. The first rule that matches any line of the log wins.
+"""Classification rules for vLLM's log: the first rule that matches any line wins.
 
-Most specific first: a failed engine is reported again by the API server in words that say nothing ("Engine core
-initialization failed"), so the order is by meaning, not by place in the log. tests/unit/fixtures/vllm_logs holds what
-vLLM really wrote.
+Most specific first: the API server reports a failed engine again in general terms ("Engine core initialization
+failed"), so rules are ordered by meaning and not by position in the log. tests/unit/fixtures/vllm_logs holds recorded
+logs of vLLM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmservice_runtime.contract import FailureReason as R
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern of one log line, what it means, and what the user can do."""
+    """A pattern of one log line, its reason and remedy; with `exit_codes`, only for those."""
 
     reason: R
     pattern: re.Pattern[str]

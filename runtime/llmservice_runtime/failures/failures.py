@@ -1,4 +1,4 @@
-"""Why vLLM ended: a pure function of how it ended, when, and what it last wrote."""
+"""Classifies the end of vLLM: a pure function of its exit status, phase and last log lines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from llmservice_runtime.supervisor.log_reader import Line, messages
 MESSAGE_LIMIT = 600
 EVIDENCE_LINES = 6
 
-# Lines that only say that something failed elsewhere.
-_EMPTY_WORDS = re.compile(
+# Lines that only refer to a failure elsewhere.
+_UNINFORMATIVE = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|EngineCore encountered an issue|"
     r"See (?:stack trace|root cause)|EngineDeadError|leaked (?:semaphore|shared_memory)|^During handling of|"
     r"ExceptionGroup|KeyboardInterrupt|SystemExit|CancelledError"
@@ -31,19 +31,19 @@ _SOURCE = re.compile(r"^(?:    |  File \"|  warnings\.warn)|^Traceback |^non-def
 
 @dataclass(frozen=True)
 class End:
-    """How vLLM ended. One that was told to end is nobody's failure and never gets here."""
+    """How vLLM ended, without having been stopped by the supervisor."""
 
     code: int | None
     signal: int | None
     phase: Phase
     memory: MemoryEvents = NO_EVENTS
-    """What the kernel did since vLLM last did something."""
+    """OOM events since vLLM last made progress."""
     arguments: tuple[str, ...] = ()
-    """vLLM's command line: a value that it refuses in a program's words is told from any other end by its name."""
+    """vLLM's command line, to recognise the flag that an error message names."""
 
 
 def classify(end: End, tail: Sequence[str]) -> Failure:
-    """The reason, vLLM's own decisive line, what to do, and the lines around it."""
+    """The failure: reason, vLLM's decisive line as message, remedy, and the lines before it as evidence."""
     lines = list(messages(list(tail)))
     if end.memory.kills or end.signal == signal.SIGKILL:
         return _killed(end, lines)
@@ -51,15 +51,15 @@ def classify(end: End, tail: Sequence[str]) -> Failure:
         if rule.exit_codes and end.code not in rule.exit_codes:
             continue
         for index, line in enumerate(lines):
-            if _is_said(line) and rule.pattern.search(line.text):
-                return _failure(rule.reason, clean(line.text), rule.remedy, end, _around(lines, index))
+            if _is_message(line) and rule.pattern.search(line.text):
+                return _failure(rule.reason, clean(line.text), rule.remedy, end, _context(lines, index))
     if end.signal is not None:
         return _signalled(end, lines)
     return _unknown(end, lines)
 
 
 def clean(text: str) -> str:
-    """Without class names, pydantic's appendix and endless lists."""
+    """A message without class names, pydantic's suffix and long lists, at most MESSAGE_LIMIT characters."""
     for _ in range(3):
         text = _NOISE.sub("", text)
     text = re.sub(r"(Supported architectures: ).*", r"\1see vLLM's documentation.", text).strip()
@@ -87,7 +87,7 @@ _SIGNAL_REASONS = {
 
 
 def _signalled(end: End, lines: Sequence[Line]) -> Failure:
-    """A signal that the log says nothing of."""
+    """An end by a signal that no rule explains."""
     assert end.signal is not None
     reason = _SIGNAL_REASONS.get(signal.Signals(end.signal), FailureReason.ENGINE_DIED)
     remedy = next((rule.remedy for rule in RULES if rule.reason is reason), _LOOK_AT_LOG)
@@ -101,8 +101,8 @@ _LOOK_AT_LOG = (
 
 
 def _unknown(end: End, lines: Sequence[Line]) -> Failure:
-    """No rule knows it: the last line that looks like an exception and says something."""
-    index = next((i for i in reversed(range(len(lines))) if _says_something(lines[i])), None)
+    """No rule matches: the message is the last informative line that looks like an exception."""
+    index = next((i for i in reversed(range(len(lines))) if _is_informative(lines[i])), None)
     how = f"vLLM ended with exit code {end.code}"
     serving = end.phase in (Phase.SERVING, Phase.SMOKE, Phase.DRAINING)
     reason = FailureReason.ENGINE_DIED if serving else FailureReason.STARTUP_FAILED
@@ -111,12 +111,12 @@ def _unknown(end: End, lines: Sequence[Line]) -> Failure:
     flag = None if serving else _named_flag(lines[index].text, end.arguments)
     if flag is not None:
         remedy = f"Correct the value of {flag}: in spec.runtime.extraArgs, or in the field that it comes from."
-        return _failure(FailureReason.INVALID_FLAG, clean(lines[index].text), remedy, end, _around(lines, index))
-    return _failure(reason, clean(lines[index].text), _LOOK_AT_LOG, end, _around(lines, index))
+        return _failure(FailureReason.INVALID_FLAG, clean(lines[index].text), remedy, end, _context(lines, index))
+    return _failure(reason, clean(lines[index].text), _LOOK_AT_LOG, end, _context(lines, index))
 
 
 def _named_flag(text: str, arguments: Sequence[str]) -> str | None:
-    """The flag of the command line whose attribute (`tokenizer_mode`) the text names; one-word names are everywhere."""
+    """The flag whose attribute (`tokenizer_mode`) the text names. One-word names are skipped as ambiguous."""
     for argument in arguments:
         flag = argument.partition("=")[0]
         attribute = flag.lstrip("-").replace("-", "_")
@@ -125,22 +125,22 @@ def _named_flag(text: str, arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _is_said(line: Line) -> bool:
-    """Not a warning or a piece of news, and not a line of source in a traceback, which holds every message there is."""
+def _is_message(line: Line) -> bool:
+    """Whether a line may be an error message: not INFO or WARNING, and no source line of a traceback."""
     return line.level in ("", "ERROR", "CRITICAL") and not line.text.startswith(("    ", '  File "'))
 
 
-def _says_something(line: Line) -> bool:
-    return _is_said(line) and bool(_EXCEPTION.match(line.text)) and not _EMPTY_WORDS.search(line.text)
+def _is_informative(line: Line) -> bool:
+    return _is_message(line) and bool(_EXCEPTION.match(line.text)) and not _UNINFORMATIVE.search(line.text)
 
 
-def _around(lines: Sequence[Line], index: int) -> tuple[str, ...]:
-    """The decisive line and what stands just before it, without source lines of the traceback."""
+def _context(lines: Sequence[Line], index: int) -> tuple[str, ...]:
+    """The decisive line and those before it, without source lines of the traceback."""
     return _evidence(lines[max(0, index - 30) : index + 1])
 
 
 def last_words(tail: Sequence[str]) -> tuple[str, ...]:
-    """The last lines of a log that say something: evidence for what the supervisor itself found."""
+    """The last informative lines of a log: evidence for failures that the supervisor detected."""
     return _evidence(messages(list(tail)))
 
 

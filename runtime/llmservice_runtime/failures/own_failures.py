@@ -1,4 +1,4 @@
-"""What the supervisor itself finds wrong, without a word of vLLM's."""
+"""Failures that the supervisor detects itself, not from vLLM's log."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ _STOPPED = (
 )
 
 
-def start_stopped(budget: float, last_seen: str, still: float) -> Failure:
-    """Past its budget, and for so many seconds nothing has moved."""
+def start_stopped(budget: float, last_seen: str, idle: float) -> Failure:
+    """Past the budget of `budget` seconds, and without progress for `idle` seconds."""
     remedy = next((text for words, text in _SLOW_STEPS if last_seen.startswith(words)), _STOPPED)
     return Failure(
         FailureReason.START_TIMEOUT,
-        f"The start used up its budget of {budget:g} s and then stopped: for {still:.0f} s there was no new line in "
-        f"vLLM's log, nothing was read, and no process worked. It stood at: {last_seen or 'starting'}.",
+        f"The start exceeded its budget of {budget:g} s and then stopped: for {idle:.0f} s there was no new line in "
+        f"vLLM's log, no file read and no CPU use. Last step: {last_seen or 'starting'}.",
         remedy,
     )
 
 
 def start_too_long(seconds: float, last_seen: str) -> Failure:
-    """It moves, but no pod may start for longer."""
+    """It makes progress, but exceeds the limit of any start."""
     return Failure(
         FailureReason.START_TIMEOUT,
-        f"The server did not answer within {seconds:.0f} s, the longest that any start may take, though it moved until "
-        f"the end. It stood at: {last_seen or 'starting'}.",
+        f"The server did not start within {seconds:.0f} s, the limit of any start, though it made progress until the "
+        f"end. Last step: {last_seen or 'starting'}.",
         "Bring the model nearer to the pod (spec.model.cache, faster storage), give the pod more CPU "
         "(spec.runtime.resources), or set spec.compilation.enforceEager: true.",
     )
 
 
-def engine_hung(still: float) -> Failure:
-    """Requests wait, and for so many seconds nothing moved."""
+def engine_hung(idle: float) -> Failure:
+    """Requests wait, and no counter of the engine changed for `idle` seconds."""
     return Failure(
         FailureReason.ENGINE_HUNG,
-        f"Requests were waiting, but no counter of the engine moved for {still:.0f} s.",
+        f"Requests were waiting, but no counter of the engine changed for {idle:.0f} s.",
         "The server is restarted. If this repeats, look for GPU errors on the node (dmesg, Xid), and try "
         "spec.compilation.enforceEager: true or another vLLM version.",
     )
 
 
 def killed_for_memory(kills: MemoryEvents) -> Failure:
-    """The kernel killed a process of the server, whatever else became of that."""
+    """The kernel killed a process of the server for memory."""
     if kills.limit_hits == 0:
         return Failure(
             FailureReason.MEMORY_LIMIT_EXCEEDED,
-            "The kernel killed a process of the server for memory, though the container had not reached its own limit: "
-            "the node, or the pod as a whole, had none left.",
-            "Raise the memory request (and limit) in spec.runtime.resources to what the server really takes, so that "
-            "it comes to a node that has it, or end what else fills the node.",
+            "The kernel killed a process of the server for memory, though the container was below its own limit: the "
+            "node, or the pod as a whole, was out of memory.",
+            "Raise the memory request (and limit) in spec.runtime.resources to what the server uses, so that it is "
+            "scheduled to a node with that much, or remove other load from the node.",
         )
     return Failure(
         FailureReason.MEMORY_LIMIT_EXCEEDED,
@@ -76,13 +76,13 @@ def killed_for_memory(kills: MemoryEvents) -> Failure:
     )
 
 
-def smoke_unanswered(still: float) -> Failure:
-    """Healthy, and no answer; for so many seconds nothing has moved."""
-    return smoke_failed(f"no answer, and for {still:.0f} s nothing in the server moved")
+def smoke_unanswered(idle: float) -> Failure:
+    """Healthy, but the first request got no response, and there was no progress for `idle` seconds."""
+    return smoke_failed(f"no response, and no progress for {idle:.0f} s")
 
 
 def engine_missing(error: OSError) -> Failure:
-    """Its command cannot be run."""
+    """vLLM's command cannot be executed."""
     return Failure(
         FailureReason.ENGINE_MISSING,
         f"vLLM could not be started: {error}",
@@ -91,27 +91,27 @@ def engine_missing(error: OSError) -> Failure:
 
 
 def state_port_taken(port: int, error: OSError) -> Failure:
-    """The pod's containers share their ports, and the probes ask this one."""
+    """Another process has the port of the probes."""
     return Failure(
         FailureReason.INVALID_CONFIGURATION,
-        f"The supervisor cannot listen on port {port}, which the pod's probes ask: {error.strerror or error}.",
+        f"The supervisor cannot listen on port {port}, which the pod's probes use: {error.strerror or error}.",
         f"Another container of the pod listens on port {port}, or with hostNetwork another process of the node does. "
         "Give that container of spec.podTemplate another port, or leave hostNetwork out.",
     )
 
 
 def api_key_unusable(why: str) -> Failure:
-    """Clients are to show a key, and none could, or none has to."""
+    """API keys are required, but none is valid, or vLLM does not check them."""
     return Failure(
         FailureReason.API_KEY_UNUSABLE,
-        f"Clients cannot be asked for an API key: {why}.",
-        "Put the keys, one a line, into the Secret's key that spec.endpoint.apiKeySecretRef names. Where they are "
+        f"API keys cannot be checked: {why}.",
+        "Put the keys, one per line, into the Secret's key that spec.endpoint.apiKeySecretRef names. If they are "
         "there, spec.runtime.image must hold a vLLM of a supported version, which loads the operator's middleware.",
     )
 
 
 def smoke_failed(error: object) -> Failure:
-    """Healthy, and no use."""
+    """Healthy, but the first request failed."""
     return Failure(
         FailureReason.SMOKE_REQUEST_FAILED,
         f"vLLM came up, but its first request failed: {error}",

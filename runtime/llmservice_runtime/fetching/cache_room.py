@@ -1,4 +1,4 @@
-"""How full the model cache is, as the process that fetches told it, and as the pod's metrics tell it."""
+"""Usage of the model cache, as the fetch process reports it; part of /state and of the pod's metrics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from llmservice_runtime.bounded_json import Reader
 
 @dataclass(frozen=True)
 class CacheRoom:
-    """When a fetch began. Bytes."""
+    """Bytes, when a fetch began."""
 
     used: int = 0
-    """By files of models, whole and partial."""
+    """By model files, complete and partial."""
     available: int = 0
     freed: int = 0
-    """By the pruning of this start."""
+    """By pruning at this start."""
 
     def to_document(self) -> dict[str, int]:
         """As JSON."""
@@ -23,6 +23,6 @@ class CacheRoom:
 
     @classmethod
     def from_document(cls, document: object) -> CacheRoom:
-        """The reverse. Refused where it is none."""
+        """The inverse. Refused where the document is invalid."""
         given = Reader(document, "cache")
         return cls(given.integer("usedBytes"), given.integer("availableBytes"), given.integer("freedBytes"))

@@ -1,8 +1,8 @@
-"""What crosses the socket between the supervisor and the fetch container: JSON documents, one a line.
+"""Protocol between supervisor and fetch container on a unix socket: JSON documents, one per line.
 
-The supervisor sends one request. The answers are transfers, what is there (artifact and path), a failure, and last
-how the fetch ended; then the connection closes. One that closes without the last line was cut. Both sides read with
-bounds: the server container runs a model's own code, and a cache holds what others wrote.
+The supervisor sends one request. The response consists of transfers, fetched artifacts (name and path), possibly a
+failure, and last how the fetch process ended; then the connection closes. Without that last line the response is
+interrupted. Both sides parse with bounds: the server container runs a model's own code, and others may write the cache.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.processes import Ended
 
 MAX_REQUEST = 1 << 20
-"""Bytes of a request, most of them vLLM's flags."""
+"""Bytes of a request; most are vLLM's flags."""
 MAX_ANSWER = 64 << 10
-"""Bytes of one line of the answer."""
+"""Bytes of one line of the response."""
 _MAX_ARGS = 2048
 _MAX_TEXT = 64 << 10
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to fetch, each as NAME=URI, and what it is checked against before weights are fetched."""
+    """What to fetch, each as NAME=URI, and the settings that configurations are checked against before the weights."""
 
     fetch: tuple[str, ...]
     weights: str = "auto"
@@ -37,7 +37,7 @@ class Request:
 
     @classmethod
     def of(cls, options: ServeOptions, args: Sequence[str]) -> Request:
-        """What a server needs before vLLM starts."""
+        """The request for what a server needs before vLLM starts."""
         return cls(options.fetch, options.weights, options.context_extension, tuple(args))
 
     def to_json(self) -> str:
@@ -52,7 +52,7 @@ class Request:
 
     @classmethod
     def from_json(cls, text: str) -> Request:
-        """The reverse. Refused where the text is none, or out of bounds."""
+        """The inverse. Refused where the text is invalid or out of bounds."""
         given = Reader(parse(text, MAX_REQUEST, max_depth=2))
         fetch = given.words("fetch", MAX_ADAPTERS, _MAX_TEXT)
         if not fetch:
@@ -63,24 +63,24 @@ class Request:
 
 @dataclass(frozen=True)
 class Fetched:
-    """An artifact that is whole now, and where it lies."""
+    """A complete artifact and its path."""
 
     artifact: str
     path: Path
 
 
 def ended_line(ended: Ended) -> bytes:
-    """The last line of an answer; on a line of its own, whatever was written before."""
+    """The last line of a response, preceded by a newline in case the output before it had none."""
     return b"\n" + json.dumps({"ended": {"code": ended.code, "signal": ended.signal}}).encode() + b"\n"
 
 
 def failure_line(failure: Failure) -> bytes:
-    """A failure as a line of the answer."""
+    """A failure as a line of the response."""
     return json.dumps({"failure": json.loads(failure.to_json())}).encode() + b"\n"
 
 
 def read_document(line: str) -> Transfer | CacheRoom | Fetched | Failure | None:
-    """One line of the process that fetches; None for what is none of its documents."""
+    """Parse one line of the fetch process; None for any other text."""
     try:
         given = Reader(parse(line))
         if given.has("transfer"):
@@ -95,7 +95,7 @@ def read_document(line: str) -> Transfer | CacheRoom | Fetched | Failure | None:
 
 
 def read_ended(line: str) -> Ended | None:
-    """How that process ended; None for any line but the last."""
+    """How the fetch process ended; None for any line but the last."""
     try:
         given = Reader(parse(line)).within("ended")
         if given.has("signal"):

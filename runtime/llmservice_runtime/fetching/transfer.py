@@ -1,4 +1,4 @@
-"""How far a fetch is, as it crosses from the fetching process to the supervisor, and from there to the operator."""
+"""Progress of a fetch: sent by the fetch process to the supervisor, and in /state to the operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TransferStep(StrEnum):
 
 @dataclass(frozen=True)
 class Transfer:
-    """A fetch under way: whose, and how far it is. Bytes; None where they are not known (yet)."""
+    """Progress of one artifact's fetch. Bytes; None while unknown."""
 
     artifact: str
     step: TransferStep
@@ -31,17 +31,17 @@ class Transfer:
 
     @property
     def percent(self) -> int | None:
-        """Whole percent, rounded down; 100 only when all is there."""
+        """Integer percent, rounded down; 100 only when complete."""
         return None if not self.bytes_total else min(100, self.bytes_done * 100 // self.bytes_total)
 
     @property
     def summary(self) -> str:
-        """A few words."""
+        """One line for people."""
         return f"{self.artifact}: {self.step}" + ("" if self.percent is None else f" {self.percent}%")
 
     @property
     def eta_seconds(self) -> int | None:
-        """At the present pace; None while there is none."""
+        """Estimated seconds left at the current rate; None without a rate."""
         if (
             self.step not in (TransferStep.DOWNLOADING, TransferStep.VERIFYING)
             or not self.bytes_total
@@ -51,7 +51,7 @@ class Transfer:
         return round(max(0, self.bytes_total - self.bytes_done) / (self.bytes_per_second or 1))
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, with what follows from it."""
+        """As JSON, with the derived values."""
         document: dict[str, Any] = {
             "artifact": self.artifact,
             "step": str(self.step),
@@ -69,12 +69,12 @@ class Transfer:
 
     @classmethod
     def from_json(cls, text: str) -> Transfer:
-        """The reverse. Refused, which is a ValueError, where the text is something else."""
+        """The inverse of to_json. Refused, a ValueError, where the text is invalid."""
         return cls.from_document(parse(text))
 
     @classmethod
     def from_document(cls, document: object) -> Transfer:
-        """The reverse. Refused where it is none."""
+        """The inverse of to_document. Refused where it is invalid."""
         given = Reader(document, "transfer")
         return cls(
             artifact=given.word("artifact"),

@@ -1,4 +1,4 @@
-"""What the processes of a group have read and computed, as /proc counts it."""
+"""CPU time and bytes read of the processes of a group, from /proc."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Fields of /proc/PID/stat behind the name, which may hold anything: proc(5) counts from 3 there.
+# Fields of /proc/PID/stat after the name, which may hold any character: proc(5) counts them from 3.
 _GROUP, _TIMES = 5 - 3, slice(14 - 3, 18 - 3)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process has used since it began. Seconds of CPU with those of its ended children; bytes read.
+    """Usage of one process since its start: CPU seconds (ended children included) and bytes read.
 
-    Bytes are the larger of what it asked for and what came from storage: a mapped file is read without being asked for,
-    and what the page cache holds never comes from storage.
+    Bytes are the larger of rchar and read_bytes: reads of mapped files appear in the second only, reads from the page
+    cache in the first only.
     """
 
     bytes_read: int = 0
@@ -28,7 +28,7 @@ NOTHING = Usage()
 
 
 def of_group(group: int, proc: Path = Path("/proc")) -> Mapping[int, Usage]:
-    """By process. A process that ends meanwhile is left out; so is one that may not be looked at."""
+    """Process id -> usage for the processes of a group. Processes that ended or cannot be read are left out."""
     found = {}
     for folder in proc.iterdir():
         if folder.name.isdecimal() and (usage := _usage(folder, group)) is not None:
@@ -47,7 +47,7 @@ def _usage(folder: Path, group: int) -> Usage | None:
 
 
 def _bytes_read(folder: Path) -> int:
-    """0 where the kernel does not say: the other signs of life count then."""
+    """0 where the kernel does not report it; other signs of progress count then."""
     try:
         lines = (folder / "io").read_text(encoding="ascii").splitlines()
         counts = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
@@ -57,7 +57,7 @@ def _bytes_read(folder: Path) -> int:
 
 
 def increase(before: Mapping[int, Usage], now: Mapping[int, Usage]) -> Usage:
-    """What was used between two looks. A process that is new counts from 0, one that ended no more."""
+    """Usage between two samples. New processes count from 0; ended ones are left out."""
     grown = [(before.get(pid, NOTHING), usage) for pid, usage in now.items()]
     return Usage(
         sum(max(0, usage.bytes_read - old.bytes_read) for old, usage in grown),

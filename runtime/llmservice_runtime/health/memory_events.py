@@ -1,4 +1,4 @@
-"""What the kernel's memory controller did to this container: cgroup v2, and v1 where that is what the node has."""
+"""OOM events of this container from its cgroup, v2 or v1."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class MemoryEvents:
-    """Counts since the container began; 0 where they cannot be known."""
+    """Counts since the container's start; 0 where unknown."""
 
     kills: int = 0
-    """Processes that were killed for memory: for the container's limit or for the node's lack of it."""
+    """Processes killed for memory, by the container's limit or by the node."""
     limit_hits: int | None = None
-    """How often the limit itself left the kernel no choice; None where it does not say (cgroup v1)."""
+    """How often the container's own limit was the cause; None with cgroup v1."""
 
     def since(self, before: MemoryEvents) -> MemoryEvents:
-        """What came to it after an earlier look."""
+        """The difference to an earlier reading."""
         hits = None if self.limit_hits is None else self.limit_hits - (before.limit_hits or 0)
         return MemoryEvents(max(0, self.kills - before.kills), hits)
 
@@ -26,7 +26,7 @@ NO_EVENTS = MemoryEvents()
 
 
 def read(root: Path) -> MemoryEvents:
-    """The container's own group: what is mounted there belongs to it."""
+    """Read the container's own cgroup, mounted at `root`."""
     if events := _counts(root / "memory.events"):
         return MemoryEvents(events.get("oom_kill", 0), events.get("oom"))
     return MemoryEvents(_counts(root / "memory" / "memory.oom_control").get("oom_kill", 0))

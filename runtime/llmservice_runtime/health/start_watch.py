@@ -1,8 +1,8 @@
-"""Whether a start that takes long still moves: a pure function of what was seen and when.
+"""Decides whether a start past its budget makes progress: a pure function of samples and their times.
 
-Slow is not failed. Past its budget a start goes on for as long as it shows signs of life: a line in the log that says
-something new, or files being read. Time on a CPU is one too, since compilation is silent; but only for a while, since
-an engine that waits for ever for another may do so at full speed.
+A slow start is not a failed one. Past its budget it continues while there are new lines in the log or files are read.
+CPU time counts as progress too, because compilation writes nothing, but only for `silent_seconds`: processes that wait
+for each other may spin.
 """
 
 from __future__ import annotations
@@ -15,90 +15,90 @@ from enum import Enum
 
 from llmservice_runtime.health.activity import NOTHING, Usage, increase
 
-# What waiting processes write again and again, and what a bar that does not grow says of the time that passes.
+# Lines that waiting processes repeat, and the elapsed time in progress bars.
 _WAITING = re.compile(r"Waiting for \d+ (?:local|remote)|No available shared memory broadcast block")
 _PASSING_TIME = re.compile(r"\[\d[\d:]*<[^\]]*\]")
 _REMEMBERED = 1000
 
 
 @dataclass(frozen=True)
-class Patience:
-    """What counts as a sign of life, and how long a start may be without one. Seconds and bytes."""
+class StallLimits:
+    """How much activity counts as progress, and how long a start may lack it. Seconds and bytes."""
 
     stall_seconds: float = 300.0
-    """Without any sign of life."""
+    """Longest time without any progress."""
     silent_seconds: float = 1800.0
-    """With no other sign than time on a CPU."""
+    """Longest time with CPU time as the only progress."""
     bytes_read: int = 8 * 2**20
     cpu_seconds: float = 30.0
-    """In all its processes together; one that only waits takes less than a tenth of a CPU."""
+    """Sum over all processes; a process that only waits takes less than a tenth of a CPU."""
 
 
 class Verdict(Enum):
-    """Where a start stands."""
+    """Assessment of a start."""
 
     IN_TIME = "in time"
     SLOW = "slow"
     STOPPED = "stopped"
-    """Past the budget, and nothing moves."""
+    """Past the budget, without progress."""
     TOO_LONG = "too long"
-    """It moves, but the startup probe would end it now."""
+    """With progress, but at the startup probe's limit."""
 
 
 @dataclass(frozen=True)
 class StartWatch:
-    """What was last seen to move, and when."""
+    """Times of the last progress (seconds, monotonic) and the last usage."""
 
-    moved_at: float
-    """Any sign of life."""
-    told_at: float
-    """A line, or bytes that were read: more than time on a CPU."""
+    active_at: float
+    """Last progress of any kind."""
+    output_at: float
+    """Last new log line or read of `bytes_read` bytes."""
     seen: Mapping[int, Usage]
     pending: Usage = NOTHING
-    """Since the last sign of life of this kind; a trickle adds up."""
+    """Usage since the last progress of its kind."""
 
     @classmethod
     def begin(cls, now: float) -> StartWatch:
-        """A start that begins."""
+        """A start that begins at `now`."""
         return cls(now, now, {})
 
-    def heard(self, now: float) -> StartWatch:
-        """After a line that says something new."""
-        return replace(self, moved_at=now, told_at=now)
+    def after_line(self, now: float) -> StartWatch:
+        """The watch after a new log line or a completed step."""
+        return replace(self, active_at=now, output_at=now)
 
-    def looked(self, usage: Mapping[int, Usage], now: float, patience: Patience) -> StartWatch:
-        """After a look at what the processes have used."""
+    def after_usage(self, usage: Mapping[int, Usage], now: float, limits: StallLimits) -> StartWatch:
+        """The watch after a sample of the processes' usage."""
         grown = increase(self.seen, usage)
         read, computed = self.pending.bytes_read + grown.bytes_read, self.pending.cpu_seconds + grown.cpu_seconds
-        moved_at, told_at = self.moved_at, self.told_at
-        if read >= patience.bytes_read:
-            moved_at = told_at = now
+        active_at, output_at = self.active_at, self.output_at
+        if read >= limits.bytes_read:
+            active_at = output_at = now
             read = 0
-        if computed >= patience.cpu_seconds:
-            if now - told_at < patience.silent_seconds:
-                moved_at = now
+        if computed >= limits.cpu_seconds:
+            if now - output_at < limits.silent_seconds:
+                active_at = now
             computed = 0.0
-        return StartWatch(moved_at, told_at, usage, Usage(read, computed))
+        return StartWatch(active_at, output_at, usage, Usage(read, computed))
 
-    def verdict(self, *, left: float, ceiling: float, now: float, patience: Patience) -> Verdict:
-        """`left`: seconds of the budget; `ceiling`: seconds until the startup probe gives up."""
+    def verdict(self, *, remaining: float, ceiling: float, now: float, limits: StallLimits) -> Verdict:
+        """The verdict. `remaining`: seconds left of the budget; `ceiling`: seconds until the startup probe's limit."""
         if ceiling <= 0:
             return Verdict.TOO_LONG
-        if left > 0:
+        if remaining > 0:
             return Verdict.IN_TIME
-        return Verdict.STOPPED if now - self.moved_at >= patience.stall_seconds else Verdict.SLOW
+        return Verdict.STOPPED if now - self.active_at >= limits.stall_seconds else Verdict.SLOW
 
 
-class News:
-    """Tells lines that say something new from those that a waiting process repeats."""
+class LineFilter:
+    """Distinguishes new log lines from those that a waiting process repeats."""
 
     def __init__(self) -> None:
-        self._said: deque[int] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[int] = deque(maxlen=_REMEMBERED)
 
     def is_new(self, text: str) -> bool:
-        """Of a line's text, without its prefix."""
+        """Whether the line (without its prefix) is new; remembers the last 1,000."""
         words = _PASSING_TIME.sub("", text).strip()
-        if not words or _WAITING.search(words) or (told := hash(words)) in self._said:
+        if not words or _WAITING.search(words) or (digest := hash(words)) in self._seen:
             return False
-        self._said.append(told)
+        self._seen.append(digest)
         return True

@@ -1,9 +1,8 @@
-"""Ends this process when its event loop stands still: what a liveness probe would do, without a port to flood.
+"""Ends this process when its event loop is blocked; replaces a liveness probe, whose port clients could flood.
 
-A thread counts for how long the loop has not come round, and ends the process with 1, which in a container ends all of
-them. Time in which the thread could not look either is not counted: the whole process stood, frozen by its cgroup or by
-SIGSTOP, or the node had no CPU for it, and an end would only take a model away that is well. The thread needs Python's
-lock, and whoever keeps that for good is ended by faulthandler, whose thread needs nothing; but it goes by the clock.
+A thread measures for how long the loop has not run and exits with 1, which ends the container. Time in which the thread
+itself did not run is not counted: the process was frozen (cgroup, SIGSTOP) or had no CPU. The thread needs the GIL; a
+process whose GIL is held forever is ended by faulthandler, which goes by the wall clock and so gets a longer limit.
 """
 
 from __future__ import annotations
@@ -17,57 +16,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _TURNS = 6
-"""So often within the time the loop has to come round."""
-_LOOKS = 20
-"""So often within the time the thread looks."""
+"""Loop callbacks per limit."""
+_CHECKS = 20
+"""Checks of the thread per limit."""
 _LONGEST_STEP = 3
-"""Looks; after a longer pause nobody was there to look."""
+"""In check intervals; a longer pause counts as one interval."""
 _LAST_RESORT = 20
-"""So many times the time, without Python's lock."""
+"""Multiple of the limit after which faulthandler ends the process."""
 
 
 class _Watch(threading.Thread):
-    """Counts, until it is told to end."""
+    """The thread; runs until `end`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._seconds, self._interval = seconds, seconds / _LOOKS
+        self._seconds, self._interval = seconds, seconds / _CHECKS
         self._over = threading.Event()
-        self._still = 0.0
+        self._stalled = 0.0
 
-    def turned(self) -> None:
-        """The loop came round."""
-        self._still = 0.0
+    def on_loop_turn(self) -> None:
+        """Record that the loop ran."""
+        self._stalled = 0.0
 
     def end(self) -> None:
-        """Nobody is watched any more."""
+        """Stop the thread."""
         self._over.set()
 
     def run(self) -> None:
-        """Look, and end the process where it is time."""
+        """Check periodically; end the process at the limit."""
         seen_at = time.monotonic()
         while not self._over.wait(self._interval):
             now = time.monotonic()
             step, seen_at = now - seen_at, now
-            self._still += step if step <= _LONGEST_STEP * self._interval else self._interval
-            if self._still >= self._seconds:
+            self._stalled += step if step <= _LONGEST_STEP * self._interval else self._interval
+            if self._stalled >= self._seconds:
                 self._end_process()
 
     def _end_process(self) -> None:
-        os.write(2, b"Timeout: the event loop stands still\n")
+        os.write(2, b"Timeout: the event loop is blocked\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
 
 @contextmanager
 def watching(loop: asyncio.AbstractEventLoop, seconds: float) -> Iterator[None]:
-    """Meanwhile the loop may stand still for at most so many seconds."""
+    """A context in which the loop may be blocked for at most `seconds`."""
     handle: asyncio.TimerHandle | None = None
     watch = _Watch(seconds)
 
     def turn() -> None:
         nonlocal handle
-        watch.turned()
+        watch.on_loop_turn()
         faulthandler.dump_traceback_later(_LAST_RESORT * seconds, exit=True)
         handle = loop.call_later(seconds / _TURNS, turn)
 

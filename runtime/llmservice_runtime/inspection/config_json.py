@@ -1,4 +1,4 @@
-"""A model's config.json, cut down to what its memory depends on. Pure, and never surprised: anybody may write one."""
+"""Reduces a model's config.json to the keys that its memory depends on. Pure; accepts any JSON object."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROPE_KEYS = frozenset({
     "mrope_section",
 })  # fmt: skip
 _QUANTIZED = frozenset({"quantization_config", "compression_config"})
-# What only the quantizer itself wanted to remember.
+# Keys that only the quantizer uses.
 _QUANTIZER_NOTES = frozenset({
     "meta", "dataset", "damp_percent", "true_sequential", "static_groups", "model_name_or_path", "model_file_base_name",
     "tokenizer", "observer", "observer_kwargs", "global_compression_ratio", "sparsity_config",
@@ -32,17 +32,17 @@ _QUANTIZER_NOTES = frozenset({
 # A part of a module's name that is a number.
 _NUMBER = re.compile(r"(?<![^.])[0-9]{1,9}(?![^.])")
 _DEEPEST = 6
-# Together they stay within what the operator reads of an inspection.
+# Together with _DEEPEST within the depth that the operator accepts in an inspection.
 _DEEPEST_SECTION = 3
 _LARGEST = 2**63
 _LONGEST_TEXT = 600
 _FEW = 8
-# Characters of a value below which leaving it out saves little.
+# Shorter values (characters of JSON) are not worth dropping.
 _WORTH_A_CUT = 160
 
 
 def selected(config: Json) -> dict[str, Any]:
-    """The keys that are inspected, in their order, sections alike; null is what is not said, and left out."""
+    """The inspected keys in their order, sections included; null values are left out."""
     return _section(config, layers_of(config), INSPECTED_KEYS)
 
 
@@ -66,7 +66,7 @@ def _section(config: Json, layers: int | None, keys: frozenset[str], depth: int 
 
 
 def _plain(value: object, depth: int = 0) -> Any:
-    """Numbers, texts, and lists and objects of them; None for what is nothing of that, or too much of it."""
+    """Numbers, texts, and lists and objects of them; None for other values and for those out of bounds."""
     if isinstance(value, bool) or _is_word(value):
         return value
     if isinstance(value, int):
@@ -84,12 +84,12 @@ def _plain(value: object, depth: int = 0) -> Any:
 
 
 def _is_word(value: object) -> bool:
-    """Text that a status may hold; others are left out, or the operator would refuse the whole inspection."""
+    """Text that a status may hold; with any other the operator would refuse the whole inspection."""
     return isinstance(value, str) and len(value) <= _LONGEST_TEXT and clean(value) == value
 
 
 def runs(values: Sequence[Any]) -> list[Any]:
-    """A list whose repetitions are written as [value, count], where that is shorter; see `expanded`."""
+    """The list with repetitions as [value, count] where that is shorter; `expanded` is the inverse."""
     if len(values) <= _FEW:
         return list(values)
     found: list[Any] = []
@@ -104,7 +104,7 @@ def runs(values: Sequence[Any]) -> list[Any]:
 
 
 def expanded(value: object) -> Any:
-    """A list as config.json had it."""
+    """The inverse of `runs`."""
     if not isinstance(value, list):
         return value
     full: list[Any] = []
@@ -115,7 +115,7 @@ def expanded(value: object) -> Any:
 
 
 def _same(one: object, other: object) -> bool:
-    """True is 1 in Python, and not in config.json."""
+    """Equality that distinguishes True from 1."""
     return type(one) is type(other) and one == other
 
 
@@ -124,7 +124,7 @@ def _length(value: object) -> int:
 
 
 def _rope(value: object, *, is_outer: bool = True) -> Any:
-    """Without the factors of single frequencies, of which there are dozens; some have one for each kind of layer."""
+    """RoPE parameters without the factors of single frequencies; also one level of parameters by kind of layer."""
     if not isinstance(value, Mapping):
         return None
     kept: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def _rope(value: object, *, is_outer: bool = True) -> Any:
 
 
 def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
-    """Methods, widths and groups; modules by the hundred become patterns."""
+    """Methods, widths and groups; long lists of modules become patterns."""
     if isinstance(value, Mapping) and depth < _DEEPEST:
         items = {name: item for name, item in value.items() if _is_word(name) and name not in _QUANTIZER_NOTES}
         inner = {name: _quantization(item, layers, depth + 1) for name, item in items.items()}
@@ -150,7 +150,7 @@ def _quantization(value: object, layers: int | None, depth: int = 0) -> Any:
 
 
 def _by_pattern(settings: Json, layers: int | None) -> dict[str, Any]:
-    """Modules that are quantized alike, together."""
+    """Settings by module, grouped by equal settings."""
     alike: dict[str, list[str]] = {}
     for name, setting in settings.items():
         alike.setdefault(json.dumps(setting, sort_keys=True), []).append(name)
@@ -158,9 +158,9 @@ def _by_pattern(settings: Json, layers: int | None) -> dict[str, Any]:
 
 
 def modules(names: Iterable[str], layers: int | None = None) -> list[str]:
-    """A list of modules, shorter: `model.layers.*.mlp.gate` where all layers are meant, else a pattern `re:...`.
+    """Shorten a list of modules: `model.layers.*.mlp.gate` for all layers, else a pattern `re:...`.
 
-    Patterns that stand in the list already are kept as they are. `layers` is the number of the model's layers.
+    Existing patterns are kept. `layers` is the model's number of layers.
     """
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -170,13 +170,13 @@ def modules(names: Iterable[str], layers: int | None = None) -> list[str]:
 
 
 def _pattern(group: str, names: Sequence[str], layers: int | None) -> str:
-    """`group` is their common name with * for numbers, of which the first counts the layers."""
+    """`group` is the common name with * for numbers, of which the first is the layer."""
     if "*" not in group or group in names:
         return group
     numbers = {int(found[0]) for name in names if (found := _NUMBER.search(name))}
     if is_encoder(group.split(".")) or group.startswith("mtp"):
         return group
-    # Before the layers stands what the checkpoint calls the language model; others call it otherwise.
+    # The prefix is the checkpoint's name of the language model; vLLM's may differ.
     prefix = found[0] if (found := re.match(r".+\.(?=(layers|h|blocks)\.\*)", group)) else ""
     stem = group[len(prefix) :]
     is_usual = prefix in ("", "model.")
@@ -189,7 +189,7 @@ def _pattern(group: str, names: Sequence[str], layers: int | None) -> str:
 
 
 def _alternatives(numbers: Iterable[int]) -> str:
-    """An expression for some numbers: 3 to 60 is [3-9]|[1-5]\\d|60."""
+    """A regular expression for a set of numbers: 3 to 60 is [3-9]|[1-5]\\d|60."""
     units: dict[int, set[int]] = {}
     for number in numbers:
         units.setdefault(number // 10, set()).add(number % 10)
@@ -216,7 +216,7 @@ def _class(digits: set[int]) -> str:
 
 
 def shorter(config: Json) -> dict[str, Any] | None:
-    """The same with the dearest of what matters least left out; None where nothing is left that could be."""
+    """The configuration without its largest least important part; None where nothing more can be dropped."""
     for cut in (_fewer_modules, _no_encoder, _no_longest):
         less = _anywhere(cut, config)
         if less is not None:
@@ -225,7 +225,7 @@ def shorter(config: Json) -> dict[str, Any] | None:
 
 
 def _anywhere(cut: Callable[[Json], dict[str, Any] | None], config: Json) -> dict[str, Any] | None:
-    """Here, or in the configuration of the language model within."""
+    """Apply `cut` to the configuration, or to that of the language model inside."""
     if (less := cut(config)) is not None:
         return less
     for name in SECTION_KEYS:
@@ -236,7 +236,7 @@ def _anywhere(cut: Callable[[Json], dict[str, Any] | None], config: Json) -> dic
 
 
 def _fewer_modules(config: Json) -> dict[str, Any] | None:
-    """Half of the longest list of modules; which of them stay in 16 bit, the tensors tell better."""
+    """Halve the longest list of modules; the tensors show more exactly which of them are not quantized."""
     for name in _QUANTIZED:
         value = config.get(name)
         if isinstance(value, Mapping) and (less := _halved(value)) is not None:
@@ -256,7 +256,7 @@ def _halved(value: Json) -> dict[str, Any] | None:
 
 
 def _no_encoder(config: Json) -> dict[str, Any] | None:
-    """What encoders weigh, the tensors tell too."""
+    """Drop an encoder's section; its weights are known from the tensors."""
     found = [name for name in config if name in ENCODER_SECTIONS]
     return {name: item for name, item in config.items() if name != found[0]} if found else None
 

@@ -1,11 +1,11 @@
-"""The keys of config.json that memory depends on, under all the names that model families gave them.
+"""The keys of config.json that memory depends on, under the names of all model families.
 
-In one place, so that whoever reads one more adds it here: tests hold the planner's reader against this list.
+Tests compare this list with the keys that the planner reads.
 """
 
 from __future__ import annotations
 
-# Named for what they say. A key that stands in two families with two meanings stands here once.
+# Grouped by meaning. A key with two meanings in two families is listed once.
 _NAMES = "architectures model_type torch_dtype dtype is_encoder_decoder n_predict"
 _SIZES = """
     hidden_size n_embd n_embed d_model model_dim dim num_hidden_layers n_layer n_layers num_layers num_decoder_layers
@@ -76,13 +76,13 @@ _PICTURES = """
 """
 _QUANTIZED = "quantization_config compression_config"
 
-# Configurations within the configuration, of which the same keys are kept.
+# Nested configurations, of which the same keys are kept.
 SECTION_KEYS = (
     "text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "model_config",
     "decoder", "decoder_config", "text_model", "vision_config", "audio_config", "visual", "vit_config",
     "vision_tower_config", "encoder_config",
 )  # fmt: skip
-# Within the sections of encoders only: their sizes, for when there are no tensors to sum up.
+# Keys kept in sections of encoders only: their sizes, for models without readable tensors.
 _ENCODERS = """
     model_type torch_dtype dtype hidden_size intermediate_size num_hidden_layers num_layers layers heads num_heads
     num_attention_heads num_key_value_heads spatial_merge_size mlp_ratio d_model encoder_attention_heads encoder_ffn_dim

@@ -1,4 +1,4 @@
-"""What an inspection found out about a model: one value, small enough to be a container's termination message."""
+"""The result of an inspection, small enough for a container's termination message."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from llmservice_runtime.bounded_json import Reader, Refused, bounded, parse
 from llmservice_runtime.contract import TERMINATION_LIMIT, VERSION, Failure, FailureReason
 from llmservice_runtime.inspection.config_json import shorter
 
-# A failure needs its text more than its ends; this much of the limit is the frame around it.
+# Bytes of the JSON around a failure.
 _FRAME_BYTES = 64
-# Of what is read back.
+# Bounds for reading it back.
 _LONGEST = 4 * TERMINATION_LIMIT
 _LONGEST_REVISION = 256
 _LONGEST_TEXT = 4096
@@ -23,19 +23,19 @@ _MOST_PARTS = 8192
 
 @dataclass(frozen=True)
 class Inspection:
-    """Facts, or the reason why there are none."""
+    """Facts about a model, or the failure."""
 
     revision: str | None = None
-    """The commit, or a hash of what a bucket held; None for folders."""
+    """The commit, or a hash of a bucket's listing; None for folders."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """config.json, as far as memory depends on it: the keys of inspect_config.INSPECTED_KEYS, long lists as runs."""
+    """config.json reduced to INSPECTED_KEYS, long lists as runs."""
     tensors: Mapping[str, Any] | None = None
     """Bytes by part (embedding, head, attention, feedForward, experts, vision, mtp, other), the number of `parameters`
     and the `dtype` of most bytes; None where there are no safetensors."""
     failure: Failure | None = None
 
     def to_json(self, limit: int = TERMINATION_LIMIT) -> str:
-        """JSON of at most `limit` bytes: what memory depends on least is given up first."""
+        """JSON of at most `limit` bytes: the least important facts are dropped first."""
         found = self
         while len((text := _line(found._document(limit))).encode()) > limit:
             less = shorter(found.config)
@@ -45,7 +45,7 @@ class Inspection:
         return text
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, however long."""
+        """As JSON, without the limit of a termination message."""
         return self._document(1 << 20)
 
     def _document(self, limit: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Inspection:
 
     @classmethod
     def from_json(cls, text: str) -> Inspection | None:
-        """The reverse; None where the text is something else (a log's tail, or of a later version)."""
+        """The inverse of to_json; None for any other text, such as a log's tail, and for another version."""
         try:
             return cls.from_document(parse(text, _LONGEST, _DEEPEST))
         except Refused:
@@ -70,7 +70,7 @@ class Inspection:
 
     @classmethod
     def from_document(cls, document: object) -> Inspection | None:
-        """The reverse of to_document; None where it is something else."""
+        """The inverse of to_document; None where it is invalid."""
         try:
             given = Reader(document)
             if given.integer("version") != VERSION:
@@ -86,7 +86,7 @@ class Inspection:
 
 
 def _facts(value: object) -> Mapping[str, Any]:
-    """An object whose numbers, texts, lists and depth are those of a config.json; Refused otherwise."""
+    """The object, bounded as a config.json; Refused otherwise."""
     if not isinstance(value, dict):
         raise Refused("it is not an object")
     facts: Mapping[str, Any] = bounded(value, _DEEPEST, _MOST_PARTS, _LONGEST_TEXT)
@@ -96,7 +96,7 @@ def _facts(value: object) -> Mapping[str, Any]:
 def _too_large() -> Failure:
     return Failure(
         FailureReason.INVALID_CONFIGURATION,
-        "The model's config.json says more than a termination message can hold.",
+        "The facts of the model's config.json exceed the size of a termination message.",
         "Give the facts in spec.model.architecture.",
     )
 

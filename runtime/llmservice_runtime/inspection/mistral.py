@@ -1,6 +1,6 @@
-"""params.json, in which Mistral's own format says what others say in config.json, under the names of the latter.
+"""Converts params.json of Mistral's format to the names of config.json.
 
-vLLM does the same in transformers_utils/configs/mistral.py.
+Follows vLLM's transformers_utils/configs/mistral.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _EXPERTS: Mapping[str, str] = {
     "num_shared_experts": "n_shared_experts",
 }
 _YARN = ("factor", "original_max_position_embeddings")
-# vLLM's, where the file says nothing.
+# vLLM's default.
 _MAX_POSITIONS = 128_000
 _MOST_LAYERS = 10_000
-"""No model has as many; a list is as long."""
+"""Bounds the length of layer_types."""
 
 
 def from_params(params: Mapping[str, Any]) -> dict[str, Any]:

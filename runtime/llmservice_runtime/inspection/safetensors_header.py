@@ -1,8 +1,8 @@
-"""The header of a safetensors file: what is in it, and the cheap proof that it is whole.
+"""Reads headers of safetensors files, and checks by the size that a file is complete.
 
-A safetensors file is the header's length in 8 bytes, little-endian, the header as JSON, and the tensors' bytes, whose
-offsets the header holds: https://github.com/huggingface/safetensors#format. Every reader of such files is here. What
-it gives is typed and bounded; it raises `Refused` and, where a file cannot be read, OSError.
+The format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, whose offsets are in
+the header (https://github.com/huggingface/safetensors#format). Results are typed and bounded. Raises `Refused`, and
+OSError where a file cannot be read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmservice_runtime.bounded_json import Reader, Refused, clean, opened, pars
 
 LENGTH_BYTES = 8
 HEADER_BYTES = 100_000_000
-"""Of one file's header: the format's own limit."""
+"""The format's limit of a header."""
 INDEX_BYTES = 64 << 20
 _MOST_PARTS = 4_000_000
 _MOST_BYTES = 2**50
@@ -30,7 +30,7 @@ _DEPTH = 4
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: its type as the format calls it (BF16), its extents, and how many bytes it has."""
+    """One tensor: dtype in the format's terms (BF16), shape, and size in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Tensor:
 
     @property
     def values(self) -> int:
-        """How many values it has."""
+        """Number of values."""
         return math.prod(self.shape)
 
 
@@ -46,7 +46,7 @@ Header = Mapping[str, Tensor]
 
 
 def read_header(path: Path, most_bytes: int = HEADER_BYTES) -> Header:
-    """The tensors of a file by name. Refused, which says what is wrong, where it is damaged; OSError."""
+    """The tensors of a file by name. Refused where it is damaged; OSError."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = header_length(file.read(LENGTH_BYTES), size, most_bytes)
@@ -54,17 +54,17 @@ def read_header(path: Path, most_bytes: int = HEADER_BYTES) -> Header:
 
 
 def header_length(start: bytes, size: int, most_bytes: int = HEADER_BYTES) -> int:
-    """Of the header of a file of so many bytes, by its first 8. Refused."""
+    """The header's length from a file's first 8 bytes; `size` is the file's. Refused."""
     length = int.from_bytes(start, "little")
     if size < LENGTH_BYTES or len(start) < LENGTH_BYTES or length > size - LENGTH_BYTES:
-        raise Refused(f"its first bytes are no header of a safetensors file of {size} bytes")
+        raise Refused(f"its first bytes are not the header of a safetensors file of {size} bytes")
     if length > most_bytes:
-        raise Refused(f"its header has {length} bytes, which is more than {most_bytes}")
+        raise Refused(f"its header has {length} bytes, more than {most_bytes}")
     return length
 
 
 def parse_header(text: bytes, size: int) -> Header:
-    """The tensors by name, where the file has the size that its header tells. Refused."""
+    """The tensors by name. Refused where the header is invalid or does not match the file's size."""
     try:
         document = parse(text, max(len(text), 1), _DEPTH, _MOST_PARTS)
         if not isinstance(document, dict):
@@ -73,14 +73,14 @@ def parse_header(text: bytes, size: int) -> Header:
         ends = {name: _tensor(name, entry) for name, entry in document.items()}
     except Refused as why:
         raise Refused(f"its header is not readable: {why}") from None
-    told = LENGTH_BYTES + len(text) + max((end for _, end in ends.values()), default=0)
-    if size != told:
-        raise Refused(f"it has {size} bytes, and its header is of a file with {told}")
+    expected = LENGTH_BYTES + len(text) + max((end for _, end in ends.values()), default=0)
+    if size != expected:
+        raise Refused(f"it has {size} bytes, and its header is of a file with {expected}")
     return {name: tensor for name, (tensor, _) in ends.items()}
 
 
 def _tensor(name: str, entry: object) -> tuple[Tensor, int]:
-    """It and where it ends. Refused for what no file holds: these figures go far, into statuses and plans."""
+    """The tensor and its end offset. Refused for impossible values, which would reach statuses and plans."""
     if len(name) > _LONGEST_NAME:
         raise Refused(f"the name of a tensor is longer than {_LONGEST_NAME} characters")
     name = clean(name[:_SHOWN])
@@ -103,7 +103,7 @@ def _integers(given: Reader, field: str, most: int) -> list[int]:
 
 
 def shards(index: bytes) -> frozenset[str]:
-    """The files that a model.safetensors.index.json names. Refused where it is no such index."""
+    """The files that a model.safetensors.index.json names. Refused where it is invalid."""
     document = Reader(parse(index, INDEX_BYTES, _DEPTH, _MOST_PARTS))
     names = document.value("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):

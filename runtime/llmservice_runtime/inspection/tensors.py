@@ -1,6 +1,6 @@
-"""What the tensors of a model are for, by their names, and how many bytes each part of the model has.
+"""Assigns tensors to parts of a model by their names, and sums up bytes by part.
 
-The names are those of the checkpoints of all families that vLLM loads; what is told by none of them is `other`.
+Covers the checkpoints of all families that vLLM loads; unknown names count as `other`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENCODERS = _words("""
 """)
 _MTP = re.compile(r"(mtp|nextn)(_|$)")
 _EXPERTS = frozenset({"experts", "local_experts", "parallel_experts"})
-# Fused experts of Granite and JetMoE, which have no number and no word for them.
+# Fused experts of Granite and JetMoE, whose names contain neither a number nor `experts`.
 _FUSED = re.compile(r"(^|\.)(block_sparse_moe|moe)\.(input_linear|output_linear|(gate|up|down)_proj)(\.|$)")
 _FEED_FORWARD = _words("""
     mlp feed_forward ffn fc1 fc2 block_sparse_moe moe mlp_moe shared_expert shared_experts share_expert shared_mlp
@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,9})\.")
 
 _BUFFERS = re.compile(r"(^|\.)(attn|attention)\.(masked_)?bias$|inv_freq$")
 
-# The format's names of values, as torch calls them; widest first among those that a model computes in.
+# The format's dtypes -> torch's.
 _TORCH = {
     "F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2", "I64": "int64", "I32": "int32",
@@ -60,7 +60,7 @@ _SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config", "
 
 
 def layers_of(config: Mapping[str, Any]) -> int | None:
-    """How many decoder layers a config.json tells of, be it in a section for the language model."""
+    """Number of decoder layers in a config.json, also in a section for the language model; None where unknown."""
     for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         if type(value := config.get(name)) is int and value > 0:
             return value
@@ -69,12 +69,12 @@ def layers_of(config: Mapping[str, Any]) -> int | None:
 
 
 def is_encoder(words: Iterable[str]) -> bool:
-    """Whether a module is of an encoder of pictures or sound, or leads from it to the language model."""
+    """Whether a module belongs to an encoder of images or audio, or connects it to the language model."""
     return not _ENCODERS.isdisjoint(word.lower() for word in words)
 
 
 def part(name: str, layers: int | None = None) -> str:
-    """What a tensor is for, one of PARTS. `layers`: how many decoder layers there are; those behind predict more."""
+    """The part of a tensor, one of PARTS. Layers from index `layers` on are for multi-token prediction."""
     words = name.lower().split(".")
     if is_encoder(words) or words[0] in ("mlp1", "encoder_proj"):
         return "vision"
@@ -100,7 +100,7 @@ def _in_layer(name: str, words: Sequence[str]) -> str:
     if _EXPERTS.intersection(words) or _FUSED.search(name):
         return "experts"
     is_mlp = bool(_FEED_FORWARD.intersection(words))
-    # BERT's attention.output.dense is attention; a mixer is whatever its projections are.
+    # BERT's attention.output.dense is attention; a mixer is classified by its projections.
     first = next((word for word in words if word in _ATTENTION), None)
     if first is not None and first != "mixer" and not {"mlp", "ffn", "feed_forward"}.intersection(words):
         return "attention"
@@ -108,7 +108,7 @@ def _in_layer(name: str, words: Sequence[str]) -> str:
 
 
 class Sum:
-    """Adds up headers."""
+    """Sums of bytes and values over headers."""
 
     def __init__(self, layers: int | None = None) -> None:
         self._layers = layers
@@ -117,7 +117,7 @@ class Sum:
         self._parameters = 0
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """The tensors of one file, as safetensors_header gives them."""
+        """Add the tensors of one file."""
         for name, tensor in tensors.items():
             self._parts[part(name, self._layers)] += tensor.size
             self._dtypes[tensor.dtype] += tensor.size
@@ -125,11 +125,11 @@ class Sum:
 
     @property
     def dtype(self) -> str | None:
-        """What vLLM takes for the model's own where config.json names none: the widest of those it computes in."""
+        """The dtype that vLLM assumes where config.json names none: the widest one that it computes in."""
         return next((_TORCH[name] for name in _COMPUTED if self._dtypes[name]), None)
 
     def to_document(self) -> dict[str, Any]:
-        """Bytes by part, where there are any; the number of values, packed ones as they are stored; the main dtype."""
+        """Bytes by non-empty part, number of stored values, and the dtype of most bytes."""
         document: dict[str, Any] = {name: self._parts[name] for name in PARTS if self._parts[name]}
         main = max(self._dtypes, key=lambda name: self._dtypes[name], default=None)
         dtype = {} if main is None else {"dtype": _TORCH.get(main, main.lower())}

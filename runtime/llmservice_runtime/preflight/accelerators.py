@@ -1,4 +1,4 @@
-"""What torch says of the devices, and whether that is enough. The looking imports torch; the judging is pure."""
+"""Lists the GPUs with torch, and checks that they are enough; the check is a pure function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU."""
+    """One GPU; memory in bytes, compute capability None on AMD."""
 
     name: str
     capability: tuple[int, int] | None
@@ -22,8 +22,8 @@ class Device:
     total: int
 
 
-def look() -> list[Device]:
-    """The devices that torch sees. Costs 600 MB: never in a process that stays."""
+def list_devices() -> list[Device]:
+    """The devices that torch reports. Importing torch takes 600 MB: call only in a short-lived process."""
     import torch
 
     if not torch.cuda.is_available():
@@ -34,13 +34,13 @@ def look() -> list[Device]:
 def _device(torch: object, index: int) -> Device:
     cuda = torch.cuda  # type: ignore[attr-defined]
     free, total = cuda.mem_get_info(index)
-    # On AMD these numbers mean something else.
+    # On AMD these numbers have another meaning.
     capability = None if torch.version.hip else cuda.get_device_capability(index)  # type: ignore[attr-defined]
     return Device(cuda.get_device_name(index), capability, free, total)
 
 
 def check(devices: Sequence[Device], flags: Flags, method: str | None) -> Iterator[Failure]:
-    """Enough of them, able to do the precision, and with their memory to themselves?"""
+    """Failures in the number of devices, their support of the precision (`method`: quantization), their free memory."""
     if len(devices) < flags.gpus:
         yield Failure(
             FailureReason.ACCELERATOR_MISSING,
@@ -75,12 +75,13 @@ def _check_precision(device: Device, flags: Flags, method: str | None) -> Iterat
 
 
 def _check_memory(device: Device, flags: Flags) -> Iterator[Failure]:
-    wanted = device.total * flags.gpu_memory_utilization
-    if flags.kv_cache_memory_fixed or device.free >= wanted:
+    required = device.total * flags.gpu_memory_utilization
+    if flags.kv_cache_memory_fixed or device.free >= required:
         return
     yield Failure(
         FailureReason.GPU_MEMORY_BUSY,
         f"Free memory on {device.name} ({device.free / GIB:.1f}/{device.total / GIB:.1f} GiB) is less than desired GPU "
-        f"memory utilization ({flags.gpu_memory_utilization:g}, {wanted / GIB:.1f} GiB): something else uses this GPU.",
+        f"memory utilization ({flags.gpu_memory_utilization:g}, {required / GIB:.1f} GiB): another process uses this "
+        "GPU.",
         "End it, give the service a GPU of its own, or lower spec.accelerator.gpuMemoryUtilization.",
     )

@@ -1,4 +1,4 @@
-"""The least compute capability of each quantization method: what the operator refuses early and the preflight again."""
+"""Minimum compute capability of each quantization method; checked by the operator and by the preflight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MINIMUM_CAPABILITY: Mapping[str, int] = MappingProxyType(
         **dict.fromkeys(("online", "fp8_per_tensor", "fp8_per_block", "int8_per_channel_weight_only"), 75),
         **dict.fromkeys(("modelopt", "modelopt_mxfp8", "mxfp8", "mxfp4", "gpt_oss_mxfp4", "experts_int8"), 80),
         "fbgemm_fp8": 80,
-        # These two are refused by their kernels, and not by the method's get_min_capability.
+        # The next two are checked by their kernels, not by the method's get_min_capability.
         "fp8_per_channel": 89,
         "nvfp4_per_token": 100,
         "fp_quant": 100,
@@ -23,4 +23,4 @@ MINIMUM_CAPABILITY: Mapping[str, int] = MappingProxyType(
 """Ten times the compute capability: 75 is 7.5."""
 
 KERNELS_DECIDE = frozenset({"fp8_per_channel", "nvfp4_per_token"})
-"""Methods whose least capability vLLM's kernels check when weights are made ready, later than the method's class."""
+"""Methods whose minimum is checked by vLLM's kernels when weights are prepared, later than by the method's class."""

@@ -1,8 +1,8 @@
-"""What vLLM's CPU build needs of a processor beyond AVX2: what the operator refuses early and the preflight again.
+"""CPU features beyond AVX2 that vLLM's CPU build needs; checked by the operator and by the preflight.
 
-Read from vLLM: `_get_attn_isa` of v1/attention/backends/cpu_attn.py, and the operators that `_C_AVX2`, the library
-for processors without AVX-512, does not register. Where neither a node's labels nor /proc/cpuinfo say what a processor
-has, nothing is refused.
+Source: `_get_attn_isa` of vLLM's v1/attention/backends/cpu_attn.py, and the operators that `_C_AVX2`, the library for
+processors without AVX-512, does not register. Where neither a node's labels nor /proc/cpuinfo list the features,
+nothing is refused.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ CPUINFO = Path("/proc/cpuinfo")
 
 _AWQ = frozenset({"awq", "auto_awq", "awq_marlin"})
 _PACKED = frozenset({"gptq", "auto_gptq", "gptq_marlin", "inc", "compressed-tensors"})
-"""AWQ has four bits always, these where they say so: then vLLM computes on CPUs with the operator cpu_gemm_wna16."""
+"""Methods that use the operator cpu_gemm_wna16 with four-bit weights; AWQ always has four bits."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One of these features, for one thing that a service asks for."""
+    """A setting of a service that needs one of several CPU features."""
 
     what: str
-    """The field and its value."""
+    """The field and its value, for messages."""
     any_of: tuple[str, ...]
     """As /proc/cpuinfo names them."""
     words: str
     instead: str
-    """What to set to do without."""
+    """The setting that avoids the requirement."""
     is_x86_only: bool = True
-    """Whether no other architecture does it at all; False: others have kernels of their own."""
+    """True: only x86 supports it; False: other architectures have kernels of their own."""
 
     @property
     def remedy(self) -> str:
@@ -45,16 +45,16 @@ class Requirement:
         )
 
     def is_met_by(self, features: frozenset[str]) -> bool:
-        """Of an x86 processor."""
+        """Whether an x86 processor with these features meets it."""
         return not features.isdisjoint(self.any_of)
 
 
 LABELS = {"avx512f": "AVX512F", "amx_tile": "AMXTILE"}
-"""Features by the names of node-feature-discovery."""
+"""Feature in /proc/cpuinfo -> name in node-feature-discovery."""
 
 
 def declared(config: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """(method, bits of a weight) of a config.json; None where it does not say."""
+    """(quantization method, bits per weight) of a config.json; None where it is not given."""
     quantized = config.get("quantization_config")
     if not isinstance(quantized, Mapping):
         return None, None
@@ -68,7 +68,7 @@ def declared(config: Mapping[str, Any]) -> tuple[str | None, int | None]:
 
 
 def requirements(kv_cache: str, method: str | None, bits: int | None) -> Iterator[Requirement]:
-    """Of a service on CPUs. `kv_cache` is what holds the cache; `method` and `bits` are those of the weights."""
+    """Requirements of a service on CPUs. `kv_cache` is the cache's dtype; `method` and `bits` are the weights'."""
     if kv_cache.startswith("fp8"):
         yield Requirement(
             f"spec.precision.kvCache {kv_cache}",
@@ -86,14 +86,14 @@ def requirements(kv_cache: str, method: str | None, bits: int | None) -> Iterato
         )
 
 
-def look(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
-    """The features of this machine's x86 processor; None: it is none, or does not say."""
+def read_features(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
+    """The features of this machine's x86 processor; None on other architectures or where they are not listed."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
         return None
-    said = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(said.partition(":")[2].split()) or None
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split()) or None
 
 
 def check(

@@ -1,4 +1,4 @@
-"""Does a draft model speak the language of the model that it guesses for? Told from both folders, before vLLM."""
+"""Checks that a draft model matches its target model (hidden size, vocabulary, tokenizer), from both folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FAMILY = (
     "Choose in spec.speculativeDecoding.model.uri a draft that was made for this model or its family, or "
     "method: ngram, which needs none."
 )
-# Heads that are fed the model's hidden states.
+# Methods whose draft reads the model's hidden states.
 _HEADS = ("eagle", "eagle3", "medusa")
 _TOKENIZER_BYTES = 256 << 20
 _TOKENIZER_PARTS = 20_000_000
@@ -22,7 +22,7 @@ _SHOWN = 64
 
 
 def check(model: Path, draft: Path, method: str) -> Iterator[Failure]:
-    """What keeps this draft from guessing for this model."""
+    """Mismatches between draft and model."""
     ours, theirs = (_text_config(read_config(folder)) for folder in (model, draft))
     if method in _HEADS:
         yield from _check_head(ours, theirs, method)
@@ -45,7 +45,7 @@ def _check_size(ours: object, theirs: object) -> Iterator[Failure]:
 
 
 def _check_tokens(model: Path, draft: Path) -> Iterator[Failure]:
-    """Equal sizes are no proof: token 17 must be the same text for both."""
+    """Compare the vocabularies: equal sizes are not enough, each token must have the same id."""
     ours, theirs = _vocabulary(model), _vocabulary(draft)
     if ours is None or theirs is None or ours == theirs:
         return
@@ -62,7 +62,7 @@ def _number(vocabulary: Mapping[str, object], token: str) -> str:
 
 
 def _vocabulary(folder: Path) -> dict[str, object] | None:
-    """Every token's number; None where there is no tokenizer.json that says so."""
+    """Token -> id; None without a readable tokenizer.json."""
     try:
         document = read_object(folder / "tokenizer.json", _TOKENIZER_BYTES, _TOKENIZER_PARTS)
         listed = document["model"]["vocab"]

@@ -1,4 +1,4 @@
-"""All that can be told of a server's models from their configurations, before weights are fetched or read."""
+"""Checks of a server's models by their configurations, before weights are fetched or read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from llmservice_runtime.flags import context_extension
 from llmservice_runtime.preflight import draft_models, model_files
 from llmservice_runtime.supervisor.vllm_process import Flags, is_local
 
-# What vLLM takes for a draft where its configuration names none.
+# vLLM's default where the speculative configuration names no method.
 _DEFAULT_METHOD = "draft_model"
 
 
 def of_configuration(
     flags: Flags, model: Path | None, draft: Path | None, weights: str, extension: str | None
 ) -> Iterator[Failure]:
-    """Folders are those that were fetched; None: the command line says where it lies, if there is one."""
+    """Failures of the configurations. `model` and `draft` are fetched folders; None: use local paths of the flags."""
     model = model or _local(flags.model)
     draft = draft or _local(flags.draft_model)
     if model is None:
@@ -34,7 +34,7 @@ def of_configuration(
 
 
 def extended(config: model_files.Config, flags: Flags, extension: str | None) -> Failure | tuple[str, ...]:
-    """What vLLM's command line needs beside what it has, for a longer context; or why there can be none."""
+    """Additional flags for the context extension (METHOD:FACTOR[:ORIGINAL]), or the failure where it is invalid."""
     if extension is None:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""What can be told of a model from its folder before vLLM reads it: pure checks of config.json and of the files."""
+"""Checks of a model's folder before vLLM reads it: config.json and the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Config = Mapping[str, Any]
 
 
 def check_files(folder: Path, *, needs_weights: bool) -> Iterator[Failure]:
-    """Is everything there, whole, and readable for this user? Raises nothing, whatever is there."""
+    """Failures of missing, incomplete or unreadable files. Raises nothing."""
     try:
         yield from _check_files(folder, needs_weights)
     except OSError as error:
@@ -76,10 +76,10 @@ def _check_weights(folder: Path, weights: list[Path]) -> Iterator[Failure]:
 def _check_index(index: Path, weights: list[Path]) -> Failure | None:
     try:
         with bounded_json.opened(index) as file:
-            wanted = shards(file.read(INDEX_BYTES + 1))
+            named = shards(file.read(INDEX_BYTES + 1))
     except Refused as why:
         return _broken(f"{index} is not readable: {why}.")
-    if missing := sorted(wanted - {path.name for path in weights}):
+    if missing := sorted(named - {path.name for path in weights}):
         return _broken(f"{index.name} names files that are not in {index.parent}: {_some(missing)}.")
     return None
 
@@ -96,7 +96,7 @@ def _check_whole(path: Path) -> Iterator[Failure]:
 
 
 def read_config(folder: Path) -> Config:
-    """The model's config.json, with bounded numbers, size and depth; empty where there is none that can be read."""
+    """The model's config.json with bounded numbers, size and depth; empty where it is missing or invalid."""
     try:
         config = read_object(folder / "config.json", CONFIG_BYTES)
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def read_config(folder: Path) -> Config:
 
 
 def read_object(path: Path, most_bytes: int, most_parts: int = CONFIG_PARTS) -> dict[str, Any]:
-    """A JSON object of a model's; a number that nobody can compute with is null in it. Refused; OSError."""
+    """A JSON object from a model's folder; numbers out of range become null. Refused; OSError."""
     found = bounded_json.read(path, most_bytes, CONFIG_DEPTH, most_parts, drops_numbers=True)
     if not isinstance(found, dict):
         raise Refused("it is not an object")
@@ -113,7 +113,7 @@ def read_object(path: Path, most_bytes: int, most_parts: int = CONFIG_PARTS) -> 
 
 
 def check_config(config: Config, flags: Flags, weights: str, *, stretched: bool = False) -> Iterator[Failure]:
-    """Does the command line ask for what this model cannot do? A stretched one's length is checked elsewhere."""
+    """Failures where the flags do not match the model. `stretched`: the length is checked by the context extension."""
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None
     heads, size = text.get("num_attention_heads"), flags.tensor_parallel_size
@@ -130,7 +130,7 @@ def check_config(config: Config, flags: Flags, weights: str, *, stretched: bool 
 
 
 def _check_length(text: Config, flags: Flags) -> Iterator[Failure]:
-    """Only the plain case: models that stretch their positions are left to vLLM."""
+    """Check the length of models without position scaling; vLLM checks the others."""
     longest = text.get("max_position_embeddings")
     stretched = any(_is_stretched(text.get(key)) for key in ("rope_scaling", "rope_parameters"))
     if not isinstance(longest, int) or stretched or flags.overrides_config or flags.max_model_len is None:

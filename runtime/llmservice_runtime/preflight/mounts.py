@@ -1,4 +1,4 @@
-"""Which mount a path is in: in a pod, each volume is one."""
+"""Maps a path to its mount; in a pod, each volume is a mount."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 _PLACE = 4
-"""Of the mount's path among the columns of mountinfo."""
+"""Column of the mount's path in mountinfo."""
 
 
 def mount_of(path: Path) -> Path:
-    """The innermost mount of an absolute path, which is not resolved; the root where mounts cannot be listed."""
+    """The innermost mount of an absolute, unresolved path; the root where mounts cannot be listed."""
     try:
         lines = _MOUNTS.read_bytes().splitlines()
     except OSError:

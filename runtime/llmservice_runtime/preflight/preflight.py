@@ -1,4 +1,4 @@
-"""Checks that are cheap before a long start, in a process that ends before vLLM begins."""
+"""Cheap checks before a long start, in a process that ends before vLLM starts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_fla
 
 
 def main(options: ServeOptions, args: Sequence[str]) -> int:
-    """Print the first failure as JSON, or an empty object. The exit code says only whether the checks could run."""
+    """Print the first failure as JSON, or an empty object. The exit code is 0 unless the checks themselves crash."""
     failure = next(check(options, read_flags(args)), None)
     print(Failure.to_json(failure) if failure else "{}", flush=True)
     return 0
 
 
 def check(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
-    """Every failure, the cheapest checks first."""
+    """All failures, the cheapest checks first."""
     for failure in _checks(options, flags):
         yield Failure(failure.reason, failure.message, failure.remedy, failure.evidence, Phase.PREFLIGHT)
 
@@ -39,16 +39,16 @@ def _checks(options: ServeOptions, flags: Flags) -> Iterator[Failure]:
     if is_local(flags.draft_model) and DRAFT_ARTIFACT not in fetched:
         yield from model_files.check_files(Path(flags.draft_model), needs_weights=True)
     if not fetched & {MODEL_ARTIFACT, DRAFT_ARTIFACT}:
-        # What is fetched is checked as soon as its configuration is there, and so is what goes with it.
+        # Fetched models are checked by the fetch process once their configuration is present.
         yield from model_checks.of_configuration(flags, None, None, options.weights, options.context_extension)
     if options.accelerator == "cpu":
-        _say(f"vLLM {version} on CPUs")
+        _log(f"vLLM {version} on CPUs")
         method, bits = cpu_features.declared(config)
-        features = cpu_features.look()
+        features = cpu_features.read_features()
         yield from cpu_features.check(features, flags.kv_cache_dtype, flags.quantization or method, bits)
         return
-    devices = accelerators.look()
-    _say(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
+    devices = accelerators.list_devices()
+    _log(f"vLLM {version}; GPUs: {', '.join(device.name for device in devices) or 'none'}")
     yield from accelerators.check(devices, flags, flags.quantization or _method(config))
 
 
@@ -79,7 +79,7 @@ def check_version(found: str | None, expected: str | None) -> Iterator[Failure]:
 
 
 def _series(version: str) -> tuple[str, ...] | None:
-    """MAJOR.MINOR; None for what names no release (a build of one's own)."""
+    """MAJOR.MINOR; None for a version that is not a release, such as a custom build."""
     match = re.match(r"v?(\d+)\.(\d+)\.\d", version)
     return match.groups() if match else None
 
@@ -89,5 +89,5 @@ def _method(config: model_files.Config) -> str | None:
     return str(quantized.get("quant_method")) if isinstance(quantized, dict) else None
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"[llmservice] {text}", file=sys.stderr, flush=True)

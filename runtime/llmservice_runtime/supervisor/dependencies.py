@@ -1,4 +1,4 @@
-"""What a supervisor is given instead of reaching for it."""
+"""The supervisor's injected dependencies: commands, environment, clock, limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from llmservice_runtime import contract
 from llmservice_runtime.health import activity
 from llmservice_runtime.health.activity import Usage
-from llmservice_runtime.health.start_watch import Patience
+from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.supervisor import vllm_process
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often things are looked at, and how long a stop may take."""
+class Timing:
+    """Poll intervals and time limits, in seconds."""
 
     poll_seconds: float = 0.5
     watch_seconds: float = 5.0
@@ -31,11 +31,11 @@ class Pace:
     stop_serving_seconds: float = 8.0
     preflight_seconds: float = 300.0
     fetch_wait_seconds: float = 300.0
-    """For the fetch container's socket: the kubelet puts off a container that ends again and again."""
+    """For the fetch container's socket. Long, because the kubelet backs off before it restarts a container."""
     fetch_retry_seconds: float = 1.0
-    """After a fetch was cut; twice as long after each further cut."""
+    """After an interrupted fetch; doubled after each further interruption."""
     stuck_seconds: float = 60.0
-    """Longer than anything keeps the supervisor's loop busy: it is then ended."""
+    """The watchdog ends a supervisor whose event loop is blocked for this long."""
 
 
 def _preflight() -> tuple[str, ...]:
@@ -43,16 +43,16 @@ def _preflight() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Commands, environment, time, and where the log goes."""
+class Dependencies:
+    """What the supervisor uses of its environment; tests replace it. `output` is the log's file descriptor."""
 
     command: Sequence[str] = field(default_factory=vllm_process.command)
     preflight: Sequence[str] = field(default_factory=_preflight)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic
     usage: Callable[[int], Mapping[int, Usage]] = activity.of_group
-    """What the processes of a group have used."""
-    pace: Pace = field(default_factory=Pace)
-    patience: Patience = field(default_factory=Patience)
+    """Process group -> usage by process id."""
+    timing: Timing = field(default_factory=Timing)
+    stall_limits: StallLimits = field(default_factory=StallLimits)
     cgroup: Path = Path("/sys/fs/cgroup")
     output: int = 1

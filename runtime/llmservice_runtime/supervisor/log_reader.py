@@ -1,4 +1,4 @@
-"""vLLM's log: passed through as it comes, its tail kept, its measurements read."""
+"""Copies vLLM's log to the container's log, keeps its tail and extracts measurements and progress."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from llmservice_runtime.bounded_json import LARGEST
 from llmservice_runtime.contract import Measured
 
-# Eight workers that fail together leave eight tracebacks before the line that says why.
+# Eight workers that fail together write eight tracebacks before the line with the cause.
 TAIL_LINES = 2000
 LINE_LIMIT = 4000
-# (APIServer pid=12) INFO 11-21 02:28:44 [file.py:347] text; colours where somebody asked for them
+# (APIServer pid=12) INFO 11-21 02:28:44 [file.py:347] text; with ANSI colours if enabled
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
     r"^(?:\([\w-]+(?: [\w.-]+)* pid=\d+\)\s*)*"
@@ -34,7 +34,7 @@ class Line:
 
 
 def parse_line(raw: str) -> Line:
-    """Level ("" for what no logger wrote) and text."""
+    """Level ("" where no logger wrote the line) and text without prefix and colours."""
     plain = _COLOURS.sub("", raw)
     match = _PREFIX.match(plain)
     if match is None:
@@ -43,7 +43,7 @@ def parse_line(raw: str) -> Line:
 
 
 def _number(text: str) -> float:
-    """ValueError for what is none, or more than the state can hold."""
+    """ValueError for text that is not a number or exceeds LARGEST."""
     number = float(text.replace(",", ""))
     if not number < LARGEST:
         raise ValueError(f"{number} is out of range")
@@ -93,17 +93,17 @@ _PROGRESS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def measure(measured: Measured, text: str) -> Measured:
-    """What is known after one more line."""
+    """`measured` updated with what one line of the log reports."""
     for pattern, update in _MEASURES:
         if found := pattern.search(text):
-            # A model's own code may write lines of the same form, with what is no number.
+            # A model's own code may write lines of the same form without a valid number.
             with suppress(ValueError):
                 return update(measured, found)
     return measured
 
 
 def progress(text: str) -> str | None:
-    """What a line tells of the start, in plain words; None for most lines."""
+    """Progress of the start in plain words; None for most lines."""
     for pattern, words in _PROGRESS:
         if found := pattern.search(text):
             return words.format(*found.groups())
@@ -111,7 +111,10 @@ def progress(text: str) -> str | None:
 
 
 class LogReader:
-    """A thread that copies a pipe to a descriptor. In a thread, since a stalled log must not stall the probes."""
+    """Copies a pipe to a descriptor in a thread: a blocked log must not block the probes.
+
+    `on_line` is called in that thread with each line, at most LINE_LIMIT characters; `tail` holds the last ones.
+    """
 
     def __init__(self, source: int, target: int, on_line: Callable[[str], None]) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -141,10 +144,10 @@ class LogReader:
 
 
 def _write_lines(descriptor: int, data: bytes) -> bytes:
-    """Write the whole lines, and what is too long to be one; the rest.
+    """Write whole lines, and longer data in pieces of PIPE_BUF; return the incomplete rest.
 
-    The supervisor writes its own lines to the same pipe, which keeps writes of up to PIPE_BUF bytes in one piece; and
-    Python prints a line's text and its end in two writes. A container's log is kept by lines: nobody sees them later.
+    The supervisor writes its own lines to the same pipe, and writes of up to PIPE_BUF bytes are atomic. Python prints
+    a line's text and its newline in two writes, so passing chunks on as they come would mix lines.
     """
     while data:
         ends = data.rfind(b"\n", 0, select.PIPE_BUF) + 1
@@ -157,7 +160,7 @@ def _write_lines(descriptor: int, data: bytes) -> bytes:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """os.write may take less than all. A log that nobody reads any more must not end the server."""
+    """Write all of `data`. Errors are ignored: a log that nobody reads must not end the server."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -166,7 +169,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def messages(tail: list[str]) -> Iterator[Line]:
-    """The lines of a tail without argparse's usage text, which would drown the rest."""
+    """The lines of a tail without argparse's usage text."""
     in_usage = False
     for raw in tail:
         if raw.startswith("usage: "):

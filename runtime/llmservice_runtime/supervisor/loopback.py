@@ -1,6 +1,6 @@
-"""The few HTTP requests that the supervisor makes of vLLM, over loopback and without a library.
+"""HTTP requests of the supervisor to vLLM over loopback.
 
-urllib and http.client would each block the loop; a library is not there in other people's images.
+Standard library only, because the package runs in users' images; urllib and http.client would block the event loop.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 from llmservice_runtime.bounded_json import Refused, clean, parse
 
 _MOST_BYTES = 64 << 20
-"""Of an answer. The longest is that of /metrics."""
+"""Of a response body. The longest is that of /metrics."""
 _MOST_JSON_BYTES = 8 << 20
 _DEPTH = 32
 _LONGEST_ERROR = 2048
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Status and body."""
+class Response:
+    """Status and body of a response."""
 
     status: int
     body: str
 
     @property
     def error(self) -> str:
-        """What a failure says of itself, in OpenAI's shape or in any other."""
+        """The error message: from the OpenAI error object, else the start of the body."""
         try:
             document = self.json()
             error = document["error"] if isinstance(document, dict) else None
@@ -40,11 +40,11 @@ class Answer:
         return clean(self.body.strip()[:500])
 
     def json(self) -> Any:
-        """The body's JSON value, bounded. Refused."""
+        """The body's JSON value. Refused where it exceeds the bounds or is not JSON."""
         return parse(self.body, _MOST_JSON_BYTES, _DEPTH, drops_numbers=True)
 
 
-async def ask(
+async def http_request(
     port: int,
     path: str,
     *,
@@ -53,15 +53,15 @@ async def ask(
     body: str = "",
     headers: Mapping[str, str] | None = None,
     host: str = "127.0.0.1",
-) -> Answer:
-    """One request on a connection of its own. OSError (which includes a timeout) when there is no answer."""
+) -> Response:
+    """Send one request on a new connection. `timeout` is in seconds. OSError on no response, timeouts included."""
     try:
-        return await asyncio.wait_for(_ask(host, port, path, method, body, headers or {}), timeout)
+        return await asyncio.wait_for(_exchange(host, port, path, method, body, headers or {}), timeout)
     except asyncio.TimeoutError as error:  # noqa: UP041 - another class before Python 3.11
         raise OSError(f"no answer to {method} {path} within {timeout:g} s") from error
 
 
-async def _ask(host: str, port: int, path: str, method: str, body: str, headers: Mapping[str, str]) -> Answer:
+async def _exchange(host: str, port: int, path: str, method: str, body: str, headers: Mapping[str, str]) -> Response:
     reader, writer = await asyncio.open_connection(host, port)
     try:
         payload = body.encode()
@@ -76,7 +76,7 @@ async def _ask(host: str, port: int, path: str, method: str, body: str, headers:
         writer.close()
 
 
-async def _read(reader: asyncio.StreamReader) -> Answer:
+async def _read(reader: asyncio.StreamReader) -> Response:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         status = int(head[0].split(" ")[1])
@@ -89,7 +89,7 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
             body = await reader.read()
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError) as error:
         raise OSError(f"not an HTTP answer: {error}") from error
-    return Answer(status, body.decode(errors="replace"))
+    return Response(status, body.decode(errors="replace"))
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:

@@ -1,4 +1,4 @@
-"""What vLLM itself reported of its start, as it crosses from the supervisor to the operator."""
+"""Measurements from vLLM's log; part of /state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmservice_runtime.bounded_json import Reader
 
 @dataclass(frozen=True)
 class Measured:
-    """What vLLM itself reported; None where it has not (yet)."""
+    """Values that vLLM reported at its start; None while unknown."""
 
     vllm_version: str | None = None
     kv_cache_tokens: int | None = None
@@ -50,7 +50,7 @@ _NAMES: Mapping[str, str] = {
     "engine_init_seconds": "engineInitSeconds",
     "start_seconds": "startSeconds",
 }
-# The others are numbers, whole or not.
+# All others are floats.
 _KINDS: Mapping[str, Callable[[Reader, str], Any]] = {
     "vllm_version": Reader.word,
     "kv_cache_tokens": Reader.integer,

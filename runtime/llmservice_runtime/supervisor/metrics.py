@@ -1,6 +1,6 @@
-"""The supervisor's metrics: what vLLM cannot tell of a server, since it does not run yet or does not know.
+"""The supervisor's metrics: what vLLM's own metrics do not cover (start, fetch, drain, API keys).
 
-A table, so that the reference page and the exposition are the same thing.
+One table for the exposition and the generated reference page.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Samples = Iterator[tuple[Mapping[str, str], float]]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the figures are made of: the state, the counts that vLLM's middleware keeps, and how many keys there are."""
+class Snapshot:
+    """Input of the samples: the state, the middleware's counters, and the number of API keys (None: no key needed)."""
 
     state: State
     slots: Sequence[int]
@@ -26,13 +26,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Metric:
-    """A name, what it means, and its samples now: labels and a value."""
+    """One metric: name, type, label names, help text, and a function that yields its samples (labels, value)."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
     text: str
-    samples: Callable[[Seen], Samples]
+    samples: Callable[[Snapshot], Samples]
 
 
 def _one(value: float | None) -> Samples:
@@ -40,9 +40,9 @@ def _one(value: float | None) -> Samples:
         yield {}, value
 
 
-def _transfer(name: str) -> Callable[[Seen], Samples]:
-    def samples(seen: Seen) -> Samples:
-        transfer = seen.state.transfer
+def _transfer(name: str) -> Callable[[Snapshot], Samples]:
+    def samples(snapshot: Snapshot) -> Samples:
+        transfer = snapshot.state.transfer
         value = None if transfer is None else getattr(transfer, name)
         if transfer is not None and value is not None:
             yield {"artifact": transfer.artifact}, value
@@ -50,73 +50,73 @@ def _transfer(name: str) -> Callable[[Seen], Samples]:
     return samples
 
 
-def _cache(seen: Seen) -> Samples:
-    room = seen.state.cache
+def _cache(snapshot: Snapshot) -> Samples:
+    room = snapshot.state.cache
     if room is not None:
         yield from (({"state": name}, float(getattr(room, name))) for name in ("used", "available", "freed"))
 
 
-def _phases(seen: Seen) -> Samples:
-    return (({"phase": str(phase)}, float(phase is seen.state.phase)) for phase in Phase)
+def _phases(snapshot: Snapshot) -> Samples:
+    return (({"phase": str(phase)}, float(phase is snapshot.state.phase)) for phase in Phase)
 
 
 METRICS: tuple[Metric, ...] = (
     Metric("llmservice_server_phase", "gauge", ("phase",), "1 for the phase that the server is in.", _phases),
     Metric(
-        "llmservice_server_phase_seconds", "gauge", (), "How long it has been in this phase.",
-        lambda seen: _one(seen.state.phase_seconds),
+        "llmservice_server_phase_seconds", "gauge", (), "Seconds since the server entered its phase.",
+        lambda snapshot: _one(snapshot.state.phase_seconds),
     ),
     Metric(
-        "llmservice_server_ready", "gauge", (), "1 while requests are wanted.",
-        lambda seen: _one(float(seen.state.ready)),
+        "llmservice_server_ready", "gauge", (), "1 while the server accepts requests.",
+        lambda snapshot: _one(float(snapshot.state.ready)),
     ),
     Metric(
-        "llmservice_server_start_seconds", "gauge", (), "From the container's start to the first answer.",
-        lambda seen: _one(seen.state.measured.start_seconds),
+        "llmservice_server_start_seconds", "gauge", (), "Seconds from the container's start to the first response.",
+        lambda snapshot: _one(snapshot.state.measured.start_seconds),
     ),
     Metric(
         "llmservice_server_fetched_bytes", "gauge", ("artifact",),
-        "Bytes that are there of what is being fetched, those of an earlier start among them.", _transfer("bytes_done"),
+        "Bytes present of the current fetch, including bytes of earlier starts.", _transfer("bytes_done"),
     ),
     Metric(
-        "llmservice_server_fetch_size_bytes", "gauge", ("artifact",), "Bytes of all that is being fetched.",
+        "llmservice_server_fetch_size_bytes", "gauge", ("artifact",), "Total bytes of the current fetch.",
         _transfer("bytes_total"),
     ),
     Metric(
         "llmservice_server_fetch_eta_seconds", "gauge", ("artifact",),
-        "Seconds until all is fetched, at the present pace.", _transfer("eta_seconds"),
+        "Estimated seconds until the fetch is complete.", _transfer("eta_seconds"),
     ),
     Metric(
-        "llmservice_server_fetch_bytes_per_second", "gauge", ("artifact",), "Pace of the fetch over the last 20 s.",
+        "llmservice_server_fetch_bytes_per_second", "gauge", ("artifact",), "Rate of the fetch over the last 20 s.",
         _transfer("bytes_per_second"),
     ),
     Metric(
         "llmservice_server_cache_bytes", "gauge", ("state",),
-        "The model cache when the fetch began: bytes used by files of models, bytes available, and bytes freed by "
+        "The model cache when the fetch began: bytes used by model files, bytes available, and bytes freed by "
         "pruning. Absent without spec.model.cache.", _cache,
     ),
     Metric(
-        "llmservice_server_requests_in_flight", "gauge", (), "Requests that vLLM has not answered yet.",
-        lambda seen: _one(seen.slots[shared_counters.IN_FLIGHT]),
+        "llmservice_server_requests_in_flight", "gauge", (), "Requests without a complete response.",
+        lambda snapshot: _one(snapshot.slots[shared_counters.IN_FLIGHT]),
     ),
     Metric(
-        "llmservice_server_requests_refused_total", "counter", (), "Requests that were refused while draining.",
-        lambda seen: _one(seen.slots[shared_counters.REFUSED]),
+        "llmservice_server_requests_refused_total", "counter", (), "Requests refused while draining.",
+        lambda snapshot: _one(snapshot.slots[shared_counters.REFUSED]),
     ),
     Metric(
         "llmservice_server_api_keys", "gauge", (),
-        "API keys that clients may show; 0 lets nobody in. Absent without spec.endpoint.apiKeySecretRef.",
-        lambda seen: _one(seen.keys),
+        "Valid API keys; with 0 all clients are refused. Absent without spec.endpoint.apiKeySecretRef.",
+        lambda snapshot: _one(snapshot.keys),
     ),
 )  # fmt: skip
 
 
-def exposition(seen: Seen) -> str:
-    """What METRICS_PATH answers, in Prometheus' text format."""
+def exposition(snapshot: Snapshot) -> str:
+    """The body of METRICS_PATH in Prometheus' text format."""
     lines = []
     for metric in METRICS:
         lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}"]
-        lines += [f"{metric.name}{_braces(labels)} {value:.15g}" for labels, value in metric.samples(seen)]
+        lines += [f"{metric.name}{_braces(labels)} {value:.15g}" for labels, value in metric.samples(snapshot)]
     return "\n".join([*lines, ""])
 
 

@@ -1,4 +1,4 @@
-"""Child processes of a supervisor that is PID 1: started in groups, every one of them reaped, none left behind."""
+"""Child processes of a supervisor that is PID 1: each in its own process group, all of them reaped."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def hide_environment() -> None:
-    """Keep /proc/PID/environ and the memory of this process from others of the same user: vLLM is one.
+    """Protect /proc/PID/environ and the memory of this process from processes of the same user, such as vLLM.
 
-    What is started from here can be looked at as ever.
+    Child processes are not affected.
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -32,7 +32,7 @@ class Ended:
 
     @classmethod
     def from_status(cls, status: int) -> Ended:
-        """From waitpid's status."""
+        """Decode waitpid's status."""
         if os.WIFSIGNALED(status):
             return cls(None, os.WTERMSIG(status))
         return cls(os.WEXITSTATUS(status), None)
@@ -53,12 +53,12 @@ class Child:
         self._swept = False
 
     def signal(self, number: int) -> None:
-        """To the process alone; nothing when it has ended."""
+        """Send a signal to the process, not to its group; no effect after its end."""
         if not self.ended.done():
             os.kill(self.pid, number)
 
     def kill_group(self) -> None:
-        """SIGKILL for the process and all it started. Only once after its end: its number may go to others."""
+        """SIGKILL the process and its group. At most once after its end, because its id may be reused."""
         if self._swept:
             return
         self._swept = self.ended.done()
@@ -67,7 +67,7 @@ class Child:
 
 
 class Reaper:
-    """Owns SIGCHLD. Orphans of vLLM's workers come to us too: as PID 1, or as the subreaper elsewhere."""
+    """Owns SIGCHLD and reaps all children, orphans of vLLM's workers included (as PID 1 or as subreaper)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -76,13 +76,13 @@ class Reaper:
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
     def close(self) -> None:
-        """Give SIGCHLD back."""
+        """Remove the SIGCHLD handler."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], *, merge_stderr: bool, stdin: int | None = None
     ) -> Child:
-        """Start a command with its output in a pipe. OSError when it cannot be started."""
+        """Start a command with its output in a pipe. OSError where that fails."""
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         actions: list[tuple[int, int, int]] = [(os.POSIX_SPAWN_DUP2, theirs, 1)]
         if stdin is not None:
@@ -90,7 +90,7 @@ class Reaper:
         if merge_stderr:
             actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
         try:
-            # Python ignores SIGPIPE, and what is ignored is inherited.
+            # Python ignores SIGPIPE, and children inherit that.
             pid = os.posix_spawnp(
                 command[0], list(command), environment, file_actions=actions, setpgroup=0, setsigdef=[signal.SIGPIPE]
             )
@@ -101,7 +101,7 @@ class Reaper:
             os.close(theirs)
         child = Child(pid, ours, self._loop.create_future())
         self._children[pid] = child
-        # It may have ended before it was known here.
+        # The child may have ended before it was registered.
         self._loop.call_soon(self._reap)
         return child
 

@@ -1,14 +1,14 @@
-"""One real request before the first client's: some engines come up and die on their first forward pass."""
+"""Sends one request before the server is ready: some engines start and then fail in their first forward pass."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 
-from llmservice_runtime.supervisor.loopback import Answer, ask
+from llmservice_runtime.supervisor.loopback import Response, http_request
 from llmservice_runtime.supervisor.vllm_process import Flags
 
-# Where a generating model answers; then what pooling models have instead.
+# Generating models first, then the endpoints of pooling models.
 _REQUESTS = (
     ("/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0}),
     ("/v1/embeddings", {"input": "a"}),
@@ -18,21 +18,21 @@ _REQUESTS = (
 
 
 class SmokeFailed(Exception):
-    """The engine did not answer its first request properly."""
+    """The first request failed."""
 
 
 async def first_request(flags: Flags, headers: Mapping[str, str], *, timeout: float) -> str:
-    """The path that answered. SmokeFailed when none did; OSError when the connection broke."""
+    """The path that returned 200. SmokeFailed where none did, OSError where the connection broke."""
     for path, fields in _REQUESTS:
         body = json.dumps({"model": flags.model_names[0] if flags.model_names else "", **fields})
-        answer = await ask(flags.port, path, method="POST", body=body, headers=headers, timeout=timeout)
-        if answer.status == 200:
+        response = await http_request(flags.port, path, method="POST", body=body, headers=headers, timeout=timeout)
+        if response.status == 200:
             return path
-        if not _is_absent(answer):
-            raise SmokeFailed(f"POST {path} answered {answer.status}: {answer.error}")
+        if not _is_absent(response):
+            raise SmokeFailed(f"POST {path} answered {response.status}: {response.error}")
     raise SmokeFailed("none of " + ", ".join(path for path, _ in _REQUESTS) + " exists on this server")
 
 
-def _is_absent(answer: Answer) -> bool:
-    """No such route, or one that this model does not do; a model name that is not there is another 404."""
-    return answer.status in (404, 405, 501) and "NotFoundError" not in answer.body
+def _is_absent(response: Response) -> bool:
+    """Whether the route is missing or not supported by this model; an unknown model name is another kind of 404."""
+    return response.status in (404, 405, 501) and "NotFoundError" not in response.body

@@ -1,4 +1,4 @@
-"""A start under way: its budget, whether it moves, and what is said of one that does not."""
+"""The start of one server: its budget, its progress, and the failure of a start that exceeds its limits."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ from llmservice_runtime.contract import (
     State,
 )
 from llmservice_runtime.failures import own_failures
-from llmservice_runtime.health.start_watch import News, StartWatch, Verdict
+from llmservice_runtime.health.start_watch import LineFilter, StartWatch, Verdict
 from llmservice_runtime.options import ServeOptions, seconds_of
-from llmservice_runtime.supervisor.dependencies import Surroundings
+from llmservice_runtime.supervisor.dependencies import Dependencies
 
-# A first request is one step of an engine that is ready; a compilation may still come with it.
+# The first request is one engine step, and may trigger a compilation.
 SMOKE_SECONDS = 300.0
-# Before the startup probe's ceiling, so that there is time to say why.
+# Before the startup probe's ceiling: time to write the termination message.
 _MARGIN_SECONDS = 60.0
 
 
-def with_environment(options: ServeOptions, around: Surroundings) -> tuple[ServeOptions, Surroundings]:
-    """With what the user says in the pod's environment. ValueError where that is no number."""
-    variables, patience = around.environment, around.patience
-    told = replace(
+def with_environment(options: ServeOptions, dependencies: Dependencies) -> tuple[ServeOptions, Dependencies]:
+    """Both values with the overrides of the pod's environment (seconds). ValueError where one is not a number."""
+    variables, limits = dependencies.environment, dependencies.stall_limits
+    options = replace(
         options,
         start_seconds=seconds_of(variables, START_SECONDS_ENV, options.start_seconds),
         hang_unready_seconds=seconds_of(variables, HANG_UNREADY_SECONDS_ENV, options.hang_unready_seconds),
         hang_restart_seconds=seconds_of(variables, HANG_RESTART_SECONDS_ENV, options.hang_restart_seconds),
     )
-    stall = seconds_of(variables, STALL_SECONDS_ENV, patience.stall_seconds)
-    return told, replace(around, patience=replace(patience, stall_seconds=stall))
+    stall = seconds_of(variables, STALL_SECONDS_ENV, limits.stall_seconds)
+    return options, replace(dependencies, stall_limits=replace(limits, stall_seconds=stall))
 
 
 class Start:
-    """One server's, from the first process of vLLM to the first answer."""
+    """Tracks the start from the first vLLM process to the first response."""
 
-    def __init__(self, options: ServeOptions, around: Surroundings) -> None:
-        self._options, self._around = options, around
-        self._container_began = around.clock()
+    def __init__(self, options: ServeOptions, dependencies: Dependencies) -> None:
+        self._options, self._dependencies = options, dependencies
+        self._container_began = dependencies.clock()
         self._began = self._container_began
-        self._news = News()
+        self._lines = LineFilter()
         self._watch = StartWatch.begin(self._began)
 
     def begin(self) -> None:
-        """The budget begins now: the model is there."""
-        self._began = self._around.clock()
+        """Start the budget: the model is available."""
+        self._began = self._dependencies.clock()
         self._watch = StartWatch.begin(self._began)
 
-    def heard(self, text: str) -> None:
-        """A line of vLLM's log."""
-        if self._news.is_new(text):
-            self._watch = self._watch.heard(self._around.clock())
+    def on_line(self, text: str) -> None:
+        """Record a line of vLLM's log (without its prefix); repeated lines do not count as progress."""
+        if self._lines.is_new(text):
+            self.on_step()
 
-    def moved(self) -> None:
-        """A step of the start is done."""
-        self._watch = self._watch.heard(self._around.clock())
+    def on_step(self) -> None:
+        """Record that a step of the start is done."""
+        self._watch = self._watch.after_line(self._dependencies.clock())
 
-    def look(self, group: int, left: float) -> Verdict:
-        """What is to be thought of a start, with so many seconds of its budget left."""
-        now, patience = self._around.clock(), self._around.patience
-        self._watch = self._watch.looked(self._around.usage(group), now, patience)
+    def evaluate(self, group: int, remaining: float) -> Verdict:
+        """The verdict from the usage of process group `group`; `remaining` is in seconds of the budget."""
+        now, limits = self._dependencies.clock(), self._dependencies.stall_limits
+        self._watch = self._watch.after_usage(self._dependencies.usage(group), now, limits)
         ceiling = START_CEILING_SECONDS - _MARGIN_SECONDS - (now - self._container_began)
-        return self._watch.verdict(left=left, ceiling=ceiling, now=now, patience=patience)
+        return self._watch.verdict(remaining=remaining, ceiling=ceiling, now=now, limits=limits)
 
-    def left(self, state: State, phase_seconds: float) -> float:
-        """Seconds of the budget; of the first request's own while that is awaited."""
-        left = self._options.start_seconds - (self._around.clock() - self._began)
-        return min(left, SMOKE_SECONDS - phase_seconds) if state.phase is Phase.SMOKE else left
+    def remaining(self, state: State, phase_seconds: float) -> float:
+        """Seconds left of the budget; in phase Smoke of the first request's own limit, if that is shorter."""
+        remaining = self._options.start_seconds - (self._dependencies.clock() - self._began)
+        return min(remaining, SMOKE_SECONDS - phase_seconds) if state.phase is Phase.SMOKE else remaining
 
     def failure(self, verdict: Verdict, state: State) -> Failure:
-        """Why it is given up."""
-        now = self._around.clock()
+        """The failure for verdict STOPPED or TOO_LONG."""
+        now = self._dependencies.clock()
         if verdict is Verdict.TOO_LONG:
             return own_failures.start_too_long(now - self._container_began, state.progress)
-        still = now - self._watch.moved_at
+        idle = now - self._watch.active_at
         if state.phase is Phase.SMOKE:
-            return own_failures.smoke_unanswered(still)
-        return own_failures.start_stopped(self._options.start_seconds, state.progress, still)
+            return own_failures.smoke_unanswered(idle)
+        return own_failures.start_stopped(self._options.start_seconds, state.progress, idle)
 
-    def told(self, state: State) -> State:
-        """With what a start may take; without, once it is over."""
+    def with_budget(self, state: State) -> State:
+        """`state` with the budget and the usual start time; without them once the server has started."""
         if state.started:
             return replace(state, slow=False, start_budget_seconds=None, usual_start_seconds=None)
         budget, usual = self._options.start_seconds, self._options.usual_seconds or None
@@ -94,4 +94,4 @@ class Start:
     @property
     def seconds(self) -> float:
         """Since the container began."""
-        return self._around.clock() - self._container_began
+        return self._dependencies.clock() - self._container_began

@@ -1,9 +1,8 @@
-"""The supervisor's own port: probes and /state. GET only, one answer a connection, a bounded number of connections.
+"""HTTP server of the state port: GET only, one response per connection, a bounded number of connections.
 
-Whoever reaches the pod may connect, and the kubelet comes by the same way, from an address that nobody knows
-beforehand. So no newcomer is turned away for those who are there: where too many wait, the oldest one goes, of the
-address that has most. A request is answered as soon as its head is there, usually when it is accepted. Neither tasks
-nor threads are made for a connection.
+Anyone who reaches the pod may connect, and the kubelet's address is not known. Under load a new connection therefore
+replaces the oldest one of the address with the most connections, so that probes get through. Connections are handled
+by event loop callbacks, without a task or thread each.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 READ_SECONDS = 2.0
-"""From the connection to its end."""
+"""Longest life of a connection."""
 CONNECTIONS = 256
 OF_ONE_ADDRESS = 128
 HEAD_LIMIT = 8 << 10
 _BACKLOG = 1024
 _BATCH = 64
-"""Newcomers that are looked at before something else has its turn."""
+"""Connections accepted per loop iteration."""
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Compiled in, and switched off."""
+"""IPv6 is compiled in but disabled on this host."""
 _PAUSE_SECONDS = 0.1
-"""Until the next try to accept, where the process has no descriptor left."""
+"""Before the next accept when the process is out of file descriptors."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a path answers."""
+    """Status, body and content type of a response."""
 
     status: int
     body: str
@@ -43,7 +42,7 @@ _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Servic
 
 
 async def serve(port: int, respond: Respond) -> StateServer:
-    """Listen on every address, of both families where the pod has them. OSError where the port is taken in either."""
+    """Listen on all addresses, IPv4 and, where available, IPv6. OSError where the port is taken in either family."""
     listeners = [socket.create_server(("", port), backlog=_BACKLOG)]
     if socket.has_ipv6:
         try:
@@ -56,11 +55,11 @@ async def serve(port: int, respond: Respond) -> StateServer:
 
 
 class _Connection:
-    """One that waits for its request, or to be rid of its answer."""
+    """An open connection: bytes of the request read so far, bytes of the response still to send."""
 
     def __init__(self, sock: socket.socket, host: str) -> None:
         self.sock, self.host = sock, host
-        self.heard, self.answer = b"", b""
+        self.received, self.answer = b"", b""
         self.end: asyncio.TimerHandle | None = None
 
 
@@ -70,7 +69,7 @@ class StateServer:
     def __init__(self, listeners: list[socket.socket], respond: Respond, loop: asyncio.AbstractEventLoop) -> None:
         self._listeners, self._respond, self._loop = listeners, respond, loop
         self._waiting: dict[_Connection, None] = {}
-        """The oldest first."""
+        """Open connections, oldest first."""
         self._of_address: Counter[str] = Counter()
         for listener in listeners:
             listener.setblocking(False)
@@ -83,7 +82,7 @@ class StateServer:
         self.close()
 
     def close(self) -> None:
-        """End everything."""
+        """Close the listeners and all connections."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
@@ -115,7 +114,7 @@ class StateServer:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _wait(self, connection: _Connection) -> None:
-        """It has not said all yet, or not been told all; somebody else may have to go for it."""
+        """Register a connection that needs more reads or writes; close the oldest one above the limits."""
         self._waiting[connection] = None
         self._of_address[connection.host] += 1
         connection.end = self._loop.call_later(READ_SECONDS, self._end, connection)
@@ -140,15 +139,15 @@ class StateServer:
             self._loop.add_writer(connection.sock, self._ready, connection)
 
     def _is_done(self, connection: _Connection) -> bool:
-        """Read and write what can be; True when nothing is left. One that sends nonsense gets no answer."""
+        """Read and write without blocking; True when the connection is finished, also after an invalid request."""
         try:
             if not connection.answer:
-                heard = connection.sock.recv(HEAD_LIMIT)
-                connection.heard += heard
-                head, whole, _ = connection.heard.partition(b"\r\n\r\n")
+                received = connection.sock.recv(HEAD_LIMIT)
+                connection.received += received
+                head, whole, _ = connection.received.partition(b"\r\n\r\n")
                 if whole:
                     connection.answer = _encode(self._reply(head))
-                elif heard and len(connection.heard) < HEAD_LIMIT:
+                elif received and len(connection.received) < HEAD_LIMIT:
                     return False
             if connection.answer:
                 connection.answer = connection.answer[connection.sock.send(connection.answer) :]

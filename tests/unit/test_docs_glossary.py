@@ -1,0 +1,33 @@
+"""The glossary is alphabetical, short, and names only modules that exist."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.documents import DOCS, ROOT
+
+_PACKAGES = {
+    "operator": "operator/llmservice_operator",
+    "runtime": "runtime/llmservice_runtime",
+    "fetch": "fetch/llmservice_fetch",
+}
+_ROW = re.compile(r"^\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \| (?P<where>[^|]+) \|$", re.MULTILINE)
+ROWS = [row for row in _ROW.finditer((DOCS / "glossary.md").read_text(encoding="utf-8")) if row["term"] != "term"]
+
+
+def test_terms_are_alphabetical_and_few() -> None:
+    terms = [row["term"].lower() for row in ROWS]
+    assert terms == sorted(set(terms))
+    assert 40 <= len(terms) <= 60
+
+
+def test_each_term_names_a_field_or_a_module_that_exists() -> None:
+    missing = []
+    for row in ROWS:
+        places = re.findall(r"`([^`]+)`", row["where"])
+        assert places, row["term"]
+        for place in places:
+            folder, _, rest = place.partition("/")
+            if rest and not (ROOT / _PACKAGES.get(folder, folder) / rest).exists():
+                missing.append(place)
+    assert missing == []

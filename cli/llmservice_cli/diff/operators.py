@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.build.settings import InvalidSettings, Settings
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.resources import CONFIG_MAP
@@ -14,7 +15,7 @@ from llmservice_operator.options import version
 from llmservice_cli.api import Api, Json
 from llmservice_cli.render import settings
 
-_SELECTOR = "app.kubernetes.io/name=llmservice-operator"
+_SELECTOR = f"app.kubernetes.io/name={OPERATOR}"
 _VERSION_LABEL = "app.kubernetes.io/version"
 _FILE = "settings.yaml"
 _GIVE = f"; give {settings.OPTION} if the installation has its own"

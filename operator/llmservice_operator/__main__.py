@@ -288,6 +288,8 @@ class Operator:
         held = (0,) if self._shards is None else self._shards.held
         self._metrics.set_shards(held, self._options.shards)
         self._metrics.set_life(self._life.stage, self._sync)
+        self._metrics.queue_depth.set(self._ctx.queue.depth)
+        self._metrics.queue_delayed.set(self._ctx.queue.delayed)
         return self._metrics.exposition()
 
     def _make_shards(self) -> Shards:

@@ -67,6 +67,14 @@ async def test_a_shard_that_is_gained_is_looked_at_whole_and_no_other(operator: 
     assert operator._ctx.queue.depth == 0
 
 
+async def test_each_scrape_shows_how_many_services_wait() -> None:
+    operator = Operator(Options(leader_elect=False), Connection(Cluster(), "me"), StateReader(), Metrics())
+    operator._ctx.queue.add(KEYS[0])
+    operator._ctx.queue.add_after(KEYS[1], 60)
+    text = operator._exposition().decode().splitlines()
+    assert {"llmservice_queue_depth 1.0", "llmservice_queue_delayed 1.0"} <= set(text)
+
+
 async def test_what_happens_in_another_shard_is_anothers_affair(operator: Operator) -> None:
     operator._changed(SECOND[0])
     operator._stirred(SECOND[1])

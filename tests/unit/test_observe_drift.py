@@ -9,6 +9,8 @@ from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.projections.foreign_fields import removal_patch, restoring_patch
 
+from tests.unit.decide_world import World, an_llmservice
+
 Json = dict[str, Any]
 METADATA: Json = {"name": "x", "namespace": "n", "uid": "u", "labels": {"a": "b"}}
 
@@ -115,3 +117,17 @@ def test_what_may_not_stand_beside_ours_is_replaced_by_it(
         {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": theirs}},
     ]
     assert restoring_patch({"metadata": {"managedFields": managers}, "spec": live}, wanted) == operations
+
+
+def test_the_volume_and_the_class_that_kubernetes_gives_a_claim_are_nobodys_additions() -> None:
+    """A claim's spec cannot be changed: the API server would refuse their removal in each pass."""
+    world = World(an_llmservice({"model": {"uri": "hf://a/b", "cache": {"size": "1Gi"}}, "fitPolicy": "Ignore"}))
+    world.settle()
+    claim = world.children["PersistentVolumeClaim", "x-cache"]
+    claim["spec"] |= {"volumeName": "pvc-1", "storageClassName": "standard"}
+    spec = {"f:volumeName": {}, "f:storageClassName": {}, "f:volumeAttributesClassName": {}}
+    claim["metadata"]["managedFields"].append(
+        {"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:spec": spec}}
+    )
+    assert world.decide().apply == ()
+    assert removal_patch(claim) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
@@ -210,11 +210,6 @@ class Metrics:
             self.fetch_total_bytes.remove(*key, pod)
         if not told:
             self._told.pop(key, None)
-
-    def watch_queue(self, depth: Callable[[], int], delayed: Callable[[], int]) -> None:
-        """Read the queue's figures at each scrape."""
-        self.queue_depth.set_function(lambda: float(depth()))
-        self.queue_delayed.set_function(lambda: float(delayed()))
 
     def exposition(self) -> bytes:
         """What /metrics answers."""

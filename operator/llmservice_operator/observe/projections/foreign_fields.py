@@ -18,8 +18,14 @@ from llmservice_operator.api.constants import MANAGER
 
 Json = Mapping[str, Any]
 
-_FREE = (("f:template", "f:metadata"),)
-"""Paths below spec that belong to everybody."""
+_FREE = (
+    ("f:template", "f:metadata"),
+    ("f:volumeName",),
+    ("f:storageClassName",),
+    ("f:volumeAttributesClassName",),
+)
+"""Paths below spec that are left alone: metadata is everybody's, and Kubernetes itself sets the others when it binds a
+PersistentVolumeClaim, whose spec the API server then lets nobody change back."""
 
 
 def foreign_paths(managed_fields: Iterable[Json], most: int | None = None) -> frozenset[str]:

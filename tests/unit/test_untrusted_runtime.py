@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import fields, is_dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from llmservice_runtime.bounded_json import Refused, parse
+from llmservice_runtime.bounded_json import MAX_DEPTH, Refused, parse
 from llmservice_runtime.contract import (
     TERMINATION_LIMIT,
     AdapterState,
@@ -117,6 +118,13 @@ def test_what_no_supervisor_says_is_refused(case: str) -> None:
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"version":1,"drain":['], ids=["lists", "objects", "a drain"])
 def test_depth_costs_no_recursion(kind: Any, opening: str) -> None:
     assert kind.from_json(opening * (TERMINATION_LIMIT // len(opening))) is None
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
+def test_the_depth_of_a_document_is_bounded(depth: int, is_read: bool) -> None:
+    text = "[" * depth + "]" * depth
+    with contextlib.nullcontext() if is_read else pytest.raises(Refused, match="deeper than 16"):
+        parse(text, TERMINATION_LIMIT)
 
 
 @given(texts(document(STATE)))

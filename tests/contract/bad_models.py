@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.contract.manifests import Bad
+from tests.contract.manifests import Bad, wrong
 
 
 def names() -> Iterator[Bad]:
@@ -20,42 +20,37 @@ _AZURE = {"model.azure": {"account": "weights"}}
 def model() -> Iterator[Bad]:
     at = "spec.model.uri"
     supported = "hf://ORG/NAME[@REVISION], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, pvc://CLAIM"
-    yield Bad("s3-bucket", {"model.uri": "s3://My_Bucket/x"}, at, ("must be s3://BUCKET/PREFIX",))
-    yield Bad("s3-short", {"model.uri": "s3://ab"}, at, ("must be s3://BUCKET/PREFIX",))
-    yield Bad("s3-key", {"model.uri": "s3://bucket/a?b"}, at, ("must be s3://BUCKET/PREFIX",))
-    yield Bad("gs-bucket", {"model.uri": "gs://My_Bucket/x"}, at, ("must be gs://BUCKET/PREFIX",))
-    yield Bad("gs-up", {"model.uri": "gs://bucket/a/../b"}, at, ("no '..'",))
-    yield Bad("gs-generation", {"model.uri": "gs://bucket/a#1"}, at, ("must be gs://BUCKET/PREFIX",))
+    yield wrong("s3-bucket", "model.uri", "s3://My_Bucket/x", "must be s3://BUCKET/PREFIX")
+    yield wrong("s3-short", "model.uri", "s3://ab", "must be s3://BUCKET/PREFIX")
+    yield wrong("s3-key", "model.uri", "s3://bucket/a?b", "must be s3://BUCKET/PREFIX")
+    yield wrong("gs-bucket", "model.uri", "gs://My_Bucket/x", "must be gs://BUCKET/PREFIX")
+    yield wrong("gs-up", "model.uri", "gs://bucket/a/../b", "no '..'")
+    yield wrong("gs-generation", "model.uri", "gs://bucket/a#1", "must be gs://BUCKET/PREFIX")
     yield Bad("az-container", {"model.uri": "az://my_models/x", **_AZURE}, at, ("must be az://CONTAINER/PREFIX",))
     yield Bad("az-account", {"model.uri": "az://models@weights/x", **_AZURE}, at, ("must be az://CONTAINER/PREFIX",))
     yield Bad("az-sas", {"model.uri": "az://models/x?sig=a", **_AZURE}, at, ("must be az://CONTAINER/PREFIX",))
-    yield Bad("image-capital", {"model.uri": "image://a/B:1"}, at, ("must be image://REFERENCE",))
-    yield Bad("image-empty", {"model.uri": "image://#a"}, at, ("must be image://REFERENCE",))
-    yield Bad("image-two-paths", {"model.uri": "image://a/b:1#c#d"}, at, ("image://REFERENCE#PATH",))
-    yield Bad("uri-plain", {"model.uri": "Qwen/Qwen2.5-7B"}, at, ("must begin with a scheme", supported))
-    yield Bad("uri-https", {"model.uri": "https://huggingface.co/a/b"}, at, ("must begin with a scheme",))
-    yield Bad("hf-without-org", {"model.uri": "hf://gpt2"}, at, ("must be hf://ORG/NAME",))
-    yield Bad("hf-deep", {"model.uri": "hf://a/b/c"}, at, ("must be hf://ORG/NAME",))
-    yield Bad("hf-empty-revision", {"model.uri": "hf://a/b@"}, at, ("leave the @ out",))
-    yield Bad("hf-bad-revision", {"model.uri": "hf://a/b@v1 2"}, at, ("branch, tag or commit",))
-    yield Bad("hf-two-revisions", {"model.uri": "hf://a/b@v1@v2"}, at, ("branch, tag or commit",))
-    yield Bad("pvc-claim", {"model.uri": "pvc://My_Claim/x"}, at, ("must be pvc://CLAIM/PATH",))
-    yield Bad("pvc-empty", {"model.uri": "pvc:///x"}, at, ("must be pvc://CLAIM/PATH",))
-    yield Bad("file-relative", {"model.uri": "file://models/x"}, at, ("three slashes",))
-    yield Bad("file-up", {"model.uri": "file:///models/../etc"}, at, ("no '..'",))
-    yield Bad("file-double", {"model.uri": "file:///models//x"}, at, ("no '//'",))
+    yield wrong("image-capital", "model.uri", "image://a/B:1", "must be image://REFERENCE")
+    yield wrong("image-empty", "model.uri", "image://#a", "must be image://REFERENCE")
+    yield wrong("image-two-paths", "model.uri", "image://a/b:1#c#d", "image://REFERENCE#PATH")
+    yield wrong("uri-plain", "model.uri", "Qwen/Qwen2.5-7B", "must begin with a scheme", supported)
+    yield wrong("uri-https", "model.uri", "https://huggingface.co/a/b", "must begin with a scheme")
+    yield wrong("hf-without-org", "model.uri", "hf://gpt2", "must be hf://ORG/NAME")
+    yield wrong("hf-deep", "model.uri", "hf://a/b/c", "must be hf://ORG/NAME")
+    yield wrong("hf-empty-revision", "model.uri", "hf://a/b@", "leave the @ out")
+    yield wrong("hf-bad-revision", "model.uri", "hf://a/b@v1 2", "branch, tag or commit")
+    yield wrong("hf-two-revisions", "model.uri", "hf://a/b@v1@v2", "branch, tag or commit")
+    yield wrong("pvc-claim", "model.uri", "pvc://My_Claim/x", "must be pvc://CLAIM/PATH")
+    yield wrong("pvc-empty", "model.uri", "pvc:///x", "must be pvc://CLAIM/PATH")
+    yield wrong("file-relative", "model.uri", "file://models/x", "three slashes")
+    yield wrong("file-up", "model.uri", "file:///models/../etc", "no '..'")
+    yield wrong("file-double", "model.uri", "file:///models//x", "no '//'")
     yield Bad(
         "token-for-file",
         {"model.uri": "file:///x", "model.hfTokenSecretRef": {"name": "a", "key": "b"}},
         "spec.model.hfTokenSecretRef",
         ("only for models from the Hugging Face hub", "remove it"),
     )
-    yield Bad(
-        "s3-for-hub",
-        {"model.s3": {"region": "eu-1"}},
-        "spec.model.s3",
-        ("only for models from S3", "remove it"),
-    )
+    yield wrong("s3-for-hub", "model.s3", {"region": "eu-1"}, "only for models from S3", "remove it")
     yield Bad(
         "gcs-for-s3",
         {"model.uri": "s3://models/a", "model.gcs": {"endpoint": "https://gcs.example"}},
@@ -69,30 +64,27 @@ def model() -> Iterator[Bad]:
         ("only for models from Azure", "remove it"),
     )
     yield Bad("az-of-no-account", {"model.uri": "az://models/a"}, "spec.model", ("set spec.model.azure.account",))
-    yield Bad(
-        "convert-by-auto",
-        {"model.convert": "embed"},
-        "spec.model.convert",
-        ("set spec.model.runner to pooling",),
-    )
+    yield wrong("convert-by-auto", "model.convert", "embed", "set spec.model.runner to pooling")
     yield Bad(
         "cache-for-pvc",
         {"model.uri": "pvc://a/b", "model.cache.size": "1Gi"},
         "spec.model.cache",
         ("only for models that are fetched", "remove it"),
     )
-    yield Bad(
+    yield wrong(
         "heads-division",
-        {"model.architecture": {"numAttentionHeads": 32, "numKeyValueHeads": 5}},
-        "spec.model.architecture.numKeyValueHeads",
-        ("must divide numAttentionHeads", "config.json"),
+        "model.architecture",
+        {"numAttentionHeads": 32, "numKeyValueHeads": 5},
+        "must divide numAttentionHeads",
+        "config.json",
+        at=".numKeyValueHeads",
     )
 
 
 def cache() -> Iterator[Bad]:
     at = "spec.model.cache"
-    yield Bad("cache-empty", {"model.cache": {}}, at, ("give either claimName", "or size"))
-    yield Bad("cache-both", {"model.cache": {"claimName": "a", "size": "1Gi"}}, at, ("not both",))
+    yield wrong("cache-empty", "model.cache", {}, "give either claimName", "or size")
+    yield wrong("cache-both", "model.cache", {"claimName": "a", "size": "1Gi"}, "not both")
     for key, value in (("storageClassName", "a"), ("accessModes", ["ReadWriteMany"]), ("retentionPolicy", "Retain")):
         yield Bad(
             f"claim-with-{key}",
@@ -111,62 +103,37 @@ def cache() -> Iterator[Bad]:
 
 
 def engine() -> Iterator[Bad]:
-    quantization, dtype = "spec.precision.quantization", "spec.precision.dtype"
-    yield Bad(
-        "float-weights-quantized",
-        {"precision": {"weights": "bfloat16", "quantization": "awq"}},
-        quantization,
-        ("remove quantization", "auto"),
+    for name, precision, key, *says in (
+        ("float-weights-quantized", {"weights": "bfloat16", "quantization": "awq"}, "quantization", "remove", "auto"),
+        ("fp8-by-awq", {"weights": "fp8", "quantization": "awq"}, "quantization", "in fp8"),
+        ("int8-by-fp8", {"weights": "int8", "quantization": "fp8"}, "quantization", "in int8"),
+        ("int4-by-fp8", {"weights": "int4", "quantization": "fp8"}, "quantization", "in int4"),
+        ("int4-by-mxfp8", {"weights": "int4", "quantization": "mxfp8"}, "quantization", "in int4"),
+        ("weights-against-dtype", {"weights": "float32", "dtype": "bfloat16"}, "dtype", "contradicts", "other at auto"),
+        ("weights-against-half", {"weights": "bfloat16", "dtype": "float16"}, "dtype", "contradicts", "other at auto"),
+        ("fp8-in-float32", {"weights": "fp8", "dtype": "float32"}, "dtype", "not computed with in float32"),
+        ("awq-in-float32", {"quantization": "awq", "dtype": "float32"}, "dtype", "bfloat16 or float16"),
+        ("mxfp4-in-float16", {"quantization": "mxfp4", "dtype": "float16"}, "dtype", "bfloat16 only"),
+    ):
+        yield wrong(name, "precision", precision, *says, at=f".{key}")
+    yield wrong(
+        "experts-on-one", "parallelism.expertParallel", True, "set tensorParallelSize or dataParallelSize above 1"
     )
-    yield Bad("fp8-by-awq", {"precision": {"weights": "fp8", "quantization": "awq"}}, quantization, ("in fp8",))
-    yield Bad("int8-by-fp8", {"precision": {"weights": "int8", "quantization": "fp8"}}, quantization, ("in int8",))
-    yield Bad("int4-by-fp8", {"precision": {"weights": "int4", "quantization": "fp8"}}, quantization, ("in int4",))
-    yield Bad("int4-by-mxfp8", {"precision": {"weights": "int4", "quantization": "mxfp8"}}, quantization, ("in int4",))
-    yield Bad(
-        "weights-against-dtype",
-        {"precision": {"weights": "float32", "dtype": "bfloat16"}},
-        dtype,
-        ("contradicts weights", "leave the other at auto"),
-    )
-    yield Bad(
-        "weights-against-half",
-        {"precision": {"weights": "bfloat16", "dtype": "float16"}},
-        dtype,
-        ("contradicts weights", "leave the other at auto"),
-    )
-    yield Bad(
-        "fp8-in-float32",
-        {"precision": {"weights": "fp8", "dtype": "float32"}},
-        dtype,
-        ("not computed with in float32",),
-    )
-    yield Bad(
-        "awq-in-float32", {"precision": {"quantization": "awq", "dtype": "float32"}}, dtype, ("bfloat16 or float16",)
-    )
-    yield Bad(
-        "mxfp4-in-float16",
-        {"precision": {"quantization": "mxfp4", "dtype": "float16"}},
-        dtype,
-        ("bfloat16 only",),
-    )
-    yield Bad(
-        "experts-on-one",
-        {"parallelism.expertParallel": True},
-        "spec.parallelism.expertParallel",
-        ("set tensorParallelSize or dataParallelSize above 1",),
-    )
-    tokens = "spec.batching.maxNumBatchedTokens"
-    yield Bad(
+    yield wrong(
         "tokens-below-seqs",
-        {"batching": {"maxNumSeqs": 256, "maxNumBatchedTokens": 128}},
-        tokens,
-        ("at least maxNumSeqs", "raise maxNumBatchedTokens or lower maxNumSeqs"),
+        "batching",
+        {"maxNumSeqs": 256, "maxNumBatchedTokens": 128},
+        "at least maxNumSeqs",
+        "raise maxNumBatchedTokens or lower maxNumSeqs",
+        at=".maxNumBatchedTokens",
     )
-    yield Bad(
+    yield wrong(
         "whole-prefill",
-        {"batching": {"chunkedPrefill": False, "maxNumBatchedTokens": 2048, "maxModelLen": 4096}},
-        tokens,
-        ("without chunked prefill", "raise maxNumBatchedTokens to maxModelLen"),
+        "batching",
+        {"chunkedPrefill": False, "maxNumBatchedTokens": 2048, "maxModelLen": 4096},
+        "without chunked prefill",
+        "raise maxNumBatchedTokens to maxModelLen",
+        at=".maxNumBatchedTokens",
     )
     for key, value in (
         ("products", ["NVIDIA-L4"]),
@@ -177,16 +144,13 @@ def engine() -> Iterator[Bad]:
         changed = {"accelerator": {"type": "cpu", key: value}}
         yield Bad(f"cpu-with-{key}", changed, f"spec.accelerator.{key}", ("remove",))
     for resource in ("gpu", "kubernetes.io/gpu", "requests.nvidia.com/gpu"):
-        yield Bad(
-            f"resource-{resource}",
-            {"accelerator.resourceName": resource},
-            "spec.accelerator.resourceName",
-            ("device plugin's resource", "nvidia.com/gpu"),
+        yield wrong(
+            f"resource-{resource}", "accelerator.resourceName", resource, "device plugin's resource", "nvidia.com/gpu"
         )
     yield Bad(
         "amd-quantization",
         {"accelerator.type": "amd", "precision.quantization": "gptq_marlin"},
-        quantization,
+        "spec.precision.quantization",
         ("not serve this method on AMD GPUs", "choose fp8_per_tensor"),
     )
     yield Bad(

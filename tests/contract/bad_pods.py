@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.contract.manifests import Bad
+from tests.contract.manifests import Bad, wrong
 
 # Each spelling is one that vLLM's own parser takes (tests/unit/test_api_flag_rules.py holds them against it).
 SPELLINGS = (
@@ -71,12 +71,7 @@ SPELLINGS = (
 
 
 def arguments() -> Iterator[Bad]:
-    yield Bad(
-        "media-any-and-some",
-        {"multimodal.allowedMediaDomains": ["*", "a.example"]},
-        "spec.multimodal.allowedMediaDomains",
-        ("every host", "remove"),
-    )
+    yield wrong("media-any-and-some", "multimodal.allowedMediaDomains", ["*", "a.example"], "every host", "remove")
     at = "spec.runtime.extraArgs"
     for args, words in SPELLINGS:
         yield Bad(f"args {' '.join(args)}", {"runtime.extraArgs": args}, f"{at}[0]", (words,))
@@ -110,17 +105,15 @@ def pods() -> Iterator[Bad]:
         f"{env}.valueFrom",
         ("remove one of the two",),
     )
-    yield Bad(
-        "resources-gpu",
-        {"runtime.resources.limits": {"nvidia.com/gpu": "1"}},
-        "spec.runtime.resources.limits",
-        ("GPUs follow from spec.parallelism",),
+    yield wrong(
+        "resources-gpu", "runtime.resources.limits", {"nvidia.com/gpu": "1"}, "GPUs follow from spec.parallelism"
     )
-    yield Bad(
+    yield wrong(
         "request-over-limit",
-        {"runtime.resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}},
-        "spec.runtime.resources.requests",
-        ("lower the request or raise the limit",),
+        "runtime.resources",
+        {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}},
+        "lower the request or raise the limit",
+        at=".requests",
     )
     meta, spec = "podTemplate.metadata", "podTemplate.spec"
     yield Bad(
@@ -129,11 +122,12 @@ def pods() -> Iterator[Bad]:
     yield Bad(
         "annotation-domain", {f"{meta}.annotations": {"llmservice.dev/x": "x"}}, f"spec.{meta}.annotations", ("of",)
     )
-    yield Bad(
+    yield wrong(
         "env-long",
-        {"runtime.env": [{"name": f"A{n}", "value": "x" * 1024} for n in range(33)]},
-        "spec.runtime.env",
-        ("32,768 characters", "ConfigMap"),
+        "runtime.env",
+        [{"name": f"A{n}", "value": "x" * 1024} for n in range(33)],
+        "32,768 characters",
+        "ConfigMap",
     )
     yield Bad("label-key", {f"{meta}.labels": {"-a": "x"}}, f"spec.{meta}.labels", ("NAME or DOMAIN/NAME",))
     for words, toleration, at in (

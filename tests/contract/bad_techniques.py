@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.contract.manifests import Bad
+from tests.contract.manifests import Bad, wrong
 
 CPU = {"accelerator.type": "cpu"}
 POOLING = {"model.runner": "pooling"}
@@ -13,23 +13,24 @@ def within() -> Iterator[Bad]:
     yield from _batching()
     yield from _compilation()
     yield from _speculation()
-    yield Bad(
+    yield wrong(
         "extended-by-one",
-        {"contextExtension": {"factor": 1}},
-        "spec.contextExtension.factor",
-        ("must be more than 1", "remove spec.contextExtension"),
+        "contextExtension",
+        {"factor": 1},
+        "must be more than 1",
+        "remove spec.contextExtension",
+        at=".factor",
     )
-    yield Bad(
+    yield wrong(
         "few-cpu-loras",
-        {"lora": {"maxLoras": 4, "maxCpuLoras": 2}},
-        "spec.lora.maxCpuLoras",
-        ("at least maxLoras", "raise maxCpuLoras or lower maxLoras"),
+        "lora",
+        {"maxLoras": 4, "maxCpuLoras": 2},
+        "at least maxLoras",
+        "raise maxCpuLoras or lower maxLoras",
+        at=".maxCpuLoras",
     )
-    yield Bad(
-        "adapter-scheme",
-        {"adapters": [{"name": "a", "uri": "ftp://a/b"}]},
-        "spec.adapters[0].uri",
-        ("must begin with a scheme",),
+    yield wrong(
+        "adapter-scheme", "adapters", [{"name": "a", "uri": "ftp://a/b"}], "must begin with a scheme", at="[0].uri"
     )
 
 
@@ -57,19 +58,21 @@ def _compilation() -> Iterator[Bad]:
             f"spec.compilation.{key}",
             ("contradicts enforceEager", f"remove {key} or enforceEager"),
         )
-    graphs = "spec.compilation.cudaGraphs"
     for mode in ("none", "dynamoTraceOnce"):
-        yield Bad(
+        yield wrong(
             f"pieces-of-{mode}",
-            {"compilation": {"mode": mode, "cudaGraphs": "fullAndPiecewise"}},
-            graphs,
-            ("set mode to vllmCompile",),
+            "compilation",
+            {"mode": mode, "cudaGraphs": "fullAndPiecewise"},
+            "set mode to vllmCompile",
+            at=".cudaGraphs",
         )
-    yield Bad(
+    yield wrong(
         "graphs-of-stock",
-        {"compilation": {"mode": "stockTorchCompile", "cudaGraphs": "full"}},
-        graphs,
-        ("PyTorch's own compilation", "remove cudaGraphs"),
+        "compilation",
+        {"mode": "stockTorchCompile", "cudaGraphs": "full"},
+        "PyTorch's own compilation",
+        "remove cudaGraphs",
+        at=".cudaGraphs",
     )
 
 
@@ -122,7 +125,7 @@ def between() -> Iterator[Bad]:
         ("the model has ALiBi", "remove it"),
     )
     adapter = {"name": "good", "uri": "hf://a/b"}
-    yield Bad("adapter-of-the-name", {"adapters": [adapter]}, "spec.adapters", ("give the adapter another one",))
+    yield wrong("adapter-of-the-name", "adapters", [adapter], "give the adapter another one")
     yield Bad(
         "adapter-of-a-served-name",
         {"adapters": [{**adapter, "name": "b"}], "model.servedModelNames": ["a", "b"]},

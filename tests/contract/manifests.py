@@ -19,6 +19,11 @@ class Bad:
     before: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+def wrong(id_: str, path: str, value: Any, *says: str, at: str = "") -> Bad:
+    """One field below spec with a wrong value; `at` leads from there to what the API server names."""
+    return Bad(id_, {path: value}, f"spec.{path}{at}", says)
+
+
 def manifest(name: str, change: Mapping[str, Any]) -> dict[str, Any]:
     """The smallest good manifest, with some paths of its spec set. A None takes a path away."""
     spec: dict[str, Any] = {"model": {"uri": HUB}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.deployment import deployment
-from llmservice_operator.build.environment import for_fetching
+from llmservice_operator.build.environment import transfer_environment
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job, job_name
 from llmservice_operator.build.pdb import disruption_budget
 from llmservice_operator.build.service import service
@@ -155,7 +155,7 @@ NETWORK = replace(
 def test_a_hub_is_reached_as_the_fetch_container_reaches_it() -> None:
     subject = llm(HUB | TOKEN, endpoint={"apiKeySecretRef": {"name": "keys", "key": "k"}})
     ours = {v["name"]: v for v in job(subject, NETWORK)["spec"]["template"]["spec"]["containers"][0]["env"]}
-    fetchers = {v["name"]: v for v in for_fetching(subject, NETWORK)}
+    fetchers = {v["name"]: v for v in transfer_environment(subject, NETWORK)}
     for name in ("HF_TOKEN", "HF_ENDPOINT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "SSL_CERT_FILE"):
         assert ours[name] == fetchers[name], name
     assert "endpoint-keys" not in {

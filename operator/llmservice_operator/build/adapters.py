@@ -1,4 +1,4 @@
-"""The ConfigMap with the list of adapters, which the kubelet shows to the supervisors while they serve."""
+"""The ConfigMap with the list of adapters, mounted into the pods and updated while they serve."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmservice_operator.build.sources import adapter_path
 
 
 def is_wanted(llm: LLMService) -> bool:
-    """Even an empty list takes adapters away that were there before."""
+    """While LoRA is on, also without adapters: an empty list removes earlier ones."""
     return llm.spec.is_lora_on
 
 
 def listed(llm: LLMService) -> str:
-    """The list, as supervisors read it; in the order of the names, since that of the spec says nothing."""
+    """The list as supervisors read it, sorted by name: another order in the spec is the same list."""
     return adapter_list.to_json(
         [
             adapter_list.Adapter(adapter.name, adapter.uri, adapter_path(llm.spec, adapter))
@@ -26,12 +26,12 @@ def listed(llm: LLMService) -> str:
 
 
 def digest(llm: LLMService) -> str | None:
-    """By which a pod's report of the list is known; None while LoRA is off."""
+    """Hash of the list, which pods report when they have read it; None while LoRA is off."""
     return adapter_list.digest(listed(llm)) if is_wanted(llm) else None
 
 
 def adapters_config(llm: LLMService) -> Manifest:
-    """NAME-adapters."""
+    """The ConfigMap NAME-adapters."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

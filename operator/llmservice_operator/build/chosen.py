@@ -1,4 +1,4 @@
-"""What was chosen when a revision was made, beside its template: frozen with it, whatever the cluster does later."""
+"""What was chosen when a revision was made, recorded with its template and never changed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """`data.chosen` of a ControllerRevision. An earlier release's says little or nothing."""
+    """`data.chosen` of a ControllerRevision; earlier releases wrote fewer fields or none."""
 
     gpu: str | None = None
     """The GPU product that the pods must get, as its node label says."""
     max_model_len: int | None = None
-    """What `auto` was found to be."""
+    """Tokens: the value of `auto`."""
     plan: Json | None = None
     """As status.plan shows it; None: nothing was planned."""
     start: Json | None = None
-    """Budget and usual length of a start, as build/start.py reckons them; None: an earlier release, the defaults."""
+    """Budget and usual length of a start, from build/start.py; None: written by an earlier release, the defaults."""
     update_requested: str | None = None
     spec: Json | None = None
-    """The part of the spec that it was made of, as users write it; None: an earlier release did not say."""
+    """The part of the spec that it was made of, as users write it; None: written by an earlier release."""
     recorded: Json | None = field(default=None, compare=False, repr=False)
-    """The record that this was read from: it can never be changed, not even by a release that writes it otherwise."""
+    """The record that this was read from, written back as it is: `data` of a ControllerRevision is immutable."""
 
     @classmethod
     def from_document(cls, document: Json) -> Self:
-        """Read a record; what is not there was not chosen."""
+        """Read a record; absent fields are None."""
         return cls(
             gpu=document.get("gpu"),
             max_model_len=document.get("maxModelLen"),
@@ -41,7 +41,7 @@ class Chosen:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """The record; what was not chosen is left out."""
+        """The record without the fields that are None."""
         if self.recorded is not None:
             return dict(self.recorded)
         record = {

@@ -1,4 +1,4 @@
-"""The ControllerRevision: the pod template that was rendered under a key, and what was chosen at the time."""
+"""The ControllerRevision: the pod template rendered for a revision key, and what was chosen for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.meta import Manifest, metadata
 
 KEPT = 5
-"""How many are kept, the current one included."""
+"""Number of revisions kept, the current one included."""
 
 
 def controller_revision(
     llm: LLMService, *, label: str, number: int, key: str, template: Manifest, chosen: Chosen
 ) -> Manifest:
-    """`data` can never be changed, `revision` can."""
+    """The manifest; the API server lets only `revision` be changed later."""
     meta = metadata(llm, f"{llm.name}-{label}")
     meta["labels"][REVISION_LABEL] = label
     return {

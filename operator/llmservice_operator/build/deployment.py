@@ -1,4 +1,4 @@
-"""The Deployment: how many replicas, and how one template gives way to the next."""
+"""The Deployment: replicas, pod template and rollout strategy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
 START_CEILING_SECONDS = contract.START_CEILING_SECONDS
-"""The startup probe's fixed ceiling. The supervisor keeps the real start budget and says why it gave up."""
+"""Limit of the startup probe. The supervisor enforces the start budget and reports why it gave up."""
 _PULL_ALLOWANCE_SECONDS = 1800
 
 Strategy = Literal["Surge", "Replace", "Recreate"]
@@ -25,7 +25,7 @@ _STRATEGIES: dict[Strategy, Any] = {
 
 
 def deployment(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
-    """The template is the recorded one: what does not need a restart must not change it."""
+    """The manifest. `template` is the recorded one: changes that need no restart leave it as it is."""
     meta = metadata(llm, llm.name)
     if llm.spec.rollout.strategy == "Auto" and strategy != USUAL:
         meta["annotations"] = {STRATEGY_ANNOTATION: strategy}
@@ -45,5 +45,5 @@ def deployment(llm: LLMService, template: Manifest, strategy: Strategy) -> Manif
 
 
 def progress_deadline_seconds(llm: LLMService) -> int:
-    """Beyond the start ceiling, with time for pulling the image, so that slow is not taken for broken."""
+    """The spec's deadline, else the longest start and half an hour to pull the image."""
     return llm.spec.rollout.progress_deadline_seconds or START_CEILING_SECONDS + _PULL_ALLOWANCE_SECONDS

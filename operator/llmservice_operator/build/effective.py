@@ -31,9 +31,9 @@ SHORTEST_CONTEXT = 512
 
 @of_service
 def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> dict[str, Any]:
-    """Of the pods of one revision: what `template` says of them, and what its fields and choices come down to.
+    """status.effective of the pods of one revision: the template's values and those of the fields and choices.
 
-    What cannot be known before vLLM reads the model is left out.
+    Values that only vLLM knows, once it has read the model, are left out.
     """
     spec, runs = llm.spec, server(template)
     return {
@@ -49,7 +49,7 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
         "batching": _batching(llm, runs, chosen),
         "attention": in_force(spec.attention),
         "compilation": _compilation(spec.compilation),
-        **_asked_for(spec),
+        **_optional_sections(spec),
         "generation": in_force(spec.generation),
         "accelerator": _accelerator(llm, runs),
         "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
@@ -72,25 +72,24 @@ def _revision(spec: LLMServiceSpec) -> str | None:
 
 
 def _compilation(compilation: Compilation) -> dict[str, Any]:
-    """Without compiling there is one answer; else level, mode and graphs follow from each other in vLLM."""
+    """With enforceEager mode and graphs are known; else vLLM derives them from the level."""
     if compilation.enforce_eager:
         return {"enforceEager": True, "mode": "none", "cudaGraphs": "none"}
     return in_force(compilation)
 
 
-def _asked_for(spec: LLMServiceSpec) -> dict[str, Any]:
-    """Parts of the spec that are not there unless they are asked for, with the defaults inside them."""
-    lora = (spec.lora or LoRA()) if spec.is_lora_on else None
-    asked = {
+def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
+    """Sections of the spec that exist only where the user sets them, with their defaults."""
+    sections = {
         "contextExtension": spec.context_extension,
         "speculativeDecoding": spec.speculative_decoding,
-        "lora": lora,
+        "lora": (spec.lora or LoRA()) if spec.is_lora_on else None,
     }
-    return {name: in_force(section) for name, section in asked.items() if section is not None}
+    return {name: in_force(section) for name, section in sections.items() if section is not None}
 
 
 def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:
-    """Sequences and tokens of a step, by the planner's rules; None while more than one answer is possible."""
+    """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs have different ones."""
     asked = llm.spec.batching
     request = request_of(
         llm.spec,
@@ -103,18 +102,18 @@ def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, 
     length = _longest(llm, chosen)
     request = replace(request, max_model_len=length)
     devices = (request.device,) if request.device is not None else _devices(llm, chosen)
-    found = {batching(replace(request, device=device)) for device in devices}
-    if len(found) != 1:
+    possible = {batching(replace(request, device=device)) for device in devices}
+    if len(possible) != 1:
         return asked.max_num_seqs, asked.max_num_batched_tokens
-    limits = found.pop()
-    # Prompts in one piece, as some models have them that do not generate: a step holds the longest one.
+    limits = possible.pop()
+    # Without chunked prefill, as in some pooling models, one step holds the longest prompt.
     is_whole = asked.chunked_prefill is False or (asked.chunked_prefill is None and llm.spec.model.runner == "pooling")
     is_open = length is None and (is_whole or limits.sequences * SHORTEST_CONTEXT < limits.tokens)
     return limits.sequences, asked.max_num_batched_tokens if is_open else limits.tokens
 
 
 def _longest(llm: LLMService, chosen: Chosen) -> int | None:
-    """The length that vLLM starts from, where spec or plan say it."""
+    """Tokens: the maxModelLen that vLLM starts with, where the spec or the plan has it."""
     asked = max_model_len(llm, chosen)
     if isinstance(asked, int):
         return asked
@@ -124,11 +123,11 @@ def _longest(llm: LLMService, chosen: Chosen) -> int | None:
 
 
 def _devices(llm: LLMService, chosen: Chosen) -> tuple[Device, ...]:
-    """What the pods may run on; empty where one of the products is not known."""
+    """GPUs that the pods may run on; empty where one of the products is unknown."""
     stated = None if llm.spec.accelerator.memory is None else gibibytes(llm.spec.accelerator.memory)
     products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)
-    found = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
-    return tuple(device for device in found if device is not None) if None not in found else ()
+    devices = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
+    return tuple(device for device in devices if device is not None) if None not in devices else ()
 
 
 def _accelerator(llm: LLMService, runs: Server) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _accelerator(llm: LLMService, runs: Server) -> dict[str, Any]:
 
 
 def gpus(llm: LLMService) -> int:
-    """What all wanted replicas ask for together."""
+    """GPUs that all desired replicas request together."""
     return 0 if accelerator_resource(llm) is None else llm.spec.scaling.replicas * llm.spec.parallelism.accelerators
 
 

@@ -30,10 +30,10 @@ from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.versions import image_version
 
 CHAT_TEMPLATE_FILE = f"{CHAT_TEMPLATE_DIR}/template.jinja"
-# No host: vLLM compares names in lower case. An empty list would allow all of them, and this says what to do.
+# Matches no host, since vLLM compares names in lower case; an empty list would allow all. Its refusals name the field.
 NO_MEDIA_DOMAIN = "spec.multimodal.allowedMediaDomains"
-# The supervisor waits for the streams before it stops vLLM. What is left then is to end at once: with a timeout of 0
-# vLLM closes a stream properly (finish_reason "abort") and is gone in half a second.
+# The supervisor waits for streams before it stops vLLM. With a timeout of 0 vLLM ends the remaining ones at once, with
+# finish_reason "abort", and exits in half a second.
 _OWN = (
     *("--host", "0.0.0.0", "--port", str(HTTP_PORT), "--middleware", DRAIN_MIDDLEWARE, "--shutdown-timeout", "0"),
     *("--disable-access-log-for-endpoints", "/health,/metrics"),
@@ -41,9 +41,9 @@ _OWN = (
 
 
 def vllm_arguments(llm: LLMService, chosen: Chosen = NOTHING) -> tuple[str, ...]:
-    """vLLM's command line after the program: the fields' flags, then the operator's own, then extraArgs.
+    """vLLM's arguments after the program, in a fixed order: flags of fields, the operator's own, extraArgs.
 
-    What neither the user nor the plan says, and what vLLM does anyway, is not in it. The order is fixed.
+    Values that are vLLM's defaults are left out.
     """
     computed = _computed(llm, chosen)
     values: dict[str, Any] = {}
@@ -59,11 +59,11 @@ def vllm_arguments(llm: LLMService, chosen: Chosen = NOTHING) -> tuple[str, ...]
 
 
 def _tokens(flag: str, value: Any) -> Iterator[str]:
-    """None and what is empty: nothing; a bool: the flag or its --no- form; a mapping: JSON; else the flag and value."""
+    """One flag: nothing for None and empty values, --no-FLAG for False, JSON for a mapping, else flag and value."""
     if isinstance(value, Mapping):
-        # Sorted: the same spec, the same pod.
-        said = {key: item for key, item in value.items() if item is not None}
-        value = json.dumps(said, sort_keys=True, separators=(",", ":")) if said else None
+        # Sorted, so that the order of keys in the spec changes no pod.
+        given = {key: item for key, item in value.items() if item is not None}
+        value = json.dumps(given, sort_keys=True, separators=(",", ":")) if given else None
     if isinstance(value, bool):
         yield flag if value else f"--no-{flag[2:]}"
     elif value not in (None, ()):
@@ -72,7 +72,7 @@ def _tokens(flag: str, value: Any) -> Iterator[str]:
 
 
 def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
-    """The flags whose value is not what their field says."""
+    """Values of the flags that are not simply their field's, by flag."""
     spec = llm.spec
     return {
         "--model": model_path(spec),
@@ -92,13 +92,13 @@ def _computed(llm: LLMService, chosen: Chosen) -> dict[str, Any]:
 
 
 def max_model_len(llm: LLMService, chosen: Chosen) -> int | Literal["auto"] | None:
-    """`auto` is what the plan found; vLLM finds it by itself where there is no plan."""
-    asked = llm.spec.batching.max_model_len
-    return chosen.max_model_len or asked if asked == "auto" else asked
+    """Tokens; `auto` is the plan's value, and stays `auto` for vLLM where nothing was planned."""
+    length = llm.spec.batching.max_model_len
+    return chosen.max_model_len or length if length == "auto" else length
 
 
 def _kv_offloading_size(spec: LLMServiceSpec) -> str | None:
-    """GiB, as short as it can be written."""
+    """GiB, without trailing zeros."""
     size = spec.batching.kv_offloading_size
     return None if size is None else repr(gibibytes(size)).removesuffix(".0")
 
@@ -114,26 +114,26 @@ def constant(word: str) -> str:
 
 
 def _speculation(spec: LLMServiceSpec) -> Mapping[str, object] | None:
-    asked = spec.speculative_decoding
-    if asked is None:
+    section = spec.speculative_decoding
+    if section is None:
         return None
-    return dict(asked) | {"method": snake(asked.method), "model": draft_path(spec)}
+    return dict(section) | {"method": snake(section.method), "model": draft_path(spec)}
 
 
 def _generation_defaults(spec: LLMServiceSpec) -> Mapping[str, object]:
     """Under the names of generation_config.json."""
-    said = dict(spec.generation.defaults)
-    return said | {"max_new_tokens": said.pop("max_tokens")}
+    defaults = dict(spec.generation.defaults)
+    return defaults | {"max_new_tokens": defaults.pop("max_tokens")}
 
 
 def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
-    """vLLM's own default is to fetch whatever a client names."""
+    """None for every host, which is vLLM's default; the operator's default is none."""
     domains = spec.multimodal.allowed_media_domains
     return None if ANY_DOMAIN in domains else domains or (NO_MEDIA_DOMAIN,)
 
 
 def serve_options(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> ServeOptions:
-    """What the supervisor is told."""
+    """Options of the supervisor."""
     start = chosen.start or {}
     extension = llm.spec.context_extension
     return ServeOptions(
@@ -168,7 +168,7 @@ def image(llm: LLMService, settings: Settings) -> str | None:
 
 
 def vllm_version(llm: LLMService, settings: Settings) -> str:
-    """Whose flag table applies: as stated, else as the image's tag says, else the one this operator was made for."""
+    """spec.runtime.version, else that of the image's tag, else the default: its flag table applies."""
     if llm.spec.runtime.version is not None:
         return llm.spec.runtime.version.removeprefix("v")
     return image_version(image(llm, settings) or "") or DEFAULT_VLLM_VERSION

@@ -1,14 +1,13 @@
-"""Environment variables of the server, of the container that fetches, and of the Job that looks at a model."""
+"""Environment variables of the server, of the fetch container, and of the Job that inspects a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from llmservice_runtime import contract
 
 from llmservice_operator.api.model import Model
-from llmservice_operator.api.scalars import SecretKeyRef
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.uri import HubSource
@@ -18,6 +17,8 @@ from llmservice_operator.build.sources import needs_models_volume
 
 EnvVar = dict[str, Any]
 
+FETCHED = ("hf", "s3", "gs", "az")
+"""URI schemes of what is fetched over the network."""
 CA_DIR = "/llmservice/ca"
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _AWS_TOKEN = "AWS_SESSION_TOKEN"
@@ -25,7 +26,7 @@ _AZURE_KEYS = (
     "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET",
 )  # fmt: skip
 
-# Nothing of it is shared with the server: what lies there may name servers and credentials to libraries.
+# Not shared with the server: libraries read servers and credentials from files in these folders.
 _SCRATCH = {
     "HOME": contract.TMP_DIR,
     "USER": "fetch",
@@ -37,45 +38,37 @@ _SCRATCH = {
 
 
 def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
-    """Ours first, then the user's; a name that the user gives replaces ours where the API allows it.
+    """Variables of the server: the operator's, then the user's, which replace the operator's of the same name.
 
-    Credentials of hubs and buckets are the fetch container's, but for the token that a model's own code needs.
+    Only the fetch container has credentials of hubs and buckets, but for the token that a model's own code needs.
     """
     ours = _paths(llm) | _network(settings) | _engine(llm, settings)
-    secrets = _hub_secrets(llm) if _needs_hub(llm.spec) else []
-    return _with_given(ours, secrets, llm.spec.runtime.env)
+    secrets = _secrets(llm.spec.model, {"hf"} if _needs_hub(llm.spec) else ())
+    return _merged(ours, secrets, llm.spec.runtime.env)
 
 
-def for_fetching(llm: LLMService, settings: Settings) -> list[EnvVar]:
-    """What reaches hubs and buckets, for the container that fetches."""
-    ours = _SCRATCH | _network(settings) | _buckets(llm.spec.model)
+def transfer_environment(llm: LLMService, settings: Settings, schemes: Collection[str] = FETCHED) -> list[EnvVar]:
+    """Variables with which a container of the operator's image reads hubs and buckets of these URI schemes."""
+    ours = _SCRATCH | _network(settings) | _buckets(llm.spec.model, schemes)
     given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
-    return _with_given(ours, _hub_secrets(llm) + _bucket_secrets(llm), given)
+    return _merged(ours, _secrets(llm.spec.model, schemes), given)
 
 
-def for_inspection(llm: LLMService, settings: Settings, *, hub: bool, bucket: str | None) -> list[EnvVar]:
-    """The same for the Job that looks at a model, of its hub or its kind of buckets; nothing where it is mounted."""
-    if not (hub or bucket):
-        return []
-    ours = _SCRATCH | _network(settings) | (_buckets(llm.spec.model, bucket) if bucket else {})
-    given = [variable for variable in llm.spec.runtime.env if is_for_transfers(variable["name"])]
-    return _with_given(ours, _hub_secrets(llm) if hub else _bucket_secrets(llm, bucket), given)
-
-
-def _with_given(ours: Mapping[str, str], secrets: list[EnvVar], given: Sequence[EnvVar]) -> list[EnvVar]:
+def _merged(ours: Mapping[str, str], secrets: list[EnvVar], given: list[EnvVar]) -> list[EnvVar]:
+    """Ours, secrets and the user's variables, in this order; a name that the user gives is only the user's."""
     names = {variable["name"] for variable in given}
     variables = [{"name": name, "value": value} for name, value in ours.items()] + secrets
     return [v for v in variables if v["name"] not in names] + [dict(v) for v in given]
 
 
 def is_for_transfers(name: str) -> bool:
-    """Whether a variable that the user sets says how files are reached, or is read on the way."""
+    """Whether a variable that the user sets is read by clients of hubs, buckets and proxies."""
     prefixes = ("HF_", "HUGGING_FACE_", "AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
     return name.startswith(prefixes) or name.upper().endswith("_PROXY")
 
 
 def _paths(llm: LLMService) -> dict[str, str]:
-    """Everything that is written goes to volumes: the root file system is read-only, the UID may be any."""
+    """Folders that programs write to, all of them volumes: the root file system is read-only, the UID may be any."""
     cache = contract.CACHE_DIR
     return {
         "HOME": contract.HOME_DIR,
@@ -96,9 +89,9 @@ def _paths(llm: LLMService) -> dict[str, str]:
 
 
 def _no_code_from_files(spec: LLMServiceSpec) -> dict[str, str]:
-    """What lies in the home or working directory is never imported; of a pickled file torch loads tensors only.
+    """No imports from the home or working directory, and no code from pickled files: torch loads tensors only.
 
-    A model's own code may load what it likes. torch refuses both of its variables together.
+    With trustRemoteCode the model's code may unpickle anything. torch refuses both of its variables together.
     """
     variables = {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
     given = {variable["name"] for variable in spec.runtime.env}
@@ -108,10 +101,10 @@ def _no_code_from_files(spec: LLMServiceSpec) -> dict[str, str]:
 
 
 def _offline(spec: LLMServiceSpec) -> dict[str, str]:
-    """vLLM needs no hub, and offline it does not wait for one that cannot be reached.
+    """Whether the Hugging Face libraries may ask the hub; offline they do not wait for one that cannot be reached.
 
-    Where something may be fetched, the supervisor says so to vLLM. A model's own code may name code of further
-    repositories, which nobody else fetches.
+    Where something is fetched, the supervisor sets the variables for vLLM. A model's own code may import code of
+    other repositories, which only the libraries fetch.
     """
     if _needs_hub(spec):
         offline = "0"
@@ -147,16 +140,16 @@ def _network(settings: Settings) -> dict[str, str]:
 
 
 def _no_proxy(settings: Settings) -> str | None:
-    """With a proxy, requests within the pod must stay in it: the supervisor asks vLLM on localhost."""
+    """NO_PROXY with localhost where there is a proxy: the supervisor sends requests to vLLM on localhost."""
     if not (settings.http_proxy or settings.https_proxy):
         return settings.no_proxy
     given = [part.strip() for part in (settings.no_proxy or "").split(",") if part.strip()]
     return ",".join(given + [host for host in ("localhost", "127.0.0.1") if host not in given])
 
 
-def _buckets(model: Model, scheme: str | None = None) -> dict[str, str]:
-    """Under the names that clients know; of one scheme's buckets, or of all."""
-    found = {
+def _buckets(model: Model, schemes: Collection[str]) -> dict[str, str]:
+    """How the buckets of these schemes are reached, under the names that clients know."""
+    variables = {
         "s3": {
             "AWS_ENDPOINT_URL_S3": model.s3.endpoint,
             "AWS_REGION": model.s3.region,
@@ -165,15 +158,15 @@ def _buckets(model: Model, scheme: str | None = None) -> dict[str, str]:
         "gs": {"GOOGLE_BASE_URL": model.gcs.endpoint},
         "az": {"AZURE_STORAGE_ACCOUNT_NAME": model.azure.account, "AZURE_STORAGE_ENDPOINT": model.azure.endpoint},
     }
-    chosen = [variables for kind, variables in found.items() if scheme in (None, kind)]
-    return {name: value for variables in chosen for name, value in variables.items() if value is not None}
+    chosen = [of_scheme for scheme, of_scheme in variables.items() if scheme in schemes]
+    return {name: value for of_scheme in chosen for name, value in of_scheme.items() if value is not None}
 
 
 def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
-    # vLLM gives up on its engine after 600 s by itself; the supervisor keeps the start budget and says why.
+    # vLLM's own limit is 600 s; the supervisor enforces the start budget and reports why it gave up.
     variables = {
         "VLLM_ENGINE_READY_TIMEOUT_S": str(contract.START_CEILING_SECONDS),
-        # A host that may be asked for media could send the pod to one that may not.
+        # A redirect could lead from an allowed host to one that is not allowed.
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     }
     if llm.spec.is_lora_on:
@@ -186,40 +179,32 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
     variables["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib(llm, settings))
     parallelism = llm.spec.parallelism
     if parallelism.accelerators > 1:
-        # One NUMA node cannot be dealt out to several ranks.
+        # vLLM cannot divide one NUMA node between ranks.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     if parallelism.tensor_parallel_size > 1:
-        # Even eager tensor parallelism compiles one small function, and images without g++ die of it.
+        # Even eager tensor parallelism compiles one small function, which fails in images without g++.
         variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables
 
 
-def _hub_secrets(llm: LLMService) -> list[EnvVar]:
-    token = llm.spec.model.hf_token_secret_ref
-    return [] if token is None else [_from_secret(contract.HF_TOKEN_ENV, token)]
-
-
-def _bucket_secrets(llm: LLMService, scheme: str | None = None) -> list[EnvVar]:
-    """Of one scheme's buckets, or of all. AWS' token is of temporary keys only, and of Azure's keys some will do."""
-    model = llm.spec.model
-    s3, gcs, azure = (
-        model.s3.credentials_secret_ref,
-        model.gcs.credentials_secret_ref,
-        model.azure.credentials_secret_ref,
-    )
+def _secrets(model: Model, schemes: Collection[str]) -> list[EnvVar]:
+    """Credentials for these schemes. Only temporary AWS keys have a token, and any of Azure's keys will do."""
+    token, s3 = model.hf_token_secret_ref, model.s3.credentials_secret_ref
+    gcs, azure = model.gcs.credentials_secret_ref, model.azure.credentials_secret_ref
     variables: list[EnvVar] = []
-    if s3 is not None and scheme in (None, "s3"):
-        variables += [_from_secret(key, SecretKeyRef(name=s3.name, key=key)) for key in _AWS_KEYS]
-        variables.append(_from_secret(_AWS_TOKEN, SecretKeyRef(name=s3.name, key=_AWS_TOKEN), optional=True))
-    if gcs is not None and scheme in (None, "gs"):
-        variables.append(_from_secret("GOOGLE_SERVICE_ACCOUNT_KEY", gcs))
-    if azure is not None and scheme in (None, "az"):
-        references = [SecretKeyRef(name=azure.name, key=key) for key in _AZURE_KEYS]
-        variables += [_from_secret(reference.key, reference, optional=True) for reference in references]
+    if token is not None and "hf" in schemes:
+        variables.append(_from_secret(contract.HF_TOKEN_ENV, token.name, token.key))
+    if s3 is not None and "s3" in schemes:
+        variables += [_from_secret(key, s3.name, key) for key in _AWS_KEYS]
+        variables.append(_from_secret(_AWS_TOKEN, s3.name, _AWS_TOKEN, optional=True))
+    if gcs is not None and "gs" in schemes:
+        variables.append(_from_secret("GOOGLE_SERVICE_ACCOUNT_KEY", gcs.name, gcs.key))
+    if azure is not None and "az" in schemes:
+        variables += [_from_secret(key, azure.name, key, optional=True) for key in _AZURE_KEYS]
     return variables
 
 
-def _from_secret(name: str, reference: SecretKeyRef, *, optional: bool = False) -> EnvVar:
+def _from_secret(variable: str, secret: str, key: str, *, optional: bool = False) -> EnvVar:
     """The kubelet resolves it; the operator never reads a Secret."""
-    chosen = {"name": reference.name, "key": reference.key} | ({"optional": True} if optional else {})
-    return {"name": name, "valueFrom": {"secretKeyRef": chosen}}
+    reference = {"name": secret, "key": key} | ({"optional": True} if optional else {})
+    return {"name": variable, "valueFrom": {"secretKeyRef": reference}}

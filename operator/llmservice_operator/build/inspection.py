@@ -1,14 +1,10 @@
-"""The Job that looks at a model before there is any pod for it: its config.json, and the headers of its weights.
+"""The inspection Job: reads a model's config.json and the headers of its weights before any pod is made.
 
-A Job and not the operator itself: it has the Secrets, the claims, the service account and the network of the service's
-namespace, of which the operator has none. It reads some kilobytes, needs no accelerator, and is gone when what it found
-is recorded.
+A Job has the Secrets, claims, service account and network of the service's namespace, which the operator has not. It
+reads some kilobytes, needs no accelerator, and is deleted once its result is recorded.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 from llmservice_runtime import contract
 
@@ -16,14 +12,14 @@ from llmservice_operator.api.constants import INSPECTS_LABEL
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.api.uri import BucketSource, ClaimSource, FileSource, HubSource, ImageSource, is_fetched
-from llmservice_operator.build.environment import EnvVar, for_inspection, is_for_transfers
+from llmservice_operator.build.environment import is_for_transfers, transfer_environment
 from llmservice_operator.build.meta import Manifest, digest, labels, metadata, selector
 from llmservice_operator.build.placement import tolerations
 from llmservice_operator.build.resources import Resources
-from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security
+from llmservice_operator.build.security import operator_container, pod_security, pull_secrets
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.sources import model_path, store
-from llmservice_operator.build.volumes import Mounted, ca_bundle, small_guests, source_volume
+from llmservice_operator.build.volumes import Mounted, ca_bundle, small_users_volumes, source_volume
 
 DEADLINE_SECONDS = 120
 """From the Job's creation on, pulling its image and the inspection's own 100 s included."""
@@ -40,13 +36,13 @@ _SCRATCH = Mounted("tmp", {"emptyDir": {"sizeLimit": "64Mi"}}, contract.TMP_DIR)
 
 
 def is_wanted(llm: LLMService) -> bool:
-    """Whether a look costs some kilobytes: into the runtime's image only that image itself can look, and an image of a
-    model is pulled whole, by whatever node the Job's pod comes to."""
+    """Whether an inspection reads only some kilobytes: not of the runtime's image, which the Job does not run, nor of a
+    model's image, which its node would pull whole."""
     return not isinstance(llm.spec.model.source, FileSource | ImageSource)
 
 
 def inspection_key(spec: LLMServiceSpec) -> str:
-    """A hash of what is looked at, and with which rights; nothing else in the spec calls for another look."""
+    """A hash of the fields that decide what the inspection reads and with which rights: another hash, another Job."""
     fields = {"uri", "hf_token_secret_ref", "s3", "gcs", "azure"}
     model = spec.model.model_dump(mode="json", include=fields, exclude_defaults=True)
     variables = [variable for variable in spec.runtime.env if is_for_transfers(variable["name"])]
@@ -54,7 +50,7 @@ def inspection_key(spec: LLMServiceSpec) -> str:
 
 
 def job_name(llm: LLMService) -> str:
-    """NAME-inspect-HASH, of this very LLMService: one of the same name made later has another."""
+    """NAME-inspect-HASH; the hash covers the uid, so a later LLMService of the same name has another Job."""
     ending = f"-inspect-{digest([llm.uid, inspection_key(llm.spec)])}"
     return llm.name[: _NAME_BYTES - len(ending)].rstrip("-.") + ending
 
@@ -63,7 +59,7 @@ def job(llm: LLMService, settings: Settings) -> Manifest:
     """The whole manifest."""
     meta = metadata(llm, job_name(llm))
     own = {**labels(llm), "app.kubernetes.io/component": "inspection"}
-    # No Service, budget or Deployment of ours may select this pod: they go by the label that it does not have.
+    # Without the service label: the Service, the budget and the Deployment must not select this pod.
     of_pod = {key: value for key, value in own.items() if key not in selector(llm)} | {INSPECTS_LABEL: llm.name}
     return {
         "apiVersion": "batch/v1",
@@ -78,66 +74,51 @@ def job(llm: LLMService, settings: Settings) -> Manifest:
 
 
 def _pod(llm: LLMService, settings: Settings) -> Manifest:
-    given = llm.spec.pod_template.spec
-    scratch = [_SCRATCH] if is_fetched(llm.spec.model.source) else []
-    mounted = [*_source(llm), *ca_bundle(settings), *scratch]
-    guests, mounts = small_guests(llm)
-    secrets = [{"name": name} for name in settings.image_pull_secrets]
+    source = llm.spec.model.source
+    mounted = [*ca_bundle(settings), *([_SCRATCH] if is_fetched(source) else [])]
+    if (at := store(source)) is not None:
+        volume = source_volume(at, llm.spec.runtime.image_pull_policy)
+        mounted.insert(0, Mounted("source", volume, contract.SOURCE_DIR, read_only=True))
+    users_volumes, users_mounts = small_users_volumes(llm)
     spec: Manifest = {
-        "containers": [_container(llm, settings, mounted, mounts)],
-        "volumes": [m.volume() for m in mounted] + guests,
+        "containers": [_container(llm, settings, [m.mount() for m in mounted] + users_mounts)],
+        "volumes": [m.volume() for m in mounted] + users_volumes,
         "securityContext": pod_security(llm, settings),
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 5,
         "tolerations": tolerations(llm),
-        "serviceAccountName": given.service_account_name,
-        "imagePullSecrets": secrets + [s for s in llm.spec.runtime.image_pull_secrets if s not in secrets],
+        "serviceAccountName": llm.spec.pod_template.spec.service_account_name,
+        "imagePullSecrets": pull_secrets(llm, settings),
         **_near_the_claim(llm),
     }
     return {key: value for key, value in spec.items() if value not in (None, "", [], {})}
 
 
-def _container(llm: LLMService, settings: Settings, mounted: list[Mounted], guests: list[dict[str, Any]]) -> Manifest:
-    model = llm.spec.model
-    subject = model.uri if is_fetched(model.source) else model_path(llm.spec)
-    container: Manifest = {
-        "name": contract.INSPECT_CONTAINER,
-        "image": settings.operator_image,
-        "command": list(contract.INSPECT_COMMAND),
-        "args": [f"--model={subject}", f"--termination-log={contract.TERMINATION_LOG}"],
-        "env": list(_environment(llm, settings)),
-        "resources": _RESOURCES,
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [m.mount() for m in mounted] + guests,
-        "terminationMessagePath": contract.TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    if settings.image_pull_policy is not None:
-        container["imagePullPolicy"] = settings.image_pull_policy
-    return container
-
-
-def _environment(llm: LLMService, settings: Settings) -> Iterator[EnvVar]:
-    """What the server would reach its model with; nothing of what it does not need for that."""
+def _container(llm: LLMService, settings: Settings, mounts: list[Manifest]) -> Manifest:
     source = llm.spec.model.source
-    bucket = source.scheme if isinstance(source, BucketSource) else None
-    yield from for_inspection(llm, settings, hub=isinstance(source, HubSource), bucket=bucket)
-
-
-def _source(llm: LLMService) -> Iterator[Mounted]:
-    at = store(llm.spec.model.source)
-    if at is not None:
-        yield Mounted(
-            "source", source_volume(at, llm.spec.runtime.image_pull_policy), contract.SOURCE_DIR, read_only=True
-        )
+    if isinstance(source, HubSource | BucketSource):
+        subject = llm.spec.model.uri
+        env = transfer_environment(llm, settings, (subject.partition("://")[0],))
+    else:
+        subject, env = model_path(llm.spec), []
+    return operator_container(
+        settings,
+        contract.INSPECT_CONTAINER,
+        contract.INSPECT_COMMAND,
+        args=[f"--model={subject}", f"--termination-log={contract.TERMINATION_LOG}"],
+        env=env,
+        resources=_RESOURCES,
+        volumeMounts=mounts,
+        terminationMessagePath=contract.TERMINATION_LOG,
+    )
 
 
 def _near_the_claim(llm: LLMService) -> Manifest:
-    """A claim's volume may be on some nodes only, or attached to the one where the service runs already.
+    """Placement for a model in a claim, whose volume only some nodes may reach: the selector and nodes of the service.
 
-    Elsewhere the service's node selector does not count: it says where accelerators are.
+    For other models nothing: the service's node selector says where accelerators are.
     """
     if not isinstance(llm.spec.model.source, ClaimSource):
         return {}

@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 
 
 def selector(service: LLMService) -> dict[str, str]:
-    """Selects a service's pods; immutable for ever, so it holds nothing else."""
+    """Labels that select a service's pods; a Deployment's selector is immutable, so there is one label only."""
     return {SERVICE_LABEL: service.name}
 
 
@@ -37,7 +37,7 @@ def metadata(service: LLMService, name: str, *, owned: bool = True) -> Manifest:
     """Metadata of a child; without an owner reference it outlives the LLMService."""
     meta: Manifest = {"name": name, "namespace": service.namespace, "labels": labels(service)}
     if owned:
-        # blockOwnerDeletion would need a right on finalizers and slows deletion down for nothing.
+        # No blockOwnerDeletion: it needs a right on finalizers and delays deletion.
         meta["ownerReferences"] = [
             {"apiVersion": API_VERSION, "kind": KIND, "name": service.name, "uid": service.uid, "controller": True}
         ]
@@ -45,11 +45,11 @@ def metadata(service: LLMService, name: str, *, owned: bool = True) -> Manifest:
 
 
 def adapters_config_name(service: LLMService) -> str:
-    """The ConfigMap that says which adapters are to be served."""
+    """Name of the ConfigMap with the list of adapters."""
     return f"{service.name}-adapters"
 
 
 def digest(value: Any) -> str:
-    """A short name for a value of JSON: the same for equal ones, whatever the order of their keys."""
+    """The first 10 hex digits of the SHA-256 of a JSON value; the order of keys does not count."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -5,12 +5,12 @@ from llmservice_operator.build.meta import Manifest, metadata, selector
 
 
 def is_wanted(llm: LLMService) -> bool:
-    """With one replica a budget could only block a drain for ever."""
+    """With one replica a budget would block a node drain for ever."""
     return llm.spec.scaling.replicas > 1
 
 
 def disruption_budget(llm: LLMService) -> Manifest:
-    """At most one replica away; one that never became ready may always be evicted."""
+    """maxUnavailable 1; pods that are not ready may always be evicted."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

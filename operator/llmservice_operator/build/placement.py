@@ -19,9 +19,9 @@ def tolerations(llm: LLMService) -> list[dict[str, Any]]:
 
 
 def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
-    """The user's affinity, with the acceptable products required in every alternative and preferred in order.
+    """The user's affinity, with the acceptable products required in every term and preferred in order.
 
-    The one that was planned for is the only one: on another the model may not fit, or its length may not.
+    A planned product is the only acceptable one: on another the model or its maxModelLen may not fit.
     """
     given = llm.spec.pod_template.spec.affinity
     products = llm.spec.accelerator.products if chosen.gpu is None else (chosen.gpu,)
@@ -31,7 +31,7 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
     node = given.get("nodeAffinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    # Alternatives are ORed: the products must stand in each of them.
+    # Terms are ORed, so each needs the products.
     terms = (node.get(required) or {}).get("nodeSelectorTerms") or [{}]
     is_acceptable = {"key": label, "operator": "In", "values": list(products)}
     node = node | {
@@ -48,7 +48,7 @@ def affinity(llm: LLMService, chosen: Chosen = NOTHING) -> dict[str, Any]:
 
 
 def _in_order(label: str, products: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Weights that fall with the place in the list; the last one needs none."""
+    """Preferences with weights that fall along the list; none for the last product."""
     step = 100 // max(1, len(products) - 1)
     return [
         {

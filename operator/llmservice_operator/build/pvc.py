@@ -6,13 +6,13 @@ from llmservice_operator.build.meta import Manifest, metadata
 
 
 def is_wanted(llm: LLMService) -> bool:
-    """A claim of the user's own is used as it is; only a size asks for one of ours."""
+    """Whether the operator makes the claim: a size is set, and no claim of the user's."""
     cache = llm.spec.model.cache
     return cache.size is not None and cache.claim_name is None
 
 
 def holders(llm: LLMService) -> str | None:
-    """Who may have the claim mounted at a time, where that is less than anybody: "one node" or "one pod"."""
+    """Who may mount the operator's claim at a time: "one node" or "one pod"; None: no claim of ours, or no limit."""
     modes = set(llm.spec.model.cache.access_modes or ("ReadWriteOnce",))
     if not is_wanted(llm) or modes - {"ReadWriteOnce", "ReadWriteOncePod"}:
         return None
@@ -20,7 +20,7 @@ def holders(llm: LLMService) -> str | None:
 
 
 def cache_claim(llm: LLMService) -> Manifest:
-    """NAME-cache; to be kept, it has labels but no owner."""
+    """The claim NAME-cache; with retentionPolicy Retain it has no owner reference."""
     cache = llm.spec.model.cache
     spec: Manifest = {
         "accessModes": list(cache.access_modes or ("ReadWriteOnce",)),
@@ -37,7 +37,7 @@ def cache_claim(llm: LLMService) -> Manifest:
 
 
 def fetch_options(llm: LLMService) -> tuple[str, ...]:
-    """What the process that fetches is told of the claim; scratch space of a pod is neither verified nor pruned."""
+    """Options of the fetch container for the claim; none for scratch space, which is not verified or pruned."""
     cache = llm.spec.model.cache
     if not cache.wanted:
         return ()

@@ -16,9 +16,9 @@ INIT_RESOURCES: Resources = {
     "limits": {"cpu": "1", "memory": "128Mi"},
 }
 _FETCH_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
-"""Of a container that mostly waits."""
+"""Small, since the container mostly waits."""
 _MOST_KV_CACHE_GIB = 2**20
-"""A PiB: no machine has it, and sums with it stay exact."""
+"""A PiB: more than any machine has, and sums of it are exact."""
 _RESOURCE_NAMES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 
 
@@ -73,7 +73,7 @@ def _default_requests(llm: LLMService, settings: Settings) -> dict[str, str]:
 
 
 def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: int) -> None:
-    """A page in a memory volume counts against the container's limit. Guaranteed pods stay Guaranteed."""
+    """Add the memory volume to a memory limit, which it counts against; Guaranteed pods stay Guaranteed."""
     limit = limits.get("memory")
     if limit is None or gib == 0:
         return
@@ -83,9 +83,9 @@ def _add_shared_memory(requests: dict[str, str], limits: dict[str, str], gib: in
 
 
 def init_resources(server: Resources) -> Resources:
-    """Of the container that copies the supervisor; it counts only where it asks for more than all others together.
+    """Resources of the container that copies the supervisor.
 
-    A pod is Guaranteed only where each of its containers requests as much as its limit.
+    Requests equal limits where the server's do: a pod is Guaranteed only if all of its containers are.
     """
     requests, limits = server["requests"], server.get("limits", {})
     is_guaranteed = all(name in limits and same_amount(limits[name], requests[name]) for name in ("cpu", "memory"))
@@ -94,10 +94,9 @@ def init_resources(server: Resources) -> Resources:
 
 
 def fetch_resources(settings: Settings) -> Resources:
-    """Of the container that fetches: it runs as long as the server does, and is counted with it.
+    """Resources of the fetch container, which runs as long as the server.
 
-    Its requests stay small beside a server that requests its limits too: such a pod is Burstable, and fits where it
-    fitted before.
+    Its requests stay small, also where the server is Guaranteed: the pod is then Burstable, and still fits its node.
     """
     limits = {"cpu": settings.fetch_cpu, "memory": f"{settings.fetch_memory_gib}Gi"}
     return {"requests": _FETCH_REQUESTS, "limits": limits}
@@ -110,7 +109,7 @@ def cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
 
 
 def effective_cpu_kv_cache_gib(llm: LLMService, settings: Settings) -> int:
-    """The size that vLLM reads from its environment, where a user's own variable comes last."""
+    """GiB that vLLM reads from its environment: the user's variable, else the operator's."""
     for variable in llm.spec.runtime.env:
         stated = count(str(variable.get("value", "")), _MOST_KV_CACHE_GIB)
         if variable["name"] == "VLLM_CPU_KVCACHE_SPACE" and stated is not None:

@@ -1,4 +1,4 @@
-"""Which changes need a restart, and the hashes that say so."""
+"""Which fields need a restart when they change, and the hashes of them."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ def revision_key(spec: LLMServiceSpec) -> str:
         fields.get("accelerator", {}).pop("memory", None)
     cache = spec.model.cache
     fields["cache"] = cache.claim_name or (cache.size is not None)
-    # An empty `lora` says as much as an adapter.
+    # An empty `lora` and an adapter both start vLLM with LoRA.
     fields["lora"] = [fields.get("lora") or {}, adapter_stores(spec)] if spec.is_lora_on else None
     return digest({key: value for key, value in fields.items() if value})
 
 
 def recorded_spec(spec: LLMServiceSpec) -> dict[str, Any]:
-    """What of a spec a revision is made of, as users write it: kept with the template, for whoever returns to it."""
+    """The fields that need a restart, as users write them; recorded with the template for a rollback."""
     include = dict.fromkeys(_RESTARTING, True) | {"endpoint": {"api_key_secret_ref"}}
     fields = spec.model_dump(mode="json", by_alias=True, include=include, exclude_defaults=True)
     return fields | {"lora": fields.get("lora") or {}} if spec.is_lora_on else fields
 
 
 def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
-    """The spec with all that needs a restart as it was recorded; InvalidSpec where this release cannot read that.
+    """The spec with the recorded fields in place of its own; InvalidSpec where this release cannot read them.
 
-    Of the adapters that it names now, pods of that time serve those that they have room for.
+    Pods of the recorded revision serve those of the current adapters that they have room for.
     """
     fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     sections = {to_camel(section) for section in _RESTARTING} - {"endpoint"}
@@ -80,17 +80,17 @@ def returned_to(spec: LLMServiceSpec, recorded: Json) -> LLMServiceSpec:
 
 
 def spec_digest(spec: LLMServiceSpec, update_requested: str | None) -> str:
-    """A hash of what was asked for, by which a failure is known again; how many replicas there are is no part of it."""
+    """A hash of the spec and the requested update, without replicas: identifies the spec of a failure."""
     fields = spec.model_dump(mode="json", exclude={"scaling", "paused"}, exclude_defaults=True)
     return digest([fields, update_requested])
 
 
 def revision_label(key: str, template: Manifest, update_requested: str | None) -> str:
-    """The name of a template. An update that was asked for has another template under the same key."""
+    """The revision's label: the key, or a hash with the template where an update was requested."""
     return key if update_requested is None else digest([key, update_requested, template])
 
 
 def labelled(template: Manifest, label: str) -> Manifest:
-    """The template with the name that its pods carry."""
+    """The template with the revision label."""
     metadata = template["metadata"]
     return template | {"metadata": metadata | {"labels": metadata["labels"] | {REVISION_LABEL: label}}}

@@ -1,4 +1,4 @@
-"""What `restricted` asks of pods and containers, and as whom they run."""
+"""What pods and containers share: security as `restricted` asks, users, registry logins, the operator's image."""
 
 from __future__ import annotations
 
@@ -15,8 +15,29 @@ CONTAINER_SECURITY: dict[str, Any] = {
 }
 
 
+def operator_container(settings: Settings, name: str, command: tuple[str, ...], **fields: Any) -> Manifest:
+    """A container of the operator's image; `fields` are further ones, as Kubernetes spells them."""
+    container = {
+        "name": name,
+        "image": settings.operator_image,
+        "command": list(command),
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **fields,
+    }
+    return (
+        container if settings.image_pull_policy is None else container | {"imagePullPolicy": settings.image_pull_policy}
+    )
+
+
+def pull_secrets(llm: LLMService, settings: Settings) -> list[dict[str, Any]]:
+    """imagePullSecrets: those of the settings, then the user's, each once."""
+    ours = [{"name": name} for name in settings.image_pull_secrets]
+    return ours + [secret for secret in llm.spec.runtime.image_pull_secrets if secret not in ours]
+
+
 def pod_security(llm: LLMService, settings: Settings) -> Manifest:
-    """Of the server's pod, and of whatever else reads the files that it reads."""
+    """securityContext of the server's pod, and of every other pod that reads the same files."""
     security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if settings.run_as_user is not None:
         security |= {

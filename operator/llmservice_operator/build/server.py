@@ -20,7 +20,7 @@ _VERSION, _DRAIN = "--expected-version", "--drain-seconds"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What is in force beside the fields of the revision key. None: the template does not say."""
+    """Values in force that the revision key does not cover. None: the template does not have it."""
 
     image: str | None = None
     vllm_version: str | None = None
@@ -30,16 +30,16 @@ class Server:
 
 
 def server(template: Json) -> Server:
-    """Lenient: another release may have written it, and whoever may make a ControllerRevision."""
-    found = next((c for c in _containers(template) if c.get("name") == contract.SERVER_CONTAINER), None)
-    if found is None:
+    """The server container's values. A wrong type is None: other releases and users write templates too."""
+    container = next((c for c in _containers(template) if c.get("name") == contract.SERVER_CONTAINER), None)
+    if container is None:
         return Server()
-    options, image = dict(_options(found)), _text(found.get("image"))
+    options, image = dict(_options(container)), _text(container.get("image"))
     return Server(
         image=image,
         vllm_version=_text(options.get(_VERSION)) or image_version(image or ""),
         drain_seconds=_whole(options.get(_DRAIN, f"{ServeOptions.drain_seconds:g}")),
-        cpu_kv_cache_gib=_whole(_variables(found).get("VLLM_CPU_KVCACHE_SPACE")),
+        cpu_kv_cache_gib=_whole(_variables(container).get("VLLM_CPU_KVCACHE_SPACE")),
     )
 
 
@@ -50,7 +50,7 @@ def _containers(template: Json) -> Iterator[Json]:
 
 
 def _options(container: Json) -> Iterator[tuple[str, str]]:
-    """The supervisor's, as NAME=VALUE; vLLM's own come after `--`."""
+    """Name and value of the supervisor's options, which are before `--`."""
     arguments = container.get("args")
     for argument in arguments if isinstance(arguments, list) else ():
         if argument == "--" or not isinstance(argument, str):
@@ -60,14 +60,14 @@ def _options(container: Json) -> Iterator[tuple[str, str]]:
 
 
 def _variables(container: Json) -> Mapping[str, object]:
-    """The last of a name counts."""
+    """The environment by name; the last of a name counts."""
     given = container.get("env")
     some = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
     return {str(one.get("name")): one.get("value") for one in some}
 
 
 def _text(value: object) -> str | None:
-    """Longer ones are no image and no version, and would be too long for the status."""
+    """A string that the status can hold; no image or version is longer."""
     return value if isinstance(value, str) and len(value) <= _LONGEST else None
 
 

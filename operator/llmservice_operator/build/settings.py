@@ -1,4 +1,4 @@
-"""What whoever installs the operator decides for all services: images, identities, defaults, the network around."""
+"""Settings for all services, from the chart: images, users, defaults, network."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ DEFAULT_VLLM_VERSION = newest_version()
 
 
 class InvalidSettings(ValueError):
-    """The settings file says something that the operator cannot work with; the message names the key."""
+    """A value of the settings file is unknown or of a wrong type; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class CABundle:
-    """A ConfigMap, in each namespace with services, that holds certificates to trust beside none of the image's."""
+    """A ConfigMap, in each namespace with services, with the certificates to trust instead of the image's."""
 
     config_map: str
     key: str = "ca.crt"
@@ -83,7 +83,7 @@ def _ca_bundle(value: Any) -> CABundle | None:
 
 def _check_type(name: str, value: object, default: object) -> None:
     if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
-        raise InvalidSettings(f"{_camel(name)}: {value!r} is not a whole number")
+        raise InvalidSettings(f"{_camel(name)}: {value!r} is not an integer")
 
 
 def _camel(name: str) -> str:

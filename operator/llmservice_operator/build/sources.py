@@ -1,4 +1,4 @@
-"""Where the files of a model, a draft model and adapters lie in the pod: volumes that are mounted, and paths."""
+"""Volumes and paths of the model, the draft model and the adapters in the pod."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Place:
 
 
 def store(source: Source) -> Store | None:
-    """What has to be mounted for a source; None where it is fetched or in the image."""
+    """The claim or image to mount for a source; None where it is fetched or in the runtime's image."""
     match source:
         case ClaimSource(claim, _):
             return Store("claim", claim)
@@ -44,19 +44,19 @@ def store(source: Source) -> Store | None:
 
 def places(spec: LLMServiceSpec) -> Mapping[Store, Place]:
     """Every store once, in the order model, draft model, adapters: a claim that two of them share is one volume."""
-    found: dict[Store, Place] = {}
-    for at, place in _wanted(spec):
-        found.setdefault(at, place)
-    return found
+    by_store: dict[Store, Place] = {}
+    for at, place in _each_place(spec):
+        by_store.setdefault(at, place)
+    return by_store
 
 
-def _wanted(spec: LLMServiceSpec) -> Iterator[tuple[Store, Place]]:
+def _each_place(spec: LLMServiceSpec) -> Iterator[tuple[Store, Place]]:
     draft = spec.draft_model
     if at := store(spec.model.source):
         yield at, Place("source", contract.SOURCE_DIR)
     if draft is not None and (at := store(draft.source)):
         yield at, Place("draft", contract.DRAFT_DIR)
-    # By what they are and not by their place in the list, which another adapter would change.
+    # Named by content: a place in the list would change with other adapters.
     named = {at: f"{at.kind}:{at.name}" for adapter in spec.adapters if (at := store(adapter.source))}
     for at, text in sorted(named.items(), key=lambda item: item[1]):
         name = hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -92,7 +92,7 @@ def _path(spec: LLMServiceSpec, source: Source) -> str | None:
 
 
 def fetched(spec: LLMServiceSpec) -> Mapping[str, str]:
-    """What the supervisor fetches before vLLM starts: artifact -> uri."""
+    """URIs to fetch before vLLM starts, by artifact name."""
     artifacts = {contract.MODEL_ARTIFACT: (spec.model.uri, spec.model.source)}
     if spec.draft_model is not None:
         artifacts[contract.DRAFT_ARTIFACT] = (spec.draft_model.uri, spec.draft_model.source)
@@ -105,7 +105,7 @@ def needs_models_volume(spec: LLMServiceSpec) -> bool:
 
 
 def adapter_stores(spec: LLMServiceSpec) -> list[str]:
-    """What adapters need mounted beside the model's and the draft model's; sorted, for the revision key."""
+    """Stores that only adapters need, as KIND:NAME, sorted; part of the revision key."""
     return sorted(
         f"{at.kind}:{at.name}" for at, place in places(spec).items() if place.volume.startswith(OWN_VOLUME_PREFIX)
     )

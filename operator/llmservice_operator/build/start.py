@@ -1,4 +1,4 @@
-"""The start budget of a new revision, from its plan and from what the service's status tells of earlier starts."""
+"""The start budget of a new revision, from its plan and from the earlier starts in the status."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ Json = Mapping[str, Any]
 
 
 def start_plan(llm: LLMService, plan: Json | None) -> dict[str, Any]:
-    """What is recorded with the revision, and its template is rendered with from then on. `plan` is status.plan."""
-    found = start.plan(starting(llm, plan))
-    steps = [{"name": step.name, "seconds": step.seconds, "formula": step.formula} for step in found.steps]
-    usual = {} if found.usual_seconds is None else {"usualSeconds": found.usual_seconds}
-    return {"budgetSeconds": found.budget_seconds, **usual, "steps": steps}
+    """Start budget and steps, recorded with the revision and used by its template. `plan` is status.plan."""
+    budget = start.plan(_starting(llm, plan))
+    steps = [{"name": step.name, "seconds": step.seconds, "formula": step.formula} for step in budget.steps]
+    usual = {} if budget.usual_seconds is None else {"usualSeconds": budget.usual_seconds}
+    return {"budgetSeconds": budget.budget_seconds, **usual, "steps": steps}
 
 
-def starting(llm: LLMService, plan: Json | None) -> Starting:
-    """What the start of these pods depends on."""
+def _starting(llm: LLMService, plan: Json | None) -> Starting:
+    """The inputs of the budget."""
     spec, weights = llm.spec, (plan or {}).get("weightsGiB")
     return Starting(
         bytes_to_read=None if weights is None else round(weights * 2**30),
         is_cpu=spec.accelerator.type == "cpu",
         compiles=not spec.compilation.enforce_eager,
         ranks=spec.parallelism.accelerators,
-        measured_seconds=_measured(llm) if _is_alike(llm, plan or {}) else None,
+        measured_seconds=_measured(llm) if _is_comparable(llm, plan or {}) else None,
     )
 
 
-def _is_alike(llm: LLMService, plan: Json) -> bool:
-    """Whether what the status tells was measured with weights of this size, on this hardware, compiled or not."""
-    told, effective = llm.status.get("plan") or {}, llm.status.get("effective") or {}
+def _is_comparable(llm: LLMService, plan: Json) -> bool:
+    """Whether status.measured is of weights of this size, on this hardware, compiled alike."""
+    previous, effective = llm.status.get("plan") or {}, llm.status.get("effective") or {}
     return (
-        told.get("weightsGiB") == plan.get("weightsGiB")
-        and told.get("gpu") == plan.get("gpu")
+        previous.get("weightsGiB") == plan.get("weightsGiB")
+        and previous.get("gpu") == plan.get("gpu")
         and (effective.get("accelerator") or {}).get("type") == llm.spec.accelerator.type
         and (effective.get("compilation") or {}).get("enforceEager") == llm.spec.compilation.enforce_eager
         and (effective.get("model") or {}).get("servedModelNames") == list(llm.served_model_names)
@@ -46,7 +46,7 @@ def _is_alike(llm: LLMService, plan: Json) -> bool:
 
 
 def _measured(llm: LLMService) -> float | None:
-    """Seconds, without the fetch, which is no part of the budget."""
+    """Seconds of the earlier start without its fetch, which the budget does not cover."""
     measured: Json = llm.status.get("measured") or {}
     if not fetched(llm.spec):
         return measured.get("startSeconds")

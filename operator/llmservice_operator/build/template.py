@@ -1,5 +1,4 @@
-"""The pod template: the server in which the supervisor runs and the container that fetches, in a pod that meets
-`restricted`."""
+"""The pod template: the server container, in which the supervisor runs, and the fetch container; meets `restricted`."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from llmservice_operator.build.fetcher import fetch_containers
 from llmservice_operator.build.meta import Manifest, labels
 from llmservice_operator.build.placement import affinity, tolerations
 from llmservice_operator.build.resources import init_resources, server_resources, with_requests
-from llmservice_operator.build.security import CONTAINER_SECURITY, pod_security
+from llmservice_operator.build.security import CONTAINER_SECURITY, operator_container, pod_security, pull_secrets
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.build.volumes import RUNTIME_VOLUME, Mounted, fetch_volumes, volumes
 
@@ -26,17 +25,14 @@ _STARTUP_PERIOD = 5
 
 @of_service
 def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) -> Manifest:
-    """Everything but the revision label, which names this template and so cannot be part of it.
-
-    `chosen` is what the plan decided where the spec leaves it open.
-    """
+    """The template without the revision label, its hash. `chosen` is what the plan decided for open fields."""
     mounted = volumes(llm, settings)
     every = {m.name: m for m in (*mounted, *fetch_volumes(llm, settings))}
     given = llm.spec.pod_template
     spec: Manifest = {
         "initContainers": [
             _runtime_container(llm, settings),
-            *map(_guest, given.spec.init_containers),
+            *map(_users_container, given.spec.init_containers),
             *fetch_containers(llm, settings),
         ],
         "containers": [_server(llm, settings, chosen, mounted)],
@@ -56,18 +52,13 @@ def pod_template(llm: LLMService, settings: Settings, chosen: Chosen = NOTHING) 
 
 def _runtime_container(llm: LLMService, settings: Settings) -> Manifest:
     """Copies the supervisor to where the server finds it."""
-    container: Manifest = {
-        "name": contract.RUNTIME_CONTAINER,
-        "image": settings.operator_image,
-        "command": list(contract.INSTALL_COMMAND),
-        "resources": init_resources(server_resources(llm, settings)),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    if settings.image_pull_policy is not None:
-        container["imagePullPolicy"] = settings.image_pull_policy
-    return container
+    return operator_container(
+        settings,
+        contract.RUNTIME_CONTAINER,
+        contract.INSTALL_COMMAND,
+        resources=init_resources(server_resources(llm, settings)),
+        volumeMounts=[{"name": RUNTIME_VOLUME, "mountPath": contract.RUNTIME_DIR}],
+    )
 
 
 def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[Mounted]) -> Manifest:
@@ -85,11 +76,11 @@ def _server(llm: LLMService, settings: Settings, chosen: Chosen, mounted: list[M
         "resources": server_resources(llm, settings),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
-        # The period is short so that Ready follows the model closely; the ceiling is only a backstop.
+        # A short period, so that Ready follows soon; the supervisor enforces the start budget.
         "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),
         "readinessProbe": _probe(contract.READY_PATH, 2, 2),
-        # No liveness probe: the supervisor ends by itself when vLLM hangs or dies, and when it hangs itself. A probe
-        # over the network would let others of the cluster restart the model by keeping its port busy.
+        # No liveness probe: the supervisor ends the container when vLLM or itself hangs. With a probe over the
+        # network, other pods could restart the model by keeping the port busy.
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -107,16 +98,15 @@ def _probe(path: str, period: int, failures: int) -> Manifest:
     }
 
 
-def _guest(container: dict[str, Any]) -> dict[str, Any]:
-    """A user's init container, with what `restricted` and quotas ask of every container where it says nothing."""
+def _users_container(container: dict[str, Any]) -> dict[str, Any]:
+    """A user's init container, with the security and requests that it lacks, for `restricted` and quotas."""
     security = {key: value for key, value in CONTAINER_SECURITY.items() if key != "readOnlyRootFilesystem"}
     return with_requests(container) | {"securityContext": security | (container.get("securityContext") or {})}
 
 
 def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
     given = llm.spec.pod_template.spec
-    secrets = [{"name": name} for name in settings.image_pull_secrets]
-    wanted: Manifest = {
+    placement: Manifest = {
         "nodeSelector": dict(given.node_selector),
         "tolerations": tolerations(llm),
         "affinity": affinity(llm, chosen),
@@ -125,6 +115,6 @@ def _placement(llm: LLMService, settings: Settings, chosen: Chosen) -> Manifest:
         "schedulerName": given.scheduler_name,
         "runtimeClassName": given.runtime_class_name,
         "serviceAccountName": given.service_account_name,
-        "imagePullSecrets": secrets + [s for s in llm.spec.runtime.image_pull_secrets if s not in secrets],
+        "imagePullSecrets": pull_secrets(llm, settings),
     }
-    return {key: value for key, value in wanted.items() if value}
+    return {key: value for key, value in placement.items() if value}

@@ -1,4 +1,4 @@
-"""Volumes of the pod, and where the server and the container that fetches mount them."""
+"""Volumes of the pod, and where the server and the fetch container mount them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,12 @@ class Mounted:
 
 def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
     """The operator's own volumes in the server container; the user's are added behind them."""
-    scratch = [
+    return [
+        Mounted(RUNTIME_VOLUME, {"emptyDir": {}}, contract.RUNTIME_DIR, read_only=True),
         Mounted("run", {"emptyDir": {}}, contract.RUN_DIR),
         Mounted("home", {"emptyDir": {}}, contract.HOME_DIR),
         Mounted("tmp", {"emptyDir": {}}, contract.TMP_DIR),
         Mounted("cache", {"emptyDir": {}}, contract.CACHE_DIR),
-    ]
-    return [
-        Mounted(RUNTIME_VOLUME, {"emptyDir": {}}, contract.RUNTIME_DIR, read_only=True),
-        *scratch,
         *_models(llm),
         *_sources(llm),
         *_chat_template(llm),
@@ -59,7 +56,7 @@ def volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
 
 
 def fetch_volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
-    """Those of the container that fetches, which alone writes models and links; none where nothing may be fetched."""
+    """Volumes of the fetch container, which alone writes models and links; none where nothing may be fetched."""
     if not needs_models_volume(llm.spec):
         return []
     return [
@@ -71,7 +68,7 @@ def fetch_volumes(llm: LLMService, settings: Settings) -> list[Mounted]:
 
 
 def _models(llm: LLMService) -> list[Mounted]:
-    """What is fetched, kept in a claim where one is wanted, and the socket of the container that fetches."""
+    """Fetched files, in a claim where one is wanted, and the socket of the fetch container."""
     if not needs_models_volume(llm.spec):
         return []
     return [
@@ -81,7 +78,7 @@ def _models(llm: LLMService) -> list[Mounted]:
 
 
 def _sources(llm: LLMService) -> list[Mounted]:
-    """What need not be fetched is mounted."""
+    """Claims and images of the model, the draft model and the adapters."""
     pull_policy = llm.spec.runtime.image_pull_policy
     return [
         Mounted(place.volume, source_volume(at, pull_policy), place.path, read_only=True)
@@ -107,7 +104,7 @@ def _chat_template(llm: LLMService) -> list[Mounted]:
 
 
 def _adapters(llm: LLMService) -> list[Mounted]:
-    """The list of adapters, which the pod outlives and does not wait for."""
+    """The list of adapters; optional, so that the pod starts without it."""
     if not llm.spec.is_lora_on:
         return []
     listed = {"configMap": {"name": adapters_config_name(llm), "optional": True}}
@@ -115,7 +112,7 @@ def _adapters(llm: LLMService) -> list[Mounted]:
 
 
 def _api_keys(llm: LLMService) -> list[Mounted]:
-    """The clients' keys. A folder and not a file (subPath), so that the kubelet exchanges them while the pod runs."""
+    """The clients' keys. A folder and not a file (subPath): the kubelet updates only folders while the pod runs."""
     reference = llm.spec.endpoint.api_key_secret_ref
     if reference is None:
         return []
@@ -145,10 +142,9 @@ def ca_bundle(settings: Settings) -> list[Mounted]:
     return [Mounted("ca-bundle", {"configMap": {"name": settings.ca_bundle.config_map}}, CA_DIR, read_only=True)]
 
 
-def small_guests(llm: LLMService) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes of the user's, and their mounts, for containers that only reach hubs and buckets: certificates and
-    tokens lie in them. Others may be large, or on a single node."""
+def small_users_volumes(llm: LLMService) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The user's volumes that may hold certificates and tokens, and their mounts; others are large or on one node."""
     given = llm.spec.pod_template.spec
-    found = [dict(volume) for volume in given.volumes if any(kind in volume for kind in _SMALL_VOLUMES)]
-    names = {volume["name"] for volume in found}
-    return found, [dict(mount) for mount in given.volume_mounts if mount["name"] in names]
+    small = [dict(volume) for volume in given.volumes if any(kind in volume for kind in _SMALL_VOLUMES)]
+    names = {volume["name"] for volume in small}
+    return small, [dict(mount) for mount in given.volume_mounts if mount["name"] in names]

@@ -163,7 +163,7 @@ def test_measured_data_is_understood_as_it_is(measured: Mapping[str, Any]) -> No
 def test_a_bad_value_is_named_by_its_key(wrong: Mapping[str, Any], field: str, said: str) -> None:
     with pytest.raises(BadInput) as bad:
         planned(case(**wrong))
-    assert [(one.field, said in one.message, bool(one.remedy)) for one in bad.value.wrongs] == [(field, True, True)]
+    assert [(one.field, said in one.message, bool(one.remedy)) for one in bad.value.problems] == [(field, True, True)]
 
 
 def test_keys_are_read_however_they_are_written() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from llmservice_operator.planner import gpus, host, memory, node_size
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
@@ -37,27 +37,24 @@ def answer(question: Question) -> Answer:
     """Plan for every acceptable GPU until one fits; where none does, for the one that comes nearest, as the operator
     picks from a cluster's."""
     tried: list[tuple[Request, Plan]] = []
-
-    def plan_for(request: Request) -> Plan:
-        plan = host.within(memory.plan(request), question.memory_limit_gib)
-        return plan if question.allows_long else within_model(request, plan)
-
     for request in question.requests:
-        tried.append((request, plan_for(request)))
+        tried.append((request, plan_of(question, request)))
         if tried[-1][1].verdict is Fit.FITS:
             break
     best = min(range(len(tried)), key=lambda i: _rank(tried[i][1]))
     request, plan = tried[best]
     if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies:
-        plan = _with_remedies(question, request, plan, plan_for)
+        plan = _with_remedies(question, request, plan)
     return Answer(
         question, request, _on_a_node(request, _honest(question, plan)), tuple(plan for _, plan in tried[:best])
     )
 
 
-def _with_remedies(question: Question, request: Request, plan: Plan, plan_for: Callable[[Request], Plan]) -> Plan:
+def _with_remedies(question: Question, request: Request, plan: Plan) -> Plan:
     """What helps. Of a request that is too long for the model, nothing does without a shorter one."""
     from llmservice_operator.planner import remedies  # and with it all of the spec's models
+
+    plan_for = partial(plan_of, question)
 
     def helped(asked: Request, found: Plan) -> Plan:
         others = _others(question, asked)
@@ -78,6 +75,13 @@ def _rank(plan: Plan) -> tuple[int, float]:
     missing = math.inf if plan.margin_gib is None else -plan.margin_gib
     short = missing if plan.verdict is Fit.DOES_NOT_FIT else 0.0
     return _BEST_FIRST.index(plan.verdict), short
+
+
+def plan_of(question: Question, request: Request) -> Plan:
+    """The plan of one GPU, within the container's memory on CPUs, and within the length that the model was made for."""
+    is_cpu = request.device is not None and request.device.is_cpu
+    plan = host.within(memory.plan(request), question.memory_limit_gib if is_cpu else None)
+    return plan if question.allows_long else within_model(request, plan)
 
 
 @lru_cache(maxsize=1)

@@ -76,7 +76,7 @@ async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
 
 
 def cli_error(error: KubeError) -> CliError:
-    """The same failure, with a remedy for somebody at a terminal: the operator's own remedies speak of retries."""
+    """The same failure, with a remedy for somebody at a terminal: the operator's own remedies are about retries."""
     if isinstance(error, Unreachable):
         return CliError(error.message, "check the server's address in the kubeconfig, and that you can reach it")
     if isinstance(error, ServerError):

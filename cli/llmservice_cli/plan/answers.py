@@ -102,9 +102,9 @@ def _others(question: Question, request: Request) -> Sequence[Device]:
 def _on_a_node(request: Request, plan: Plan) -> Plan:
     """The plan, with what nobody knows who does not see the nodes."""
     device = request.device
-    if device is None or device.is_cpu or not (said := node_size.note(plan.gpus, device.name)):
+    if device is None or device.is_cpu or not (note := node_size.note(plan.gpus, device.name)):
         return plan
-    return replace(plan, reason=f"{plan.reason} {said}")
+    return replace(plan, reason=f"{plan.reason} {note}")
 
 
 def _honest(question: Question, plan: Plan) -> Plan:

@@ -73,8 +73,8 @@ def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
         raise BadInput(reading.problems)
     gpu = reading.found.pop("device", None) or device(None, memory)
     asked = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: written.get(name, name))
-    told = (*reading.notes, *asked.notes, *long_note(asked.request))
-    return noted(replace(asked, notes=told, allows_long=True), lambda name: written.get(name, name))
+    all_notes = (*reading.notes, *asked.notes, *long_note(asked.request))
+    return noted(replace(asked, notes=all_notes, allows_long=True), lambda name: written.get(name, name))
 
 
 def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> Json:
@@ -102,7 +102,7 @@ def _error(identity: object, problems: Sequence[Problem]) -> Json:
 
 
 def _unknown_keys(case: Mapping[str, Any], reading: Reading) -> None:
-    """A slip of the pen would plan for something else; a line's own remarks are let be."""
+    """A misspelt option is a problem: it would plan for something else. Other keys are ignored."""
     seen: dict[str, str] = {}
     for key, value in case.items():
         name = _option(key)

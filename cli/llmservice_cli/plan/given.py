@@ -14,12 +14,12 @@ from llmservice_cli.errors import BadInput
 from .models import REMOTE
 from .options import Reading, Values, read_options, share_out
 from .questions import counted, device, taken_as
-from .values import NotSaid, Refused, shown
+from .values import NotGiven, Refused, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Options, with what is wrong already told."""
+    """The options of a command line, each of them valid."""
 
     values: Values
     devices: tuple[Device, ...] = ()
@@ -62,7 +62,7 @@ def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tu
             found.append(one)
         except Refused as refused:
             reading.problems.append(Problem("--gpu", refused.message, refused.remedy))
-        except NotSaid:
+        except NotGiven:
             reading.notes.append(f"--gpu {shown(raw)} is taken as not given")
     gpus = numbers.pop() if len(numbers) == 1 else None
     if numbers:

@@ -144,7 +144,7 @@ def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
 
 
 def _take(device: Device, manifest: dict[str, Any]) -> None:
-    """Of the manifest's accelerator nothing is left that speaks of another GPU."""
+    """Replace the manifest's accelerator with this device."""
     kind = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
     write(manifest, "accelerator.products", None)
     write(manifest, "accelerator.type", kind)

@@ -33,7 +33,7 @@ _REMEDIES = {
     FailureReason.MODEL_ACCESS_DENIED: _NO_ACCESS,
     FailureReason.MODEL_TOKEN_REFUSED: _NO_ACCESS,
 }
-"""Those of a Job speak of Secrets and charts."""
+"""The remedies of an inspection Job name Secrets and charts instead."""
 
 
 class NotReached(Exception):
@@ -97,7 +97,7 @@ def from_uri(uri: str) -> Model:
                 "Give one of them, or the model's config.json with --config.",
             )
         return from_config(str(path), "--model")
-    found = inspect(uri, dict(os.environ), budget=Budget(seconds=PATIENCE_SECONDS, say=_say))
+    found = inspect(uri, dict(os.environ), budget=Budget(seconds=PATIENCE_SECONDS, say=_print_note))
     if found.failure is not None:
         remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
         raise NotReached(replace(found.failure, remedy=remedy))
@@ -136,6 +136,6 @@ def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:
     return None if document is None else Tensors.from_document(document)
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     """Why it takes longer."""
     print(f"note: {text}", file=sys.stderr)

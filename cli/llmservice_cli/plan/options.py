@@ -15,7 +15,7 @@ from llmservice_runtime.flags.table import known_versions
 from . import values
 from .quantizations import Quantized, quantized
 from .speculation import speculation
-from .values import MOST_GPUS, MOST_TOKENS, NotSaid, Reader, Refused
+from .values import MOST_GPUS, MOST_TOKENS, NotGiven, Reader, Refused
 
 Values = Mapping[str, Any]
 """What was given, by the options' names with underscores; what was not given is not there."""
@@ -181,7 +181,7 @@ _SPEC_FIELD = re.compile(r"\bspec\.(?P<path>[A-Za-z]+(?:\.[A-Za-z]+)*)(?: to (?P
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Every option, as text: its own reader says what is wrong with it, and all that is wrong is told at once."""
+    """Every option, as text: its own reader says what is wrong with it, and all problems are reported together."""
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)
         for one in options:
@@ -218,7 +218,7 @@ class Reading:
             self.found[name] = read(raw)
         except Refused as refused:
             self.problems.append(Problem(label, refused.message, refused.remedy))
-        except NotSaid:
+        except NotGiven:
             self.notes.append(f"{label} {values.shown(raw)} is taken as not given")
 
 
@@ -270,7 +270,7 @@ def write(manifest: dict[str, Any], path: str, value: Any) -> None:
             node[name] = {}
         node = node[name]
         if not isinstance(node, dict):
-            return  # no object, which the manifest's models will say
+            return  # no object: the manifest's models refuse it
     node[last] = value
 
 

@@ -20,7 +20,7 @@ from llmservice_cli.errors import BadInput
 from .models import Model
 from .options import Values
 from .quantizations import Quantized
-from .values import MOST_GPUS, NotSaid, Refused, is_not_said, shown, text
+from .values import MOST_GPUS, NotGiven, Refused, is_not_given, shown, text
 
 if TYPE_CHECKING:
     from llmservice_operator.planner.changes import Fields
@@ -150,9 +150,9 @@ def long_note(request: Request) -> Iterator[str]:
 
 
 def counted(raw: object) -> tuple[int | None, str]:
-    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotSaid for `unknown`."""
-    if is_not_said(raw):
-        raise NotSaid
+    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotGiven for `unknown`."""
+    if is_not_given(raw):
+        raise NotGiven
     name = text(raw)
     found = _COUNT_FIRST.fullmatch(name) or _COUNT_LAST.fullmatch(name)
     if found is None:
@@ -220,8 +220,8 @@ def _adapters(values: Values) -> Adapters | None:
     most, rank = values.get("max_loras"), values.get("max_lora_rank")
     if values.get("enable_lora") is False or not (values.get("enable_lora") or most or rank):
         return None
-    said = {"max_loras": most, "max_lora_rank": rank}
-    return Adapters(**{name: value for name, value in said.items() if value is not None})
+    given = {"max_loras": most, "max_lora_rank": rank}
+    return Adapters(**{name: value for name, value in given.items() if value is not None})
 
 
 def _quantization(meant: Quantized | None) -> Mapping[str, Any]:

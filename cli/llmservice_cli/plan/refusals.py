@@ -69,8 +69,8 @@ def only_served(question: Question, label: Label, *, is_grid: bool) -> Question:
 def noted(question: Question, label: Label) -> Question:
     """The question with a note of what vLLM refuses today: what was measured once ran all the same."""
     found = dict.fromkeys(problem for request in question.requests for problem in refused(request, label))
-    told = tuple(f"vLLM {known_versions()[0]} refuses it: {problem}" for problem in found)
-    return replace(question, notes=(*question.notes, *told))
+    notes = tuple(f"vLLM {known_versions()[0]} refuses it: {problem}" for problem in found)
+    return replace(question, notes=(*question.notes, *notes))
 
 
 def within_model(request: Request, plan: Plan) -> Plan:

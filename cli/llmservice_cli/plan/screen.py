@@ -92,12 +92,12 @@ def change(remedy: Remedy, *, is_manifest: bool) -> str:
 
 def outcome(remedy: Remedy) -> str:
     """What comes of a change."""
-    told = [str(remedy.verdict)]
+    parts = [str(remedy.verdict)]
     if remedy.max_model_len:
-        told.append(f"up to {remedy.max_model_len:,} tokens a request")
+        parts.append(f"up to {remedy.max_model_len:,} tokens a request")
     if remedy.kv_cache_tokens:
-        told.append(f"{remedy.kv_cache_tokens:,} KV tokens")
-    return ", ".join(told)
+        parts.append(f"{remedy.kv_cache_tokens:,} KV tokens")
+    return ", ".join(parts)
 
 
 def attention(plan: Plan) -> str | None:

@@ -32,21 +32,6 @@ def document(decision: Decision) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if value not in (None, [], {})}
 
 
-def text(decision: Decision) -> str:
-    """A line for each object that changes, each note, and what restarts."""
-    lines = [f"apply {apply.kind} {apply.name}: {apply.reason}" for apply in decision.apply]
-    lines += [f"adopt {adopt.kind} {adopt.name}" for adopt in decision.adopt]
-    lines += [f"delete {prune.kind} {prune.name}: {prune.reason}" for prune in decision.prune]
-    if decision.restart is not None:
-        lines.append(
-            f"restart: revision {decision.restart.desired} replaces {decision.restart.running} "
-            f"({decision.restart.strategy}). {decision.restart.reason}".rstrip()
-        )
-    for condition in (decision.status or {}).get("conditions", ()):
-        lines.append(f"{condition['type']}={condition['status']} {condition['reason']}: {condition['message']}")
-    return "\n".join([*lines, *decision.notes]) or "nothing is to be done"
-
-
 def _restart(decision: Decision) -> dict[str, str] | None:
     if decision.restart is None:
         return None

@@ -307,24 +307,19 @@ HUB = service(model={"uri": "hf://org/llama"}, accelerator=L4, batching={"maxMod
 
 
 @pytest.mark.parametrize(
-    ("manifest", "words", "said"),
+    ("manifest", "said"),
     [
-        (HUB, (), "hf://org/llama is not read with --offline. Give its config.json with --config."),
+        (HUB, "hf://org/llama is not read with --offline. Give its config.json with --config."),
         (
             service(model={"uri": "pvc://models/llama"}, accelerator=L4),
-            (),
             "pvc://models/llama is in the cluster and cannot be read from here.",
         ),
     ],
 )
 def test_a_model_that_is_not_read_leaves_the_plan_unknown(
-    manifest: dict[str, Any],
-    words: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    manifest: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, found, told = plan(capsys, "-f", write(tmp_path, manifest), *words)
+    code, found, told = plan(capsys, "-f", write(tmp_path, manifest))
     assert (code, found["verdict"]) == (ExitCode.UNKNOWN, "Unknown")
     assert found["reason"].startswith(said)
     assert "num_hidden_layers" in found["missing"]

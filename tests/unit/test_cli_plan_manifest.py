@@ -29,6 +29,7 @@ FACTS = {
     "maxPositionEmbeddings": 131072,
 }
 FOUR_GIB = {"env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}]}
+LIMITED = {**FOUR_GIB, "resources": {"limits": {"memory": "16Gi"}}}
 CONFIG = "the path of a config.json"
 OTHER_KIND = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}}
 
@@ -71,6 +72,7 @@ L4 = product("NVIDIA-L4")
         ({"accelerator": {"memory": "40Gi"}, "batching": {"maxModelLen": 8192}}, 0, "Fits"),
         ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}}, 1, "DoesNotFit"),
         ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}, "runtime": FOUR_GIB}, 0, "Fits"),
+        ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}, "runtime": LIMITED}, 1, "DoesNotFit"),
         ({}, 3, "Unknown"),
     ],
     ids=str,

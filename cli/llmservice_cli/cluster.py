@@ -14,8 +14,9 @@ from llmservice_operator.kube import credentials
 from llmservice_operator.kube.credentials import Credentials
 from llmservice_operator.kube.errors import KubeError, NotFound, ServerError, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE
+from llmservice_operator.kube.transport import Transport
 
-from .api import Api
+from .api import USER_AGENT, Api
 from .errors import CliError
 
 
@@ -68,14 +69,14 @@ async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None,
             context=options.context,
         )
-        async with Api(found) as api:
-            yield Connection(api, found, options.namespace or found.namespace)
+        async with Transport(found, user_agent=USER_AGENT) as transport:
+            yield Connection(Api(transport), found, options.namespace or found.namespace)
     except KubeError as error:
         raise cli_error(error) from error
 
 
 def cli_error(error: KubeError) -> CliError:
-    """The same failure, with a remedy for somebody at a terminal: the operator's own remedies speak of retries."""
+    """The same failure, with a remedy for somebody at a terminal: the operator's own remedies are about retries."""
     if isinstance(error, Unreachable):
         return CliError(error.message, "check the server's address in the kubeconfig, and that you can reach it")
     if isinstance(error, ServerError):

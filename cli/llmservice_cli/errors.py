@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Self
+
+from llmservice_operator.api.errors import Problem
+
+STDIN = "-"
 
 
 class ExitCode(IntEnum):
@@ -44,31 +49,39 @@ class WrongUsage(CliError):
     exit_code = ExitCode.USAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
-    """A value that cannot be used: the option, field or key that holds it, why, and what to write instead."""
-
-    field: str
-    message: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message} {self.remedy}"
-
-
 class BadInput(CliError):
-    """Every value that is wrong, so that all can be corrected at once; a line each."""
+    """Every value that cannot be used, so that all can be corrected at once; a line each.
+
+    The `field` of a Problem is the option, the field or the key that holds the value.
+    """
 
     exit_code = ExitCode.BAD_INPUT
 
-    def __init__(self, wrongs: Iterable[Wrong]) -> None:
-        self.wrongs = tuple(wrongs)
-        super().__init__("; ".join(map(str, self.wrongs)), "")
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, self.problems)), "")
 
     @classmethod
     def of(cls, field: str, message: str, remedy: str) -> Self:
-        """One thing that is wrong."""
-        return cls([Wrong(field, message, remedy)])
+        """One value that cannot be used."""
+        return cls([Problem(field, message, remedy)])
 
     def __str__(self) -> str:
-        return "\nerror: ".join(map(str, self.wrongs))
+        return "\nerror: ".join(map(str, self.problems))
+
+
+def read_text(place: str, field: str, remedy: str, errors: str = "strict") -> str:
+    """The text of a file (`-`: stdin); BadInput about `field` where it cannot be read."""
+    try:
+        return sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8-sig", errors=errors)
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadInput.of(field, f"{place} cannot be read: {why}.", remedy) from None
+
+
+def print_problems(problems: Iterable[Problem], notes: Iterable[str] = ()) -> None:
+    """On standard error, a line each."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)

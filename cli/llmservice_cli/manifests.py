@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -13,11 +12,10 @@ from llmservice_operator.api.constants import API_VERSION, GROUP, KIND
 from llmservice_operator.api.errors import InvalidSpec, Problem
 
 from .admission.check import problems
-from .errors import BadInput, Wrong
+from .errors import STDIN, BadInput, read_text
 
 Json = Mapping[str, Any]
 
-STDIN = "-"
 _CORRECT = "Correct the file."
 
 
@@ -28,9 +26,17 @@ class Manifest:
     where: str
     manifest: Json
 
-    def wrongs(self, invalid: InvalidSpec) -> list[Wrong]:
-        """Its problems, each with the file, the name and the field."""
-        return [_wrong(problem, self.where, self.manifest) for problem in invalid.problems]
+    @contextmanager
+    def collecting(self, problems: list[Problem]) -> Iterator[None]:
+        """InvalidSpec and BadInput of the block go to `problems`; of a spec with the file and the service's name."""
+        try:
+            yield
+        except InvalidSpec as invalid:
+            name = _name(self.manifest)
+            place = f"{self.where}: {name}: " if name else f"{self.where}: "
+            problems += [replace(problem, field=f"{place}{problem.field}") for problem in invalid.problems]
+        except BadInput as bad:
+            problems += bad.problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,7 @@ def services(place: str) -> File:
         else:
             notes.append(f"skipped {manifest.get('kind', 'an object without kind')} {_name(manifest)}".rstrip())
     if not found:
-        raise BadInput(
-            [Wrong(_shown(place), f"it holds no {KIND}.", f"Give a manifest of kind {KIND}, {API_VERSION}.")]
-        )
+        raise BadInput.of(_shown(place), f"it holds no {KIND}.", f"Give a manifest of kind {KIND}, {API_VERSION}.")
     return File(tuple(found), tuple(notes))
 
 
@@ -66,15 +70,12 @@ def admit(manifest: Json, live: Json | None = None) -> None:
 
 def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each object with where it stands; the items of a List one by one, empty documents left out."""
+    text = read_text(place, "-f", "Give a manifest, or - for stdin.")
     try:
-        text = sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
-    except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BadInput([Wrong("-f", f"{place} cannot be read: {why}.", "Give a manifest, or - for stdin.")]) from None
     except (yaml.YAMLError, RecursionError) as error:
         why = " ".join(str(error).split())
-        raise BadInput([Wrong("-f", f"{_shown(place)} is no YAML: {why}.", _CORRECT)]) from None
+        raise BadInput.of("-f", f"{_shown(place)} is no YAML: {why}.", _CORRECT) from None
     for index, document in enumerate(documents, 1):
         if document is None:
             continue
@@ -82,13 +83,8 @@ def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for item in items if isinstance(items, list) else [items]:
             where = _shown(place) if len(documents) == 1 else f"{_shown(place)}, document {index}"
             if not isinstance(item, dict):
-                raise BadInput([Wrong("-f", f"{where} is no Kubernetes object.", _CORRECT)])
+                raise BadInput.of("-f", f"{where} is no Kubernetes object.", _CORRECT)
             yield where, item
-
-
-def _wrong(problem: Problem, where: str, manifest: Mapping[str, Any]) -> Wrong:
-    name = _name(manifest)
-    return Wrong(f"{where}: {name + ': ' if name else ''}{problem.field}", problem.message, problem.remedy)
 
 
 def _name(manifest: Mapping[str, Any]) -> str:

@@ -50,13 +50,13 @@ def pinned_of(service: Json) -> str | None:
     return pinned
 
 
-def standing(label: str, service: Json) -> str:
-    """What this revision is to the service, in a few words."""
+def roles_of(label: str, service: Json) -> str:
+    """What the service does with this revision, such as `runs, pinned`."""
     rollout = rollout_of(service)
-    told = {
+    roles = {
         "runs": rollout.get("revision"),
         "last rolled out": rollout.get("stableRevision"),
         "failed": rollout.get("failedRevision"),
         "pinned": pinned_of(service),
     }
-    return ", ".join(word for word, holder in told.items() if holder == label)
+    return ", ".join(word for word, holder in roles.items() if holder == label)

@@ -76,7 +76,7 @@ class World:
     def only_the_gap_was_felt(self, story: str) -> None:
         """Nobody was there to connect to; what had been accepted was answered."""
         assert self.probe.in_flight(self.probe.blows[story]) >= 1, f"{story} met nobody"
-        assert set(self.probe.stories[story].by_kind) == {Loss.NOT_CONNECTED}, self.probe.of(story)
+        assert set(self.probe.stories[story].ended.by_kind) == {Loss.NOT_CONNECTED}, self.probe.of(story)
 
 
 @pytest.fixture(scope="module")

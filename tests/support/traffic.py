@@ -123,8 +123,8 @@ def in_figures(stretch: Stretch) -> JSON:
         "inFlight": stretch.in_flight,
         "lostInFlight": stretch.lost_in_flight,
         "lostLater": stretch.lost_later,
-        "lostByKind": dict(stretch.by_kind),
-        "longestGap": round(stretch.longest_gap, 2),
+        "lostByKind": dict(stretch.ended.by_kind),
+        "longestGap": round(stretch.ended.longest_gap, 2),
     }
 
 

@@ -123,7 +123,14 @@ class Api(KubeClient):
         return live
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        propagation: str = "Background",
+        grace: int | None = None,
     ) -> dict[str, Any] | None:
         self._called(f"delete {resource.kind} {uid}")
         live = self.objects.pop((resource.kind, name), None)

@@ -92,7 +92,6 @@ async def test_requests_that_are_not_answered_are_told_and_change_the_exit_code(
         pytest.param(FakeVllm(), ("--api-key-env", "NOT_SET_ANYWHERE"), "export NOT_SET_ANYWHERE", id="no such key"),
         pytest.param(FakeVllm(), ("--out", "/no/such/folder/x.json"), "/no/such/folder", id="no folder"),
         pytest.param(FakeVllm(), ("--picture", "x.gif"), ".svg, .png, .pdf", id="unknown kind of picture"),
-        pytest.param(FakeVllm(), ("a-name",), "NAME or by --url", id="a name and a URL"),
     ],
 )
 async def test_what_cannot_be_done_is_told_with_the_remedy(
@@ -182,20 +181,3 @@ async def test_ctrl_c_gives_what_was_measured(tmp_path: Path) -> None:
     outcomes = Counter(row["outcome"] for row in result["disciplines"][0]["requests"])
     assert outcomes == {"answered": 8, "interrupted": 4}
     assert errors == b""
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("--requests", "0"), id="no requests"),
-        pytest.param(("--rate", "-1"), id="negative rate"),
-        pytest.param(("--rate", "inf"), id="endless rate"),
-        pytest.param(("--output-tokens", "8,x"), id="a length that is no number"),
-        pytest.param(("--discipline", "magic"), id="unknown discipline"),
-    ],
-)
-def test_wrong_arguments_end_with_two(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        make_parser().parse_args(["bench", "--url", "http://127.0.0.1:1", *words])
-    assert ended.value.code == ExitCode.USAGE
-    assert words[0] in capsys.readouterr().err

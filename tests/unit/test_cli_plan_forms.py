@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from llmservice_cli.plan import bar, terminal
+from llmservice_cli import terminal
+from llmservice_cli.plan import bar
 from llmservice_cli.plan.answers import Answer
 from llmservice_cli.plan.document import document, flags_of, options_of, patch
 from llmservice_cli.plan.markdown import markdown
+from llmservice_cli.plan.options import in_options
 from llmservice_cli.plan.screen import screen
-from llmservice_cli.plan.wording import in_options
 from llmservice_operator.planner.plan import Fit, Plan, Remedy
 
 from tests.support.documents import ROOT

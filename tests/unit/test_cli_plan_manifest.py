@@ -29,6 +29,7 @@ FACTS = {
     "maxPositionEmbeddings": 131072,
 }
 FOUR_GIB = {"env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}]}
+LIMITED = {**FOUR_GIB, "resources": {"limits": {"memory": "16Gi"}}}
 CONFIG = "the path of a config.json"
 OTHER_KIND = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}}
 
@@ -71,6 +72,7 @@ L4 = product("NVIDIA-L4")
         ({"accelerator": {"memory": "40Gi"}, "batching": {"maxModelLen": 8192}}, 0, "Fits"),
         ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}}, 1, "DoesNotFit"),
         ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}, "runtime": FOUR_GIB}, 0, "Fits"),
+        ({"accelerator": {"type": "cpu"}, "batching": {"maxModelLen": 8192}, "runtime": LIMITED}, 1, "DoesNotFit"),
         ({}, 3, "Unknown"),
     ],
     ids=str,
@@ -307,24 +309,19 @@ HUB = service(model={"uri": "hf://org/llama"}, accelerator=L4, batching={"maxMod
 
 
 @pytest.mark.parametrize(
-    ("manifest", "words", "said"),
+    ("manifest", "said"),
     [
-        (HUB, (), "hf://org/llama is not read with --offline. Give its config.json with --config."),
+        (HUB, "hf://org/llama is not read with --offline. Give its config.json with --config."),
         (
             service(model={"uri": "pvc://models/llama"}, accelerator=L4),
-            (),
             "pvc://models/llama is in the cluster and cannot be read from here.",
         ),
     ],
 )
 def test_a_model_that_is_not_read_leaves_the_plan_unknown(
-    manifest: dict[str, Any],
-    words: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    manifest: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, found, told = plan(capsys, "-f", write(tmp_path, manifest), *words)
+    code, found, told = plan(capsys, "-f", write(tmp_path, manifest))
     assert (code, found["verdict"]) == (ExitCode.UNKNOWN, "Unknown")
     assert found["reason"].startswith(said)
     assert "num_hidden_layers" in found["missing"]

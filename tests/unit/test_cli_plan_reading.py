@@ -24,7 +24,3 @@ def test_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         read(QWEN_7B, seconds=0.05)
     assert signal.getsignal(signal.SIGPROF) is before
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
-
-
-def test_a_usual_one_is_read() -> None:
-    assert read(QWEN_7B) == config_json.read(QWEN_7B)

@@ -11,7 +11,7 @@ from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
-from llmservice_cli.plan.values import NotSaid, Refused
+from llmservice_cli.plan.values import NotGiven, Refused
 from llmservice_runtime.flags import newest_version
 
 from .cli_plan_world import LLAMA_8B
@@ -113,7 +113,7 @@ def test_what_stands_for_nothing_is_refused_with_a_remedy(
 @pytest.mark.parametrize("read", [values.version, counted])
 @pytest.mark.parametrize("raw", ["unknown", "not said", "", "N/A", "(unknown)", "?"])
 def test_words_for_nothing(read: Callable[[object], object], raw: str) -> None:
-    with pytest.raises(NotSaid):
+    with pytest.raises(NotGiven):
         read(raw)
 
 

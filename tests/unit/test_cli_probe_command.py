@@ -151,8 +151,6 @@ async def test_the_first_key_of_a_secret_with_several_opens_the_server(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param((), "NAME or by --url", id="neither"),
-        pytest.param(("chat", "--url", "http://127.0.0.1:1"), "NAME or by --url", id="both"),
         pytest.param(("--url", "http://127.0.0.1:1"), "no answer from http://127.0.0.1:1", id="nobody there"),
         pytest.param(("--url", "http://127.0.0.1:1", "--api-key-env", "NOT_SET"), "export NOT_SET", id="no key"),
     ],
@@ -161,23 +159,6 @@ async def test_what_cannot_be_done_is_told_with_the_remedy(words: tuple[str, ...
     with pytest.raises(CliError) as caught:
         await probe(*words)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("--rate", "0"), id="no rate"),
-        pytest.param(("--rate", "1", "--concurrency", "1"), id="two paces"),
-        pytest.param(("--duration", "soon"), id="no length of time"),
-        pytest.param(("--mode", "magic"), id="unknown mode"),
-        pytest.param(("--retries", "-1"), id="fewer than no retries"),
-    ],
-)
-def test_wrong_arguments_end_with_two(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        make_parser().parse_args(["probe", "--url", "http://127.0.0.1:1", *words])
-    assert ended.value.code == ExitCode.USAGE
-    assert capsys.readouterr().err
 
 
 async def test_lines_are_marks_and_ctrl_c_awaits_what_is_under_way() -> None:

@@ -29,7 +29,11 @@ MARKS = [Mark("kill", 2.0), Mark("restart", 5.0)]
 def test_a_loss_belongs_to_the_mark_before_its_end() -> None:
     kill, restart = stretches(ROWS, MARKS)
     assert (kill.mark.name, kill.in_flight, kill.lost_in_flight, kill.sent, kill.lost_later) == ("kill", 2, 1, 3, 1)
-    assert (kill.first_loss, kill.last_loss, dict(kill.by_kind)) == (3.0, 3.5, {"cut": 1, "not-connected": 1})
+    assert (kill.ended.first_loss, kill.ended.last_loss, dict(kill.ended.by_kind)) == (
+        3.0,
+        3.5,
+        {"cut": 1, "not-connected": 1},
+    )
     assert (restart.in_flight, restart.lost_in_flight, restart.sent, restart.lost_later) == (1, 1, 1, 0)
 
 
@@ -45,7 +49,7 @@ def test_every_loss_after_the_first_mark_is_counted_once() -> None:
 
 def test_a_mark_after_the_last_answer() -> None:
     (late,) = stretches(ROWS, [Mark("late", 9.0)])
-    assert (late.in_flight, late.sent, late.lost_later, late.latency) == (0, 0, 0, None)
+    assert (late.in_flight, late.sent, late.lost_later, late.ended.latency) == (0, 0, 0, None)
 
 
 def test_no_marks_and_no_rows() -> None:

@@ -261,9 +261,3 @@ async def test_a_name_that_is_not_there_names_those_that_are(api: Api) -> None:
 async def test_without_the_crd_the_operator_is_to_be_installed(api: Api) -> None:
     with pytest.raises(CliError, match="install the operator"):
         await status()
-
-
-async def test_a_kubeconfig_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/no/such/file")
-    with pytest.raises(CliError, match=r"cannot read the kubeconfig /no/such/file"):
-        await status("chat")

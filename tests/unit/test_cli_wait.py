@@ -15,7 +15,7 @@ from aiohttp import web
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.wait import changes
-from llmservice_cli.wait.standing import AWAITED, Outcome, standing
+from llmservice_cli.wait.assessment import AWAITED, Outcome, assess
 from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
 
@@ -203,7 +203,7 @@ def test_no_wrong_time_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_state_of_a_service_is_read_as_the_operator_means_it(name: str) -> None:
     """Ready is met, Stalled and paused are impossible, and everything else may yet come."""
     case = CASES[name]
-    found = standing(case.make().obj, ConditionType.READY, was_there=True)
+    found = assess(case.make().obj, ConditionType.READY, was_there=True)
     expected = Outcome.OPEN
     if "Ready" in case.true:
         expected = Outcome.MET
@@ -216,7 +216,7 @@ def test_every_state_of_a_service_is_read_as_the_operator_means_it(name: str) ->
 def test_conditions_of_another_generation_say_nothing(name: str) -> None:
     make, *_ = UNTOLD[name]
     expected = Outcome.IMPOSSIBLE if name == "being deleted" else Outcome.OPEN
-    assert standing(make().obj, ConditionType.READY, was_there=True).outcome is expected
+    assert assess(make().obj, ConditionType.READY, was_there=True).outcome is expected
 
 
 @pytest.mark.parametrize("wanted", [ConditionType.AVAILABLE, ConditionType.ACCEPTED])
@@ -229,7 +229,7 @@ def test_a_condition_that_was_not_evaluated_for_an_edit_is_not_met(wanted: Condi
         "metadata": {"name": "chat", "namespace": "ns", "generation": 5},
         "status": {"observedGeneration": 5, "conditions": [stalled, known]},
     }
-    assert standing(service, wanted, was_there=True).outcome is Outcome.IMPOSSIBLE
+    assert assess(service, wanted, was_there=True).outcome is Outcome.IMPOSSIBLE
 
 
 def test_what_can_be_waited_for_is_a_condition() -> None:

@@ -1,1 +1,1 @@
-"""What the API server would say of a manifest, said without one: the CRD's own schema and rules, evaluated here."""
+"""The API server's answer to a manifest, without a server: the CRD's own schema and rules are evaluated here."""

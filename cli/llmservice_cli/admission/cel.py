@@ -63,44 +63,28 @@ def _index(node: Node, names: Variables) -> Any:
         raise Failed(f"{key!r} is not there") from None
 
 
-def _and(node: Node, names: Variables) -> bool:
-    return not _or_of(node, names, is_decided_by=False)
-
-
-def _or(node: Node, names: Variables) -> bool:
-    return _or_of(node, names, is_decided_by=True)
-
-
-def _or_of(node: Node, names: Variables, *, is_decided_by: bool) -> bool:
-    """Whether one side decides. As in CEL it may, whatever becomes of the other side."""
+def _has_side(node: Node, names: Variables, value: bool) -> bool:
+    """Whether a side of `&&` or `||` has this value. If so, a failure of the other side does not count, as in CEL."""
     try:
-        if _value(node[1], names) is is_decided_by:
+        if _value(node[1], names) is value:
             return True
     except Failed:
-        if _value(node[2], names) is is_decided_by:
+        if _value(node[2], names) is value:
             return True
         raise
-    return _value(node[2], names) is is_decided_by
+    return _value(node[2], names) is value
 
 
 def _if(node: Node, names: Variables) -> Any:
     return _value(node[2] if _value(node[1], names) else node[3], names)
 
 
-def _all(node: Node, names: Variables) -> bool:
-    return not _any_of(node, names, is_decided_by=False)
-
-
-def _exists(node: Node, names: Variables) -> bool:
-    return _any_of(node, names, is_decided_by=True)
-
-
-def _any_of(node: Node, names: Variables, *, is_decided_by: bool) -> bool:
-    """Whether one item decides; as with `_or_of`, a failure counts only where none does."""
+def _has_item(node: Node, names: Variables, value: bool) -> bool:
+    """Whether the condition of `all` or `exists` has this value for an item; if so, failures of others do not count."""
     failed: Failed | None = None
     for one in _value(node[1], names):
         try:
-            if bool(_value(node[3], {**names, node[2]: one})) is is_decided_by:
+            if bool(_value(node[3], {**names, node[2]: one})) is value:
                 return True
         except Failed as failure:
             failed = failure
@@ -208,11 +192,11 @@ _KINDS: Mapping[str, Callable[[Node, Variables], Any]] = MappingProxyType(
         "field": _field,
         "has": _has,
         "index": _index,
-        "and": _and,
-        "or": _or,
+        "and": lambda node, names: not _has_side(node, names, False),
+        "or": lambda node, names: _has_side(node, names, True),
         "if": _if,
-        "all": _all,
-        "exists": _exists,
+        "all": lambda node, names: not _has_item(node, names, False),
+        "exists": lambda node, names: _has_item(node, names, True),
         "map": _each,
         "not": lambda node, names: not _value(node[1], names),
         "minus": lambda node, names: -_value(node[1], names),

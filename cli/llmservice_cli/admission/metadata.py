@@ -21,6 +21,7 @@ _DNS_LABEL = re.compile(_LABEL)
 _WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_WORD}")
 _LABEL_VALUE = re.compile(rf"({_WORD})?")
+_LETTERS = "Write lowercase letters, digits and -, with a letter or digit at both ends."
 _MOST_NAME = 253
 _MOST_NAMESPACE = 63
 _MOST_ANNOTATIONS = 256 * 1024
@@ -34,27 +35,24 @@ def problems(metadata: Any) -> Iterator[Problem]:
     for name in metadata:
         if name not in _FIELDS:
             yield Problem(f"metadata.{name}", "is an unknown field.", "Correct its name, or remove it.")
-    yield from _name(metadata.get("name"))
-    namespace = metadata.get("namespace")
-    if namespace is not None and not _is(_DNS_LABEL, namespace, _MOST_NAMESPACE):
-        yield Problem("metadata.namespace", f"{namespace!r} is not a namespace's name.", _letters("-"))
-    for field, check in (("labels", _labels), ("annotations", _annotations)):
-        given = metadata.get(field)
-        if given is None or isinstance(given, Mapping):
-            yield from check(given)
-        else:
-            yield Problem(f"metadata.{field}", "must be an object.", "Write names and texts.")
-
-
-def _name(name: Any) -> Iterator[Problem]:
+    name = metadata.get("name")
     if name is None:
         yield Problem("metadata.name", "is required.", "Give the LLMService a name.")
     elif not _is(_SUBDOMAIN, name, _MOST_NAME):
-        yield Problem("metadata.name", f"{name!r} is not a name.", _letters("-"))
+        yield Problem("metadata.name", f"{name!r} is not a name.", _LETTERS)
+    namespace = metadata.get("namespace")
+    if namespace is not None and not _is(_DNS_LABEL, namespace, _MOST_NAMESPACE):
+        yield Problem("metadata.namespace", f"{namespace!r} is not a namespace's name.", _LETTERS)
+    for field, check in (("labels", _labels), ("annotations", _annotations)):
+        given = metadata.get(field)
+        if isinstance(given, Mapping):
+            yield from check(given)
+        elif given is not None:
+            yield Problem(f"metadata.{field}", "must be an object.", "Write names and texts.")
 
 
-def _labels(labels: Any) -> Iterator[Problem]:
-    for key, value in _pairs(labels):
+def _labels(labels: Mapping[Any, Any]) -> Iterator[Problem]:
+    for key, value in labels.items():
         if not _is(_LABEL_KEY, key, _MOST_NAME + 64) or not _is(_LABEL_VALUE, value, 63):
             yield Problem(
                 "metadata.labels",
@@ -63,22 +61,13 @@ def _labels(labels: Any) -> Iterator[Problem]:
             )
 
 
-def _annotations(annotations: Any) -> Iterator[Problem]:
-    found = list(_pairs(annotations))
-    for key, value in found:
+def _annotations(annotations: Mapping[Any, Any]) -> Iterator[Problem]:
+    for key, value in annotations.items():
         if not _is(_LABEL_KEY, key.lower(), _MOST_NAME + 64) or not isinstance(value, str):
             yield Problem("metadata.annotations", f"{key}: {value!r} is not an annotation.", "Write text, in quotes.")
-    if sum(len(str(part).encode()) for pair in found for part in pair) > _MOST_ANNOTATIONS:
+    if sum(len(str(part).encode()) for pair in annotations.items() for part in pair) > _MOST_ANNOTATIONS:
         yield Problem("metadata.annotations", "are more than 256 KiB.", "Shorten them.")
-
-
-def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
-    yield from value.items() if isinstance(value, Mapping) else ()
 
 
 def _is(form: re.Pattern[str], value: Any, most: int) -> bool:
     return isinstance(value, str) and len(value) <= most and form.fullmatch(value) is not None
-
-
-def _letters(beside: str) -> str:
-    return f"Write lowercase letters, digits and {beside}, with a letter or digit at both ends."

@@ -46,7 +46,7 @@ def as_stored(value: Any, schema: Schema) -> Any:
 
 
 def findings(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
-    """Everything that the schema does not allow; of a value of the wrong type nothing else is said."""
+    """Everything that the schema does not allow; a value of the wrong type is not read further."""
     if "x-kubernetes-int-or-string" in schema:
         kind = "integer" if _is_integer(value) else "string"
         is_right, expected = _is_integer(value) or isinstance(value, str), "integer or string"

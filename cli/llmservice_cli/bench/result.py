@@ -94,8 +94,10 @@ def _discipline(gathered: Gathered, summary: Summary) -> dict[str, Any]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    told = {_camel(name): round(value, 4) if isinstance(value, float) else value for name, value in asdict(row).items()}
-    return {name: value for name, value in told.items() if value is not None}
+    found = {
+        _camel(name): round(value, 4) if isinstance(value, float) else value for name, value in asdict(row).items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _camel(name: str) -> str:

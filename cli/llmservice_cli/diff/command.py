@@ -12,14 +12,14 @@ from llmservice_operator.kube.resources import BY_KIND, CONTROLLER_REVISION, LLM
 
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, add_scope, connect
-from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.errors import CliError, ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit
 from llmservice_cli.render import settings
 from llmservice_cli.render.decided import decided
 from llmservice_cli.render.desired import changed, namespace_of, new
 from llmservice_cli.render.difference import unified
 from llmservice_cli.render.inputs import add_inputs, previews, with_config
-from llmservice_cli.render.output import explain, show
+from llmservice_cli.render.output import show
 from llmservice_cli.render.preview import Preview, changes
 from llmservice_cli.render.restart import restart_of
 
@@ -61,13 +61,13 @@ async def run(options: argparse.Namespace) -> ExitCode:
     """Print what would change; the exit code says whether anything would."""
     try:
         async with connect(options) as connection:
-            made, wrongs, notes = await previews(options.file, lambda each: _preview(each, connection, options))
+            made, problems, notes = await previews(options.file, lambda each: _preview(each, connection, options))
     except CliError as error:
         error.exit_code = ExitCode.NOT_ASKED  # 1 would say that there is a difference
         raise
     show(made, options.output)
-    explain(wrongs, notes)
-    if wrongs or not all(each.is_accepted for each in made):
+    print_problems(problems, notes)
+    if problems or not all(each.is_accepted for each in made):
         return ExitCode.BAD_INPUT
     return ExitCode.DIFFERS if any(each.differs for each in made) else ExitCode.DONE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, cac
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.kube import resources
 from llmservice_operator.kube.nodes import Nodes
-from llmservice_operator.kube.resources import Resource
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.room import Room
@@ -59,19 +58,6 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
     return Live(objects, Observed.of(name, projections), tuple(notes))
 
 
-class _Lister:
-    """As the operator's reader of nodes lists."""
-
-    def __init__(self, kube: Api) -> None:
-        self._kube = kube
-
-    async def list_pages(
-        self, resource: Resource, namespace: str | None, *, label_selector: str = ""
-    ) -> AsyncIterator[dict[str, Any]]:
-        """All items as one page."""
-        yield {"items": await self._kube.list_all(resource, namespace, label_selector=label_selector)}
-
-
 class Cluster:
     """Parts of a decision, read when one needs them."""
 
@@ -79,7 +65,7 @@ class Cluster:
 
     def __init__(self, kube: Api, namespace: str, name: str) -> None:
         self._kube, self._namespace, self._name = kube, namespace, name
-        self._nodes = Nodes(_Lister(kube))
+        self._nodes = Nodes(kube)
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         """What the nodes have."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import add_scope, connect
 from llmservice_cli.errors import ExitCode
-from llmservice_cli.revisions import Revision, recorded, standing
+from llmservice_cli.revisions import Revision, recorded, roles_of
 from llmservice_cli.services import service
 from llmservice_cli.text import age, table
 
@@ -51,7 +51,7 @@ def document(revisions: tuple[Revision, ...], found: Json) -> Json:
                 "revision": each.label,
                 "number": each.number,
                 "created": each.created,
-                "standing": standing(each.label, found),
+                "standing": roles_of(each.label, found),
                 "image": each.server.image,
                 "args": list(each.server.args),
             }
@@ -70,7 +70,7 @@ def lines(revisions: tuple[Revision, ...], found: Json, now: datetime) -> list[s
             str(each.number),
             each.label,
             age(each.created, now),
-            standing(each.label, found) or "-",
+            roles_of(each.label, found) or "-",
             "the oldest that is recorded" if before is None else each.changes_from(before),
         ]
         for each, before in zip(revisions, befores, strict=True)

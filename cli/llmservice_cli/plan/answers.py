@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from llmservice_operator.planner import gpus, host, memory, node_size
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
@@ -37,27 +37,24 @@ def answer(question: Question) -> Answer:
     """Plan for every acceptable GPU until one fits; where none does, for the one that comes nearest, as the operator
     picks from a cluster's."""
     tried: list[tuple[Request, Plan]] = []
-
-    def plan_for(request: Request) -> Plan:
-        plan = host.within(memory.plan(request), question.memory_limit_gib)
-        return plan if question.allows_long else within_model(request, plan)
-
     for request in question.requests:
-        tried.append((request, plan_for(request)))
+        tried.append((request, plan_of(question, request)))
         if tried[-1][1].verdict is Fit.FITS:
             break
     best = min(range(len(tried)), key=lambda i: _rank(tried[i][1]))
     request, plan = tried[best]
     if plan.verdict in (Fit.DOES_NOT_FIT, Fit.TIGHT) and not plan.remedies:
-        plan = _with_remedies(question, request, plan, plan_for)
+        plan = _with_remedies(question, request, plan)
     return Answer(
         question, request, _on_a_node(request, _honest(question, plan)), tuple(plan for _, plan in tried[:best])
     )
 
 
-def _with_remedies(question: Question, request: Request, plan: Plan, plan_for: Callable[[Request], Plan]) -> Plan:
+def _with_remedies(question: Question, request: Request, plan: Plan) -> Plan:
     """What helps. Of a request that is too long for the model, nothing does without a shorter one."""
     from llmservice_operator.planner import remedies  # and with it all of the spec's models
+
+    plan_for = partial(plan_of, question)
 
     def helped(asked: Request, found: Plan) -> Plan:
         others = _others(question, asked)
@@ -80,6 +77,13 @@ def _rank(plan: Plan) -> tuple[int, float]:
     return _BEST_FIRST.index(plan.verdict), short
 
 
+def plan_of(question: Question, request: Request) -> Plan:
+    """The plan of one GPU, within the container's memory on CPUs, and within the length that the model was made for."""
+    is_cpu = request.device is not None and request.device.is_cpu
+    plan = host.within(memory.plan(request), question.memory_limit_gib if is_cpu else None)
+    return plan if question.allows_long else within_model(request, plan)
+
+
 @lru_cache(maxsize=1)
 def usual_devices() -> tuple[Device, ...]:
     """Those of the catalogue that most clusters have some of."""
@@ -98,9 +102,9 @@ def _others(question: Question, request: Request) -> Sequence[Device]:
 def _on_a_node(request: Request, plan: Plan) -> Plan:
     """The plan, with what nobody knows who does not see the nodes."""
     device = request.device
-    if device is None or device.is_cpu or not (said := node_size.note(plan.gpus, device.name)):
+    if device is None or device.is_cpu or not (note := node_size.note(plan.gpus, device.name)):
         return plan
-    return replace(plan, reason=f"{plan.reason} {said}")
+    return replace(plan, reason=f"{plan.reason} {note}")
 
 
 def _honest(question: Question, plan: Plan) -> Plan:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, TextIO
 
+from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.plan import Fit
 
-from llmservice_cli.errors import BadInput, ExitCode, Wrong
+from llmservice_cli.errors import STDIN, BadInput, ExitCode, read_text
 
 from . import models, values
 from .answers import answer
@@ -39,14 +38,13 @@ def batch(
 ) -> ExitCode:
     """Plan every line of a file (`-`: stdin). A bad line has its error in the line out; the worst line counts."""
     codes = set()
-    with _lines(place) as lines:
-        for number, line in enumerate(lines, 1):
-            line = line.removeprefix("\ufeff") if number == 1 else line
-            if not line.strip():
-                continue
-            found = _line(number, line, explain=explain, is_offline=is_offline)
-            codes.add(ExitCode.BAD_INPUT if "error" in found else ending.code(Fit(found["verdict"])))
-            print(json.dumps(found, ensure_ascii=False), file=out, flush=True)
+    for number, line in enumerate(_lines(place), 1):
+        line = line.removeprefix("\ufeff") if number == 1 else line
+        if not line.strip():
+            continue
+        found = _line(number, line, explain=explain, is_offline=is_offline)
+        codes.add(ExitCode.BAD_INPUT if "error" in found else ending.code(Fit(found["verdict"])))
+        print(json.dumps(found, ensure_ascii=False), file=out, flush=True)
     return worst(codes)
 
 
@@ -71,12 +69,12 @@ def question(case: Mapping[str, Any], *, is_offline: bool = False) -> Question:
     memory = reading.found.get("gpu_memory_gib")
     reading.take("device", written.get("gpu", "gpu"), lambda asked: device(asked, memory), name)
     model = _model(named, reading, is_offline=is_offline)
-    if reading.wrongs:
-        raise BadInput(reading.wrongs)
+    if reading.problems:
+        raise BadInput(reading.problems)
     gpu = reading.found.pop("device", None) or device(None, memory)
     asked = from_values(reading.found, model, () if gpu is None else (gpu,), lambda name: written.get(name, name))
-    told = (*reading.notes, *asked.notes, *long_note(asked.request))
-    return noted(replace(asked, notes=told, allows_long=True), lambda name: written.get(name, name))
+    all_notes = (*reading.notes, *asked.notes, *long_note(asked.request))
+    return noted(replace(asked, notes=all_notes, allows_long=True), lambda name: written.get(name, name))
 
 
 def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> Json:
@@ -84,40 +82,39 @@ def _line(number: int, line: str, *, explain: bool, is_offline: bool) -> Json:
     try:
         case = json.loads(line)
     except (ValueError, RecursionError) as error:
-        wrong = Wrong(f"line {number}", f"it is no JSON: {error}.", "Write one object a line.")
-        return _error(None, [wrong])
+        return _error(None, [Problem(f"line {number}", f"it is no JSON: {error}.", "Write one object a line.")])
     if not isinstance(case, dict):
-        wrong = Wrong(f"line {number}", f"{shown(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.')
-        return _error(None, [wrong])
+        problem = Problem(f"line {number}", f"{shown(case)} is no object.", 'Write one such as {"id": 1, "gpu": "L4"}.')
+        return _error(None, [problem])
     try:
         return {"id": case.get("id")} | planned(case, explain=explain, is_offline=is_offline)
     except BadInput as bad:
-        return _error(case.get("id"), bad.wrongs)
+        return _error(case.get("id"), bad.problems)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as bug:
         # A mistake of ours: the lines after this one are worth their plans all the same.
         why = f"the planner failed: {type(bug).__name__}: {bug}."
-        return _error(case.get("id"), [Wrong(f"line {number}", why, "Report it with this line.")])
+        return _error(case.get("id"), [Problem(f"line {number}", why, "Report it with this line.")])
 
 
-def _error(identity: object, wrongs: list[Wrong] | tuple[Wrong, ...]) -> Json:
-    told = [{"field": wrong.field, "message": wrong.message, "remedy": wrong.remedy} for wrong in wrongs]
-    return {"id": identity, "error": told[0]} | ({"errors": told} if len(told) > 1 else {})
+def _error(identity: object, problems: Sequence[Problem]) -> Json:
+    errors = [{"field": problem.field, "message": problem.message, "remedy": problem.remedy} for problem in problems]
+    return {"id": identity, "error": errors[0]} | ({"errors": errors} if len(errors) > 1 else {})
 
 
 def _unknown_keys(case: Mapping[str, Any], reading: Reading) -> None:
-    """A slip of the pen would plan for something else; a line's own remarks are let be."""
+    """A misspelt option is a problem: it would plan for something else. Other keys are ignored."""
     seen: dict[str, str] = {}
     for key, value in case.items():
         name = _option(key)
         if name in _UNCLEAR and value is not None:
-            reading.wrongs.append(Wrong(key, "it may mean two options.", f"Write {_UNCLEAR[name]}."))
+            reading.problems.append(Problem(key, "it may mean two options.", f"Write {_UNCLEAR[name]}."))
         elif name not in _KNOWN:
             if near := get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
-                reading.wrongs.append(Wrong(key, "there is no such option.", f"Write {near[0]}, or leave it out."))
+                reading.problems.append(Problem(key, "there is no such option.", f"Write {near[0]}, or leave it out."))
         elif value is not None:
             other = seen.setdefault(name, key)
             if case[other] != value:
-                reading.wrongs.append(Wrong(key, f"{other} says something else of it.", "Leave one of them out."))
+                reading.problems.append(Problem(key, f"{other} says something else of it.", "Leave one of them out."))
 
 
 def _option(key: str) -> str:
@@ -142,7 +139,7 @@ def _model(named: Mapping[str, Any], reading: Reading, *, is_offline: bool) -> M
     config, uri = named.get("config"), named.get("model")
     try:
         if isinstance(config, str):
-            return models.from_config(config)
+            return models.from_config(config, "config")
         if config is not None:
             return models.from_document(config, "config")
         if isinstance(uri, str) and uri.startswith(models.REMOTE):
@@ -150,23 +147,16 @@ def _model(named: Mapping[str, Any], reading: Reading, *, is_offline: bool) -> M
                 raise BadInput.of("model", f"{uri} is not read with --offline.", "Give its config.json as config.")
             return models.from_uri(uri)
     except Refused as refused:
-        reading.wrongs.append(Wrong("config", refused.message, refused.remedy))
+        reading.problems.append(Problem("config", refused.message, refused.remedy))
     except NotReached as unreached:
-        reading.wrongs.append(Wrong("model", unreached.failure.message, unreached.failure.remedy))
+        reading.problems.append(Problem("model", unreached.failure.message, unreached.failure.remedy))
     except BadInput as bad:
-        reading.wrongs += bad.wrongs
+        reading.problems += bad.problems
     return Model()
 
 
-@contextmanager
-def _lines(place: str) -> Iterator[TextIO]:
-    if place == models.STDIN:
-        yield sys.stdin
-        return
-    try:
-        file = Path(place).open(encoding="utf-8-sig", errors="replace")  # noqa: SIM115 - the next statement closes it
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise BadInput.of("--batch", f"{place} cannot be read: {why}.", "Give a file, or - for stdin.") from None
-    with file:
-        yield file
+def _lines(place: str) -> Iterable[str]:
+    """Of standard input as they come."""
+    if place == STDIN:
+        return sys.stdin
+    return read_text(place, "--batch", "Give a file, or - for stdin.", errors="replace").split("\n")

@@ -6,7 +6,9 @@ import argparse
 import sys
 from dataclasses import replace
 
-from llmservice_cli.errors import BadInput, ExitCode, Wrong
+from llmservice_operator.api.errors import Problem
+
+from llmservice_cli.errors import BadInput, ExitCode, print_problems
 
 from . import options as inputs
 
@@ -87,9 +89,8 @@ def run(options: argparse.Namespace) -> ExitCode:
         from .sources import Sources
 
         found = ask(options.file, asked, model, Sources(is_offline=options.offline))
-        questions, wrongs, is_list = found.questions, found.wrongs, found.services > 1
-        for note in found.notes:
-            print(f"note: {note}", file=sys.stderr)
+        questions, problems, is_list = found.questions, found.problems, found.services > 1
+        print_problems((), found.notes)
     else:
         if model is None and not {"parameters", "weights_gib"} & asked.values.keys():
             raise BadInput.of("-f", "there is nothing to plan.", NOTHING)
@@ -97,12 +98,11 @@ def run(options: argparse.Namespace) -> ExitCode:
         devices = asked.devices or (() if nameless is None else (nameless,))
         question = from_values(asked.values, model or Model(), devices, inputs.label)
         question = replace(question, notes=(*asked.notes, *question.notes))
-        questions, wrongs, is_list = (only_served(question, inputs.label, is_grid=options.compare),), (), False
+        questions, problems, is_list = (only_served(question, inputs.label, is_grid=options.compare),), (), False
     show = compared if options.compare else present
     code = show(questions, options, is_list=is_list) if questions else ExitCode.DONE
-    for wrong in wrongs:
-        print(f"error: {wrong}", file=sys.stderr)
-    return worst((code, ExitCode.BAD_INPUT)) if wrongs else code
+    print_problems(problems)
+    return worst((code, ExitCode.BAD_INPUT)) if problems else code
 
 
 def _batch(options: argparse.Namespace) -> ExitCode:
@@ -110,7 +110,8 @@ def _batch(options: argparse.Namespace) -> ExitCode:
     beside = [f"--{name}" for name in ("file", "config", "model", "gpu", "compare") if getattr(options, name)]
     beside += [one.flag for one in inputs.OPTIONS.values() if getattr(options, one.name) is not None]
     if beside:
-        raise BadInput([Wrong(flag, "it has no effect beside --batch.", "Write it into the lines.") for flag in beside])
+        message, remedy = "it has no effect beside --batch.", "Write it into the lines."
+        raise BadInput(Problem(flag, message, remedy) for flag in beside)
     if options.output not in ("table", "json"):
         raise BadInput.of("-o", f"a batch is answered in JSON lines, not {options.output}.", "Leave it out.")
     from .batch import batch

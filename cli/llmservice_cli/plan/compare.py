@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from llmservice_operator.planner import memory, node_size
+from llmservice_operator.planner import node_size
 from llmservice_operator.planner.changes import INT4, Around, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
@@ -16,15 +17,16 @@ from llmservice_operator.planner.remedies import counts, is_enough
 from llmservice_operator.planner.served import unserved
 
 from llmservice_cli.errors import ExitCode
+from llmservice_cli.terminal import Row
 
-from .answers import usual_devices
-from .document import Json, figures
+from .answers import plan_of, usual_devices
+from .document import Json, figures, service_of
 from .ending import Ending
 from .markdown import escaped
 from .markdown import table as markdown_table
 from .questions import Question
-from .refusals import precision, within_model
-from .screen import VERDICT_STYLES, Row
+from .refusals import precision
+from .screen import VERDICT_STYLES
 
 if TYPE_CHECKING:
     from llmservice_operator.api.dtypes import KVCache
@@ -109,9 +111,7 @@ def _fewest(question: Question, cells: Sequence[Cell]) -> int | None:
     """Of all precisions that are served."""
     served = [(cell.plan, _asked(question, cell.device, cell.precision)) for cell in cells if cell.plan is not None]
 
-    def plan_for(request: Request) -> Plan:
-        return memory.plan(request) if question.allows_long else within_model(request, memory.plan(request))
-
+    plan_for = partial(plan_of, question)
     for device in {cell.device for cell in cells if not cell.device.is_cpu}:
         for count in counts(device):
             if any(is_enough(asked, plan, count, device, plan_for) for plan, asked in served):
@@ -121,11 +121,9 @@ def _fewest(question: Question, cells: Sequence[Cell]) -> int | None:
 
 def document(grid: Grid) -> Json:
     """For programs."""
-    question = grid.question
-    named: Json = {"service": question.name, "namespace": question.namespace} if question.is_manifest else {}
     needed = {device.name: count for device, count in grid.needed.items()}
     cells = [_cell_document(cell) for cell in grid.cells]
-    return named | {"cells": cells} | ({"gpusNeeded": needed} if needed else {})
+    return service_of(grid.question) | {"cells": cells} | ({"gpusNeeded": needed} if needed else {})
 
 
 def screen(grid: Grid, width: int) -> Iterator[Row]:
@@ -204,7 +202,7 @@ def _cell(question: Question, device: Device, column: Precision) -> Cell:
     refused = refusal(asked)
     if refused is not None:
         return Cell(device, column, None, refused)
-    plan = memory.plan(asked) if question.allows_long else within_model(asked, memory.plan(asked))
+    plan = plan_of(question, asked)
     if column.kv_cache == "fp8" and request.kv_cache_dtype != "fp8" and _lacks_kernel(asked, plan):
         return Cell(device, column, None, f"no kernel reads an fp8 KV cache of this model on {device.name}.")
     return Cell(device, column, plan)

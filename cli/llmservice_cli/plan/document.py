@@ -10,8 +10,8 @@ from typing import Any
 from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 
 from .answers import Answer
-from .options import OPTIONS
-from .wording import in_options
+from .options import OPTIONS, in_options, label
+from .questions import Question
 
 Json = dict[str, Any]
 
@@ -35,10 +35,7 @@ _OPTION_OF = {option.spec: option.name for option in OPTIONS.values() if option.
 def document(answer: Answer, *, explain: bool = False) -> Json:
     """One plan. Names are only ever added; everything in GiB is of one GPU, unless it says total."""
     question = answer.question
-    named: Json = {}
-    if question.is_manifest:
-        named = {"service": question.name, "namespace": question.namespace}
-    found = named | figures(answer.plan)
+    found = service_of(question) | figures(answer.plan)
     found["remedies"] = [remedy_document(one, is_manifest=question.is_manifest) for one in answer.plan.remedies]
     found["notes"] = list(question.notes)
     if answer.passed_over:
@@ -48,6 +45,11 @@ def document(answer: Answer, *, explain: bool = False) -> Json:
     if explain:
         found["explanation"] = [_line(line) for line in answer.plan.explanation]
     return found
+
+
+def service_of(question: Question) -> Json:
+    """Which LLMService of a manifest it is about; empty without one."""
+    return {"service": question.name, "namespace": question.namespace} if question.is_manifest else {}
 
 
 def figures(plan: Plan) -> Json:
@@ -100,7 +102,7 @@ def flags_of(options: Mapping[str, Any]) -> str:
     """Options as they are typed."""
     words = []
     for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
+        flag = label(name)
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag[2:]}")
         else:

@@ -6,19 +6,20 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.plan import Device
 
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput
 
 from .models import REMOTE
 from .options import Reading, Values, read_options, share_out
 from .questions import counted, device, taken_as
-from .values import NotSaid, Refused, shown
+from .values import NotGiven, Refused, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Options, with what is wrong already told."""
+    """The options of a command line, each of them valid."""
 
     values: Values
     devices: tuple[Device, ...] = ()
@@ -34,15 +35,17 @@ def given(options: argparse.Namespace) -> Given:
     """The command line; BadInput names every option that is wrong."""
     reading = read_options(options)
     if options.config is not None and options.model is not None:
-        reading.wrongs.append(Wrong("--model", "--config already says which model it is.", "Leave one of them out."))
+        reading.problems.append(
+            Problem("--model", "--config already says which model it is.", "Leave one of them out.")
+        )
     if [options.file, options.config, options.batch].count("-") > 1:
-        reading.wrongs.append(Wrong("-", "standard input can be read once only.", "Name a file for the other."))
+        reading.problems.append(Problem("-", "standard input can be read once only.", "Name a file for the other."))
     if options.offline and options.model is not None and options.model.startswith(REMOTE):
         message = f"{options.model} is not read with --offline."
-        reading.wrongs.append(Wrong("--model", message, "Give its config.json with --config, or a folder."))
+        reading.problems.append(Problem("--model", message, "Give its config.json with --config, or a folder."))
     devices = _devices(options.gpu or (), reading, is_manifest=options.file is not None)
-    if reading.wrongs:
-        raise BadInput(reading.wrongs)
+    if reading.problems:
+        raise BadInput(reading.problems)
     return Given(reading.found, devices, options.config, tuple(reading.notes), options.model)
 
 
@@ -58,8 +61,8 @@ def _devices(names: Sequence[str], reading: Reading, *, is_manifest: bool) -> tu
             reading.notes += () if one is None else taken_as(name, one)
             found.append(one)
         except Refused as refused:
-            reading.wrongs.append(Wrong("--gpu", refused.message, refused.remedy))
-        except NotSaid:
+            reading.problems.append(Problem("--gpu", refused.message, refused.remedy))
+        except NotGiven:
             reading.notes.append(f"--gpu {shown(raw)} is taken as not given")
     gpus = numbers.pop() if len(numbers) == 1 else None
     if numbers:

@@ -22,13 +22,13 @@ from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import request_of
 
 from llmservice_cli.admission.check import problems as refused
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import admit, services
 
 from .given import Given
 from .models import Model
 from .options import OPTIONS, overridden, write
-from .questions import Question, notes, with_values, wrong_split
+from .questions import Question, notes, split_problems, with_values
 from .refusals import ALLOW_LONG
 from .sources import Sources
 
@@ -41,7 +41,7 @@ class Asked:
     """What one file asks."""
 
     questions: tuple[Question, ...]
-    wrongs: tuple[Wrong, ...]
+    problems: tuple[Problem, ...]
     """Of LLMServices that cannot be planned for; the others still are."""
     notes: tuple[str, ...]
     services: int
@@ -52,15 +52,11 @@ def ask(place: str, given: Given, named: Model | None, sources: Sources) -> Aske
     """Every LLMService of a file (`-`: stdin). BadInput for a file that is none, or has none."""
     found = services(place)
     questions: list[Question] = []
-    wrongs: list[Wrong] = []
+    problems: list[Problem] = []
     for each in found.services:
-        try:
+        with each.collecting(problems):
             questions.append(_question(each.manifest, given, named, sources))
-        except InvalidSpec as invalid:
-            wrongs += each.wrongs(invalid)
-        except BadInput as bad:
-            wrongs += bad.wrongs
-    return Asked(tuple(questions), tuple(wrongs), found.notes, len(found.services))
+    return Asked(tuple(questions), tuple(problems), found.notes, len(found.services))
 
 
 def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, sources: Sources) -> Question:
@@ -85,9 +81,9 @@ def _question(manifest: Mapping[str, Any], given: Given, named: Model | None, so
         cpu_kv_cache_gib=kv_cache_gib,
         draft=None if draft is None else sources.architecture_of(draft.uri),
     )
-    wrongs = list(wrong_split(request, _field))
-    if wrongs:
-        raise BadInput(replace(wrong, field=f"{service.name}: {wrong.field}") for wrong in wrongs)
+    problems = list(split_problems(request, _field))
+    if problems:
+        raise BadInput(replace(problem, field=f"{service.name}: {problem.field}") for problem in problems)
     return Question(
         with_values(request, given.values),
         devices,
@@ -148,7 +144,7 @@ def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
 
 
 def _take(device: Device, manifest: dict[str, Any]) -> None:
-    """Of the manifest's accelerator nothing is left that speaks of another GPU."""
+    """Replace the manifest's accelerator with this device."""
     kind = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
     write(manifest, "accelerator.products", None)
     write(manifest, "accelerator.type", kind)

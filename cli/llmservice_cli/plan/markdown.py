@@ -80,7 +80,6 @@ def _arithmetic(plan: Plan, *, is_open: bool) -> Iterator[str]:
         for line in plan.explanation
     )
     yield from table(("", "GiB", "how", "source"), rows, frozenset({1}))
-    told = attention(plan)
-    if told is not None:
-        yield from ("", escaped(told))
+    if scores := attention(plan):
+        yield from ("", escaped(scores))
     yield from ("", "</details>")

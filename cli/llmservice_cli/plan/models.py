@@ -14,13 +14,12 @@ from llmservice_operator.planner.model.architecture import Architecture, Incompl
 from llmservice_operator.planner.model.tensors import Tensors
 from llmservice_runtime.contract import Failure, FailureReason
 
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import STDIN, BadInput, read_text
 
 from .reading import read
 from .values import Refused, shown
 
 REMOTE = ("hf://", "s3://", "gs://", "az://")
-STDIN = "-"
 CONFIG_JSON = "config.json"
 PATIENCE_SECONDS = 6.0
 """Somebody waits at a prompt; a Job has more time."""
@@ -34,7 +33,7 @@ _REMEDIES = {
     FailureReason.MODEL_ACCESS_DENIED: _NO_ACCESS,
     FailureReason.MODEL_TOKEN_REFUSED: _NO_ACCESS,
 }
-"""Those of a Job speak of Secrets and charts."""
+"""The remedies of an inspection Job name Secrets and charts instead."""
 
 
 class NotReached(Exception):
@@ -65,21 +64,24 @@ def from_document(document: object, label: str, tensors: Tensors | None = None) 
     except Incomplete as incomplete:
         return Model(None, tensors, incomplete.missing, document)
     except InvalidModel as invalid:
-        wrong = Wrong(f"{label}.{invalid.key}", f"{invalid}.", "Take config.json as the model's publisher wrote it.")
-        raise BadInput([wrong]) from None
+        remedy = "Take config.json as the model's publisher wrote it."
+        raise BadInput.of(f"{label}.{invalid.key}", f"{invalid}.", remedy) from None
 
 
-def from_config(place: str) -> Model:
-    """--config: a file, a folder with config.json (and safetensors, whose headers give the real bytes), or stdin."""
+def from_config(place: str, label: str = "--config") -> Model:
+    """A file, a folder with config.json (and safetensors, whose headers give the real bytes), or stdin.
+
+    `label` is what the user calls it, for BadInput.
+    """
     path = Path(place)
     if place != STDIN and path.is_dir():
-        return _from_folder(path)
-    text = _text(place)
+        return _from_folder(path, label)
+    text = read_text(place, label, "Give a file that is there, a folder, or - for stdin.")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{place} is no JSON: {error}.", "Give the model's config.json.") from None
-    return from_document(document, "--config")
+    return from_document(document, label)
 
 
 def from_uri(uri: str) -> Model:
@@ -94,8 +96,8 @@ def from_uri(uri: str) -> Model:
                 f"{uri} is neither hf://ORG/NAME, a bucket (s3://, gs://, az://) nor a folder here.",
                 "Give one of them, or the model's config.json with --config.",
             )
-        return from_config(str(path))
-    found = inspect(uri, _environment(), budget=Budget(seconds=PATIENCE_SECONDS, log=_say))
+        return from_config(str(path), "--model")
+    found = inspect(uri, dict(os.environ), budget=Budget(seconds=PATIENCE_SECONDS, log=_print_note))
     if found.failure is not None:
         remedy = _REMEDIES.get(found.failure.reason, f"{found.failure.remedy} {_OTHERWISE}")
         raise NotReached(replace(found.failure, remedy=remedy))
@@ -115,40 +117,25 @@ def named(config: str | None, uri: str | None) -> Model | None:
         raise BadInput.of(option, f"{place}: {unreached.failure.message}", unreached.failure.remedy) from None
 
 
-def _from_folder(folder: Path) -> Model:
+def _from_folder(folder: Path, label: str) -> Model:
     from llmservice_fetch.inspection import inspect
 
     if not (folder / CONFIG_JSON).is_file():
         raise Refused(f"{folder} holds no {CONFIG_JSON}.", "Give the folder of a model, or its config.json.")
     tensors = None
     if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors.index.json")):
-        found = inspect(str(folder), _environment())
+        found = inspect(str(folder), dict(os.environ))
         if found.failure is not None:
             raise NotReached(found.failure)
         tensors = _tensors(found.tensors)
-    model = from_config(str(folder / CONFIG_JSON))
-    return Model(model.architecture, tensors, model.missing, model.document)
+    model = from_config(str(folder / CONFIG_JSON), label)
+    return replace(model, tensors=tensors)
 
 
 def _tensors(document: Mapping[str, Any] | None) -> Tensors | None:
     return None if document is None else Tensors.from_document(document)
 
 
-def _environment() -> dict[str, str]:
-    """HF_TOKEN, HF_ENDPOINT, AWS_... and proxies, as the user's other tools have them."""
-    return dict(os.environ)
-
-
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     """Why it takes longer."""
     print(f"note: {text}", file=sys.stderr)
-
-
-def _text(place: str) -> str:
-    try:
-        return sys.stdin.read() if place == STDIN else Path(place).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise Refused(
-            f"{place} cannot be read: {why}.", "Give a file that is there, a folder, or - for stdin."
-        ) from None

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from llmservice_operator.api.errors import Problem
 from llmservice_runtime.flags.table import known_versions
-
-from llmservice_cli.errors import Wrong
 
 from . import values
 from .quantizations import Quantized, quantized
 from .speculation import speculation
-from .values import MOST_GPUS, MOST_TOKENS, NotSaid, Reader, Refused
+from .values import MOST_GPUS, MOST_TOKENS, NotGiven, Reader, Refused
 
 Values = Mapping[str, Any]
 """What was given, by the options' names with underscores; what was not given is not there."""
+
+
+def label(name: str) -> str:
+    """What an option is called on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        return label(self.name)
 
 
 def _gpus(what: str) -> Reader:
@@ -166,14 +171,17 @@ GROUPS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
 OPTIONS: Mapping[str, Option] = MappingProxyType({one.name: one for group in GROUPS.values() for one in group})
 BY_ALIAS: Mapping[str, str] = MappingProxyType({alias: one.name for one in OPTIONS.values() for alias in one.aliases})
 
-
-def label(name: str) -> str:
-    """What an option is called on the command line."""
-    return f"--{name.replace('_', '-')}"
+_FLAGS_BY_FIELD = {
+    **{one.spec: one.flag for one in OPTIONS.values() if one.spec is not None},
+    "accelerator.products": "--gpu",
+    "precision.weights": "--quantization",
+    "model.uri": "--model",
+}
+_SPEC_FIELD = re.compile(r"\bspec\.(?P<path>[A-Za-z]+(?:\.[A-Za-z]+)*)(?: to (?P<value>[^\s,;]*[^\s,;.]))?")
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Every option, as text: its own reader says what is wrong with it, and all that is wrong is told at once."""
+    """Every option, as text: its own reader says what is wrong with it, and all problems are reported together."""
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)
         for one in options:
@@ -198,7 +206,7 @@ class Reading:
     """Values as they are read, and everything that is wrong with them."""
 
     found: dict[str, Any] = field(default_factory=dict)
-    wrongs: list[Wrong] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was understood, but not as somebody might think."""
 
@@ -209,8 +217,8 @@ class Reading:
         try:
             self.found[name] = read(raw)
         except Refused as refused:
-            self.wrongs.append(Wrong(label, refused.message, refused.remedy))
-        except NotSaid:
+            self.problems.append(Problem(label, refused.message, refused.remedy))
+        except NotGiven:
             self.notes.append(f"{label} {values.shown(raw)} is taken as not given")
 
 
@@ -221,7 +229,7 @@ def share_out(gpus: int, label: str, reading: Reading) -> None:
     others = reading.found.get("pipeline_parallel_size", 1) * reading.found.get("data_parallel_size", 1)
     if gpus % others:
         message = f"{gpus} GPUs cannot be {others} groups of equal size."
-        reading.wrongs.append(Wrong(label, message, "Give tensor_parallel_size."))
+        reading.problems.append(Problem(label, message, "Give tensor_parallel_size."))
     else:
         reading.found["tensor_parallel_size"] = gpus // others
 
@@ -262,7 +270,7 @@ def write(manifest: dict[str, Any], path: str, value: Any) -> None:
             node[name] = {}
         node = node[name]
         if not isinstance(node, dict):
-            return  # no object, which the manifest's models will say
+            return  # no object: the manifest's models refuse it
     node[last] = value
 
 
@@ -270,3 +278,15 @@ def _copy(node: Any) -> Any:
     if isinstance(node, Mapping):
         return {key: _copy(value) for key, value in node.items()}
     return [_copy(value) for value in node] if isinstance(node, list) else node
+
+
+def in_options(text: str) -> str:
+    """`set spec.batching.maxModelLen to 26624` is `set --max-model-len 26624`. Fields without an option stay."""
+    return _SPEC_FIELD.sub(_flag, text)
+
+
+def _flag(match: re.Match[str]) -> str:
+    flag, value = _FLAGS_BY_FIELD.get(match["path"]), match["value"]
+    if flag is None:
+        return match[0]
+    return flag if value in (None, "true") else f"{flag} {value}"

@@ -28,7 +28,8 @@ def present(questions: Sequence[Question], options: argparse.Namespace, *, is_li
 
         _blocks(markdown(one, explain=options.explain) for one in answers)
     else:
-        from . import terminal
+        from llmservice_cli import terminal
+
         from .screen import screen
 
         for index, one in enumerate(answers):
@@ -41,7 +42,9 @@ def present(questions: Sequence[Question], options: argparse.Namespace, *, is_li
 
 def compared(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
     """A grid of each."""
-    from . import compare, terminal
+    from llmservice_cli import terminal
+
+    from . import compare
 
     grids = [compare.compare(question) for question in questions]
     if options.output in ("json", "yaml"):

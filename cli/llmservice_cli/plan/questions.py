@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
 from llmservice_runtime.flags.table import known_versions
 
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput
 
 from .models import Model
 from .options import Values
 from .quantizations import Quantized
-from .values import MOST_GPUS, NotSaid, Refused, is_not_said, shown, text
+from .values import MOST_GPUS, NotGiven, Refused, is_not_given, shown, text
 
 if TYPE_CHECKING:
     from llmservice_operator.planner.changes import Fields
@@ -81,9 +82,9 @@ def from_values(values: Values, model: Model, devices: Sequence[Device], label: 
         **_quantization(values.get("quantization")),
         **{name: values[name] for name in _AS_THEY_ARE if name in values},
     )
-    wrongs = list(wrong_split(request, label))
-    if wrongs:
-        raise BadInput(wrongs)
+    problems = list(split_problems(request, label))
+    if problems:
+        raise BadInput(problems)
     return Question(request, tuple(devices), missing=model.missing, notes=tuple(notes(request)))
 
 
@@ -95,7 +96,7 @@ def with_values(request: Request, values: Values) -> Request:
     return replace(request, draft=draft, **{name: values[name] for name in _WITHOUT_A_FIELD if name in values})
 
 
-def wrong_split(request: Request, label: Label) -> Iterator[Wrong]:
+def split_problems(request: Request, label: Label) -> Iterator[Problem]:
     """What vLLM refuses before it loads anything: ranks that cannot share the heads, more stages than layers."""
     model, ranks, stages = request.architecture, request.tensor_parallel_size, request.pipeline_parallel_size
     if model is None:
@@ -103,14 +104,14 @@ def wrong_split(request: Request, label: Label) -> Iterator[Wrong]:
     if not heads.share(model, ranks):
         shown = f"{model.num_attention_heads} attention heads and {model.num_key_value_heads} key/value heads"
         fitting = heads.sizes(model.num_attention_heads, model.num_key_value_heads)
-        yield Wrong(
+        yield Problem(
             label("tensor_parallel_size"),
             f"{ranks} ranks cannot share {shown} evenly.",
             f"Use one of {', '.join(map(str, fitting))}.",
         )
     if stages > len(model.layers):
         message = f"{stages} stages cannot share {len(model.layers)} layers."
-        yield Wrong(label("pipeline_parallel_size"), message, f"Use at most {len(model.layers)}.")
+        yield Problem(label("pipeline_parallel_size"), message, f"Use at most {len(model.layers)}.")
 
 
 _TAKEN_AS = {"compressed-tensors": "8 bit", "torchao": "8 bit", "quark": "8 bit", "gguf": "4.5 bit"}
@@ -132,10 +133,16 @@ def notes(request: Request) -> Iterator[str]:
         yield f"vLLM {newest} has no {request.quantization} of its own any more: it needs a plugin, or an older version"
 
 
+def exceeded_length(request: Request) -> int | None:
+    """The longest request that the model was made for, in tokens, where a longer one is asked for."""
+    longest = request.architecture.max_position_embeddings if request.architecture is not None else None
+    asked = request.max_model_len
+    return longest if isinstance(asked, int) and longest is not None and asked > longest else None
+
+
 def long_note(request: Request) -> Iterator[str]:
     """What the memory allows and vLLM does not."""
-    longest = request.architecture.max_position_embeddings if request.architecture is not None else None
-    if isinstance(request.max_model_len, int) and longest is not None and request.max_model_len > longest:
+    if longest := exceeded_length(request):
         yield (
             f"the model was made for {longest:,} tokens: vLLM refuses {request.max_model_len:,} unless its positions "
             "are rescaled (spec.contextExtension)"
@@ -143,9 +150,9 @@ def long_note(request: Request) -> Iterator[str]:
 
 
 def counted(raw: object) -> tuple[int | None, str]:
-    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotSaid for `unknown`."""
-    if is_not_said(raw):
-        raise NotSaid
+    """A GPU's name without how many there are: `2 x NVIDIA L4`, `8xH100`, `L4 x2`. NotGiven for `unknown`."""
+    if is_not_given(raw):
+        raise NotGiven
     name = text(raw)
     found = _COUNT_FIRST.fullmatch(name) or _COUNT_LAST.fullmatch(name)
     if found is None:
@@ -213,8 +220,8 @@ def _adapters(values: Values) -> Adapters | None:
     most, rank = values.get("max_loras"), values.get("max_lora_rank")
     if values.get("enable_lora") is False or not (values.get("enable_lora") or most or rank):
         return None
-    said = {"max_loras": most, "max_lora_rank": rank}
-    return Adapters(**{name: value for name, value in said.items() if value is not None})
+    given = {"max_loras": most, "max_lora_rank": rank}
+    return Adapters(**{name: value for name, value in given.items() if value is not None})
 
 
 def _quantization(meant: Quantized | None) -> Mapping[str, Any]:

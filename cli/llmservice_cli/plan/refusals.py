@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from llmservice_operator.api.dtypes import LOAD_METHODS
+from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
 from llmservice_runtime.flags.table import known_versions
 
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput
 
-from .questions import Label, Question
-from .wording import in_options
+from .options import in_options
+from .questions import Label, Question, exceeded_length
 
 ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 """The variable with which vLLM takes requests that are longer than the model was made for."""
@@ -29,19 +30,19 @@ _LABELS = {
 """The option that says a dimension of the compatibility matrix."""
 
 
-def refused(request: Request, label: Label) -> Iterator[Wrong]:
+def refused(request: Request, label: Label) -> Iterator[Problem]:
     """By the newest vLLM's rules, so nothing for other versions: they refused other things."""
     if engine(request.vllm_version) is CURRENT:
-        yield from wrong_limits(request, label)
+        yield from limit_problems(request, label)
         yield from _together(request, label)
 
 
-def wrong_limits(request: Request, label: Label) -> Iterator[Wrong]:
+def limit_problems(request: Request, label: Label) -> Iterator[Problem]:
     """More sequences in a step than tokens."""
     sequences, tokens = request.max_num_seqs, request.max_num_batched_tokens
     if sequences is not None and tokens is not None and tokens < sequences:
         # vllm/config/scheduler.py, verify_max_model_len
-        yield Wrong(
+        yield Problem(
             label("max_num_batched_tokens"),
             f"{tokens:,} tokens of a step are fewer than its {sequences:,} sequences, which need one each.",
             f"Give at least {sequences}, or lower {label('max_num_seqs')}.",
@@ -57,30 +58,29 @@ def only_served(question: Question, label: Label, *, is_grid: bool) -> Question:
         if limits := list(refused(replace(question.request, device=None), label)):
             raise BadInput(limits)
         return question
-    wrongs = [(request.device, list(refused(request, label))) for request in question.requests]
-    served = tuple(device for device, found in wrongs if not found and device is not None)
-    if all(found for _, found in wrongs):
-        raise BadInput(dict.fromkeys(wrong for _, found in wrongs for wrong in found))
-    left_out = tuple(f"{device.name} is left out: {found[0].message}" for device, found in wrongs if found and device)
+    problems = [(request.device, list(refused(request, label))) for request in question.requests]
+    served = tuple(device for device, found in problems if not found and device is not None)
+    if all(found for _, found in problems):
+        raise BadInput(dict.fromkeys(problem for _, found in problems for problem in found))
+    left_out = tuple(f"{device.name} is left out: {found[0].message}" for device, found in problems if found and device)
     return replace(question, devices=served, notes=(*question.notes, *left_out))
 
 
 def noted(question: Question, label: Label) -> Question:
     """The question with a note of what vLLM refuses today: what was measured once ran all the same."""
-    found = dict.fromkeys(wrong for request in question.requests for wrong in refused(request, label))
-    told = tuple(f"vLLM {known_versions()[0]} refuses it: {wrong}" for wrong in found)
-    return replace(question, notes=(*question.notes, *told))
+    found = dict.fromkeys(problem for request in question.requests for problem in refused(request, label))
+    notes = tuple(f"vLLM {known_versions()[0]} refuses it: {problem}" for problem in found)
+    return replace(question, notes=(*question.notes, *notes))
 
 
 def within_model(request: Request, plan: Plan) -> Plan:
     """The plan, which does not fit where a request may be longer than the model was made for."""
-    longest = request.architecture.max_position_embeddings if request.architecture is not None else None
-    asked = request.max_model_len
-    if not isinstance(asked, int) or longest is None or asked <= longest or plan.verdict is Fit.UNKNOWN:
+    longest = exceeded_length(request)
+    if longest is None or plan.verdict is Fit.UNKNOWN:
         return plan
     reason = (
-        f"the model was made for {longest:,} tokens: vLLM refuses {asked:,} unless its positions are rescaled "
-        f"(spec.contextExtension) or {ALLOW_LONG}=1 is set."
+        f"the model was made for {longest:,} tokens: vLLM refuses {request.max_model_len:,} unless its positions "
+        f"are rescaled (spec.contextExtension) or {ALLOW_LONG}=1 is set."
     )
     reason = f"{plan.reason} And {reason}" if plan.verdict is Fit.DOES_NOT_FIT else f"T{reason[1:]}"
     most = None if plan.max_model_len is None else min(plan.max_model_len, longest)
@@ -89,10 +89,8 @@ def within_model(request: Request, plan: Plan) -> Plan:
 
 def of_the_models_length(request: Request) -> Request | None:
     """The request with the longest length that the model was made for; None where it is not longer."""
-    longest = request.architecture.max_position_embeddings if request.architecture is not None else None
-    if not isinstance(request.max_model_len, int) or longest is None or request.max_model_len <= longest:
-        return None
-    return replace(request, max_model_len=longest)
+    longest = exceeded_length(request)
+    return None if longest is None else replace(request, max_model_len=longest)
 
 
 def length_as_remedy(request: Request, plan: Plan) -> Remedy:
@@ -129,7 +127,7 @@ def precision(request: Request) -> Mapping[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _together(request: Request, label: Label) -> Iterator[Wrong]:
+def _together(request: Request, label: Label) -> Iterator[Problem]:
     """By the compatibility matrix. It brings all of the spec's models, so it is asked only where there is something to
     ask."""
     stated = (request.quantization, request.weights, request.kv_cache_dtype, request.dtype)
@@ -139,4 +137,4 @@ def _together(request: Request, label: Label) -> Iterator[Wrong]:
 
     fields = {dimension: label(name) for dimension, name in _LABELS.items()}
     for problem in verdicts(Combination(precision(request), request.device.name, fields)):
-        yield Wrong(problem.field, in_options(problem.message), in_options(problem.remedy))
+        yield Problem(problem.field, in_options(problem.message), in_options(problem.remedy))

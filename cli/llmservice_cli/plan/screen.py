@@ -8,13 +8,11 @@ from textwrap import wrap
 import yaml
 from llmservice_operator.planner.plan import Fit, Line, Plan, Remedy
 
+from llmservice_cli.terminal import Row, Span
+
 from . import bar
 from .answers import Answer
 from .document import flags_of, options_of, patch, words_of
-
-Span = tuple[str, str]
-"""Text and style."""
-Row = tuple[Span, ...]
 
 WIDEST = 100
 NARROWEST = 30
@@ -43,7 +41,8 @@ def screen(answer: Answer, width: int, *, explain: bool = False) -> Iterator[Row
         yield ()
         yield (("the arithmetic, per GPU", "bold"),)
         yield from _explained(plan.explanation, width)
-        yield from _attention(plan, width)
+        if scores := attention(plan):
+            yield from _prose(scores, width)
 
 
 def headline(answer: Answer) -> tuple[str, str]:
@@ -93,12 +92,12 @@ def change(remedy: Remedy, *, is_manifest: bool) -> str:
 
 def outcome(remedy: Remedy) -> str:
     """What comes of a change."""
-    told = [str(remedy.verdict)]
+    parts = [str(remedy.verdict)]
     if remedy.max_model_len:
-        told.append(f"up to {remedy.max_model_len:,} tokens a request")
+        parts.append(f"up to {remedy.max_model_len:,} tokens a request")
     if remedy.kv_cache_tokens:
-        told.append(f"{remedy.kv_cache_tokens:,} KV tokens")
-    return ", ".join(told)
+        parts.append(f"{remedy.kv_cache_tokens:,} KV tokens")
+    return ", ".join(parts)
 
 
 def attention(plan: Plan) -> str | None:
@@ -172,12 +171,6 @@ def _explained(lines: Sequence[Line], width: int) -> Iterator[Row]:
         yield ((f"{_INDENT}{name:<{label}}  ", "bold"), (f"{figure}  {first}", ""))
         yield from (((f"{' ' * left}{text}", ""),) for text in more)
         yield from (((f"{' ' * left}{text}", "dim"),) for text in wrap(line.source, room, break_on_hyphens=False))
-
-
-def _attention(plan: Plan, width: int) -> Iterator[Row]:
-    told = attention(plan)
-    if told is not None:
-        yield from _prose(told, width)
 
 
 def _prose(text: str, width: int, indent: str = _INDENT) -> Iterator[Row]:

@@ -30,23 +30,23 @@ _REMEDY = """Write JSON such as {"method": "eagle3", "num_speculative_tokens": 3
 def speculation(raw: object) -> Draft:
     """The JSON that vLLM takes; `config` is the content of the draft's config.json."""
     try:
-        said = json.loads(raw) if isinstance(raw, str) else raw
+        written = json.loads(raw) if isinstance(raw, str) else raw
     except (ValueError, RecursionError) as error:
         raise Refused(f"{shown(raw)} is no JSON: {error}.", _REMEDY) from None
-    if not isinstance(said, Mapping):
+    if not isinstance(written, Mapping):
         raise Refused(f"{shown(raw)} is no object.", _REMEDY)
-    tokens, ranks = said.get("num_speculative_tokens"), said.get("draft_tensor_parallel_size")
+    tokens, ranks = written.get("num_speculative_tokens"), written.get("draft_tensor_parallel_size")
     return Draft(
-        method=_method(said),
+        method=_method(written),
         num_speculative_tokens=0 if tokens is None else _number(tokens, 1024),
-        architecture=_architecture(said.get("config")),
+        architecture=_architecture(written.get("config")),
         tensor_parallel_size=None if ranks is None else _number(ranks, MOST_GPUS),
     )
 
 
-def _method(said: Mapping[str, Any]) -> SpeculativeMethod:
+def _method(written: Mapping[str, Any]) -> SpeculativeMethod:
     """By vLLM's name; the layers for multi-token prediction have one for each family of models there."""
-    name = str(said.get("method") or "draft_model")
+    name = str(written.get("method") or "draft_model")
     found = "mtp" if name.endswith("_mtp") else _METHODS.get(name)
     if found is None:
         raise Refused(f"method {shown(name)} is none that is planned for.", one_of([*_METHODS], name))

@@ -32,7 +32,7 @@ _DTYPES = {
 }
 _KV_CACHE_ALIASES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp8_inc": "fp8"}
 
-_NOT_SAID = re.compile(
+_NOT_GIVEN = re.compile(
     r"\(?(un(known|said|stated|specified)|not (known|said|stated|given|published|specified)|n/?a|none|null|\?+|-|)\)?"
 )
 _GENERATIONS = {"0": "0.7 (V0)", "1": "0.10 (V1)"}
@@ -54,13 +54,13 @@ class Refused(ValueError):
         self.remedy = remedy
 
 
-class NotSaid(ValueError):
-    """A word for what nobody knows, such as `unknown`: as if nothing had been given, but told."""
+class NotGiven(ValueError):
+    """A word for what nobody knows, such as `unknown`: read as not given, with a note."""
 
 
-def is_not_said(raw: object) -> bool:
-    """Whether a text says only that there is nothing to say."""
-    return isinstance(raw, str) and _NOT_SAID.fullmatch(raw.strip().lower()) is not None
+def is_not_given(raw: object) -> bool:
+    """Whether a text stands for no value, such as `n/a`."""
+    return isinstance(raw, str) and _NOT_GIVEN.fullmatch(raw.strip().lower()) is not None
 
 
 def count(low: int, high: int, example: str) -> Reader:
@@ -155,8 +155,8 @@ def text(raw: object) -> str:
 def version(raw: object) -> str | None:
     """--vllm-version, as people write it: 0.32.0, `0.8.3 (V0)`, `V1`, `Mar 2026`. None: the one that is planned for."""
     word = str(raw).strip() if isinstance(raw, str | int | float) and not isinstance(raw, bool) else ""
-    if is_not_said(raw):
-        raise NotSaid
+    if is_not_given(raw):
+        raise NotGiven
     if word.lower() in ("latest", "nightly", "main"):
         return None
     generation = re.search(r"\bv([01])\b(?!\.)", word.lower())

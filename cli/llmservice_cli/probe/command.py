@@ -33,7 +33,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     async with _probe(options) as probe:
         if options.marks:
             mark_by_lines(gathered, asyncio.get_running_loop())
-        gathered.say(f"probing {probe.target} {probe.way}, model {probe.model}")
+        gathered.write_line(f"probing {probe.target} {probe.way}, model {probe.model}")
         try:
             is_partial = await _followed(probe, gathered)
         except CliError as error:
@@ -88,7 +88,7 @@ class _Patience:
             self.following.cancel()
             return
         self.is_stopped = True
-        self.gathered.say("stopping; waiting for requests in flight (once more: end at once)")
+        self.gathered.write_line("stopping; waiting for requests in flight (once more: end at once)")
         self._stopping = asyncio.create_task(self.probe.stop())
 
     async def wait(self) -> bool:

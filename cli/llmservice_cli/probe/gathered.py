@@ -37,16 +37,16 @@ class Gathered:
     lost: int = 0
     _behind: float | None = None
 
-    def heard_at(self, moment: float) -> None:
-        """The sender's clock said `moment` not later than now: the smallest difference is that of the clocks."""
+    def observe_clock(self, moment: float) -> None:
+        """`moment` is by the sender's clock, and not after now: the smallest difference seen is that of the clocks."""
         behind = self.now() - moment
         self._behind = behind if self._behind is None else min(behind, self._behind)
 
     def begin(self, moment: float) -> None:
         """The sender's clock, before the first request."""
-        self.heard_at(moment)
+        self.observe_clock(moment)
         self._write(json.dumps({"begin": moment}))
-        self.say(f"{clock(moment)} the first request is sent")
+        self.write_line(f"{clock(moment)} the first request is sent")
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -57,19 +57,19 @@ class Gathered:
         if row.index in self.rows:
             return
         self.rows[row.index] = row
-        self.heard_at(row.ended)
+        self.observe_clock(row.ended)
         self._write(row.to_line())
         if not row.is_complete:
             self.lost += 1
             if self.lost <= LOSSES_PRINTED:
-                self.say(f"{clock(row.ended)} lost: {row.loss} ({row.mode}): {row.error}")
+                self.write_line(f"{clock(row.ended)} lost: {row.loss} ({row.mode}): {row.error}")
 
     def mark(self, name: str) -> None:
         """Now, by the sender's clock."""
         self.marks.append(Mark(name, self.now() - (self._behind or 0.0)))
-        self.say(f"{clock(self.marks[-1].at)} mark {name}: {self}")
+        self.write_line(f"{clock(self.marks[-1].at)} mark {name}: {self}")
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """A line of progress."""
         if self.out is not None:
             self.out.write(f"{line}\n")
@@ -86,7 +86,7 @@ class Gathered:
 
 def shown(gathered: Gathered) -> AbstractAsyncContextManager[None]:
     """A line every ten seconds."""
-    return repeated(lambda: gathered.say(f"{clock(gathered.now())} {gathered}"), IN_A_LOG)
+    return repeated(lambda: gathered.write_line(f"{clock(gathered.now())} {gathered}"), IN_A_LOG)
 
 
 def mark_by_lines(gathered: Gathered, loop: asyncio.AbstractEventLoop) -> None:

@@ -130,7 +130,7 @@ class Remote:
         except (ValueError, KeyError, TypeError):
             if line not in self._unread:
                 self._unread.append(line)
-                gathered.say(f"{self.name}: {line}")
+                gathered.write_line(f"{self.name}: {line}")
 
     async def stop(self) -> None:
         """Ask the pod to send nothing more; `follow` still gets the rows of requests in flight."""

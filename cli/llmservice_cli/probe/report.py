@@ -12,7 +12,7 @@ from llmservice_cli.text import duration, stamp, table
 
 from .load import LoadOptions
 from .row import Row
-from .tally import Mark, Stretch, stretches, tally
+from .tally import Mark, Stretch, Tally, stretches, tally
 
 VERSION = 1
 LOSSES_SHOWN = 20
@@ -60,12 +60,8 @@ def to_document(report: Report) -> dict[str, Any]:
             "complete": whole.complete,
             "lost": whole.lost,
             "retried": whole.retried,
-            "lostByKind": dict(whole.by_kind),
             "lostByMode": dict(whole.by_mode),
-            "firstLoss": _stamp(whole.first_loss),
-            "lastLoss": _stamp(whole.last_loss),
-            "longestGap": round(whole.longest_gap, 3),
-            "latency": spread_document(whole.latency),
+            **_losses_and_latency(whole),
             "timeToFirstToken": spread_document(whole.first_token),
         },
         "marks": [_stretch(each) for each in stretches(report.rows, report.marks)],
@@ -82,11 +78,17 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
         "sent": stretch.sent,
         "lostInFlight": stretch.lost_in_flight,
         "lostLater": stretch.lost_later,
-        "lostByKind": dict(stretch.by_kind),
-        "firstLoss": _stamp(stretch.first_loss),
-        "lastLoss": _stamp(stretch.last_loss),
-        "longestGap": round(stretch.longest_gap, 3),
-        "latency": spread_document(stretch.latency),
+        **_losses_and_latency(stretch.ended),
+    }
+
+
+def _losses_and_latency(found: Tally) -> dict[str, Any]:
+    return {
+        "lostByKind": dict(found.by_kind),
+        "firstLoss": _stamp(found.first_loss),
+        "lastLoss": _stamp(found.last_loss),
+        "longestGap": round(found.longest_gap, 3),
+        "latency": spread_document(found.latency),
     }
 
 
@@ -148,8 +150,8 @@ def _marks_table(found: Sequence[Stretch]) -> list[str]:
             str(each.lost_in_flight),
             str(each.sent),
             str(each.lost_later),
-            f"{each.longest_gap:.2f} s",
-            "-" if each.latency is None else f"{each.latency.percentiles[99]:.2f} s",
+            f"{each.ended.longest_gap:.2f} s",
+            "-" if each.ended.latency is None else f"{each.ended.latency.percentiles[99]:.2f} s",
         ]
         for each in found
     ]

@@ -52,20 +52,21 @@ class Stretch:
     in_flight: int  # sent before the mark, not ended then
     sent: int
     lost_in_flight: int
-    lost_later: int  # sent after the mark
-    by_kind: Mapping[str, int]
-    first_loss: float | None
-    last_loss: float | None
-    longest_gap: float
-    latency: Spread | None
+    ended: Tally
+    """Of the requests that ended in it; its longest gap is from the mark to `until`."""
+
+    @property
+    def lost_later(self) -> int:
+        """Sent after the mark."""
+        return self.ended.lost - self.lost_in_flight
 
 
-def tally(rows: Sequence[Row]) -> Tally:
-    """Of all of them, in any order."""
+def tally(rows: Sequence[Row], span: tuple[float, float] | None = None) -> Tally:
+    """Of all of them, in any order; gaps are counted from the first moment of `span` to the second."""
     lost = [row for row in rows if not row.is_complete]
     complete = [row for row in rows if row.is_complete]
-    began = min((row.sent for row in rows), default=0.0)
-    ended = max((row.ended for row in rows), default=0.0)
+    if span is None:
+        span = min((row.sent for row in rows), default=0.0), max((row.ended for row in rows), default=0.0)
     return Tally(
         sent=len(rows),
         complete=len(complete),
@@ -74,8 +75,8 @@ def tally(rows: Sequence[Row]) -> Tally:
         by_mode=counted(str(row.mode) for row in lost),
         first_loss=min((row.ended for row in lost), default=None),
         last_loss=max((row.ended for row in lost), default=None),
-        longest_gap=longest_gap([row.ended for row in complete], began, ended),
-        latency=_latency(complete),
+        longest_gap=longest_gap([row.ended for row in complete], *span),
+        latency=spread([row.ended - row.sent for row in complete]),
         first_token=spread([row.first_token - row.sent for row in complete if row.first_token is not None]),
     )
 
@@ -95,20 +96,13 @@ def _stretch(rows: Sequence[Row], mark: Mark, until: float, *, is_last: bool = F
         return mark.at <= moment and (is_last or moment < until)
 
     ended = [row for row in rows if within(row.ended)]
-    lost = [row for row in ended if not row.is_complete]
-    complete = [row for row in ended if row.is_complete]
     return Stretch(
         mark=mark,
         until=until,
         in_flight=sum(1 for row in rows if row.sent < mark.at <= row.ended),
         sent=sum(1 for row in rows if within(row.sent)),
-        lost_in_flight=sum(1 for row in lost if row.sent < mark.at),
-        lost_later=sum(1 for row in lost if row.sent >= mark.at),
-        by_kind=counted(str(row.loss) for row in lost),
-        first_loss=min((row.ended for row in lost), default=None),
-        last_loss=max((row.ended for row in lost), default=None),
-        longest_gap=longest_gap([row.ended for row in complete], mark.at, until),
-        latency=_latency(complete),
+        lost_in_flight=sum(1 for row in ended if not row.is_complete and row.sent < mark.at),
+        ended=tally(ended, (mark.at, until)),
     )
 
 
@@ -116,7 +110,3 @@ def longest_gap(moments: Sequence[float], began: float, ended: float) -> float:
     """Seconds between two neighbours of these moments, the beginning and the end."""
     ordered = sorted([began, *moments, ended])
     return max(later - earlier for earlier, later in pairwise(ordered))
-
-
-def _latency(rows: Sequence[Row]) -> Spread | None:
-    return spread([row.ended - row.sent for row in rows])

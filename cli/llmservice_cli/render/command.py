@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 from llmservice_operator.observe.observed import Observed
 
-from llmservice_cli.errors import ExitCode
+from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit
 
 from . import settings
 from .decided import Offline, decided
 from .desired import NEW_UID, namespace_of, new
 from .inputs import add_inputs, previews, with_config
-from .output import explain, show
+from .output import show
 from .preview import Preview, changes
 from .restart import restart_of
 
@@ -62,9 +62,9 @@ async def run(options: argparse.Namespace) -> ExitCode:
         restart = restart_of(made, None, None, status)
         return Preview.of(obj, made, status, restart)
 
-    made, wrongs, notes = await previews(options.file, preview)
+    made, problems, notes = await previews(options.file, preview)
     show(made, options.output)
-    explain(wrongs, notes)
-    if wrongs or not all(each.is_accepted for each in made):
+    print_problems(problems, notes)
+    if problems or not all(each.is_accepted for each in made):
         return ExitCode.BAD_INPUT
     return ExitCode.STALLED if any(each.is_stalled for each in made) else ExitCode.DONE

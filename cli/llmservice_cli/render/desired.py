@@ -9,7 +9,7 @@ from llmservice_operator.api import untrusted
 from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 
 from llmservice_cli.admission.check import stored
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput
 
 Json = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ def namespace_of(manifest: Json, given: str | None, default: str) -> str:
     named = manifest["metadata"].get("namespace")
     if named and given and named != given:
         message = f"the manifest is of namespace {named}, and -n says {given}."
-        raise BadInput([Wrong("-n", message, "Leave one of them out.")])
+        raise BadInput.of("-n", message, "Leave one of them out.")
     return str(named or given or default)
 
 

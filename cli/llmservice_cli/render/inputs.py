@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from llmservice_operator.api.errors import InvalidSpec
+from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.fit.model_facts import record_of
 
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import services
 
 from .preview import Preview
@@ -32,19 +32,15 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 async def previews(
     place: str, preview: Callable[[Json], Awaitable[Preview]]
-) -> tuple[list[Preview], list[Wrong], tuple[str, ...]]:
+) -> tuple[list[Preview], list[Problem], tuple[str, ...]]:
     """One for each LLMService of a file; what is wrong with the others; notes about other objects."""
     file = services(place)
     made: list[Preview] = []
-    wrongs: list[Wrong] = []
+    problems: list[Problem] = []
     for each in file.services:
-        try:
+        with each.collecting(problems):
             made.append(await preview(each.manifest))
-        except InvalidSpec as invalid:
-            wrongs += each.wrongs(invalid)
-        except BadInput as bad:
-            wrongs += bad.wrongs
-    return made, wrongs, file.notes
+    return made, problems, file.notes
 
 
 def with_config(obj: Json, place: str | None) -> Json:
@@ -56,6 +52,6 @@ def with_config(obj: Json, place: str | None) -> Json:
     found = inspect(place, {})
     if found.failure is not None:
         message = f"{place}: {found.failure.message}"
-        raise BadInput([Wrong("--config", message, "Give the model's config.json, or the folder with it.")])
+        raise BadInput.of("--config", message, "Give the model's config.json, or the folder with it.")
     model = record_of(inspection_key(LLMService.from_object(obj).spec), found)
     return {**obj, "status": {**(obj.get("status") or {}), "model": model}}

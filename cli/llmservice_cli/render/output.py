@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 
 import yaml
 
-from llmservice_cli.errors import Wrong
 from llmservice_cli.masking import masked, redactor_of
-from llmservice_cli.plan.terminal import is_styled
+from llmservice_cli.terminal import is_styled
 
 from .preview import Preview
 
@@ -37,14 +35,6 @@ def show(previews: Sequence[Preview], output: str) -> None:
         print("\n".join([*([""] if index else []), *lines]))
         for diff in preview.diffs.values() if output == "diff" else ():
             print("\n".join(["", *_coloured(redactor.clean(diff).splitlines())]))
-
-
-def explain(wrongs: Iterable[Wrong], notes: Iterable[str]) -> None:
-    """On standard error."""
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    for wrong in wrongs:
-        print(f"error: {wrong}", file=sys.stderr)
 
 
 def _coloured(lines: Iterable[str]) -> Iterable[str]:

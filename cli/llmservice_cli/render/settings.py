@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import yaml
 from llmservice_operator.build.settings import InvalidSettings, Settings
 from llmservice_operator.options import version
 
-from llmservice_cli.errors import BadInput, Wrong
+from llmservice_cli.errors import BadInput, read_text
 
 OPTION = "--settings"
 _REMEDY = "Give the operator's settings file, or the chart's values: a mapping with `services`."
@@ -29,12 +28,9 @@ def defaults() -> Settings:
 def of_file(place: str) -> Settings:
     """Of the operator's settings file, or of values of its chart; BadInput names what is wrong in it."""
     try:
-        return of_text(Path(place).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BadInput([Wrong(OPTION, f"{place} cannot be read: {why}.", _REMEDY)]) from None
+        return of_text(read_text(place, OPTION, _REMEDY))
     except InvalidSettings as invalid:
-        raise BadInput([Wrong(OPTION, f"{place}: {invalid}.", _REMEDY)]) from None
+        raise BadInput.of(OPTION, f"{place}: {invalid}.", _REMEDY) from None
 
 
 def of_text(text: str) -> Settings:

@@ -54,7 +54,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
             return ExitCode.DONE
         change = {"spec": {"rollout": {"pinnedRevision": wanted}}}
         await connection.kube.merge(LLMSERVICE, connection.namespace, options.name, change)
-    print("\n".join([*told(found, wanted), *remarks(found)]))
+    print("\n".join([*report(found, wanted), *remarks(found)]))
     return ExitCode.DONE
 
 
@@ -86,7 +86,7 @@ def choose(revisions: Sequence[Revision], found: Json, wanted: str | None) -> st
     )
 
 
-def told(found: Json, wanted: str | None) -> Iterator[str]:
+def report(found: Json, wanted: str | None) -> Iterator[str]:
     """What was done, and how to see what comes of it."""
     name = found["metadata"]["name"]
     words = f"{name} -n {found['metadata']['namespace']}"

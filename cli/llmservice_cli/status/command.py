@@ -14,7 +14,7 @@ from .document import document
 from .screen import overview, screen
 from .snapshot import snapshot
 
-DESCRIPTION = "How a service is, on one screen. What cannot be read is told with the reason."
+DESCRIPTION = "How a service is, on one screen. What cannot be read is shown with the reason."
 EPILOG = """\
 examples:
   llmservice status                        every service of the namespace, a line each

@@ -64,7 +64,7 @@ def _pods(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _pod(pod: Pod) -> dict[str, Any]:
-    told = {
+    found = {
         "name": pod.facts.name,
         "ready": pod.facts.ready,
         "state": pod.state,
@@ -72,5 +72,5 @@ def _pod(pod: Pod) -> dict[str, Any]:
         "restarts": pod.facts.restarts,
     }
     if isinstance(pod.figures, Figures):
-        return {**told, "live": pod.figures.to_object()}
-    return {**told, "liveUnread": pod.figures}
+        return {**found, "live": pod.figures.to_object()}
+    return {**found, "liveUnread": pod.figures}

@@ -15,7 +15,7 @@ from .document import remedies
 from .figures import Absent, Figures
 from .snapshot import Pod, Snapshot
 
-NOT_SAID = "-"
+NO_VALUE = "-"
 
 
 def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
@@ -26,11 +26,11 @@ def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
         status, metadata = service.get("status") or {}, service["metadata"]
         row = [
             metadata["name"],
-            status.get("ready", NOT_SAID),
+            status.get("ready", NO_VALUE),
             next((c.reason for c in conditions_of(service) if c.type == "Ready"), "not looked at yet"),
             _share_done(status.get("progress") or {}),
             service["spec"]["model"]["uri"],
-            (status.get("endpoint") or {}).get("url", NOT_SAID),
+            (status.get("endpoint") or {}).get("url", NO_VALUE),
         ]
         rows.append([metadata["namespace"], *row] if with_namespace else row)
     return table(["NAMESPACE", *header] if with_namespace else header, rows)
@@ -66,15 +66,15 @@ def _head(service: Json) -> Iterator[str]:
     endpoint, rollout = status.get("endpoint") or {}, status.get("rollout") or {}
     yield f"  model       {spec['model']['uri']}"
     names = ", ".join(endpoint.get("modelNames") or ())
-    yield f"  endpoint    {endpoint.get('url', NOT_SAID)}{f' as {names}' if names else ''}"
+    yield f"  endpoint    {endpoint.get('url', NO_VALUE)}{f' as {names}' if names else ''}"
     yield (
-        f"  replicas    {status.get('ready', NOT_SAID)} ready, {status.get('updatedReplicas', 0)} of this revision,"
+        f"  replicas    {status.get('ready', NO_VALUE)} ready, {status.get('updatedReplicas', 0)} of this revision,"
         f" {status.get('availableReplicas', 0)} available; {status.get('gpus', 0)} GPUs in all"
     )
-    told = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "failedRevision") if rollout.get(key)]
+    details = [f"{key} {rollout[key]}" for key in ("strategy", "reason", "failedRevision") if rollout.get(key)]
     if rollout.get("updatePending"):
-        told.append("a change of the operator waits for the next rollout")
-    yield f"  revision    {', '.join([rollout.get('revision', NOT_SAID), *told])}"
+        details.append("a change of the operator waits for the next rollout")
+    yield f"  revision    {', '.join([rollout.get('revision', NO_VALUE), *details])}"
 
 
 def _conditions(service: Json, now: datetime) -> Iterator[str]:
@@ -84,9 +84,9 @@ def _conditions(service: Json, now: datetime) -> Iterator[str]:
         yield "no conditions: is the operator running, and does it watch this namespace?"
         return
     yield from table(["CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)
-    told = ((service.get("status") or {}).get("failure") or {}).get("reason")
+    failed = ((service.get("status") or {}).get("failure") or {}).get("reason")
     for reason, remedy in remedies(service).items():
-        if reason != told:
+        if reason != failed:
             yield f"what to do about {reason}: {remedy}"
 
 
@@ -95,9 +95,9 @@ def _failure(failure: Json | None, now: datetime) -> Iterator[str]:
         return
     where = f" in pod {failure['pod']}" if failure.get("pod") else ""
     since = f", first seen {age(failure['since'], now)} ago" if failure.get("since") else ""
-    yield f"{failure.get('reason', NOT_SAID)}{where}{since}"
+    yield f"{failure.get('reason', NO_VALUE)}{where}{since}"
     yield str(failure.get("message", ""))
-    yield f"what to do: {failure.get('remedy', NOT_SAID)}"
+    yield f"what to do: {failure.get('remedy', NO_VALUE)}"
     for line in failure.get("evidence") or ():
         yield f"| {line}"
 
@@ -107,12 +107,12 @@ def _progress(progress: Json | None) -> Iterator[str]:
         return
     steps = [str(progress[key]) for key in ("phase", "artifact", "step") if progress.get(key)]
     done = _share_done(progress)
-    told = [" ".join(steps), *([done] if done != NOT_SAID else [])]
+    parts = [" ".join(steps), *([done] if done != NO_VALUE else [])]
     if (pace := progress.get("bytesPerSecond")) is not None:
-        told.append(f"{pace / 1e6:,.0f} MB/s" if pace >= 10e6 else f"{pace / 1e6:.1f} MB/s")
+        parts.append(f"{pace / 1e6:,.0f} MB/s" if pace >= 10e6 else f"{pace / 1e6:.1f} MB/s")
     if (left := progress.get("etaSeconds")) is not None:
-        told.append(f"about {duration(float(left))} left")
-    yield f"pod {progress.get('pod', NOT_SAID)}: {', '.join(told)}"
+        parts.append(f"about {duration(float(left))} left")
+    yield f"pod {progress.get('pod', NO_VALUE)}: {', '.join(parts)}"
     if progress.get("message"):
         yield str(progress["message"])
 
@@ -121,7 +121,7 @@ def _share_done(progress: Json) -> str:
     percent = progress.get("percent")
     if percent is not None:
         return f"{percent} %"
-    return str(progress.get("phase") or NOT_SAID)
+    return str(progress.get("phase") or NO_VALUE)
 
 
 def _adapters(adapters: Sequence[Json] | None) -> Iterator[str]:
@@ -170,11 +170,11 @@ def _pods(pods: tuple[Pod, ...] | str) -> Iterator[str]:
 
 def _pod(pod: Pod) -> list[str]:
     facts, figures = pod.facts, pod.figures
-    told = [facts.name, pod.state, "yes" if facts.ready else "no", str(facts.restarts)]
+    cells = [facts.name, pod.state, "yes" if facts.ready else "no", str(facts.restarts)]
     if isinstance(figures, str):
-        return [*told, *[NOT_SAID] * 5]
+        return [*cells, *[NO_VALUE] * 5]
     return [
-        *told,
+        *cells,
         _count(figures.running),
         _count(figures.waiting),
         _percent(figures.kv_cache_usage),
@@ -187,8 +187,8 @@ def _more(figures: Figures) -> Iterator[str]:
     """What has no column: refusals, drafts, and why a column is empty."""
     if isinstance(figures.rejections, Mapping):
         refused = {reason: count for reason, count in figures.rejections.items() if count}
-        told = ", ".join(f"{count} by {reason}" for reason, count in sorted(refused.items())) or "none"
-        yield f"requests refused by a queue limit: {told}"
+        counts = ", ".join(f"{count} by {reason}" for reason, count in sorted(refused.items())) or "none"
+        yield f"requests refused by a queue limit: {counts}"
     if not isinstance(figures.acceptance_rate, Absent):
         length = figures.acceptance_length
         each = "" if isinstance(length, Absent) else f", {length:.2f} tokens a pass on average"
@@ -199,8 +199,8 @@ def _more(figures: Figures) -> Iterator[str]:
 
 
 def _count(value: int | Absent) -> str:
-    return NOT_SAID if isinstance(value, Absent) else str(value)
+    return NO_VALUE if isinstance(value, Absent) else str(value)
 
 
 def _percent(value: float | Absent) -> str:
-    return NOT_SAID if isinstance(value, Absent) else f"{100 * value:.1f} %"
+    return NO_VALUE if isinstance(value, Absent) else f"{100 * value:.1f} %"

@@ -1,4 +1,4 @@
-"""Reads what there is to say of one LLMService: the object, its pods, and what each ready vLLM says of itself."""
+"""Reads one LLMService: the object, its pods, and the figures of each ready vLLM."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Snapshot:
 
 
 async def snapshot(kube: Api, namespace: str, name: str) -> Snapshot:
-    """All of it; what may not be read is told in its place, and the rest is there."""
+    """All of it; what may not be read is replaced by the reason."""
     found = await service(kube, namespace, name)
     try:
         selector = selector_text(name)

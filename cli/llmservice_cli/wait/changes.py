@@ -31,8 +31,8 @@ async def changes(
     has_answered = False
     while True:
         try:
-            async with contextlib.aclosing(_once(api, namespace, name)) as looks:
-                async for each in looks:
+            async with contextlib.aclosing(_once(api, namespace, name)) as versions:
+                async for each in versions:
                     has_answered = True
                     yield each
         except _PASSING as error:

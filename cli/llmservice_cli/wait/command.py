@@ -14,8 +14,8 @@ from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.numbers import seconds_or_none
 from llmservice_cli.text import duration
 
+from .assessment import AWAITED, Assessment, Outcome, assess
 from .changes import changes
-from .standing import AWAITED, Outcome, Standing, standing
 
 DESCRIPTION = "Wait for a condition of a service, and end at once where it cannot become True."
 EPILOG = """\
@@ -77,16 +77,16 @@ async def run(options: argparse.Namespace) -> ExitCode:
     return ExitCode.FAILED
 
 
-async def _until_known(connection: Connection, options: argparse.Namespace) -> Standing | None:
+async def _until_known(connection: Connection, options: argparse.Namespace) -> Assessment | None:
     """What was seen last: an answer, or what it was like when the time was over."""
-    last: Standing | None = None
+    last: Assessment | None = None
     was_there = False
     wanted = ConditionType(options.condition)
-    looks = changes(connection.kube, connection.namespace, options.name, warn=_warn)
+    versions = changes(connection.kube, connection.namespace, options.name, warn=_warn)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(options.timeout or None), contextlib.aclosing(looks):
-            async for service in looks:
-                seen = standing(service, wanted, was_there=was_there)
+        async with asyncio.timeout(options.timeout or None), contextlib.aclosing(versions):
+            async for service in versions:
+                seen = assess(service, wanted, was_there=was_there)
                 was_there = was_there or service is not None
                 if seen.outcome is Outcome.OPEN and (last is None or _phase(seen) != _phase(last)):
                     print(f"{options.name}: {seen}", file=sys.stderr)
@@ -96,7 +96,7 @@ async def _until_known(connection: Connection, options: argparse.Namespace) -> S
     return last
 
 
-def _phase(seen: Standing) -> tuple[str, str]:
+def _phase(seen: Assessment) -> tuple[str, str]:
     return seen.reason, seen.phase
 
 

@@ -143,8 +143,9 @@ class KubeClient:
         *,
         uid: str,
         propagation: str = "Background",
+        grace: int | None = None,
     ) -> dict[str, Any] | None:
-        """Delete this very object, not a later one of its name.
+        """Delete this very object, not a later one of its name; `grace` in seconds, None: the object's own.
 
         Returns it where it stays until its finalizers are gone, None where it is gone.
         """
@@ -153,6 +154,7 @@ class KubeClient:
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid},
             "propagationPolicy": propagation,
+            **({} if grace is None else {"gracePeriodSeconds": grace}),
         }
         try:
             answer = await self._write("delete", resource, namespace, resource.path(namespace, name), body)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import aiohttp
 import orjson
@@ -21,7 +21,6 @@ from .errors import ApiError, ServerError, TooMany, Unauthorized, Unreachable, f
 from .resources import Resource
 from .wire import parsed
 
-_T = TypeVar("_T")
 Observer = Callable[[str, str, int, float], None]
 """Called after every request with verb, resource, status code (0: no answer) and seconds."""
 
@@ -89,13 +88,54 @@ class Transport:
         Of an answer no more than `max_bytes` are read: Unreachable where there are more. `timeout` may be a
         function: it is then asked before each attempt and may raise to give up.
         """
+        raw = await self.read(
+            verb,
+            resource,
+            path,
+            params=params,
+            body=body,
+            content_type=content_type,
+            accept=accept,
+            timeout=timeout,
+            max_bytes=max_bytes,
+        )
+        return await object_of(raw, f"{verb} {path}")
+
+    async def read(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | list[dict[str, Any]] | None = None,
+        content_type: str = "application/json",
+        accept: str | None = None,
+        timeout: Callable[[], float] | float = REQUEST_TIMEOUT,
+        max_bytes: int | None = None,
+    ) -> bytes:
+        """The same for an answer that may be anything, such as a pod's through the API server's proxy."""
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": content_type} if data is not None else {}
         if accept is not None:
             headers["Accept"] = accept
-        raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout, max_bytes)
-        answer: dict[str, Any] = await parsed(raw) if raw else {}
-        return answer
+        patience = MAX_PATIENCE
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            seconds = timeout() if callable(timeout) else timeout
+            try:
+                return await self._once(verb, resource, path, params or {}, data, headers, seconds, max_bytes)
+            except (TooMany, ServerError) as error:
+                pause = error.retry_after
+                if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
+                    raise
+                patience -= pause
+                await self._sleep(pause)
+            except Unauthorized:
+                # The kubelet may have renewed the token since we read it; a second refusal is real.
+                self.credentials.token.forget()
+                if attempt > 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def lines(
         self,
@@ -153,23 +193,6 @@ class Transport:
             ) from error
         return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
-    async def _patiently(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        params: Mapping[str, str],
-        data: bytes | None,
-        headers: Mapping[str, str],
-        timeout: Callable[[], float] | float,
-        max_bytes: int | None = None,
-    ) -> bytes:
-        async def once() -> bytes:
-            seconds = timeout() if callable(timeout) else timeout
-            return await self._once(verb, resource, path, params, data, headers, seconds, max_bytes)
-
-        return await patiently(once, self.credentials.token.forget, self._sleep)
-
     async def _once(
         self,
         verb: str,
@@ -207,33 +230,6 @@ class Transport:
         raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=retry_after)
 
 
-async def patiently(
-    once: Callable[[], Awaitable[_T]],
-    forget: Callable[[], None],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> _T:
-    """`once`, and again where the server says when, for a few seconds, or does not accept the token any more.
-
-    `forget` has another token fetched.
-    """
-    patience = MAX_PATIENCE
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        try:
-            return await once()
-        except (TooMany, ServerError) as error:
-            pause = error.retry_after
-            if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
-                raise
-            patience -= pause
-            await sleep(pause)
-        except Unauthorized:
-            # The kubelet may have renewed the token since we read it; a second refusal is real.
-            forget()
-            if attempt > 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
-
-
 async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
     if max_bytes is None:
         return await response.read()
@@ -244,6 +240,17 @@ async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> byte
             raise Unreachable(f"the answer has more than {max_bytes} bytes: {response.url.path}")
         parts.append(part)
     return b"".join(parts)
+
+
+async def object_of(raw: bytes, what: str) -> dict[str, Any]:
+    """The JSON object of an answer or of a watch's event; Unreachable where it is none, such as a proxy's own page."""
+    try:
+        answer = await parsed(raw)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise Unreachable(f"the answer is no API server's: {what}")
+    return answer
 
 
 METHODS: Mapping[str, str] = {

@@ -24,8 +24,8 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One look at the object."""
+class Assessment:
+    """What one version of the object says about the condition."""
 
     outcome: Outcome
     reason: str
@@ -39,20 +39,20 @@ class Standing:
         return f"{where}: {self.message}" if self.message else where
 
 
-def standing(service: Json | None, wanted: ConditionType, *, was_there: bool) -> Standing:
+def assess(service: Json | None, wanted: ConditionType, *, was_there: bool) -> Assessment:
     """Only what the operator says of the current generation counts; `service` is None where there is none."""
     if service is None:
         if was_there:
-            return Standing(Outcome.IMPOSSIBLE, "Deleted", "It was deleted.", "Apply it again.")
-        return Standing(Outcome.OPEN, "NotFound", "There is no such LLMService yet.")
+            return Assessment(Outcome.IMPOSSIBLE, "Deleted", "It was deleted.", "Apply it again.")
+        return Assessment(Outcome.OPEN, "NotFound", "There is no such LLMService yet.")
     if service["metadata"].get("deletionTimestamp") is not None:
-        return Standing(Outcome.IMPOSSIBLE, "Deleting", "It is being deleted.", "Apply it again when it is gone.")
+        return Assessment(Outcome.IMPOSSIBLE, "Deleting", "It is being deleted.", "Apply it again when it is gone.")
     if is_outdated(service):
-        return Standing(Outcome.OPEN, "NotObserved", "The operator has not looked at the latest change yet.")
+        return Assessment(Outcome.OPEN, "NotObserved", "The operator has not looked at the latest change yet.")
     found = {condition.type: condition for condition in conditions_of(service)}
     condition = found.get(wanted)
     if condition is not None and condition.status == ConditionStatus.TRUE and _is_of_now(condition, service):
-        return Standing(Outcome.MET, condition.reason, condition.message)
+        return Assessment(Outcome.MET, condition.reason, condition.message)
     return _unmet(service, found, condition)
 
 
@@ -61,7 +61,7 @@ def _is_of_now(condition: Condition, service: Json) -> bool:
     return condition.observed_generation >= int(service["metadata"].get("generation", 0))
 
 
-def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition | None) -> Standing:
+def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition | None) -> Assessment:
     stalled, ready = found.get(ConditionType.STALLED), found.get(ConditionType.READY)
     if stalled is not None and stalled.status == ConditionStatus.TRUE:
         return _impossible(service, stalled)
@@ -69,17 +69,17 @@ def _unmet(service: Json, found: Mapping[str, Condition], condition: Condition |
         return _impossible(service, ready)
     if condition is not None and condition.reason == Reason.SCALED_TO_ZERO:
         return _impossible(service, condition)
-    told = found.get(ConditionType.RECONCILING) or ready or condition
-    if told is None:
-        return Standing(Outcome.OPEN, "NotObserved", "The operator has not written its conditions yet.")
+    shown = found.get(ConditionType.RECONCILING) or ready or condition
+    if shown is None:
+        return Assessment(Outcome.OPEN, "NotObserved", "The operator has not written its conditions yet.")
     phase = str(((service.get("status") or {}).get("progress") or {}).get("phase") or "")
-    return Standing(Outcome.OPEN, told.reason, told.message, phase=phase)
+    return Assessment(Outcome.OPEN, shown.reason, shown.message, phase=phase)
 
 
-def _impossible(service: Json, why: Condition) -> Standing:
+def _impossible(service: Json, why: Condition) -> Assessment:
     """With the remedy of the failure itself, where one is recorded; else that of the reason."""
     failure = (service.get("status") or {}).get("failure") or {}
     remedy = str(failure.get("remedy") or "") if failure.get("reason") == why.reason else ""
     if not remedy and why.reason in set(Reason):
         remedy = Reason(why.reason).remedy
-    return Standing(Outcome.IMPOSSIBLE, why.reason, why.message, "" if remedy in why.message else remedy)
+    return Assessment(Outcome.IMPOSSIBLE, why.reason, why.message, "" if remedy in why.message else remedy)

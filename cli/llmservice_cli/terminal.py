@@ -1,4 +1,4 @@
-"""Rows on standard output: with colours on a terminal that wants them, else plain."""
+"""Lines on standard output: with colours on a terminal that wants them, else plain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable
 from shutil import get_terminal_size
 
-from .screen import Row
+Span = tuple[str, str]
+"""Text and style."""
+Row = tuple[Span, ...]
 
 
 def width() -> int:
@@ -16,7 +18,7 @@ def width() -> int:
 
 
 def is_styled() -> bool:
-    """Whether somebody sees colours: a terminal, without NO_COLOR (https://no-color.org) and not a dumb one."""
+    """Whether colours are shown: on a terminal, without NO_COLOR (https://no-color.org) and not a dumb one."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and sys.stdout.isatty()
 

@@ -21,7 +21,7 @@ from llmservice_operator.kube.transport import (
     METHODS,
     REQUEST_TIMEOUT,
     failure,
-    patiently,
+    with_retries,
     with_subresource,
 )
 from llmservice_operator.kube.wire import parsed
@@ -161,7 +161,7 @@ class Api:
             right, retry_after = f"{verb} {with_subresource(resource, path)}", response.headers.get("Retry-After")
             raise failure(response.status, raw, right=right, retry_after=retry_after)
 
-        return await patiently(once, self._credentials.token.forget)
+        return await with_retries(once, self._credentials.token.forget)
 
     async def _send(
         self,

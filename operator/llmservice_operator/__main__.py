@@ -163,7 +163,7 @@ class Operator:
             logger.error("%s ended: %s", task.get_name(), _why(task))
         was_acting = self._life.is_acting
         self._life.reach(Stage.STOPPING)
-        logger.info("stopping: %d services in work, %d waiting", self._ctx.queue.working, self._ctx.queue.depth)
+        logger.info("stopping: %d services in work, %d waiting", len(self._ctx.queue.in_work), self._ctx.queue.depth)
         self._workers.stop()
         if self._shards is not None:
             self._shards.stop()

@@ -54,36 +54,26 @@ class Outcome(enum.Enum):
     LOST = "lost"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a lease is taken and kept under, beside its record. These are those of one that stands alone."""
+    """What a lease is taken and kept under, beside its record. The defaults are those of one that stands alone."""
 
     split: int | None = 1
-    """What its annotation is to say; None: another lease says it."""
-
-    def may_take(self) -> bool:
-        """Whether it may be taken at all, now."""
-        return True
-
-    def patience(self) -> float:
-        """Seconds for which a free one is left to others first."""
-        return 0.0
-
-    def left(self) -> float:
-        """Seconds for which it may be kept, whatever its own record says."""
-        return math.inf
-
-    def asks(self) -> bool:
-        """Whether to ask its holder for it."""
-        return False
-
-    def seen(self, lease: Mapping[str, Any], asked_at: float) -> None:
-        """It was read or written, by a request that was sent at this time; empty: there is none."""
-
-    def wanted(self) -> None:
-        """It is ours, and another process asks for it."""
-
-    def tried(self, error: KubeError | None) -> None:
-        """The API server answered a try to take or to keep it (None), or this came instead."""
+    """Value that its annotation is to have; None: another lease has it."""
+    may_take: Callable[[], bool] = lambda: True
+    """Whether it may be taken at all, now."""
+    patience: Callable[[], float] = lambda: 0.0
+    """Seconds for which a free one is left to others first."""
+    left: Callable[[], float] = lambda: math.inf
+    """Seconds for which it may be kept, whatever its own record says."""
+    asks: Callable[[], bool] = lambda: False
+    """Whether to ask its holder for it."""
+    seen: Callable[[Mapping[str, Any], float], None] = lambda lease, asked_at: None
+    """It was read or written, by a request that was sent at this time; empty: there is none."""
+    wanted: Callable[[], None] = lambda: None
+    """It is ours, and another process asks for it."""
+    tried: Callable[[KubeError | None], None] = lambda error: None
+    """The API server answered a try to take or to keep it (None), or this came instead."""
 
 
 class Lease:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -218,41 +219,21 @@ class Shards:
             namespace=self._namespace,
             name=lease_name(self._name, shard),
             identity=self.identity,
-            terms=_OfShard(self, shard),
+            terms=Terms(
+                split=None if shard else self.count,
+                may_take=lambda: self.may_take(shard),
+                patience=lambda: self.patience(shard),
+                left=lambda: self.in_force_for() if shard else math.inf,
+                asks=lambda: self.asks(shard),
+                seen=partial(self.seen, shard),
+                wanted=partial(self.wanted, shard),
+                tried=partial(self.tried, shard),
+            ),
             timing=self.timing,
             clock=self._clock,
             now=self._now,
             sleep=self._sleep,
         )
-
-
-class _OfShard(Terms):
-    """The terms of one shard's lease."""
-
-    def __init__(self, shards: Shards, shard: int) -> None:
-        self._shards, self._shard = shards, shard
-        self.split = shards.count if shard == 0 else None
-
-    def may_take(self) -> bool:
-        return self._shards.may_take(self._shard)
-
-    def patience(self) -> float:
-        return self._shards.patience(self._shard)
-
-    def left(self) -> float:
-        return self._shards.in_force_for() if self._shard else super().left()
-
-    def asks(self) -> bool:
-        return self._shards.asks(self._shard)
-
-    def seen(self, lease: Mapping[str, Any], asked_at: float) -> None:
-        self._shards.seen(self._shard, lease, asked_at)
-
-    def wanted(self) -> None:
-        self._shards.wanted(self._shard)
-
-    def tried(self, error: KubeError | None) -> None:
-        self._shards.tried(self._shard, error)
 
 
 def lease_name(name: str, shard: int) -> str:

@@ -93,7 +93,13 @@ class Transport:
         headers = {"Content-Type": content_type} if data is not None else {}
         if accept is not None:
             headers["Accept"] = accept
-        raw = await self._patiently(verb, resource, path, params or {}, data, headers, timeout, max_bytes)
+
+        async def send() -> bytes:
+            seconds = timeout() if callable(timeout) else timeout
+            signed = await self._signed(headers, seconds)
+            return await self._send(verb, resource, path, seconds, max_bytes, params=params, data=data, headers=signed)
+
+        raw = await with_retries(send, self.credentials.token.forget, self._sleep)
         answer: dict[str, Any] = await parsed(raw) if raw else {}
         return answer
 
@@ -153,46 +159,14 @@ class Transport:
             ) from error
         return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
-    async def _patiently(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        params: Mapping[str, str],
-        data: bytes | None,
-        headers: Mapping[str, str],
-        timeout: Callable[[], float] | float,
-        max_bytes: int | None = None,
+    async def _send(
+        self, verb: str, resource: Resource, path: str, seconds: float, max_bytes: int | None, **request: Any
     ) -> bytes:
-        async def once() -> bytes:
-            seconds = timeout() if callable(timeout) else timeout
-            return await self._once(verb, resource, path, params, data, headers, seconds, max_bytes)
-
-        return await patiently(once, self.credentials.token.forget, self._sleep)
-
-    async def _once(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        params: Mapping[str, str],
-        data: bytes | None,
-        headers: Mapping[str, str],
-        seconds: float,
-        max_bytes: int | None,
-    ) -> bytes:
-        sent = await self._signed(headers, seconds)
-        started = self._clock()
-        code = 0
+        """One attempt; `request` goes to aiohttp as it is."""
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds))
+        url, started, code = self.credentials.server + path, self._clock(), 0
         try:
-            async with self._open().request(
-                METHODS[verb],
-                self.credentials.server + path,
-                params=params,
-                data=data,
-                headers=sent,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds)),
-            ) as response:
+            async with self._open().request(METHODS[verb], url, timeout=limits, **request) as response:
                 code = response.status
                 raw = await _body(response, max_bytes)
                 retry_after = response.headers.get("Retry-After")
@@ -207,19 +181,19 @@ class Transport:
         raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=retry_after)
 
 
-async def patiently(
-    once: Callable[[], Awaitable[_T]],
-    forget: Callable[[], None],
+async def with_retries(
+    send: Callable[[], Awaitable[_T]],
+    renew_token: Callable[[], None],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> _T:
-    """`once`, and again where the server says when, for a few seconds, or does not accept the token any more.
+    """The result of `send`, tried again where the server says when (MAX_PATIENCE s in all), and once after a 401.
 
-    `forget` has another token fetched.
+    `renew_token` has the next attempt fetch another token. Raises the error of the last attempt.
     """
     patience = MAX_PATIENCE
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
-            return await once()
+            return await send()
         except (TooMany, ServerError) as error:
             pause = error.retry_after
             if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
@@ -228,7 +202,7 @@ async def patiently(
             await sleep(pause)
         except Unauthorized:
             # The kubelet may have renewed the token since we read it; a second refusal is real.
-            forget()
+            renew_token()
             if attempt > 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
@@ -261,7 +235,7 @@ def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> Ap
     try:
         status = orjson.loads(raw)
     except ValueError:
-        status = {"message": raw[:200].decode(errors="replace").strip() or f"HTTP {code}"}
+        status = {"message": raw[:200].decode(errors="replace").strip()}
     if not isinstance(status, Mapping):
         status = {"message": str(status)[:200]}
     try:

@@ -13,7 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.metrics.failures import Failures, known
+from llmservice_operator.control.metrics.failures import ByReason, Failures, known
 from llmservice_operator.control.metrics.plan import Plans
 from llmservice_operator.control.watch.sync_state import SyncState
 
@@ -29,7 +29,6 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._all: list[MetricWrapperBase] = []
-        self._reasons: dict[Key, str] = {}
         self._told: dict[Key, set[str]] = {}
         self._ended: set[Key] = set()
         self.reconcile_seconds = self._histogram(
@@ -127,6 +126,7 @@ class Metrics:
         self.tasks = self._gauge("llmservice_tasks", "Tasks of the operator's event loop.")
         self.tasks.set_function(_tasks)
         ProcessCollector(registry=self.registry)
+        self._by_reason = ByReason(self.services)
         self._failures = Failures(self.failing, self.failures)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
@@ -139,28 +139,15 @@ class Metrics:
         """A service's stored status, or one that was just written in the place of `before`."""
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Ready":
-                self.set_reason(key, str(condition.get("reason", "")))
-        self._failures.told(key, status, before)
-        self._plans.told(key, status)
-
-    def set_reason(self, key: Key, reason: str) -> None:
-        """A service's Ready condition has this reason now."""
-        reason = known(reason)
-        old = self._reasons.get(key)
-        if old == reason:
-            return
-        if old is not None:
-            self.services.labels(old).dec()
-        self._reasons[key] = reason
-        self.services.labels(reason).inc()
+                self._by_reason.set(key, known(str(condition.get("reason", ""))))
+        self._failures.update(key, status, before)
+        self._plans.update(key, status)
 
     def forget(self, key: Key) -> None:
         """A service is gone."""
-        old = self._reasons.pop(key, None)
-        if old is not None:
-            self.services.labels(old).dec()
+        self._by_reason.forget(key)
         self._failures.forget(key)
-        self._plans.told(key, {})
+        self._plans.update(key, {})
         if key in self._ended:
             self._ended.discard(key)
             self.streams_ended.remove(*key)

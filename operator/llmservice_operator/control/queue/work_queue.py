@@ -124,13 +124,8 @@ class Schedule(Generic[K]):
         return len(self._due)
 
     @property
-    def working(self) -> int:
-        """Keys in work."""
-        return len(self._working)
-
-    @property
     def in_work(self) -> Collection[K]:
-        """Which those are."""
+        """Keys that a worker has."""
         return self._working.keys()
 
     def untouched(self, now: float) -> float:
@@ -192,7 +187,6 @@ class WorkQueue(Generic[K]):
         self._idle = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
-        self.retries = 0
 
     def add(self, key: K, rank: Rank = Rank.REST) -> None:
         """Something about it changed. A key that keeps failing is not tried more often than its first delay."""
@@ -220,7 +214,6 @@ class WorkQueue(Generic[K]):
         """Plan the next try; returns the delay."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(failures, self._rng)
-        self.retries += 1
         self.add_after(key, delay)
         return delay
 
@@ -276,13 +269,8 @@ class WorkQueue(Generic[K]):
         return self._schedule.delayed
 
     @property
-    def working(self) -> int:
-        """Keys in work."""
-        return self._schedule.working
-
-    @property
     def in_work(self) -> Collection[K]:
-        """Which those are."""
+        """Keys that a worker has."""
         return self._schedule.in_work
 
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:

@@ -102,7 +102,8 @@ class PodFacts:
     @classmethod
     def from_object(cls, obj: Json) -> Self:
         """Project one pod as the API server sent it."""
-        metadata, status = obj["metadata"], obj.get("status") or {}
+        metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+        node = str(spec.get("nodeName") or "")
         labels = metadata.get("labels") or {}
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         scheduling = conditions.get("PodScheduled", {})
@@ -119,7 +120,7 @@ class PodFacts:
             revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=next((r["uid"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None),
             phase=str(status.get("phase", "")),
-            scheduled=scheduling.get("status") == "True" or bool((obj.get("spec") or {}).get("nodeName")),
+            scheduled=scheduling.get("status") == "True" or bool(node),
             unschedulable=_causes(scheduling),
             ready=ready.get("status") == "True",
             started=bool(server.get("started")),
@@ -132,11 +133,11 @@ class PodFacts:
             ends=_ends(trouble),
             reason=str(status.get("reason", "")),
             message=text_of(status.get("message")),
-            node=str((obj.get("spec") or {}).get("nodeName", "")),
-            asked=requests_of(obj["spec"]) if (obj.get("spec") or {}).get("nodeName") else {},
+            node=node,
+            asked=requests_of(spec) if node else {},
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
-            is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
-            is_initializing=_is_initializing(obj.get("spec") or {}, status),
+            is_setting_up=bool(node) and _is_setting_up(status),
+            is_initializing=_is_initializing(spec, status),
             created_at=str(metadata.get("creationTimestamp") or ""),
             scheduled_at=str(scheduling.get("lastTransitionTime") or ""),
             running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt") or ""),

@@ -143,7 +143,7 @@ def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
     """Without a Service of ours no request reaches a pod, whatever is left of its endpoints."""
     if observed.service is None or observed.service.owner_uid != subject.uid:
         return frozenset()
-    return observed.endpoints.ready if observed.endpoints is not None else None
+    return observed.endpoints
 
 
 def _beside(

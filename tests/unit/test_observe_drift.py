@@ -125,7 +125,7 @@ def test_the_volume_and_the_class_that_kubernetes_gives_a_claim_are_nobodys_addi
     world.settle()
     claim = world.children["PersistentVolumeClaim", "x-cache"]
     claim["spec"] |= {"volumeName": "pvc-1", "storageClassName": "standard"}
-    spec = {"f:volumeName": {}, "f:storageClassName": {}, "f:volumeAttributesClassName": {}}
+    spec: Json = {"f:volumeName": {}, "f:storageClassName": {}, "f:volumeAttributesClassName": {}}
     claim["metadata"]["managedFields"].append(
         {"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:spec": spec}}
     )

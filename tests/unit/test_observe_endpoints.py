@@ -37,7 +37,7 @@ def seen(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str] 
     cache = Cache(PROJECTIONS)
     for each in slices:
         cache.update("EndpointSlice", each)
-    return Observed.of("chat", cache.around(Key("ns", "chat")), hidden).endpoints
+    return Observed.of("chat", cache.of_service(Key("ns", "chat")), hidden).endpoints
 
 
 COPIED = {"llmservice.dev/service": "chat", "kubernetes.io/service-name": "theirs"}

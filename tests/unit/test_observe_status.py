@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from llmservice_operator.observe.status.status import is_told, moment_of, status_of
+from llmservice_operator.observe.status.status import is_stored, moment_of, status_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 
 from tests.unit.decide_world import UID, World, a_pod, an_llmservice, spec
@@ -178,14 +178,14 @@ def test_a_condition_that_is_no_longer_told_is_taken_away() -> None:
     for gone in ("Fits", "Stalled"):
         less = {**status, "conditions": [c for c in status["conditions"] if c["type"] != gone]}
         before = [*less["conditions"], {"type": gone, "status": "True"}]
-        assert is_told(less, less)
-        assert not is_told(less, {**status, "conditions": before})
+        assert is_stored(less, less)
+        assert not is_stored(less, {**status, "conditions": before})
 
 
 @pytest.mark.parametrize("part", ["plan", "model", "measured"])
 def test_a_part_that_changed_is_told(part: str) -> None:
     status = served().obj["status"]
-    assert not is_told({**status, part: {"verdict": "Fits"}}, status)
+    assert not is_stored({**status, part: {"verdict": "Fits"}}, status)
 
 
 def test_a_failed_rollout_leaves_the_service_available() -> None:
@@ -316,4 +316,4 @@ def test_what_others_add_to_the_status_does_not_make_it_written_again() -> None:
     assert world.decide().is_steady
     status = json.loads(json.dumps(world.obj["status"]))
     world.obj["status"]["conditions"][0]["status"] = "Unknown"
-    assert not is_told(status, world.obj["status"])
+    assert not is_stored(status, world.obj["status"])

@@ -1,6 +1,6 @@
 """Leader election by a coordination.k8s.io Lease, on the monotonic clock.
 
-Times in the Lease are for people; nobody's wall clock is compared. A follower counts from the moment it saw the
+Times in the Lease are for people; wall clocks are not compared. A follower counts from the moment it saw the
 record change for the last time. The holder counts from the moment it *sent* its last successful renewal, so its own
 view ends before anybody else's can: it stops writing after the renew deadline (6 s), followers wait for the whole
 duration (10 s).
@@ -143,11 +143,11 @@ class Lease:
             least = 0.05 if self._was_answered else self.timing.retry_failed
             await self._sleep(max(least, self._until_next_try()))
         logger.info("became the leader of %s/%s as %s", self.namespace, self.name, self.identity)
-        is_told = False
+        is_gained = False
         pause = self.timing.retry
         while self._left() > 0:
-            if not is_told and self.is_leader:
-                is_told = True
+            if not is_gained and self.is_leader:
+                is_gained = True
                 on_gained()
             await self._sleep(min(pause, max(0.0, self._left())))
             if self._left() > 0:
@@ -197,7 +197,7 @@ class Lease:
             if not self._is_our_turn():
                 self._terms.tried(None)
                 return False
-            split = self._split_to_say(live)
+            split = self._split_mark(live)
             if live is None:
                 taken = await self._request("create", _annotated(self._lease(transitions=0), split))
             else:
@@ -226,7 +226,7 @@ class Lease:
             self._free_since = now
         return self._terms.may_take() and now - self._free_since >= self._terms.patience()
 
-    def _split_to_say(self, live: dict[str, Any] | None) -> dict[str, str | None]:
+    def _split_mark(self, live: dict[str, Any] | None) -> dict[str, str | None]:
         """Nothing where the right split is in force; else that none is."""
         split = self._terms.split
         return {} if split is None or split_of(live or {}) == str(split) else {SPLIT_ANNOTATION: _pause_before(split)}

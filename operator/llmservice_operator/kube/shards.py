@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from .errors import ApiError, Forbidden, Invalid, KubeError, NotFound, Refused, Unauthorized
 from .lease import Lease, LeaseTiming, Outcome, Terms, split_of, wanted_by
-from .partition import Standing, shard_of, shard_to_ask_for
+from .partition import ShardLease, shard_of, shard_to_ask_for
 from .transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ class Duties(Protocol):
     """What the process does with its shards."""
 
     def gained(self, shard: int) -> None:
-        """Begin with its services."""
+        """The shard is this process's: begin with its services."""
 
     def lost(self, shard: int) -> None:
-        """They are no longer ours."""
+        """Its services are no longer this process's."""
 
     def is_busy(self, shard: int) -> bool:
         """Whether something of it is in work."""
@@ -75,7 +75,7 @@ class Shards:
         self._leases: dict[int, Lease] = {}
         self._acting: set[int] = set()
         self._given: set[int] = set()
-        self._standing: dict[int, Standing] = {}
+        self._seen_leases: dict[int, ShardLease] = {}
         self._split = ""
         self._in_force_until = float("-inf")
         self._stopping = False
@@ -84,7 +84,7 @@ class Shards:
         self._errors: dict[int, KubeError | None] = {}
         """What came of the last try, of those that were tried."""
 
-    # What may be done
+    # Where this process may write
 
     def remaining(self, namespace: str) -> float:
         """Seconds for which this process may still write into a namespace."""
@@ -182,12 +182,12 @@ class Shards:
     def asks(self, shard: int) -> bool:
         """Whether to ask the holder of this one for it."""
         may = self.is_ready and not self._stopping and self.in_force_for() > 0
-        return may and shard_to_ask_for(self.identity, self._standing, self.count) == shard
+        return may and shard_to_ask_for(self.identity, self._seen_leases, self.count) == shard
 
     def seen(self, shard: int, lease: Mapping[str, Any], asked_at: float) -> None:
         """A Lease as it is now."""
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
-        self._standing[shard] = Standing(holder, wanted_by(lease))
+        self._seen_leases[shard] = ShardLease(holder, wanted_by(lease))
         if holder not in ("", self.identity):
             self._given.discard(shard)
         if shard == 0:

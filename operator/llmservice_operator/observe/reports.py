@@ -54,7 +54,7 @@ def asks(
     pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json, adapters_digest: str | None
 ) -> tuple[Ask, ...]:
     """The pods whose supervisors are to be asked now. None for the digest: adapters are switched off."""
-    is_measured = "reason" not in (_told_measured(previous, revision) or {"reason": ""})
+    is_measured = "reason" not in (_previous_measured(previous, revision) or {"reason": ""})
     return tuple(
         Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started or pod.was_ready)
         for pod in _current(pods, revision)
@@ -108,7 +108,7 @@ def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
     for _, state in _states(pods, reports, revision):
         if state.started:
             return state.measured.to_document()
-    told = _told_measured(previous, revision)
+    told = _previous_measured(previous, revision)
     if (told is None or "reason" in told) and any(pod.ready for pod in _current(pods, revision)):
         # Told with what else there is to tell of a ready pod: that it is silent is worth no write of its own.
         return {"reason": _UNREAD}
@@ -162,6 +162,6 @@ def _is_starting(pod: PodFacts, state: State) -> bool:
     return pod.running and not pod.ready and not state.started and state.phase in _STARTING
 
 
-def _told_measured(previous: Json, revision: str) -> Json | None:
+def _previous_measured(previous: Json, revision: str) -> Json | None:
     is_same = (previous.get("rollout") or {}).get("revision") == revision
     return previous.get("measured") if is_same else None

@@ -2,7 +2,7 @@
 
 The API server fills in defaults and rewrites some values, so the two are never equal. What is asked is: does every
 value of the manifest stand in the live object? What the live object has beyond that is a default, or somebody's
-addition, and those are found by their owners (foreign.py).
+addition, and those are found by their owners (foreign_fields.py).
 """
 
 from __future__ import annotations

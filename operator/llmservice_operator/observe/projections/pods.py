@@ -63,7 +63,7 @@ class PodFacts:
     running: bool
     """The server's process runs, whether or not it answers yet."""
     container: str
-    """The container that `waiting` and `terminated` speak of: the first one in trouble, else the server."""
+    """The container that `waiting` and `terminated` speak of: the first one that fails, else the server."""
     waiting: Waiting | None
     terminated: Termination | None
     restarts: int
@@ -108,7 +108,7 @@ class PodFacts:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         scheduling = conditions.get("PodScheduled", {})
         ready = conditions.get("Ready", {})
-        trouble = _trouble(status)
+        failing = _failing_container(status)
         server = _server(status)
         return cls(
             namespace=metadata["namespace"],
@@ -126,11 +126,11 @@ class PodFacts:
             started=bool(server.get("started")),
             address=str(status.get("podIP") or ""),
             running="running" in (server.get("state") or {}),
-            container=str(trouble.get("name", "")),
-            waiting=_waiting(trouble),
-            terminated=_termination(trouble),
+            container=str(failing.get("name", "")),
+            waiting=_waiting(failing),
+            terminated=_termination(failing),
             restarts=_restarts(status),
-            ends=_ends(trouble),
+            ends=_ends(failing),
             reason=str(status.get("reason", "")),
             message=text_of(status.get("message")),
             node=node,
@@ -210,7 +210,7 @@ def _server(status: Json) -> Json:
 _STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
 
 
-def _trouble(status: Json) -> Json:
+def _failing_container(status: Json) -> Json:
     """The first container that waits for more than its turn or that ended badly; init containers come first."""
     for container in _containers(status):
         state = container.get("state") or {}

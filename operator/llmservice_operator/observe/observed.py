@@ -92,7 +92,7 @@ class Observed:
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
-    """What supervisors said, by the pod's name."""
+    """What supervisors reported, by the pod's name."""
     hidden: frozenset[str] = frozenset()
     """Kinds that the operator has no right to list: none of them is made, since it would not be seen."""
     begun: tuple[str, str] | None = None

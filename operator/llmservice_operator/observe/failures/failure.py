@@ -30,7 +30,7 @@ _IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMA
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)
-"""A pod that was put out longer ago says nothing of a service that has none."""
+"""An eviction longer ago is not the reason why a service has no pod."""
 _SETTLES_AFTER = timedelta(seconds=60)
 """So long a reason of the scheduler's stands before a lesser one takes its place."""
 
@@ -64,7 +64,7 @@ class FailureContext:
     pod_spec: Json | None = None
     """What the pods of the Deployment are made from."""
     namespace: str = ""
-    """Of the service: what others' pods are called is not told to it."""
+    """Of the service: names of pods in other namespaces are left out."""
 
 
 NOTHING = FailureContext({})
@@ -113,11 +113,11 @@ def _replaced(
     if ended is None:
         return
     starting = [pod for pod in current if not pod.ready]
-    told = of_ended_pod(ended)
+    eviction = of_ended_pod(ended)
     is_reported = before is not None and before.pod == ended.name
     is_awaited = not current and (is_reported or _is_close(now, ended.ended_at or now, _NEWS_FOR))
-    if told is not None and (is_awaited or any(_replaces(pod, ended) for pod in starting)):
-        yield told
+    if eviction is not None and (is_awaited or any(_replaces(pod, ended) for pod in starting)):
+        yield eviction
 
 
 def _replaces(pod: PodFacts, ended: PodFacts) -> bool:
@@ -178,20 +178,20 @@ def _settled(found: StatusFailure, before: StatusFailure | None, now: str, conte
 
 
 def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, context: FailureContext) -> StatusFailure:
-    """Causes of the scheduler add up, since it says now this, now that; a nearer one takes over when it stayed away."""
+    """Causes of the scheduler add up, since they alternate; a lesser reason takes over after a while only."""
     causes, since = set(found.evidence), now
     if before is not None and not _is_over(causes, before, now):
         causes |= set(before.evidence)
-    told = tuple(sorted(causes))
-    reason = scheduling.reason_of(told, scheduling.is_taint(context.room, context.pod_spec))
+    evidence = tuple(sorted(causes))
+    reason = scheduling.reason_of(evidence, scheduling.is_taint(context.room, context.pod_spec))
     if before is not None and before.reason is reason:
         since = before.since
-    message = scheduling.message_of(told, reason, context.wanted, context.room, context.namespace)
-    return replace(found, reason=reason, message=message, remedy=reason.remedy, evidence=told, since=since)
+    message = scheduling.message_of(evidence, reason, context.wanted, context.room, context.namespace)
+    return replace(found, reason=reason, message=message, remedy=reason.remedy, evidence=evidence, since=since)
 
 
 def _is_over(causes: set[str], before: StatusFailure, now: str) -> bool:
-    """Whether what was told is no longer among the causes, and has stood for a while."""
+    """Whether the earlier reason is no longer among the causes, and is older than _SETTLES_AFTER."""
     if scheduling.reason_of(causes) is scheduling.reason_of(before.evidence) or not before.since:
         return False
     stood = datetime.fromisoformat(now) - datetime.fromisoformat(before.since)

@@ -1,4 +1,4 @@
-"""What only the kubelet's Events tell: volumes that cannot be mounted, a sandbox that cannot be made, blocked probes.
+"""Failures that only the kubelet's Events show: a volume that cannot be mounted, a sandbox not made, blocked probes.
 
 Events are listed on demand, of pods in doubt only: those that stay on their node without a container for some
 seconds, and those that run and are not ready though their supervisor does not say why.
@@ -89,7 +89,7 @@ class EventQuery:
 
 
 def event_query(pods: Sequence[PodFacts], reports: Reports, revision: str, now: datetime) -> EventQuery:
-    """Pods of the wanted revision that have something that they do not tell themselves."""
+    """Pods of the desired revision whose state does not explain why they are not ready."""
     names: list[str] = []
     pauses: list[float] = []
     for pod in pods:
@@ -132,9 +132,9 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
         found = [e for e in seen if e.reason in kinds and e.last > past and _NOT_YET not in e.message]
         if found:
             # Beside the volume's own error there is one that only lists what is not mounted yet.
-            told = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
+            chosen = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
             evidence = tuple(_lines(found))
-            return status_failure(reason, f"{told.reason}: {told.message}", pod=pod.name, evidence=evidence)
+            return status_failure(reason, f"{chosen.reason}: {chosen.message}", pod=pod.name, evidence=evidence)
     return None
 
 

@@ -75,7 +75,7 @@ def _is_past(pod: PodFacts, end: Termination) -> bool:
 
 
 def _of_hang(pod: PodFacts, reports: Reports) -> StatusFailure | None:
-    """Before its supervisor ends it, and says more: nobody should wait that long to be told."""
+    """A hang, as soon as the supervisor reports it: it ends the server, and gives more evidence, much later."""
     report = report_of(pod, reports)
     if report is None or report.state is None or not report.state.hung:
         return None
@@ -83,10 +83,10 @@ def _of_hang(pod: PodFacts, reports: Reports) -> StatusFailure | None:
         f"Requests wait in pod {pod.name} and its engine does not move, so it is not ready and gets no new ones; "
         "it is restarted if it stays so."
     )
-    said = (report.state.progress,) if report.state.progress else ()
+    evidence = (report.state.progress,) if report.state.progress else ()
     # Earlier restarts make it no likelier to stay: that it was ended again and again, the ends themselves tell.
     return status_failure(
-        Reason(FailureReason.ENGINE_HUNG), message, since=pod.unready_since, pod=pod.name, evidence=said
+        Reason(FailureReason.ENGINE_HUNG), message, since=pod.unready_since, pod=pod.name, evidence=evidence
     )
 
 
@@ -118,10 +118,12 @@ def _image_reason(waiting: Waiting) -> Reason:
 
 
 def _of_termination(pod: PodFacts, end: Termination) -> StatusFailure:
-    told = Failure.from_json(end.message)
-    if told is not None:
-        reason, evidence = Reason(told.reason), told.evidence[-_EVIDENCE_LINES:]
-        return StatusFailure(reason, told.message, told.remedy, end.finished_at, pod.name, evidence or (_how(end),))
+    reported = Failure.from_json(end.message)
+    if reported is not None:
+        reason, evidence = Reason(reported.reason), reported.evidence[-_EVIDENCE_LINES:]
+        return StatusFailure(
+            reason, reported.message, reported.remedy, end.finished_at, pod.name, evidence or (_how(end),)
+        )
     how = f"{_how(end)} ({end.reason})" if end.reason else _how(end)
     # One that ended in the middle of a drain says so in JSON, which is no line of a log.
     log = () if end.message.startswith('{"version"') else end.message.splitlines()

@@ -31,19 +31,19 @@ def reason_of(message: str) -> Reason:
 def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailure | None:
     """The failure for which children were refused; None: none was. `previous`: status.failure as stored."""
     conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
-    told = previous if is_refusal(previous) else None
+    known = previous if is_refusal(previous) else None
     if conflicts:
         reason, remedy = Reason.NAME_CONFLICT, Reason.NAME_CONFLICT.remedy
-        since, evidence = since_of(reason, told, now), tuple(problem.evidence for problem in conflicts)
+        since, evidence = since_of(reason, known, now), tuple(problem.evidence for problem in conflicts)
         return StatusFailure(reason, " ".join(p.message for p in conflicts), remedy, since=since, evidence=evidence)
     obstacle = verdict.obstacle
     if verdict.problems or verdict.paused or obstacle is None or obstacle.reason not in _REFUSED:
         return None
-    since = since_of(obstacle.reason, told, now)
+    since = since_of(obstacle.reason, known, now)
     return StatusFailure(obstacle.reason, obstacle.message, obstacle.remedy, since=since, evidence=obstacle.evidence)
 
 
-def is_refusal(told: Json | None) -> bool:
+def is_refusal(failure: Json | None) -> bool:
     """Whether this failure is one of those here. A quota refuses pods too, and by the same reason."""
-    reason, message = (told or {}).get("reason"), str((told or {}).get("message", ""))
+    reason, message = (failure or {}).get("reason"), str((failure or {}).get("message", ""))
     return reason == Reason.NAME_CONFLICT or (reason in _REFUSED and not message.startswith(NO_POD))

@@ -48,29 +48,29 @@ class StatusFailure:
 
     def to_object(self) -> dict[str, Any]:
         message, remedy = self.message[:_TEXT_LIMIT], self.remedy[:_TEXT_LIMIT]
-        told: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
+        obj: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
         if self.pod is not None:
-            told["pod"] = self.pod
-        told["since"] = self.since
+            obj["pod"] = self.pod
+        obj["since"] = self.since
         if self.evidence:
-            told["evidence"] = [line[:LINE_LIMIT] for line in self.evidence[:_LINES_LIMIT]]
-        return told
+            obj["evidence"] = [line[:LINE_LIMIT] for line in self.evidence[:_LINES_LIMIT]]
+        return obj
 
     @classmethod
-    def from_object(cls, told: Json) -> StatusFailure | None:
+    def from_object(cls, obj: Json) -> StatusFailure | None:
         """From status.failure; None where its reason is another version's, or its time is none."""
         try:
-            reason = Reason(str(told.get("reason", "")))
-            datetime.fromisoformat(str(told.get("since", "")))
+            reason = Reason(str(obj.get("reason", "")))
+            datetime.fromisoformat(str(obj.get("since", "")))
         except ValueError:
             return None
         return cls(
             reason=reason,
-            message=str(told.get("message", "")),
-            remedy=str(told.get("remedy", "")),
-            since=str(told.get("since", "")),
-            pod=told.get("pod"),
-            evidence=tuple(told.get("evidence") or ()),
+            message=str(obj.get("message", "")),
+            remedy=str(obj.get("remedy", "")),
+            since=str(obj.get("since", "")),
+            pod=obj.get("pod"),
+            evidence=tuple(obj.get("evidence") or ()),
         )
 
 

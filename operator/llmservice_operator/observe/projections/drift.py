@@ -1,4 +1,4 @@
-"""Whether a live object still says what a manifest asks for.
+"""Whether a live object still has every value of a manifest.
 
 The API server fills in defaults and rewrites some values, so the two are never equal. What is asked is: does every
 value of the manifest stand in the live object? What the live object has beyond that is a default, or somebody's

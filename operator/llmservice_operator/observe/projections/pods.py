@@ -176,7 +176,7 @@ def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
 def _cut(server: Json) -> int:
     ended = (server.get("state") or {}).get("terminated") or {}
     report = DrainReport.from_json(text_of(ended.get("message")))
-    # What a pod says of itself becomes a metric.
+    # It becomes a metric, and a pod may report any number.
     return min(report.cut, _MOST_CUT) if report is not None else 0
 
 

@@ -93,9 +93,13 @@ def status_of(
     if verdict.effective:
         status["effective"] = dict(verdict.effective)
     if verdict.revision:
-        told = previous.get("rollout") or {}
         status["rollout"] = rollout_of(
-            verdict.rolling, verdict.revision, rollout, revision_failure, is_pending=verdict.is_pending, previous=told
+            verdict.rolling,
+            verdict.revision,
+            rollout,
+            revision_failure,
+            is_pending=verdict.is_pending,
+            previous=previous.get("rollout") or {},
         )
     failure = refusal_of(verdict, previous.get("failure"), stamp) or revision_failure
     if failure is not None:
@@ -128,10 +132,10 @@ def is_stored(status: Json, previous: Json) -> bool:
     for key in _OURS:
         if status.get(key) != previous.get(key):
             return False
-    told = {c.get("type"): c for c in previous.get("conditions") or ()}
+    stored = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
     passing = {"Fits", "Reconciling", "Stalled"} - types
-    return not passing & set(told) and all(told.get(c["type"]) == c for c in status["conditions"])
+    return not passing & set(stored) and all(stored.get(c["type"]) == c for c in status["conditions"])
 
 
 def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:
@@ -161,17 +165,17 @@ def _revision_failure(
     """The failure of the desired revision; what its pods show tells more than that it takes too long."""
     if rollout.is_rolled_out or not verdict.revision:
         return None
-    told, deployment = _previous_failure(subject, verdict), _own_deployment(subject, observed)
+    previous, deployment = _previous_failure(subject, verdict), _own_deployment(subject, observed)
     pods = observed.pods if deployment is not None else ()
-    found = failure_of(deployment, pods, verdict.revision, told, stamp, context)
+    found = failure_of(deployment, pods, verdict.revision, previous, stamp, context)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
     overdue = deployment.deadline_message if deployment is not None else ""
-    return found or rollout_failure(rollout, told, stamp, overdue=overdue, is_applied=is_applied)
+    return found or rollout_failure(rollout, previous, stamp, overdue=overdue, is_applied=is_applied)
 
 
 def _previous_failure(subject: Subject, verdict: Verdict) -> Json | None:
-    """What was told about this revision; another one starts afresh."""
+    """The stored failure of this revision; None for a new one."""
     rollout, failure = subject.previous.get("rollout") or {}, subject.previous.get("failure")
     return failure if rollout.get("revision") == verdict.revision and not is_refusal(failure) else None
 

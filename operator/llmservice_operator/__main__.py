@@ -26,7 +26,7 @@ from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue import priorities
 from llmservice_operator.control.queue.work_queue import WorkQueue
 from llmservice_operator.control.queue.worker import Workers
-from llmservice_operator.control.state_poller import Starts
+from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
@@ -77,7 +77,9 @@ class Operator:
         )
         build = f"{version()} {opts.services.operator_image}"
         self._in_work = InWork.of(opts.state_dir, build, identity=lambda key: identity_of(cache, key))
-        self._starts = Starts(reader.read, self._changed, metrics, errors=self._errors, in_work=self._in_work)
+        self._state_poller = StatePoller(
+            reader.read, self._changed, metrics, errors=self._errors, in_work=self._in_work
+        )
         self._configs = ConfigReader(
             wake=self._changed, observe=lambda result: metrics.config_reads.labels(result).inc()
         )
@@ -87,7 +89,7 @@ class Operator:
             kube=kube,
             cache=cache,
             queue=WorkQueue(),
-            starts=self._starts,
+            state_poller=self._state_poller,
             nodes=Nodes(kube, own=own, contained=lambda what: self._errors.contained(Part.NODES, subject=what)),
             configs=self._configs,
             updates=Updates(limit=opts.max_concurrent_updates, is_ours=self._is_ours, errors=self._errors),
@@ -105,7 +107,7 @@ class Operator:
         namespaces: tuple[str | None, ...] = opts.namespaces or (None,)
         self._sync = SyncState(namespaces, WATCHED, on_warm=self._take_up_all, on_hidden=self._take_up_all)
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
-        handler = EventHandler(self._ctx.cache, self._changed, self._stirred, self._errors)
+        handler = EventHandler(self._ctx.cache, self._changed, self._children_changed, self._errors)
         self._resyncs = {name: Resync(transport, handler, name, self._sync, errors=self._errors) for name in namespaces}
         self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
         self._children = ChildrenWatch(transport, handler, namespaces, self._sync)
@@ -134,7 +136,7 @@ class Operator:
             tasks += [asyncio.create_task(self._campaign(), name="lease")]
             tasks += [asyncio.create_task(certificate.keep_fresh(), name="certificate")] if certificate else []
             acting = asyncio.create_task(self._act(), name="workers")
-            tasks += [acting, asyncio.create_task(self._starts.run(), name="starts")]
+            tasks += [acting, asyncio.create_task(self._state_poller.run(), name="state poller")]
             tasks += [asyncio.create_task(resync.run(), name="resync") for resync in self._resyncs.values()]
             tasks += [asyncio.create_task(self._beat(), name="heartbeat")]
             tasks += [asyncio.create_task(self._children.run(), name="watches of children")]
@@ -163,7 +165,7 @@ class Operator:
             logger.error("%s ended: %s", task.get_name(), _why(task))
         was_acting = self._life.is_acting
         self._life.reach(Stage.STOPPING)
-        logger.info("stopping: %d services in work, %d waiting", self._ctx.queue.working, self._ctx.queue.depth)
+        logger.info("stopping: %d services in work, %d waiting", len(self._ctx.queue.in_work), self._ctx.queue.depth)
         self._workers.stop()
         if self._shards is not None:
             self._shards.stop()
@@ -218,10 +220,10 @@ class Operator:
             self._in_work.beat()
             await asyncio.sleep(1.0)
 
-    # What the leases tell (Duties)
+    # Called by the leases (Duties)
 
     def gained(self, shard: int) -> None:
-        """A follower's cache is warm: it begins at once."""
+        """Begin with its services at once: a follower's cache is warm."""
         self._leading.set()
         if self._life.is_acting:
             self._gain(key for key in self._ctx.cache.all_keys() if self._shard(key) == shard)
@@ -236,7 +238,7 @@ class Operator:
         """Whether a worker has one of its services."""
         return any(self._shard(key) == shard for key in self._ctx.queue.in_work)
 
-    # What the watches tell
+    # Called by the watches
 
     def _take_up_all(self, namespace: str | None) -> None:
         """A namespace became warm, or another kind is seen of it or no longer."""
@@ -251,11 +253,11 @@ class Operator:
         self._ctx.take_up(warm)
 
     def _changed(self, key: Key) -> None:
-        """Caches are kept warm of everything; the work on what is another's is left to that one."""
+        """The cache holds every service; only those of this process's shards are worked on."""
         if self._life.is_acting and self._may_act(key):
             self._ctx.take_up((key,))
 
-    def _stirred(self, key: Key) -> None:
+    def _children_changed(self, key: Key) -> None:
         if self._life.is_acting and self._may_act(key):
             self._ctx.queue.add_soon(key, BURST, priorities.of_children(self._ctx.cache.get(PARENT, *key)))
 

@@ -34,27 +34,27 @@ _LLMSERVICES = (LLMSERVICE.group, LLMSERVICE.version, LLMSERVICE.plural)
 
 
 class Forgetful(kopf.DiffBaseStorage, kopf.ProgressStorage):
-    """kopf keeps nothing of what it saw: nobody asks for differences, and copies of all bodies were half its work."""
+    """Storages that keep nothing: no handler needs differences, and copies of all bodies took half of kopf's time."""
 
     def build(self, **_: Any) -> Any:
-        """No essence."""
+        """Nothing of the object."""
         return {}
 
     def clear(self, *, essence: Any) -> Any:
-        """Nothing in it."""
+        """Unchanged."""
         return essence
 
     def fetch(self, **_: Any) -> None:
         """Nothing was stored."""
 
     def store(self, **_: Any) -> None:
-        """Nothing is."""
+        """Store nothing."""
 
     def purge(self, **_: Any) -> None:
-        """Nothing to."""
+        """There is nothing to remove."""
 
     def touch(self, **_: Any) -> None:
-        """Never: it would patch the object."""
+        """Does nothing: it would patch the object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ async def connection(credentials: Credentials) -> kopf.ConnectionInfo:
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf as an informer: it watches and writes nothing."""
+    """Settings with which kopf watches and writes nothing."""
     made = kopf.OperatorSettings()
     made.posting.enabled = False
     # An event-only operator would strip kopf's default finalizer from objects of another kopf operator.

@@ -60,7 +60,7 @@ class Options:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; defaults are None, so that one sees what was given."""
+    """The command line. Defaults are None, which tells options that were given from those that were not."""
     made = argparse.ArgumentParser(
         prog="llmservice-operator",
         description="Serves language models with vLLM, as LLMService objects ask for it.",
@@ -145,7 +145,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
 
 
 def version() -> str:
-    """Of this operator; empty where it runs from a source tree that is not installed."""
+    """Version of this operator; empty where it runs from a source tree that is not installed."""
     try:
         return importlib.metadata.version("llmservice-operator")
     except importlib.metadata.PackageNotFoundError:
@@ -179,7 +179,7 @@ def _value(action: argparse.Action, name: str, text: str) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise InvalidSettings(f"{name}: {text!r} is not a whole number") from None
+            raise InvalidSettings(f"{name}: {text!r} is not an integer") from None
     return Path(text) if action.type is Path else text
 
 
@@ -206,15 +206,11 @@ _FILE: Mapping[str, Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
     "operator": {"maxConcurrentUpdates": ("max_concurrent_updates", int), "shards": ("shards", int)},
     "logging": {"format": ("log_format", str), "level": ("log_level", str)},
 }
-_CHOICES = {
-    "log_format": ("json", "console"),
-    "log_level": ("debug", "info", "warning", "error"),
-    "metrics_authentication": AUTHENTICATIONS,
-}
+_CHOICES = {action.dest: tuple(action.choices) for action in parser()._actions if action.choices is not None}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """The settings file; what it does not know it refuses, since a misspelled key would be ignored for ever."""
+    """Options of the settings file. InvalidSettings for unknown keys: a misspelled one would else be ignored."""
     content = yaml.safe_load(path.read_text()) or {}
     if not isinstance(content, dict):
         raise InvalidSettings(f"{path}: not a mapping")

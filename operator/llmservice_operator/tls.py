@@ -31,7 +31,7 @@ class Certificate:
             ) from error
 
     def refresh(self) -> bool:
-        """Load what is there now; whether it is another one."""
+        """Load the files; returns whether they changed."""
         found = self._certificate.read_bytes() + self._key.read_bytes()
         if found == self._loaded:
             return False
@@ -40,7 +40,7 @@ class Certificate:
         return True
 
     async def keep_fresh(self) -> None:
-        """For ever; where a renewal cannot be read the one before goes on being served."""
+        """Reload it once a minute; never returns. Where a renewal cannot be read, the earlier one stays in use."""
         while True:
             await asyncio.sleep(LOOK_AGAIN)
             try:

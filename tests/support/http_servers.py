@@ -10,9 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+
+from tests.support.kubeconfig import kubeconfig
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,14 +33,7 @@ async def cluster(
 ) -> AsyncIterator[None]:
     """The same, as the cluster of KUBECONFIG with the namespace `team`."""
     async with application(answer, shutdown_timeout) as url:
-        config = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "users": [{"name": "u", "user": {"token": "t0ken"}}],
-        }
-        (folder / "config").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(folder / "config"))
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(folder, {"token": "t0ken"}, namespace="team", server=url)))
         yield
 
 

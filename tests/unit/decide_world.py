@@ -26,12 +26,11 @@ from llmservice_operator.observe.projections.children import (
     ClaimFacts,
     DeploymentFacts,
     JobFacts,
-    PodFacts,
     RevisionFacts,
     ServiceFacts,
 )
-from llmservice_operator.observe.projections.endpoints import EndpointFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts
+from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
 from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model import reading
@@ -148,12 +147,10 @@ class World:
             begun=self.begun,
         )
 
-    def endpoints(self) -> EndpointFacts:
+    def endpoints(self) -> frozenset[str]:
         """What the endpoint slice controller makes of the pods."""
         pods = (PodFacts.from_object(pod) for pod in self.pods.values())
-        return EndpointFacts(
-            frozenset(pod.uid for pod in pods if pod.ready and not pod.deleting and pod.name not in self.unlisted)
-        )
+        return frozenset(pod.uid for pod in pods if pod.ready and not pod.deleting and pod.name not in self.unlisted)
 
     def inputs(self, observed: Observed | None = None, **parts: Any) -> Inputs:
         """With all that a decision needs, as the operator gathers it, and with `parts` whether it needs them or not."""

@@ -73,7 +73,7 @@ class Doomed:
             self.world.now += 0.05
             ctx.queue._ring()
             ctx.in_work.beat()
-            quiet = 0 if ctx.queue.depth or ctx.queue.working or ctx.queue.delayed else quiet + 1
+            quiet = 0 if ctx.queue.depth or ctx.queue.in_work or ctx.queue.delayed else quiet + 1
         workers.stop()
         await task
         ctx.in_work.close()

@@ -11,7 +11,7 @@ from llmservice_operator.control.context import Context
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue.work_queue import WorkQueue
 from llmservice_operator.control.reconcile import AGAIN, Next, reconcile
-from llmservice_operator.control.state_poller import Starts
+from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 from llmservice_operator.decide.decide import complete
@@ -106,7 +106,7 @@ class Api(KubeClient):
             raise FieldConflict('conflict with "helm"', code=409)
         return self._store(manifest, live["metadata"]["uid"] if live else f"u-{kind}")
 
-    async def look(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+    async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         self._called(f"look {resource.kind}")
         live = self.objects.get((resource.kind, name))
         return None if live is None else live["metadata"]
@@ -214,7 +214,7 @@ class World:
             queue=WorkQueue(clock=lambda: self.now, rng=lambda: 1.0),
             settings=Settings(),
             metrics=metrics,
-            starts=Starts(
+            state_poller=StatePoller(
                 self.read, self.changed.append, metrics, errors=errors, clock=lambda: self.now, rng=lambda: 0.5
             ),
             errors=errors,

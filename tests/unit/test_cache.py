@@ -69,9 +69,9 @@ def test_a_removed_object_is_gone_from_its_service() -> None:
     cache.update("Pod", pod(1))
     cache.update("Pod", pod(2, name="q", uid="u2"))
     assert cache.remove("Pod", "ns", "p", "u1") == (CHAT,)
-    assert list(cache.around(CHAT)["Pod"]) == ["q"]
+    assert list(cache.of_service(CHAT)["Pod"]) == ["q"]
     assert cache.remove("Pod", "ns", "q", "u2") == (CHAT,)
-    assert cache.around(CHAT) == {}
+    assert cache.of_service(CHAT) == {}
     assert list(cache.all_keys()) == []
 
 

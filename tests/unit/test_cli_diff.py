@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.desired import new
 from llmservice_operator.build.inspection import inspection_key
+
+from tests.support.kubeconfig import kubeconfig
 
 from .cli_diff_world import (
     IMAGE,
@@ -42,13 +43,8 @@ async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", made.answer)
     async with TestServer(app) as server:
-        kubeconfig = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "team-a"}}],
-            "clusters": [{"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        path = kubeconfig(tmp_path, namespace="team-a", server=str(server.make_url("")).rstrip("/"))
+        monkeypatch.setenv("KUBECONFIG", str(path))
         monkeypatch.chdir(tmp_path)
         yield made
 

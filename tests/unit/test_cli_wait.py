@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
@@ -20,6 +19,7 @@ from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.reasons import Reason
 
 from tests.support.http_servers import cluster
+from tests.support.kubeconfig import kubeconfig
 
 from .status_states import CASES, UNTOLD
 
@@ -179,13 +179,7 @@ async def test_an_api_server_that_never_answered_ends_it(status: int, said: str,
 async def test_an_address_that_nobody_answers_at_says_nothing_of_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = {
-        "current-context": "one",
-        "contexts": [{"name": "one", "context": {"cluster": "c"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, server="http://127.0.0.1:1")))
     with pytest.raises(CliError, match="check the server's address") as error:
         await wait(Api(), [])
     assert error.value.exit_code == 2

@@ -14,7 +14,7 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.queue.worker import Workers
-from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, Starts
+from llmservice_operator.control.state_poller import INTERVAL, PATIENCE, StatePoller
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS
@@ -151,7 +151,7 @@ async def test_what_fails_beside_the_reconcile_does_not_stop_it_and_is_not_writt
     elif what == "event":
         world.api.create_event = broken_event  # type: ignore[assignment, method-assign]
     else:
-        world.ctx.starts.want = broken  # type: ignore[method-assign]
+        world.ctx.state_poller.want = broken  # type: ignore[method-assign]
     await work_until_idle(world, BAD)
     assert ("Service", "chat") in world.api.objects
     found = conditions(world)
@@ -206,9 +206,14 @@ async def test_a_status_that_cannot_be_made_is_told_with_its_service_and_not_tri
     assert world.ctx.queue.delayed == 1
 
 
-def starts_of(world: World, read: Any) -> Starts:
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def state_poller_of(world: World, read: Any) -> StatePoller:
     metrics, errors = world.ctx.metrics, world.ctx.errors
-    return Starts(read, world.changed.append, metrics, errors=errors, clock=lambda: world.now, rng=lambda: 0.5)
+    return StatePoller(read, world.changed.append, metrics, errors=errors, clock=lambda: world.now, rng=lambda: 0.5)
 
 
 @pytest.mark.parametrize(
@@ -227,15 +232,14 @@ async def test_an_answer_of_a_pod_that_raises_ends_neither_the_process_nor_the_o
             raise error
         return State(Phase.LOADING, progress="p")
 
-    starts = world.ctx.starts = starts_of(world, read)
-    task = asyncio.create_task(starts.run())
+    state_poller = world.ctx.state_poller = state_poller_of(world, read)
+    task = asyncio.create_task(state_poller.run())
     for name in ("bad", "good"):
-        starts.want(Key("ns", "chat" if name == "bad" else "other"), [Ask(name, "u", 0, name, True)], [name])
+        state_poller.want(Key("ns", "chat" if name == "bad" else "other"), [Ask(name, "u", 0, name, True)], [name])
     for _ in range(PATIENCE + 1):
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await settle()
         world.now += 20 * INTERVAL
-        starts._queue._ring()
+        state_poller._queue._ring()
     assert not task.done()
     assert asked.count("good") > PATIENCE
     assert asked.count("bad") > PATIENCE, "it is asked again"
@@ -244,12 +248,10 @@ async def test_an_answer_of_a_pod_that_raises_ends_neither_the_process_nor_the_o
     assert "state of pod bad" in conditions(world)["Degraded"]["message"]
     world.api.calls.clear()
     is_broken = False
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await settle()
     world.now += 100 * INTERVAL
-    starts._queue._ring()
-    for _ in range(50):
-        await asyncio.sleep(0)
+    state_poller._queue._ring()
+    await settle()
     await world.look()
     assert conditions(world) == {}
     task.cancel()
@@ -263,13 +265,12 @@ async def test_a_pod_that_is_gone_leaves_no_error() -> None:
     async def read(_: str) -> State:
         raise ZeroDivisionError
 
-    starts = starts_of(world, read)
-    task = asyncio.create_task(starts.run())
-    starts.want(KEY, [Ask("x", "u", 0, "x", True)], ["x"])
-    for _ in range(50):
-        await asyncio.sleep(0)
+    state_poller = state_poller_of(world, read)
+    task = asyncio.create_task(state_poller.run())
+    state_poller.want(KEY, [Ask("x", "u", 0, "x", True)], ["x"])
+    await settle()
     assert world.ctx.errors.degraded(KEY)
-    starts.want(KEY, [], [])
+    state_poller.want(KEY, [], [])
     assert world.ctx.errors.degraded(KEY) == ""
     task.cancel()
     with suppress(asyncio.CancelledError):

@@ -31,14 +31,14 @@ def an_object(resource: Resource, version: int, **content: Any) -> dict[str, Any
 )
 def test_who_is_told(resource: Resource, is_at_once: bool) -> None:
     changed: list[Key] = []
-    stirred: list[Key] = []
-    handler = EventHandler(Cache(PROJECTIONS), changed.append, stirred.append)
+    children_changed: list[Key] = []
+    handler = EventHandler(Cache(PROJECTIONS), changed.append, children_changed.append)
     handler.updated(resource, an_object(resource, 1))
     handler.updated(resource, an_object(resource, 1))  # known already
     handler.deleted(resource, an_object(resource, 2))
     handler.updated(resource, an_object(resource, 3))
     handler.listed(resource, None, {}, "4")
-    told, not_told = (changed, stirred) if is_at_once else (stirred, changed)
+    told, not_told = (changed, children_changed) if is_at_once else (children_changed, changed)
     assert (told, not_told) == ([CHAT] * 4, [])
 
 

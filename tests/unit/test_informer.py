@@ -63,7 +63,7 @@ class Watching:
                 await self._changed.wait()
 
     def pods(self) -> list[str]:
-        return sorted(self.cache.around(CHAT).get("Pod", {}))
+        return sorted(self.cache.of_service(CHAT).get("Pod", {}))
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
-import yaml
 from aiohttp import web
 from kopf._cogs.clients.auth import APIContext
 from llmservice_cli.cluster import connect
@@ -27,6 +26,7 @@ from llmservice_operator.kube.transport import Transport
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths
+from tests.support.kubeconfig import kubeconfig
 
 PATH = POD.path("default", "p")
 
@@ -91,15 +91,7 @@ async def serving(tls: ssl.SSLContext | None, host: str) -> AsyncIterator[tuple[
 
 
 def kubeconfig_of(folder: Path, **cluster: Any) -> str:
-    config = {
-        "current-context": "one",
-        "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    }
-    path = folder / "config"
-    path.write_text(yaml.safe_dump(config))
-    return str(path)
+    return str(kubeconfig(folder, {"token": "t"}, **cluster))
 
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]

@@ -294,7 +294,7 @@ async def test_what_may_not_be_read_is_looked_at(
     kube: Harness, code: int, metadata: dict[str, Any], found: dict[str, Any] | None
 ) -> None:
     kube.api.answers = [says(code, {"kind": "PartialObjectMetadata", "metadata": metadata})]
-    assert await kube.client().look(CONFIG_MAP, "ns", "c") == found
+    assert await kube.client().metadata_of(CONFIG_MAP, "ns", "c") == found
     (method, path, query, body) = kube.api.seen[-1]
     assert (method, path) == ("PATCH", "/api/v1/namespaces/ns/configmaps/c")
     assert query == {"fieldManager": "llmservice-operator-look", "force": "false", "dryRun": "All"}

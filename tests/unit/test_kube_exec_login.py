@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import ConfigNode
 from llmservice_operator.kube import exec_login
 from llmservice_operator.kube.credentials import load
 from llmservice_operator.kube.errors import ConfigError
 from llmservice_operator.kube.exec_login import Login, Program
+
+from tests.support.kubeconfig import kubeconfig
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -125,23 +126,15 @@ def is_running(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def kubeconfig(folder: Path, program: dict[str, Any], **cluster: Any) -> str:
-    config = {
-        "current-context": "one",
-        "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443", **cluster}}],
-        "users": [{"name": "u", "user": {"exec": program}}],
-    }
-    path = folder / "config"
-    path.write_text(yaml.safe_dump(config))
-    return str(path)
+def config_of(folder: Path, program: dict[str, Any], **cluster: Any) -> str:
+    return str(kubeconfig(folder, {"exec": program}, server="https://api:6443", **cluster))
 
 
 async def test_a_kubeconfig_with_a_program(tmp_path: Path) -> None:
-    credentials = await load(kubeconfig=kubeconfig(tmp_path, plugin(answers(token="from the program"))))
+    credentials = await load(kubeconfig=config_of(tmp_path, plugin(answers(token="from the program"))))
     assert await credentials.token() == "from the program"
     answer = answers(clientCertificateData="C", clientKeyData="K")
-    credentials = await load(kubeconfig=kubeconfig(tmp_path, plugin(answer)))
+    credentials = await load(kubeconfig=config_of(tmp_path, plugin(answer)))
     assert (credentials.client_certificate, credentials.client_key) == (b"C", b"K")
 
 
@@ -154,7 +147,7 @@ async def test_the_program_is_run_again_before_its_token_ends(tmp_path: Path) ->
         "print(json.dumps({'status': {'token': f't{n}', 'expirationTimestamp': '2026-01-01T00:10:00Z'}}))"
     )
     now = [NOW.timestamp()]
-    credentials = await load(clock=lambda: now[0], kubeconfig=kubeconfig(tmp_path, plugin(counted)))
+    credentials = await load(clock=lambda: now[0], kubeconfig=config_of(tmp_path, plugin(counted)))
     assert [await credentials.token() for _ in range(3)] == ["t0"] * 3
     now[0] += 596
     assert await credentials.token() == "t1"
@@ -164,9 +157,9 @@ async def test_a_failing_program_ends_the_start(tmp_path: Path) -> None:
     """The package itself would go on without credentials."""
     program = plugin("import sys; sys.exit('please log in')", installHint="see the cloud's page")
     with pytest.raises(ConfigError, match="please log in"):
-        await load(kubeconfig=kubeconfig(tmp_path, program))
+        await load(kubeconfig=config_of(tmp_path, program))
     with pytest.raises(ConfigError, match="see the cloud's page"):
-        await load(kubeconfig=kubeconfig(tmp_path, {**program, "command": "no-such-login"}))
+        await load(kubeconfig=config_of(tmp_path, {**program, "command": "no-such-login"}))
 
 
 async def test_a_program_that_asks_for_it_is_told_of_the_cluster(tmp_path: Path) -> None:
@@ -176,10 +169,10 @@ async def test_a_program_that_asks_for_it_is_told_of_the_cluster(tmp_path: Path)
         "print(json.dumps({'status': {'token': json.dumps(cluster)}}))"
     )
     extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
-    path = kubeconfig(tmp_path, plugin(script, provideClusterInfo=True), extensions=[extension])
+    path = config_of(tmp_path, plugin(script, provideClusterInfo=True), extensions=[extension])
     told = json.loads(await (await load(kubeconfig=path)).token() or "")
     assert (told["server"], told["config"]) == ("https://api:6443", {"audience": "a"})
-    silent = await load(kubeconfig=kubeconfig(tmp_path, plugin(script)))
+    silent = await load(kubeconfig=config_of(tmp_path, plugin(script)))
     assert await silent.token() == "null"
 
 
@@ -188,5 +181,5 @@ async def test_a_program_beside_the_kubeconfig(tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\n" + answers(token="beside"))
     program.chmod(0o700)
-    credentials = await load(kubeconfig=kubeconfig(tmp_path, {**plugin(""), "command": "./bin/login", "args": []}))
+    credentials = await load(kubeconfig=config_of(tmp_path, {**plugin(""), "command": "./bin/login", "args": []}))
     assert await credentials.token() == "beside"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,22 +68,27 @@ def test_what_one_node_has(raw: Json, resource: str, group: NodeGroup | None) ->
     assert group_of(raw, resource) == group
 
 
-class Lists(KubeClient):
-    """Nodes in pages of two, and a list of what was asked for."""
+class Cluster(KubeClient):
+    """Nodes and pods in pages of two, and what was asked for. `error` is raised by lists `of` this plural."""
 
-    def __init__(self, *nodes: Json, error: KubeError | None = None) -> None:
-        self.nodes, self.error = nodes, error
-        self.asked: list[str] = []
+    def __init__(
+        self, *nodes: Json, pods: Sequence[Json] = (), error: KubeError | None = None, of: str = "nodes"
+    ) -> None:
+        self.items, self.error, self.refused = {"nodes": nodes, "pods": pods}, error, of
+        self.asked: list[tuple[str, str]] = []
 
     async def list_pages(
         self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
     ) -> AsyncIterator[Json]:
-        assert (resource.plural, namespace) == ("nodes", None)
-        self.asked.append(label_selector)
-        if self.error is not None:
+        assert namespace is None
+        self.asked.append((resource.plural, label_selector))
+        if self.error is not None and resource.plural == self.refused:
             raise self.error
-        for start in range(0, len(self.nodes), 2):
-            yield {"items": list(self.nodes[start : start + 2])}
+        items = self.items[resource.plural]
+        if label_selector == "!llmservice.dev/service":
+            items = [item for item in items if "llmservice.dev/service" not in item["metadata"].get("labels", {})]
+        for start in range(0, len(items), 2):
+            yield {"items": list(items[start : start + 2])}
 
 
 class Clock:
@@ -94,7 +99,7 @@ class Clock:
 
 
 async def test_nodes_that_are_alike_are_one_group() -> None:
-    kube = Lists(node(), node(), node(allocatable={GPU: "4"}), node({}), node(allocatable={}))
+    kube = Cluster(node(), node(), node(allocatable={GPU: "4"}), node({}), node(allocatable={}))
     found = await Nodes(kube).gpus(GPU, {})
     assert {(group.product, group.per_node): group.nodes for group in found.groups} == {
         ("NVIDIA-H100-80GB-HBM3", 8): 2,
@@ -104,24 +109,24 @@ async def test_nodes_that_are_alike_are_one_group() -> None:
 
 
 async def test_a_list_serves_many_services_for_some_seconds() -> None:
-    kube, clock = Lists(node()), Clock()
+    kube, clock = Cluster(node()), Clock()
     nodes = Nodes(kube, clock=clock)
     first = await nodes.gpus(GPU, {})
     clock.now = KEPT_SECONDS - 0.1
     assert await nodes.gpus(GPU, {}) == first
-    assert kube.asked == [""]
+    assert kube.asked == [("nodes", "")]
     clock.now = KEPT_SECONDS
     await nodes.gpus(GPU, {})
-    assert kube.asked == ["", ""]
+    assert kube.asked == [("nodes", "")] * 2
 
 
 async def test_a_node_selector_is_the_servers_to_apply_and_has_an_answer_of_its_own() -> None:
-    kube = Lists(node())
+    kube = Cluster(node())
     nodes = Nodes(kube)
     await nodes.gpus(GPU, {"pool": "a", "arch": "amd64"})
     await nodes.gpus(GPU, {})
     await nodes.gpus(MIG, {})
-    assert kube.asked == ["arch=amd64,pool=a", "", ""]
+    assert [labels for _, labels in kube.asked] == ["arch=amd64,pool=a", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -132,15 +137,15 @@ async def test_a_node_selector_is_the_servers_to_apply_and_has_an_answer_of_its_
     ],
 )
 async def test_a_missing_right_is_an_answer_and_names_itself(error: KubeError) -> None:
-    assert await Nodes(Lists(error=error)).gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
+    assert await Nodes(Cluster(error=error)).gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
 
 
 async def test_a_selector_that_is_none_selects_no_node() -> None:
     error = Invalid("unable to parse requirement: invalid label key", code=400)
-    assert await Nodes(Lists(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
+    assert await Nodes(Cluster(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
 
 
-class Slow(Lists):
+class Slow(Cluster):
     """Answers when it is told to."""
 
     def __init__(self, *nodes: Json) -> None:
@@ -161,7 +166,7 @@ async def test_who_comes_while_a_list_is_read_waits_for_it() -> None:
         asking = [group.create_task(nodes.gpus(GPU, {})) for _ in range(8)]
         await kube.asked_once.wait()
         kube.go.set()
-    assert kube.asked == [""]
+    assert kube.asked == [("nodes", "")]
     assert {len(task.result().groups) for task in asking} == {1}
 
 
@@ -177,29 +182,10 @@ async def test_a_read_that_fails_or_is_given_up_leaves_the_next_one_free() -> No
 
 
 async def test_other_errors_are_tried_again_with_the_service() -> None:
-    nodes = Nodes(Lists(error=Unreachable("no answer")))
+    nodes = Nodes(Cluster(error=Unreachable("no answer")))
     for _ in range(2):
         with pytest.raises(Unreachable):
             await nodes.gpus(GPU, {})
-
-
-class Cluster(KubeClient):
-    """Nodes and pods, in pages of one."""
-
-    def __init__(self, nodes: list[Json], pods: list[Json], refused: str = "") -> None:
-        self.items, self.refused = {"nodes": nodes, "pods": pods}, refused
-        self.asked: list[str] = []
-
-    async def list_pages(
-        self, resource: Resource, namespace: str | None, *, label_selector: str = "", **_: Any
-    ) -> AsyncIterator[Json]:
-        assert (namespace, label_selector) in ((None, ""), (None, "!llmservice.dev/service"))
-        self.asked.append(resource.plural)
-        if resource.plural == self.refused:
-            raise Refused("not for you", code=403)
-        for item in self.items[resource.plural]:
-            if not label_selector or "llmservice.dev/service" not in item["metadata"].get("labels", {}):
-                yield {"items": [item]}
 
 
 def named(name: str, raw: Json) -> Json:
@@ -235,7 +221,7 @@ async def test_what_is_free_and_who_has_the_rest(knows_own: bool) -> None:
     if knows_own:
         cache.update("Pod", pods[0])
         pods[0]["spec"] = {}  # as if the list showed nothing of it
-    a, b = (await Nodes(Cluster(nodes, pods), own=(lambda: placed(cache)) if knows_own else None).room(GPU)).nodes
+    a, b = (await Nodes(Cluster(*nodes, pods=pods), own=(lambda: placed(cache)) if knows_own else None).room(GPU)).nodes
     assert (a.name, a.product) == ("a", H100.product)
     assert [int(a.free(GPU)), int(a.free("cpu")), int(a.used["pods"])] == [4, 60, 4]
     assert set(a.holders) == {Holder("team-a", "chat", 2), Holder("team-a", "batch", 1), Holder("team-a", "alone", 1)}
@@ -259,27 +245,26 @@ def test_what_a_known_pod_takes_is_what_a_listed_one_does(pod: Json, takes: int 
 
 
 async def test_on_cpus_nobody_holds_anything() -> None:
-    (a,) = (await Nodes(Cluster([named("a", node())], [a_pod("chat-1", "a", "2", CHAT)])).room(None)).nodes
+    (a,) = (await Nodes(Cluster(named("a", node()), pods=[a_pod("chat-1", "a", "2", CHAT)])).room(None)).nodes
     assert (a.holders, int(a.free("cpu"))) == ((), 63)
 
 
 async def test_room_is_kept_for_some_seconds_by_kind_of_accelerator() -> None:
-    kube, clock = Cluster([node()], []), Clock()
+    kube, clock = Cluster(node()), Clock()
     nodes = Nodes(kube, clock=clock)
     for _ in range(3):
         await nodes.room(GPU)
-    assert kube.asked == ["nodes", "pods"]
+    assert kube.asked == [("nodes", ""), ("pods", "")]
     await nodes.room(MIG)
     clock.now = KEPT_SECONDS
     await nodes.room(GPU)
-    assert kube.asked == ["nodes", "pods"] * 3
+    assert kube.asked == [("nodes", ""), ("pods", "")] * 3
 
 
 @pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])
 async def test_room_without_a_right_names_it(plural: str, right: str) -> None:
-    assert await Nodes(Cluster([node()], [], refused=plural)).room(GPU) == Room(
-        unknown=f"the operator has no right to {right}"
-    )
+    kube = Cluster(node(), error=Refused("not for you", code=403), of=plural)
+    assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
 
 
 def test_the_label_of_amd_counts_binary_gigabytes() -> None:

@@ -15,18 +15,15 @@ import yaml
 from kubernetes.client import Configuration
 from kubernetes.config import ConfigException, kube_config, load_kube_config
 
+from tests.support.kubeconfig import kubeconfig
+
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable}
 
 
 def loaded(folder: Path, user: Any, *more: Path) -> Configuration:
-    config = {
-        "current-context": "one",
-        "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443"}}],
-        **({} if user is None else {"users": [{"name": "u", **user}]}),
-    }
-    path = folder / "config"
-    path.write_text(yaml.safe_dump(config))
+    path = kubeconfig(folder, server="https://api:6443")
+    users = "" if user is None else yaml.safe_dump({"users": [{"name": "u", **user}]})
+    path.write_text(path.read_text().partition("users:")[0] + users)
     configuration = Configuration()
     load_kube_config(":".join(map(str, (path, *more))), client_configuration=configuration)
     return configuration

@@ -16,6 +16,7 @@ from llmservice_operator.control.log import ConsoleFormatter, JsonFormatter, obj
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.health import HealthServer, PortTaken
 
+from tests.support.kubeconfig import kubeconfig
 from tests.support.ports import free_port
 
 
@@ -82,8 +83,7 @@ async def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(tak
 
 
 def test_the_process_says_so_in_one_line_and_ends_with_2(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text(KUBECONFIG)
+    config = kubeconfig(tmp_path, {"token": "t"}, server="http://127.0.0.1:9")
     with socket.create_server(("", port := free_port(""))):
         ports = (f"--health-port={port}", f"--metrics-port={port}")
         done = subprocess.run(
@@ -96,16 +96,6 @@ def test_the_process_says_so_in_one_line_and_ends_with_2(tmp_path: Path) -> None
     assert done.returncode == 2, done.stderr
     assert f"port {port}" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: u, user: {token: t}}]
-"""
 
 
 def services(metrics: Metrics) -> dict[str, float]:

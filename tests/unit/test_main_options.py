@@ -119,7 +119,7 @@ def test_a_wrong_file_is_refused_by_name(
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"LLMSERVICE_HEALTH_PORT": "http"}, ["LLMSERVICE_HEALTH_PORT", "not a whole number"]),
+        ({"LLMSERVICE_HEALTH_PORT": "http"}, ["LLMSERVICE_HEALTH_PORT", "not an integer"]),
         ({"LLMSERVICE_LEADER_ELECT": "perhaps"}, ["LLMSERVICE_LEADER_ELECT", "neither true nor false"]),
         ({"LLMSERVICE_LOG_LEVEL": "loud"}, ["LLMSERVICE_LOG_LEVEL", "debug, info"]),
         ({"LLMSERVICE_SETTINGS": "/nowhere"}, ["/nowhere"]),

@@ -14,12 +14,12 @@ from typing import Any
 
 import kopf
 import pytest
-import yaml
 from llmservice_operator import handlers
 from llmservice_operator.control.life import Stage
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, load
 
+from tests.support.kubeconfig import kubeconfig
 from tests.unit.ready_world import World, rival_lease, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
@@ -225,14 +225,8 @@ async def test_probes_are_answered_while_the_login_program_hangs(world: World, t
     program = {"command": sys.executable, "args": ["-c", HANGS_WHEN_RENEWED, str(tmp_path)]}
 
     async def login(url: str) -> Credentials:
-        config = {
-            "current-context": "one",
-            "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **program}}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        return await load(kubeconfig=str(tmp_path / "config"))
+        user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **program}}
+        return await load(kubeconfig=str(kubeconfig(tmp_path, user, server=url)))
 
     try:
         async with asyncio.timeout(30), running(world, login=login) as operator:

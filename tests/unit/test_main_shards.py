@@ -77,7 +77,7 @@ async def test_each_scrape_shows_how_many_services_wait() -> None:
 
 async def test_what_happens_in_another_shard_is_anothers_affair(operator: Operator) -> None:
     operator._changed(SECOND[0])
-    operator._stirred(SECOND[1])
+    operator._children_changed(SECOND[1])
     assert (operator._ctx.queue.depth, operator._ctx.queue.delayed) == (0, 0)
 
 

@@ -21,26 +21,7 @@ from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
 from tests.support.http_servers import application
-from tests.unit.watched_api import Api, token_of
-
-
-def service(name: str, version: int, **metadata: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": LLMSERVICE.api_version,
-        "kind": LLMSERVICE.kind,
-        "metadata": {
-            "namespace": "ns",
-            "name": name,
-            "uid": f"uid-{name}",
-            "resourceVersion": str(version),
-            "generation": 1,
-            # Objects that another kopf operator handles carry these; they are not ours to touch.
-            "finalizers": ["kopf.zalando.org/KopfFinalizerMarker"],
-            "annotations": {"kopf.zalando.org/last-handled-configuration": "{}"},
-            **metadata,
-        },
-        "spec": {"model": {"uri": "hf://a/b"}},
-    }
+from tests.unit.watched_api import Api, service, token_of
 
 
 class Watching:

@@ -95,7 +95,7 @@ async def live(world: World, handler: EventHandler, name: str) -> None:
     if not int(name.removeprefix(PREFIX)) % 5:
         ctx.queue.failed(key)
     pod = f"{name}-pod"
-    ctx.starts.want(key, [Ask(pod, "u", 0, "address", True)], [pod])
+    ctx.state_poller.want(key, [Ask(pod, "u", 0, "address", True)], [pod])
     ctx.metrics.set_progress(key, pod, await fetching(""))
     ctx.metrics.add_streams_ended(key, 2)
     turn(ctx.updates, key, ctx.cache)
@@ -124,12 +124,12 @@ async def delete(world: World, handler: EventHandler, name: str) -> None:
 
 async def drain_questions(world: World) -> None:
     """Their time comes, and nobody wants to know any more."""
-    queue = world.ctx.starts._queue
+    queue = world.ctx.state_poller._queue
     world.now += 10_000.0
     queue._ring()
     while queue.depth:
         pod = await asyncio.wait_for(queue.get(), 5)
-        await world.ctx.starts._ask(pod)
+        await world.ctx.state_poller._ask(pod)
         queue.done(pod)
 
 

@@ -37,8 +37,7 @@ def seen(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str] 
     cache = Cache(PROJECTIONS)
     for each in slices:
         cache.update("EndpointSlice", each)
-    endpoints = Observed.of("chat", cache.around(Key("ns", "chat")), hidden).endpoints
-    return None if endpoints is None else endpoints.ready
+    return Observed.of("chat", cache.of_service(Key("ns", "chat")), hidden).endpoints
 
 
 COPIED = {"llmservice.dev/service": "chat", "kubernetes.io/service-name": "theirs"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.failure import trouble_of
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.failure import failure_of
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_runtime.contract import FailureReason
 
 from tests.unit import failing_pods as pods
@@ -20,11 +20,11 @@ NOW = "2026-01-02T03:04:05Z"
 NONE_FITS = "0/2 nodes are available: {}. preemption: 0/2 nodes are available: 2 Preemption is not helpful."
 
 
-def look(*shown: Json, before: Trouble | None = None, now: str = NOW) -> Trouble | None:
-    return trouble_of(None, facts(*shown), REVISION, before.to_object() if before else None, now)
+def look(*shown: Json, before: StatusFailure | None = None, now: str = NOW) -> StatusFailure | None:
+    return failure_of(None, facts(*shown), REVISION, before.to_object() if before else None, now)
 
 
-def must(*shown: Json, before: Trouble | None = None, now: str = NOW) -> Trouble:
+def must(*shown: Json, before: StatusFailure | None = None, now: str = NOW) -> StatusFailure:
     found = look(*shown, before=before, now=now)
     assert found is not None
     return found
@@ -238,7 +238,7 @@ def test_the_replacement_s_own_trouble_tells_more_than_the_eviction() -> None:
 
 def test_a_crash_loop_is_one_story_and_final() -> None:
     """Unknown at first; from the third end on a loop, which further restarts do not change."""
-    told: Trouble | None = None
+    told: StatusFailure | None = None
     stories = []
     for restarts in range(6):
         for shown in (
@@ -302,7 +302,7 @@ def test_an_end_without_a_time_began_now() -> None:
 
 def test_a_failure_told_without_a_time_is_told_anew() -> None:
     told = must(pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu"))).to_object()
-    found = trouble_of(
+    found = failure_of(
         None,
         facts(pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu"))),
         REVISION,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.failures.failure import Beside, trouble_of
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.failure import FailureContext, failure_of
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.reports import Report, asks
 from llmservice_runtime.contract import Failure, FailureReason, Phase, State
 
@@ -36,9 +36,11 @@ def starts_again() -> Json:
     return status
 
 
-def told(status: Mapping[str, Any], state: State | None, restarts: int = 0) -> Trouble | None:
+def told(status: Mapping[str, Any], state: State | None, restarts: int = 0) -> StatusFailure | None:
     heard = {"x-0": Report("uid-x-0", restarts, state)} if state is not None else {}
-    return trouble_of(None, facts(pods.pod(status=status)), REVISION, None, "2026-01-02T03:03:02Z", Beside(heard))
+    return failure_of(
+        None, facts(pods.pod(status=status)), REVISION, None, "2026-01-02T03:03:02Z", FailureContext(heard)
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_what_it_was_ended_with_takes_the_place_of_what_was_said_before() -> Non
     end = ENDED | {"message": hung.to_json(), "finishedAt": UNREADY}
     status = pods.server({"running": {"startedAt": "2026-01-02T03:05:00Z"}}, restarts=1, last=end)
     status["conditions"][1]["lastTransitionTime"] = UNREADY
-    found = trouble_of(None, facts(pods.pod(status=status)), REVISION, early.to_object(), "2026-01-02T03:05:02Z")
+    found = failure_of(None, facts(pods.pod(status=status)), REVISION, early.to_object(), "2026-01-02T03:05:02Z")
     assert found is not None
     assert (found.message, found.remedy, found.evidence) == (
         "No counter moved for 120 s.",
@@ -83,7 +85,7 @@ def test_what_it_was_ended_with_takes_the_place_of_what_was_said_before() -> Non
         hung.evidence,
     )
     assert found.since == early.since, "it is the same failure"
-    again = trouble_of(None, facts(pods.pod(status=status)), REVISION, found.to_object(), "2026-01-02T03:06:02Z")
+    again = failure_of(None, facts(pods.pod(status=status)), REVISION, found.to_object(), "2026-01-02T03:06:02Z")
     assert again == found
 
 

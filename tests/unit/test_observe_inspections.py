@@ -208,7 +208,7 @@ def around(*objects: Json) -> Observed:
     cache = Cache(PROJECTIONS)
     for obj in objects:
         cache.update(obj["kind"], obj)
-    return Observed.of("chat", cache.around(Key("ns", "chat")))
+    return Observed.of("chat", cache.of_service(Key("ns", "chat")))
 
 
 def test_inspections_are_none_of_the_services_pods() -> None:

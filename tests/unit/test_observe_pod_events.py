@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.failures.failure import Beside, trouble_of
-from llmservice_operator.observe.failures.pod_events import PodEvents, doubt
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.failure import FailureContext, failure_of
+from llmservice_operator.observe.failures.pod_events import PodEvents, event_query
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import Phase, State
 
@@ -51,12 +51,15 @@ def at(time: str) -> datetime:
 
 
 def look(
-    status: Mapping[str, Any], *events: Json, reports: dict[str, Report] | None = None, before: Trouble | None = None
-) -> Trouble | None:
+    status: Mapping[str, Any],
+    *events: Json,
+    reports: dict[str, Report] | None = None,
+    before: StatusFailure | None = None,
+) -> StatusFailure | None:
     seen = PodEvents.of({"x-0": events})
     told = before.to_object() if before is not None else None
     now = "2026-01-02T03:04:00Z"
-    return trouble_of(None, facts(pods.pod(status=status)), REVISION, told, now, Beside(reports or {}, seen))
+    return failure_of(None, facts(pods.pod(status=status)), REVISION, told, now, FailureContext(reports or {}, seen))
 
 
 CASES: dict[str, tuple[Mapping[str, Any], tuple[Json, ...], dict[str, Report], str | None]] = {
@@ -154,7 +157,7 @@ def test_the_volume_s_own_error_is_told() -> None:
 def test_it_is_over_when_events_say_so_and_not_because_nobody_looked() -> None:
     found = look(pods.setting_up(), event("FailedMount", MOUNT))
     assert found is not None
-    unseen = trouble_of(
+    unseen = failure_of(
         None, facts(pods.pod(status=pods.setting_up())), REVISION, found.to_object(), "2026-01-02T03:05:00Z"
     )
     assert unseen == found
@@ -179,13 +182,13 @@ DOUBTS: dict[str, tuple[Mapping[str, Any], dict[str, Report], str, tuple[str, ..
 @pytest.mark.parametrize("case", DOUBTS)
 def test_whose_events_are_read(case: str) -> None:
     status, reports, now, names, again = DOUBTS[case]
-    found = doubt(facts(pods.pod(status=status)), reports, REVISION, at(now))
+    found = event_query(facts(pods.pod(status=status)), reports, REVISION, at(now))
     assert (found.pods, found.again) == (names, again)
 
 
 def test_few_pods_of_a_service_are_looked_at() -> None:
     many = facts(*(pods.pod(f"x-{n:02}", status=pods.setting_up()) for n in range(20)))
-    assert doubt(many, {}, REVISION, at("03:10:00")).pods == ("x-00", "x-01", "x-02")
+    assert event_query(many, {}, REVISION, at("03:10:00")).pods == ("x-00", "x-01", "x-02")
 
 
 def test_an_event_without_a_time_says_nothing() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.failure import FailureContext, failure_of
 from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.planner.room import Holder, NodeRoom, Room
 
 from tests.unit import failing_pods as pods
@@ -85,18 +85,20 @@ CONTROL = NodeRoom("control", taints=(("node-role.kubernetes.io/control-plane", 
 )
 def test_labels_or_taints_is_for_the_nodes_to_say(room: Room | None, reason: str) -> None:
     shown = pods.unplaced("0/2 nodes are available: 1 {}, 1 {}.".format(*LABELS_AND_TAINTS))
-    beside = Beside({}, None, None, room, {"nodeSelector": {"pool": "gpu"}})
-    told = trouble_of(None, facts(shown), REVISION, None, "2026-01-02T03:00:00Z", beside)
+    context = FailureContext({}, None, None, room, {"nodeSelector": {"pool": "gpu"}})
+    told = failure_of(None, facts(shown), REVISION, None, "2026-01-02T03:00:00Z", context)
     assert told is not None
     assert (told.reason, told.evidence) == (reason, LABELS_AND_TAINTS)
-    again = trouble_of(None, facts(shown), REVISION, told.to_object(), "2026-01-02T04:00:00Z", beside)
+    again = failure_of(None, facts(shown), REVISION, told.to_object(), "2026-01-02T04:00:00Z", context)
     assert again == told
 
 
-def look(cause: str, before: Trouble | None, now: str, room: Room | None = None) -> Trouble:
+def look(cause: str, before: StatusFailure | None, now: str, room: Room | None = None) -> StatusFailure:
     shown = pods.unplaced(f"0/2 nodes are available: 2 {cause}.")
     told = before.to_object() if before is not None else None
-    found = trouble_of(None, facts(shown), REVISION, told, now, Beside({}, None, WANTED, room, namespace="team-a"))
+    found = failure_of(
+        None, facts(shown), REVISION, told, now, FailureContext({}, None, WANTED, room, namespace="team-a")
+    )
     assert found is not None
     return found
 
@@ -113,7 +115,7 @@ def test_a_nearer_cause_is_told_at_once_and_a_lesser_one_after_a_minute() -> Non
 
 
 def test_causes_that_alternate_every_second_are_told_twice_a_minute_at_most() -> None:
-    told: Trouble | None = None
+    told: StatusFailure | None = None
     stories: list[object] = []
     for second in range(600):
         cause = ("Insufficient cpu", "node(s) had untolerated taint(s)")[second % 2]

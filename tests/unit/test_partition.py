@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from llmservice_operator.kube.partition import Standing, shard_of, shard_to_ask_for
+from llmservice_operator.kube.partition import ShardLease, shard_of, shard_to_ask_for
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_namespaces_are_spread(shards: int) -> None:
     assert max(found.values()) < 1.5 * 800 / shards
 
 
-def standing(text: str) -> dict[int, Standing]:
+def standing(text: str) -> dict[int, ShardLease]:
     """One word a shard: its holder, and who wants it; - for nobody."""
     words = (word.partition("<") for word in text.split())
-    return {number: Standing(holder.strip("-"), by) for number, (holder, _, by) in enumerate(words)}
+    return {number: ShardLease(holder.strip("-"), by) for number, (holder, _, by) in enumerate(words)}
 
 
 @pytest.mark.parametrize(

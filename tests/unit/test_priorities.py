@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.control.queue import priorities
-from llmservice_operator.control.queue.work_queue import Rank
+from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.watch.kinds import ParentFacts
 
 from tests.unit.reconcile_world import parent
@@ -17,16 +17,16 @@ def of(generation: int, status: dict[str, Any], **metadata: Any) -> ParentFacts:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        pytest.param(of(1, {}), Rank.NEW, id="no status yet"),
-        pytest.param(of(1, {"observedGeneration": -1}), Rank.NEW, id="the CRD's default"),
-        pytest.param(of(2, {"observedGeneration": -1}), Rank.NEW, id="edited before anybody looked"),
-        pytest.param(of(3, {"observedGeneration": 2}), Rank.EDITED, id="edited"),
-        pytest.param(of(3, {"observedGeneration": 3}), Rank.REST, id="as it was"),
-        pytest.param(of(3, {"observedGeneration": 2}, deletionTimestamp="now"), Rank.REST, id="being deleted"),
-        pytest.param(None, Rank.REST, id="gone"),
+        pytest.param(of(1, {}), Priority.NEW, id="no status yet"),
+        pytest.param(of(1, {"observedGeneration": -1}), Priority.NEW, id="the CRD's default"),
+        pytest.param(of(2, {"observedGeneration": -1}), Priority.NEW, id="edited before anybody looked"),
+        pytest.param(of(3, {"observedGeneration": 2}), Priority.EDITED, id="edited"),
+        pytest.param(of(3, {"observedGeneration": 3}), Priority.REST, id="as it was"),
+        pytest.param(of(3, {"observedGeneration": 2}, deletionTimestamp="now"), Priority.REST, id="being deleted"),
+        pytest.param(None, Priority.REST, id="gone"),
     ],
 )
-def test_of_itself(facts: ParentFacts | None, expected: Rank) -> None:
+def test_of_itself(facts: ParentFacts | None, expected: Priority) -> None:
     assert priorities.of_itself(facts) is expected
 
 
@@ -39,13 +39,13 @@ def told(**conditions: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        pytest.param(of(1, {}), Rank.REST, id="no status yet"),
-        pytest.param(of(1, told(Ready="False", Available="False")), Rank.REST, id="on its way"),
-        pytest.param(of(1, told(Ready="True", Available="True")), Rank.SERVES, id="serves"),
-        pytest.param(of(1, told(Ready="False", Available="True")), Rank.SERVES, id="serves during a rollout"),
-        pytest.param(of(1, told(Available="True"), deletionTimestamp="now"), Rank.REST, id="being deleted"),
-        pytest.param(None, Rank.REST, id="gone"),
+        pytest.param(of(1, {}), Priority.REST, id="no status yet"),
+        pytest.param(of(1, told(Ready="False", Available="False")), Priority.REST, id="on its way"),
+        pytest.param(of(1, told(Ready="True", Available="True")), Priority.SERVES, id="serves"),
+        pytest.param(of(1, told(Ready="False", Available="True")), Priority.SERVES, id="serves during a rollout"),
+        pytest.param(of(1, told(Available="True"), deletionTimestamp="now"), Priority.REST, id="being deleted"),
+        pytest.param(None, Priority.REST, id="gone"),
     ],
 )
-def test_of_children(facts: ParentFacts | None, expected: Rank) -> None:
+def test_of_children(facts: ParentFacts | None, expected: Priority) -> None:
     assert priorities.of_children(facts) is expected

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from llmservice_operator.control.queue.work_queue import TURN_OF_THE_LAST, Backoff, Rank, Schedule, WorkQueue
+from llmservice_operator.control.queue.work_queue import TURN_OF_THE_LAST, Backoff, Priority, Schedule, WorkQueue
 
 
 class Clock:
@@ -40,24 +40,24 @@ def test_what_is_handed_out(steps: Callable[[Schedule[str]], object], at: float,
     assert drain(schedule, at) == expected
 
 
-EDITED, SERVES, NEW, REST = Rank
+EDITED, SERVES, NEW, REST = Priority
 
 
 @pytest.mark.parametrize(
     ("added", "expected"),
     [
         pytest.param(
-            [(k, r) for k, r in zip("abcd", reversed(Rank), strict=True)], "dcba", id="whoever waits for it first"
+            [(k, r) for k, r in zip("abcd", reversed(Priority), strict=True)], "dcba", id="whoever waits for it first"
         ),
-        pytest.param([("a", NEW), ("b", EDITED), ("c", NEW), ("d", EDITED)], "bdac", id="in order within a rank"),
+        pytest.param([("a", NEW), ("b", EDITED), ("c", NEW), ("d", EDITED)], "bdac", id="in order within a priority"),
         pytest.param([("a", REST), ("b", REST), ("b", EDITED)], "ba", id="an edit of what waits moves it up"),
         pytest.param([("a", EDITED), ("b", EDITED), ("a", REST)], "ab", id="its children do not move it down"),
     ],
 )
-def test_what_comes_first(added: list[tuple[str, Rank]], expected: str) -> None:
+def test_what_comes_first(added: list[tuple[str, Priority]], expected: str) -> None:
     schedule: Schedule[str] = Schedule()
-    for key, rank in added:
-        schedule.add(key, 0, rank)
+    for key, priority in added:
+        schedule.add(key, 0, priority)
     assert schedule.depth == len(expected)
     assert "".join(drain(schedule, 0)) == expected
 
@@ -92,9 +92,11 @@ def test_the_last_rank_does_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "waits"), [(EDITED, False), (SERVES, False), (NEW, False), (REST, True)], ids=[r.name for r in Rank]
+    ("priority", "waits"),
+    [(EDITED, False), (SERVES, False), (NEW, False), (REST, True)],
+    ids=[r.name for r in Priority],
 )
-def test_what_waits_by_rank(rank: Rank, waits: bool) -> None:
+def test_what_waits_by_rank(priority: Priority, waits: bool) -> None:
     """One was taken, one moved up and was taken, one is not due yet."""
     schedule: Schedule[str] = Schedule()
     schedule.add("a", 0, NEW)
@@ -103,7 +105,7 @@ def test_what_waits_by_rank(rank: Rank, waits: bool) -> None:
     schedule.add_at("c", 5, SERVES)
     schedule.add("d", 0)
     assert [schedule.take(0), schedule.take(0)] == ["b", "a"]
-    assert schedule.waits(rank) is waits
+    assert schedule.waits(priority) is waits
 
 
 def test_a_key_that_moved_up_is_handed_out_once() -> None:

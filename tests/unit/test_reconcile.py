@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
-from llmservice_operator.control.queue.work_queue import Rank
+from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.watch.kinds import PARENT
@@ -54,11 +54,11 @@ async def test_the_watch_events_of_our_own_writes_are_no_news() -> None:
     ("edits", "waits"),
     [
         pytest.param({}, None, id="our own status is no news"),
-        pytest.param({"generation": 2}, Rank.EDITED, id="an edit that only the answer shows"),
-        pytest.param({"deletionTimestamp": "now"}, Rank.REST, id="a deletion that only the answer shows"),
+        pytest.param({"generation": 2}, Priority.EDITED, id="an edit that only the answer shows"),
+        pytest.param({"deletionTimestamp": "now"}, Priority.REST, id="a deletion that only the answer shows"),
     ],
 )
-async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Rank | None) -> None:
+async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Priority | None) -> None:
     """The watch brings an edit after the version that the answer showed already: as old news, to nobody."""
     world = World(parent())
     write = world.api.apply_status
@@ -71,7 +71,7 @@ async def test_the_answer_to_a_status_write(edits: dict[str, Any], waits: Rank |
     world.api.apply_status = edited_just_before  # type: ignore[method-assign]
     await world.look()
     assert world.ctx.queue.depth == int(waits is not None)
-    assert [rank for rank in Rank if world.ctx.queue.waits(rank)] == ([] if waits is None else [waits])
+    assert [priority for priority in Priority if world.ctx.queue.waits(priority)] == ([] if waits is None else [waits])
 
 
 OTHER = Key("ns", "other")
@@ -82,16 +82,18 @@ FAILED = {"reason": "Unschedulable"}
     ("waiting", "before", "told", "is_written"),
     [
         pytest.param(None, {}, {}, True, id="nobody waits"),
-        pytest.param(Rank.NEW, {}, {}, False, id="others wait for their children"),
-        pytest.param(Rank.REST, {}, {}, True, id="others wait for less"),
-        pytest.param(Rank.NEW, {"observedGeneration": 1}, {}, True, id="it was told of before"),
-        pytest.param(Rank.NEW, {}, {"failure": FAILED}, True, id="it failed"),
-        pytest.param(Rank.NEW, {}, {"conditions": [("Stalled", "True")]}, True, id="it is stalled"),
-        pytest.param(Rank.NEW, {}, {"conditions": [("Ready", "True")]}, True, id="it is ready"),
-        pytest.param(Rank.NEW, {}, {"conditions": [("Ready", "False")]}, False, id="it is on its way"),
+        pytest.param(Priority.NEW, {}, {}, False, id="others wait for their children"),
+        pytest.param(Priority.REST, {}, {}, True, id="others wait for less"),
+        pytest.param(Priority.NEW, {"observedGeneration": 1}, {}, True, id="it was told of before"),
+        pytest.param(Priority.NEW, {}, {"failure": FAILED}, True, id="it failed"),
+        pytest.param(Priority.NEW, {}, {"conditions": [("Stalled", "True")]}, True, id="it is stalled"),
+        pytest.param(Priority.NEW, {}, {"conditions": [("Ready", "True")]}, True, id="it is ready"),
+        pytest.param(Priority.NEW, {}, {"conditions": [("Ready", "False")]}, False, id="it is on its way"),
     ],
 )
-async def test_when_a_new_service_is_told_of(waiting: Rank | None, before: Any, told: Any, is_written: bool) -> None:
+async def test_when_a_new_service_is_told_of(
+    waiting: Priority | None, before: Any, told: Any, is_written: bool
+) -> None:
     world = World({**parent(), "status": before})
     whole = {"reason": "Told", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     listed = [{"type": kind, "status": status} | whole for kind, status in told.get("conditions", ())]

@@ -16,18 +16,9 @@ from llmservice_operator.kube.errors import Forbidden, Gone
 from llmservice_operator.kube.resources import LLMSERVICE
 from llmservice_operator.kube.transport import Transport
 
+from tests.unit.watched_api import service
+
 A, B, C = (Key("ns", name) for name in "abc")
-
-
-def service(name: str, version: int, generation: int = 1, uid: str = "") -> dict[str, Any]:
-    metadata = {
-        "namespace": "ns",
-        "name": name,
-        "uid": uid or f"uid-{name}",
-        "resourceVersion": str(version),
-        "generation": generation,
-    }
-    return {"apiVersion": LLMSERVICE.api_version, "kind": LLMSERVICE.kind, "metadata": metadata, "spec": {}}
 
 
 class Lists(Transport):

@@ -23,7 +23,7 @@ from llmservice_operator.kube.state_reader import Unreadable
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
 
 from tests.unit.reconcile_world import KEY, World, parent
-from tests.unit.test_starts import ask, running
+from tests.unit.test_state_poller import ask, running
 
 HOUR = 3600.0
 
@@ -80,7 +80,7 @@ async def test_the_last_that_was_said_is_passed_on() -> None:
         world.answers |= {"x-0": SERVING, "x-1": SERVING}
         for _ in range(10):
             await world.after(INTERVAL)
-        assert {name: r.state and r.state.started for name, r in world.starts.reports(KEY_OF_STARTS).items()} == {
+        assert {name: r.state and r.state.started for name, r in world.state_poller.reports(KEY_OF_STARTS).items()} == {
             "x-0": True,
             "x-1": True,
         }
@@ -92,7 +92,7 @@ async def test_what_flips_back_before_it_is_passed_on_is_none() -> None:
         world.want(ask())
         world.answers["x-0"] = LOADING
         await world.after()
-        service = world.starts._services[KEY_OF_STARTS]
+        service = world.state_poller._services[KEY_OF_STARTS]
         while service.steps.take(world.now):
             pass
         world.told()

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from llmservice_operator.control.watch.kinds import WATCHED
 from llmservice_operator.kube.credentials import Issued, Token
-from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.resources import LLMSERVICE, Resource
 
 PATHS = {resource.path(None): resource for resource in WATCHED}
 
@@ -118,3 +118,23 @@ class Api:
                 if path == (f"/apis/{r.api_version}" if r.group else f"/api/{r.version}")
             ]
         }
+
+
+def service(name: str, version: int, **metadata: Any) -> dict[str, Any]:
+    """An LLMService as the API server stores it; `metadata` goes over what it has by itself."""
+    return {
+        "apiVersion": LLMSERVICE.api_version,
+        "kind": LLMSERVICE.kind,
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "generation": 1,
+            # Objects that another kopf operator handles carry these; they are not ours to touch.
+            "finalizers": ["kopf.zalando.org/KopfFinalizerMarker"],
+            "annotations": {"kopf.zalando.org/last-handled-configuration": "{}"},
+            **metadata,
+        },
+        "spec": {"model": {"uri": "hf://a/b"}},
+    }

@@ -14,8 +14,8 @@ from llmservice_operator.control.containment.in_work import InWork
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
 from llmservice_operator.control.metrics.registry import Metrics
 from llmservice_operator.control.queue.priorities import of_itself
-from llmservice_operator.control.queue.work_queue import Rank, WorkQueue
-from llmservice_operator.control.state_poller import Starts
+from llmservice_operator.control.queue.work_queue import Priority, WorkQueue
+from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
@@ -111,7 +111,7 @@ class Context:
     queue: WorkQueue[Key]
     settings: Settings
     metrics: Metrics
-    starts: Starts
+    state_poller: StatePoller
     nodes: Nodes
     pod_events: PodEventReader
     now: Callable[[], datetime.datetime]
@@ -145,17 +145,17 @@ class Context:
     def forget(self, key: Key) -> None:
         """The service is gone, or no longer ours."""
         self.memories.pop(key, None)
-        for forget in (self.starts.forget, self.metrics.forget, self._forget_update, self.errors.forget):
+        for forget in (self.state_poller.forget, self.metrics.forget, self._forget_update, self.errors.forget):
             with self.errors.contained(Part.BOOKKEEPING):
                 forget(key)
 
     def take_up(self, keys: Iterable[Key]) -> None:
         """Look at them because of what they are themselves, and not because of what their children do."""
         for key in keys:
-            rank = Rank.REST
+            priority = Priority.REST
             with self.errors.contained(Part.BOOKKEEPING, key, "priority"):
-                rank = of_itself(self.cache.get(PARENT, *key))
-            self.queue.add(key, rank)
+                priority = of_itself(self.cache.get(PARENT, *key))
+            self.queue.add(key, priority)
 
     def told(self, key: Key, update: Update | None) -> None:
         """Where a service stands with an update; those whose turn that may make ask again."""

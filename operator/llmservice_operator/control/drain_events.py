@@ -1,4 +1,4 @@
-"""Tells of streams that a pod's end cut short, with one Event a pod and a counter: a status is about what is now."""
+"""Reports streams that a pod's end cut short, with one Event a pod and a counter: the status shows the present only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from llmservice_operator.kube.resources import POD
 from llmservice_operator.observe.projections.pods import PodFacts
 
 
-async def tell_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
-    """Each once: a pod stays for a moment after its supervisor's last word."""
+async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+    """Report each pod once: it stays for a moment after its supervisor ended."""
     key = Key(parent.namespace, parent.name)
     memory = ctx.memory(key, parent.uid)
-    pods = [pod for pod in ctx.cache.around(key).get(POD.kind, {}).values() if isinstance(pod, PodFacts) and pod.cut]
+    pods = [
+        pod for pod in ctx.cache.of_service(key).get(POD.kind, {}).values() if isinstance(pod, PodFacts) and pod.cut
+    ]
     news = [pod for pod in pods if pod.uid not in memory.drained]
     memory.drained = frozenset(pod.uid for pod in pods)
     for pod in news:

@@ -81,7 +81,7 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory
 async def _apply_unread(apply: Apply, parent: ParentFacts, ctx: Context, memory: Memory, log: ObjectLogger) -> bool:
     """Force where it carries our controller reference; an orphan is adopted without; other things are not ours."""
     try:
-        there = await ctx.kube.look(BY_KIND[apply.kind], parent.namespace, apply.name)
+        there = await ctx.kube.metadata_of(BY_KIND[apply.kind], parent.namespace, apply.name)
         owner = controller_of(there) if there is not None else None
         if there is not None and not _may_take(there, parent):
             return _refused(apply, _unread_owner(apply, owner, parent), ctx, memory, log)
@@ -215,7 +215,7 @@ async def _prune(prune: Prune, parent: ParentFacts, ctx: Context, memory: Memory
 async def _own_uid(prune: Prune, parent: ParentFacts, ctx: Context) -> str | None:
     """The uid of what is not cached, if it is there and ours to delete."""
     try:
-        there = await ctx.kube.look(BY_KIND[prune.kind], parent.namespace, prune.name)
+        there = await ctx.kube.metadata_of(BY_KIND[prune.kind], parent.namespace, prune.name)
     except NotOurs:
         return None
     return str(there["uid"]) if there is not None and _may_take(there, parent) else None

@@ -43,11 +43,11 @@ async def gather(parent: ParentFacts, ctx: Context) -> Inputs:
 def _observed(key: Key, memory: Memory, ctx: Context) -> Observed:
     found = Observed.of(
         key.name,
-        ctx.cache.around(key),
+        ctx.cache.of_service(key),
         ctx.hidden(key.namespace),
         applied=_frozen(memory.applied),
         refused=_frozen(memory.declined | memory.refused),
-        reports=ctx.starts.reports(key),
+        reports=ctx.state_poller.reports(key),
         unsettled_for=memory.unsettled_for(ctx.clock()),
         begun=memory.begun,
     )

@@ -35,19 +35,15 @@ class Life:
     """One value for the whole process, and what /readyz makes of it."""
 
     def __init__(self, sync: SyncState, lease_problem: Callable[[], str | None]) -> None:
-        self._stage = Stage.STARTED
+        self.stage = Stage.STARTED
+        """The stage that was reached last; `reach` sets it."""
         self._sync = sync
         self._lease_problem = lease_problem
 
-    @property
-    def stage(self) -> Stage:
-        """The stage that was reached last."""
-        return self._stage
-
     def reach(self, stage: Stage) -> None:
         """Go on to a later stage; one that is passed already is not gone back to."""
-        if list(Stage).index(stage) > list(Stage).index(self._stage):
-            self._stage = stage
+        if list(Stage).index(stage) > list(Stage).index(self.stage):
+            self.stage = stage
 
     @property
     def is_acting(self) -> bool:

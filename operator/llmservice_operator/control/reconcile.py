@@ -11,12 +11,12 @@ from llmservice_operator.api.conditions import ConditionType
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.containment.internal_errors import Part
 from llmservice_operator.control.context import Context, Memory
-from llmservice_operator.control.drain_events import tell_drains
+from llmservice_operator.control.drain_events import report_drains
 from llmservice_operator.control.execute import execute
 from llmservice_operator.control.gather import gather
 from llmservice_operator.control.log import ObjectLogger, object_logger
-from llmservice_operator.control.queue.priorities import is_untold
-from llmservice_operator.control.queue.work_queue import Rank
+from llmservice_operator.control.queue.priorities import has_no_status
+from llmservice_operator.control.queue.work_queue import Priority
 from llmservice_operator.control.status_writer import paced, report
 from llmservice_operator.control.watch.kinds import PARENT, ParentFacts, key_of
 from llmservice_operator.decide.decision import Decision
@@ -53,7 +53,7 @@ async def reconcile(key: Key, ctx: Context) -> Next:
     memory, log = ctx.memory(key, parent.uid), object_logger(logger, key)
     memory.expire(parent.content["generation"], ctx.clock())
     with ctx.errors.contained(Part.DRAINS, key):
-        await tell_drains(parent, ctx, log)
+        await report_drains(parent, ctx, log)
     decision = await evaluate(parent, ctx)
     if is_quiet(decision, memory):
         # After a restart the metrics learn from the stored status.
@@ -123,8 +123,8 @@ def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memor
     key = key_of(parent)
     with ctx.errors.contained(Part.BOOKKEEPING, key):
         ctx.told(key, decision.update)
-        pods: Collection[str] = ctx.cache.around(key).get(POD.kind, {}).keys()
-        ctx.starts.want(key, decision.asks, pods)
+        pods: Collection[str] = ctx.cache.of_service(key).get(POD.kind, {}).keys()
+        ctx.state_poller.want(key, decision.asks, pods)
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))
 
 
@@ -138,7 +138,7 @@ def may_be_written_later(decision: Decision, parent: ParentFacts, ctx: Context) 
         (c["type"], c["status"]) in ((ConditionType.READY, "True"), (ConditionType.STALLED, "True"))
         for c in status.get("conditions") or ()
     )
-    return is_untold(parent) and ctx.queue.waits(Rank.NEW) and not is_final
+    return has_no_status(parent) and ctx.queue.waits(Priority.NEW) and not is_final
 
 
 def is_quiet(decision: Decision, memory: Memory) -> bool:
@@ -171,7 +171,7 @@ def remakes(decision: Decision, parent: ParentFacts, ctx: Context) -> bool:
     written anything about a service yet takes each missing child of one that has a status for such a child.
     """
     memory = ctx.memory(key_of(parent), parent.uid)
-    is_new_here = not memory.parent_version and not is_untold(parent)
+    is_new_here = not memory.parent_version and not has_no_status(parent)
     return any(
         ctx.cache.get(apply.kind, parent.namespace, apply.name) is None
         and (is_new_here or (apply.kind, apply.name) in memory.made)

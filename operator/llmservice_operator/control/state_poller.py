@@ -1,6 +1,6 @@
-"""Asks starting pods how far they are: a few at a time, each every few seconds, and only those that a decision names.
+"""Reads /state of starting pods: a few at a time, each every few seconds, and only those that a decision names.
 
-What is heard reaches decisions in steps: at once where a phase or an adapter changed, else every 15 seconds a service,
+Reports reach decisions in steps: at once where a phase or an adapter changed, else every 15 seconds a service,
 since each step may become a write. Of pods that change all the time the steps are held back, and reach decisions
 together every 15 seconds. A service whose pods have all said what there is to say costs nothing.
 """
@@ -70,8 +70,8 @@ class _Service:
     stepped_at: float = float("-inf")
 
 
-class Starts:
-    """The pods that are asked, and what they said."""
+class StatePoller:
+    """The pods that are polled, and their last reports."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Starts:
         self._services: dict[Key, _Service] = {}
 
     def reports(self, key: Key) -> Mapping[str, Report]:
-        """What decisions may know, by the pod's name."""
+        """Reports that decisions use, by the pod's name."""
         service = self._services.get(key)
         return dict(service.reports) if service is not None else {}
 
     def want(self, key: Key, asks: Sequence[Ask], pods: Collection[str]) -> None:
-        """Ask these pods from now on, and no others; `pods` are all that there are."""
+        """Poll these pods from now on, and no others; `pods` are all pods of the service."""
         service = self._services.get(key)
         if service is None:
             if not asks:
@@ -129,7 +129,7 @@ class Starts:
         self._metrics.forget_progress(key)
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Poll; never returns."""
         async with asyncio.TaskGroup() as group:
             for number in range(AT_ONCE):
                 group.create_task(self._work(), name=f"asking {number}")
@@ -147,7 +147,7 @@ class Starts:
                 self._queue.done(pod)
 
     async def _ask(self, pod: _Pod) -> None:
-        """An answer that raises an exception counts as none: it ends neither this task nor the others'."""
+        """Poll one pod. An exception counts as no answer: it ends neither this task nor the others."""
         asked = self._asked(pod)
         if asked is None:
             return
@@ -167,7 +167,7 @@ class Starts:
             self._queue.add_after(pod, self._interval(asked))
 
     async def _hear(self, pod: _Pod, asked: _Asked) -> Report | None:
-        """None where it said nothing, which may pass."""
+        """The pod's report; None where it did not answer, fewer than PATIENCE times in a row."""
         ask = asked.ask
         try:
             state = await self._read(ask.address)
@@ -175,7 +175,7 @@ class Starts:
             self._metrics.state_reads.labels("invalid" if silent.is_invalid else "silent").inc()
             asked.silent += 1
             if asked.silent == PATIENCE:
-                object_logger(logger, pod.key).info("pod %s does not tell its state: %s", pod.name, silent)
+                object_logger(logger, pod.key).info("pod %s does not report its state: %s", pod.name, silent)
             return Report(ask.uid, ask.restarts, None) if asked.silent >= PATIENCE else None
         self._metrics.state_reads.labels("answered").inc()
         asked.silent = 0
@@ -221,7 +221,7 @@ class Starts:
 
 
 def step(report: Report | None) -> object:
-    """What has to be told at once when it changes. Progress within a step is more of the same."""
+    """The part of a report whose change reaches decisions at once; progress within a step does not."""
     if report is None or report.state is None:
         return report
     state = report.state

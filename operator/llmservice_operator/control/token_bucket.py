@@ -8,6 +8,7 @@ the figures for Events are.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 EVENT_BURST, EVENT_SECONDS = 25, 300.0
 """Events about one service: so many in a row, then one in so many seconds. Others are dropped and counted."""
@@ -50,16 +51,6 @@ class Bucket:
         self._tokens = max(self._tokens, float(tokens))
 
 
-def event_bucket() -> Bucket:
-    """Of one service's Events."""
-    return Bucket(EVENT_BURST, EVENT_SECONDS)
-
-
-def write_bucket() -> Bucket:
-    """Of one service's status writes."""
-    return Bucket(WRITE_BURST, WRITE_SECONDS)
-
-
-def step_bucket() -> Bucket:
-    """Of what one service's pods say."""
-    return Bucket(STEP_BURST, STEP_SECONDS)
+event_bucket = partial(Bucket, EVENT_BURST, EVENT_SECONDS)
+write_bucket = partial(Bucket, WRITE_BURST, WRITE_SECONDS)
+step_bucket = partial(Bucket, STEP_BURST, STEP_SECONDS)

@@ -98,7 +98,7 @@ class Updates:
 
 
 def _seen(key: Key, cache: Cache) -> Update | None:
-    around = cache.around(key)
+    around = cache.of_service(key)
     parent = cache.get(PARENT, *key)
     live = around.get(DEPLOYMENT.kind, {}).get(key.name)
     records = around.get(CONTROLLER_REVISION.kind, {}).values()

@@ -23,7 +23,7 @@ from llmservice_operator.decide.report import refuse, report, subject_of
 from llmservice_operator.decide.rollout.selection import own_revisions
 from llmservice_operator.decide.rollout.strategy import current_strategy, first
 from llmservice_operator.observe.observed import Observed
-from llmservice_operator.observe.rollout.status_rollout import as_told
+from llmservice_operator.observe.rollout.status_rollout import stored_rolling
 from llmservice_operator.observe.status.verdict import Verdict
 
 Json = Mapping[str, Any]
@@ -43,7 +43,7 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
         is_pending=bool(apply),
         replicas=service.spec.scaling.replicas,
         revision=live.revision if live is not None else "",
-        rolling=replace(as_told(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
+        rolling=replace(stored_rolling(previous.get("rollout") or {}), strategy=_strategy(service, observed)),
         selector=selector_text(service.name),
         gpus=gpus(service),
         endpoint=endpoint(service) | (_served_names(previous) if live is not None else {}),

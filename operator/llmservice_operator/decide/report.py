@@ -14,12 +14,12 @@ from llmservice_operator.decide.events import events
 from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.timing import REFRESH_SECONDS, soonest
 from llmservice_operator.observe.failures import scheduling
-from llmservice_operator.observe.failures.pod_events import doubt
+from llmservice_operator.observe.failures.pod_events import event_query
 from llmservice_operator.observe.reports import asks
 from llmservice_operator.observe.rollout.progress import PATIENCE
-from llmservice_operator.observe.rollout.status_rollout import as_told
+from llmservice_operator.observe.rollout.status_rollout import stored_rolling
 from llmservice_operator.observe.status.previous_status import plan_of
-from llmservice_operator.observe.status.status import is_told, may_wait, moment_of, status_of
+from llmservice_operator.observe.status.status import is_stored, may_wait, moment_of, status_of
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 
 Json = Mapping[str, Any]
@@ -37,14 +37,14 @@ def report(inputs: Inputs, subject: Subject, verdict: Verdict, **actions: Any) -
     actions["requeue_after"] = soonest(
         actions.get("requeue_after"),
         REFRESH_SECONDS if is_unplaced else None,
-        doubt(observed.pods, observed.reports, verdict.revision, now).again,
+        event_query(observed.pods, observed.reports, verdict.revision, now).again,
     )
     asked = asks(observed.pods, observed.reports, verdict.revision, status, verdict.adapters_digest)
     decision = Decision(asks=asked, is_unsettled=is_unsettled, **actions)
     if is_unsettled and may_wait(subject, observed, verdict):
         patience = PATIENCE - observed.unsettled_for
         return replace(decision, requeue_after=min(patience, decision.requeue_after or patience))
-    if is_told(status, subject.previous):
+    if is_stored(status, subject.previous):
         return decision
     return replace(decision, status=status, events=events(subject.previous, status))
 
@@ -56,7 +56,7 @@ def refuse(inputs: Inputs, subject: Subject, problems: tuple[Problem, ...], repl
         problems=problems,
         replicas=replicas,
         revision=live.revision if live is not None else "",
-        rolling=as_told(previous.get("rollout") or {}),
+        rolling=stored_rolling(previous.get("rollout") or {}),
         selector=selector_text(subject.name),
         gpus=int(previous.get("gpus") or 0),
         endpoint=previous.get("endpoint") or {},

@@ -18,7 +18,7 @@ from llmservice_operator.decide.rollout.selection import Selection, own_deployme
 from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
 from llmservice_operator.decide.timing import REFRESH_SECONDS
 from llmservice_operator.observe.failures import scheduling
-from llmservice_operator.observe.failures.pod_events import doubt
+from llmservice_operator.observe.failures.pod_events import event_query
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
 
 def _of_pods(inputs: Inputs, selection: Selection) -> tuple[str, ...]:
     observed = inputs.observed
-    found = (doubt(observed.pods, observed.reports, label, inputs.now) for label in _labels(inputs, selection))
+    found = (event_query(observed.pods, observed.reports, label, inputs.now) for label in _labels(inputs, selection))
     return tuple(sorted({name for each in found for name in each.pods}))
 
 

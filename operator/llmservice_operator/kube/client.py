@@ -111,7 +111,7 @@ class KubeClient:
             content_type=JSON_PATCH,
         )
 
-    async def look(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
+    async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Metadata of an object that we may change but not read, or None where there is none.
 
         An apply of nothing, as a dry run, under a name that owns nothing, answers it; the contents are not asked for.
@@ -163,7 +163,7 @@ class KubeClient:
         return answer if answer.get("kind") == resource.kind else None
 
     async def create_event(self, event: Manifest) -> None:
-        """Tell the user something that happened to an object."""
+        """Create an Event, in the namespace of its metadata."""
         namespace = event["metadata"]["namespace"]
         await self._write("create", EVENT, namespace, EVENT.path(namespace), event)
 

@@ -15,7 +15,7 @@ KubeError
     │   ├── FieldConflict    server-side apply: another manager owns the fields; names it
     │   └── AlreadyExists    create: somebody was faster
     ├── Gone             410: the resourceVersion or the continue token is too old
-    ├── TooMany          429: the API server asks for patience
+    ├── TooMany          429: the API server is overloaded
     └── ServerError      5xx
 """
 
@@ -51,7 +51,7 @@ class ConfigError(KubeError):
 
 
 class NotLeader(KubeError):
-    """A write was asked of a process that does not hold the lease."""
+    """A write by a process that does not hold the lease."""
 
 
 class Unreachable(KubeError):

@@ -33,12 +33,12 @@ SILENCE = 90.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 LONGEST_PAUSE_WITHOUT_RIGHT = 30.0
 """A right comes back when somebody grants it: soon enough to wait for, seldom enough not to fill an audit log."""
-BREATH = 32
-"""Events in a row after which others have their turn."""
+YIELD_AFTER = 32
+"""Events in a row after which the event loop runs other tasks."""
 
 
 class ResourceEventHandler(Protocol):
-    """Receives the objects of lists and watches. Its methods raise nothing: what cannot be read is theirs to report."""
+    """Receives the objects of lists and watches. Its methods raise nothing: they report what they cannot read."""
 
     def updated(self, resource: Resource, obj: JSON) -> None:
         """An object as it is now: listed, added or changed."""
@@ -89,13 +89,13 @@ class Informer:
         selector: str,
         handler: ResourceEventHandler,
         *,
-        told: Callable[[KubeError | None], None] = lambda _: None,
+        report: Callable[[KubeError | None], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: Callable[[], float] = random.random,
     ) -> None:
         self._transport, self._resource, self._namespace = transport, resource, namespace
         self._params = {"labelSelector": selector} if selector else {}
-        self._told = told
+        self._report = report
         """Called with None whenever everything that there was has been seen and a watch goes on from there, and with
         the error of each try that failed."""
         self._handler, self._sleep, self._rng = handler, sleep, rng
@@ -103,7 +103,7 @@ class Informer:
         self._pauses = 0
 
     async def run(self) -> None:
-        """For ever; what fails is told and tried again."""
+        """List and watch; never returns. Errors are reported and tried again."""
         while True:
             try:
                 if self._version is None:
@@ -114,7 +114,7 @@ class Informer:
                 self._version = None
                 await self._pause(LONGEST_PAUSE)
             except KubeError as error:
-                self._told(error)
+                self._report(error)
                 is_forbidden = isinstance(error, Forbidden)
                 await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_forbidden else LONGEST_PAUSE)
             except Exception:  # an answer that cannot be read must not end the watches of all other kinds
@@ -147,13 +147,13 @@ class Informer:
         }
         path, count = self._resource.path(self._namespace), 0
         lines = self._transport.lines(
-            self._resource, path, params=params, silence=SILENCE, opened=lambda: self._told(None)
+            self._resource, path, params=params, silence=SILENCE, opened=lambda: self._report(None)
         )
         async with contextlib.aclosing(lines):
             async for line in lines:
                 self._take(await parsed(line))
                 count += 1
-                if count % BREATH == 0:
+                if count % YIELD_AFTER == 0:
                     await asyncio.sleep(0)
         return count
 

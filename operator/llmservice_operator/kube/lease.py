@@ -1,6 +1,6 @@
 """Leader election by a coordination.k8s.io Lease, on the monotonic clock.
 
-Times in the Lease are for people; nobody's wall clock is compared. A follower counts from the moment it saw the
+Times in the Lease are for people; wall clocks are not compared. A follower counts from the moment it saw the
 record change for the last time. The holder counts from the moment it *sent* its last successful renewal, so its own
 view ends before anybody else's can: it stops writing after the renew deadline (6 s), followers wait for the whole
 duration (10 s).
@@ -54,36 +54,26 @@ class Outcome(enum.Enum):
     LOST = "lost"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a lease is taken and kept under, beside its record. These are those of one that stands alone."""
+    """What a lease is taken and kept under, beside its record. The defaults are those of one that stands alone."""
 
     split: int | None = 1
-    """What its annotation is to say; None: another lease says it."""
-
-    def may_take(self) -> bool:
-        """Whether it may be taken at all, now."""
-        return True
-
-    def patience(self) -> float:
-        """Seconds for which a free one is left to others first."""
-        return 0.0
-
-    def left(self) -> float:
-        """Seconds for which it may be kept, whatever its own record says."""
-        return math.inf
-
-    def asks(self) -> bool:
-        """Whether to ask its holder for it."""
-        return False
-
-    def seen(self, lease: Mapping[str, Any], asked_at: float) -> None:
-        """It was read or written, by a request that was sent at this time; empty: there is none."""
-
-    def wanted(self) -> None:
-        """It is ours, and another process asks for it."""
-
-    def tried(self, error: KubeError | None) -> None:
-        """The API server answered a try to take or to keep it (None), or this came instead."""
+    """Value that its annotation is to have; None: another lease has it."""
+    may_take: Callable[[], bool] = lambda: True
+    """Whether it may be taken at all, now."""
+    patience: Callable[[], float] = lambda: 0.0
+    """Seconds for which a free one is left to others first."""
+    left: Callable[[], float] = lambda: math.inf
+    """Seconds for which it may be kept, whatever its own record says."""
+    asks: Callable[[], bool] = lambda: False
+    """Whether to ask its holder for it."""
+    seen: Callable[[Mapping[str, Any], float], None] = lambda lease, asked_at: None
+    """It was read or written, by a request that was sent at this time; empty: there is none."""
+    wanted: Callable[[], None] = lambda: None
+    """It is ours, and another process asks for it."""
+    tried: Callable[[KubeError | None], None] = lambda error: None
+    """The API server answered a try to take or to keep it (None), or this came instead."""
 
 
 class Lease:
@@ -153,11 +143,11 @@ class Lease:
             least = 0.05 if self._was_answered else self.timing.retry_failed
             await self._sleep(max(least, self._until_next_try()))
         logger.info("became the leader of %s/%s as %s", self.namespace, self.name, self.identity)
-        is_told = False
+        is_gained = False
         pause = self.timing.retry
         while self._left() > 0:
-            if not is_told and self.is_leader:
-                is_told = True
+            if not is_gained and self.is_leader:
+                is_gained = True
                 on_gained()
             await self._sleep(min(pause, max(0.0, self._left())))
             if self._left() > 0:
@@ -207,7 +197,7 @@ class Lease:
             if not self._is_our_turn():
                 self._terms.tried(None)
                 return False
-            split = self._split_to_say(live)
+            split = self._split_mark(live)
             if live is None:
                 taken = await self._request("create", _annotated(self._lease(transitions=0), split))
             else:
@@ -236,7 +226,7 @@ class Lease:
             self._free_since = now
         return self._terms.may_take() and now - self._free_since >= self._terms.patience()
 
-    def _split_to_say(self, live: dict[str, Any] | None) -> dict[str, str | None]:
+    def _split_mark(self, live: dict[str, Any] | None) -> dict[str, str | None]:
         """Nothing where the right split is in force; else that none is."""
         split = self._terms.split
         return {} if split is None or split_of(live or {}) == str(split) else {SPLIT_ANNOTATION: _pause_before(split)}

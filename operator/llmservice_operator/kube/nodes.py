@@ -6,11 +6,11 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import refusing
@@ -21,6 +21,8 @@ from llmservice_operator.planner.quantity import amount
 from llmservice_operator.planner.room import Holder, NodeRoom, Placed, Room, amounts, plus, requests_of
 
 JSON = Mapping[str, Any]
+_K = TypeVar("_K", bound=Hashable)
+_T = TypeVar("_T")
 
 NODE = Resource("", "v1", "nodes", "Node")
 RIGHT = "list nodes"
@@ -61,7 +63,7 @@ class Nodes:
         self._own = own
         self._contained = contained
         self._clock = clock
-        self._kept: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
+        self._gpus: dict[tuple[str, str], tuple[float, ClusterGPUs]] = {}
         self._rooms: dict[str | None, tuple[float, Room]] = {}
         self._reading = asyncio.Lock()
 
@@ -71,61 +73,51 @@ class Nodes:
         Where the right is missing the answer names it; other errors are raised and tried again with the service.
         """
         labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
-        async with self._reading:  # who comes while a list is read takes what it says
-            now = self._clock()
-            self._kept = {which: kept for which, kept in self._kept.items() if now - kept[0] < KEPT_SECONDS}
-            known = self._kept.get((resource, labels))
-            if known is not None:
-                return known[1]
-            found = await self._read(resource, labels)
-            self._kept[resource, labels] = (now, found)
-            return found
+        return await self._kept_or_read(self._gpus, (resource, labels), lambda: self._read_gpus(resource, labels))
 
     async def room(self, resource: str | None) -> Room:
         """What is free on nodes that take pods, and who holds the accelerators of this kind.
 
         Where a right is missing the answer names it; other errors are raised and tried again with the service.
         """
-        async with self._reading:
+        return await self._kept_or_read(self._rooms, resource, lambda: self._read_room(resource))
+
+    async def _kept_or_read(self, kept: dict[_K, tuple[float, _T]], which: _K, read: Callable[[], Awaitable[_T]]) -> _T:
+        async with self._reading:  # who comes while a list is read takes its result
             now = self._clock()
-            self._rooms = {which: kept for which, kept in self._rooms.items() if now - kept[0] < KEPT_SECONDS}
-            known = self._rooms.get(resource)
-            if known is not None:
-                return known[1]
-            found = await self._read_room(resource)
-            self._rooms[resource] = (now, found)
-            return found
+            for old in [each for each, (read_at, _) in kept.items() if now - read_at >= KEPT_SECONDS]:
+                del kept[old]
+            if which not in kept:
+                kept[which] = now, await read()
+            return kept[which][1]
 
     async def _read_room(self, resource: str | None) -> Room:
         nodes: dict[str, NodeRoom] = {}
+
+        def take_node(node: JSON) -> None:
+            if not (node.get("spec") or {}).get("unschedulable"):
+                nodes[node["metadata"]["name"]] = node_room(node)
+
+        def take_pod(pod: JSON) -> None:
+            if (placed := placed_of(pod)) is not None:
+                _take(placed, nodes, resource)
+
         try:
-            async for page in self._kube.list_pages(NODE, None):
-                for node in page.get("items") or ():
-                    with self._contained("node"):
-                        if not (node.get("spec") or {}).get("unschedulable"):
-                            nodes[node["metadata"]["name"]] = node_room(node)
+            await self._each(NODE, "", take_node)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT}")
-        others = "" if self._own is None else f"!{SERVICE_LABEL}"
         try:
-            async for page in self._kube.list_pages(POD, None, label_selector=others):
-                for pod in page.get("items") or ():
-                    with self._contained("pod"):
-                        if (placed := placed_of(pod)) is not None:
-                            _take(placed, nodes, resource)
+            await self._each(POD, "" if self._own is None else f"!{SERVICE_LABEL}", take_pod)
         except Forbidden:
             return Room(unknown=f"the operator has no right to {RIGHT_TO_PODS}")
         for placed in () if self._own is None else self._own():
             _take(placed, nodes, resource)
         return Room(tuple(nodes.values()))
 
-    async def _read(self, resource: str, labels: str) -> ClusterGPUs:
+    async def _read_gpus(self, resource: str, labels: str) -> ClusterGPUs:
         counts: Counter[NodeGroup] = Counter()
         try:
-            async for page in self._kube.list_pages(NODE, None, label_selector=labels):
-                for node in page.get("items") or ():
-                    with self._contained("node"):
-                        counts.update(filter(None, [group_of(node, resource)]))
+            await self._each(NODE, labels, lambda node: counts.update(filter(None, [group_of(node, resource)])))
         except Forbidden:
             return ClusterGPUs(missing_right=RIGHT)
         except Invalid:
@@ -133,6 +125,12 @@ class Nodes:
             return ClusterGPUs()
         groups = (replace(group, nodes=nodes) for group, nodes in counts.items())
         return ClusterGPUs(tuple(sorted(groups, key=repr)))
+
+    async def _each(self, resource: Resource, labels: str, take: Callable[[JSON], None]) -> None:
+        async for page in self._kube.list_pages(resource, None, label_selector=labels):
+            for item in page.get("items") or ():
+                with self._contained(resource.kind.lower()):
+                    take(item)
 
 
 @functools.partial(refusing, "Node")

@@ -19,7 +19,7 @@ def shard_of(namespace: str, shards: int) -> int:
     return zlib.crc32(namespace.encode()) % shards
 
 
-class Standing(NamedTuple):
+class ShardLease(NamedTuple):
     """The Lease of one shard, as it was read last."""
 
     holder: str
@@ -28,17 +28,17 @@ class Standing(NamedTuple):
     """Who asked for it and was not heard yet."""
 
 
-def shard_to_ask_for(me: str, standing: Mapping[int, Standing], shards: int) -> int | None:
+def shard_to_ask_for(me: str, leases: Mapping[int, ShardLease], shards: int) -> int | None:
     """Of whoever has the most, where that is more than a fair share; None: wait.
 
     One at a time, and none while another has nobody: that one is simply taken. What others have asked for is counted
     as given, so that two newcomers do not ask for more than there is.
     """
-    if len(standing) < shards or any(not lease.holder or lease.wanted_by == me for lease in standing.values()):
+    if len(leases) < shards or any(not lease.holder or lease.wanted_by == me for lease in leases.values()):
         return None
-    held = Counter(lease.holder for lease in standing.values() if not lease.wanted_by)
-    held[me] = sum(lease.holder == me for lease in standing.values())
+    held = Counter(lease.holder for lease in leases.values() if not lease.wanted_by)
+    held[me] = sum(lease.holder == me for lease in leases.values())
     asked = [
-        shard for shard, lease in standing.items() if not lease.wanted_by and held[lease.holder] - held[me] >= UNEVEN
+        shard for shard, lease in leases.items() if not lease.wanted_by and held[lease.holder] - held[me] >= UNEVEN
     ]
-    return max(asked, key=lambda shard: (held[standing[shard].holder], shard), default=None)
+    return max(asked, key=lambda shard: (held[leases[shard].holder], shard), default=None)

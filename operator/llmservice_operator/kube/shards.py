@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from .errors import ApiError, Forbidden, Invalid, KubeError, NotFound, Refused, Unauthorized
 from .lease import Lease, LeaseTiming, Outcome, Terms, split_of, wanted_by
-from .partition import Standing, shard_of, shard_to_ask_for
+from .partition import ShardLease, shard_of, shard_to_ask_for
 from .transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,10 @@ class Duties(Protocol):
     """What the process does with its shards."""
 
     def gained(self, shard: int) -> None:
-        """Begin with its services."""
+        """The shard is this process's: begin with its services."""
 
     def lost(self, shard: int) -> None:
-        """They are no longer ours."""
+        """Its services are no longer this process's."""
 
     def is_busy(self, shard: int) -> bool:
         """Whether something of it is in work."""
@@ -74,7 +75,7 @@ class Shards:
         self._leases: dict[int, Lease] = {}
         self._acting: set[int] = set()
         self._given: set[int] = set()
-        self._standing: dict[int, Standing] = {}
+        self._seen_leases: dict[int, ShardLease] = {}
         self._split = ""
         self._in_force_until = float("-inf")
         self._stopping = False
@@ -83,7 +84,7 @@ class Shards:
         self._errors: dict[int, KubeError | None] = {}
         """What came of the last try, of those that were tried."""
 
-    # What may be done
+    # Where this process may write
 
     def remaining(self, namespace: str) -> float:
         """Seconds for which this process may still write into a namespace."""
@@ -181,12 +182,12 @@ class Shards:
     def asks(self, shard: int) -> bool:
         """Whether to ask the holder of this one for it."""
         may = self.is_ready and not self._stopping and self.in_force_for() > 0
-        return may and shard_to_ask_for(self.identity, self._standing, self.count) == shard
+        return may and shard_to_ask_for(self.identity, self._seen_leases, self.count) == shard
 
     def seen(self, shard: int, lease: Mapping[str, Any], asked_at: float) -> None:
         """A Lease as it is now."""
         holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
-        self._standing[shard] = Standing(holder, wanted_by(lease))
+        self._seen_leases[shard] = ShardLease(holder, wanted_by(lease))
         if holder not in ("", self.identity):
             self._given.discard(shard)
         if shard == 0:
@@ -218,41 +219,21 @@ class Shards:
             namespace=self._namespace,
             name=lease_name(self._name, shard),
             identity=self.identity,
-            terms=_OfShard(self, shard),
+            terms=Terms(
+                split=None if shard else self.count,
+                may_take=lambda: self.may_take(shard),
+                patience=lambda: self.patience(shard),
+                left=lambda: self.in_force_for() if shard else math.inf,
+                asks=lambda: self.asks(shard),
+                seen=partial(self.seen, shard),
+                wanted=partial(self.wanted, shard),
+                tried=partial(self.tried, shard),
+            ),
             timing=self.timing,
             clock=self._clock,
             now=self._now,
             sleep=self._sleep,
         )
-
-
-class _OfShard(Terms):
-    """The terms of one shard's lease."""
-
-    def __init__(self, shards: Shards, shard: int) -> None:
-        self._shards, self._shard = shards, shard
-        self.split = shards.count if shard == 0 else None
-
-    def may_take(self) -> bool:
-        return self._shards.may_take(self._shard)
-
-    def patience(self) -> float:
-        return self._shards.patience(self._shard)
-
-    def left(self) -> float:
-        return self._shards.in_force_for() if self._shard else super().left()
-
-    def asks(self) -> bool:
-        return self._shards.asks(self._shard)
-
-    def seen(self, lease: Mapping[str, Any], asked_at: float) -> None:
-        self._shards.seen(self._shard, lease, asked_at)
-
-    def wanted(self) -> None:
-        self._shards.wanted(self._shard)
-
-    def tried(self, error: KubeError | None) -> None:
-        self._shards.tried(self._shard, error)
 
 
 def lease_name(name: str, shard: int) -> str:

@@ -119,23 +119,13 @@ class Transport:
         headers = {"Content-Type": content_type} if data is not None else {}
         if accept is not None:
             headers["Accept"] = accept
-        patience = MAX_PATIENCE
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+
+        async def send() -> bytes:
             seconds = timeout() if callable(timeout) else timeout
-            try:
-                return await self._once(verb, resource, path, params or {}, data, headers, seconds, max_bytes)
-            except (TooMany, ServerError) as error:
-                pause = error.retry_after
-                if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
-                    raise
-                patience -= pause
-                await self._sleep(pause)
-            except Unauthorized:
-                # The kubelet may have renewed the token since we read it; a second refusal is real.
-                self.credentials.token.forget()
-                if attempt > 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+            signed = await self._signed(headers, seconds)
+            return await self._send(verb, resource, path, seconds, max_bytes, params=params, data=data, headers=signed)
+
+        return await with_retries(send, self.credentials.token.forget, self._sleep)
 
     async def lines(
         self,
@@ -193,29 +183,14 @@ class Transport:
             ) from error
         return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
-    async def _once(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        params: Mapping[str, str],
-        data: bytes | None,
-        headers: Mapping[str, str],
-        seconds: float,
-        max_bytes: int | None,
+    async def _send(
+        self, verb: str, resource: Resource, path: str, seconds: float, max_bytes: int | None, **request: Any
     ) -> bytes:
-        sent = await self._signed(headers, seconds)
-        started = self._clock()
-        code = 0
+        """One attempt; `request` goes to aiohttp as it is."""
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds))
+        url, started, code = self.credentials.server + path, self._clock(), 0
         try:
-            async with self._open().request(
-                METHODS[verb],
-                self.credentials.server + path,
-                params=params,
-                data=data,
-                headers=sent,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds)),
-            ) as response:
+            async with self._open().request(METHODS[verb], url, timeout=limits, **request) as response:
                 code = response.status
                 raw = await _body(response, max_bytes)
                 retry_after = response.headers.get("Retry-After")
@@ -230,16 +205,31 @@ class Transport:
         raise failure(code, raw, right=f"{verb} {with_subresource(resource, path)}", retry_after=retry_after)
 
 
-async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
-    if max_bytes is None:
-        return await response.read()
-    parts, left = [], max_bytes
-    async for part in response.content.iter_any():
-        left -= len(part)
-        if left < 0:
-            raise Unreachable(f"the answer has more than {max_bytes} bytes: {response.url.path}")
-        parts.append(part)
-    return b"".join(parts)
+async def with_retries(
+    send: Callable[[], Awaitable[bytes]],
+    renew_token: Callable[[], None],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> bytes:
+    """The result of `send`, tried again where the server says when (MAX_PATIENCE s in all), and once after a 401.
+
+    `renew_token` has the next attempt fetch another token. Raises the error of the last attempt.
+    """
+    patience = MAX_PATIENCE
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return await send()
+        except (TooMany, ServerError) as error:
+            pause = error.retry_after
+            if pause is None or pause > patience or attempt == MAX_ATTEMPTS:
+                raise
+            patience -= pause
+            await sleep(pause)
+        except Unauthorized:
+            # The kubelet may have renewed the token since we read it; a second refusal is real.
+            renew_token()
+            if attempt > 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def object_of(raw: bytes, what: str) -> dict[str, Any]:
@@ -251,6 +241,18 @@ async def object_of(raw: bytes, what: str) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise Unreachable(f"the answer is no API server's: {what}")
     return answer
+
+
+async def _body(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
+    if max_bytes is None:
+        return await response.read()
+    parts, left = [], max_bytes
+    async for part in response.content.iter_any():
+        left -= len(part)
+        if left < 0:
+            raise Unreachable(f"the answer has more than {max_bytes} bytes: {response.url.path}")
+        parts.append(part)
+    return b"".join(parts)
 
 
 METHODS: Mapping[str, str] = {
@@ -268,7 +270,7 @@ def failure(code: int, raw: bytes, *, right: str, retry_after: str | None) -> Ap
     try:
         status = orjson.loads(raw)
     except ValueError:
-        status = {"message": raw[:200].decode(errors="replace").strip() or f"HTTP {code}"}
+        status = {"message": raw[:200].decode(errors="replace").strip()}
     if not isinstance(status, Mapping):
         status = {"message": str(status)[:200]}
     try:

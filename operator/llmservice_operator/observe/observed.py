@@ -19,7 +19,7 @@ from llmservice_operator.observe.projections.children import (
     RevisionFacts,
     ServiceFacts,
 )
-from llmservice_operator.observe.projections.endpoints import EndpointFacts, SliceFacts
+from llmservice_operator.observe.projections.endpoints import SliceFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Report
@@ -79,8 +79,9 @@ class Observed:
     claim: ClaimFacts | None = None
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
-    endpoints: EndpointFacts | None = None
-    """Where the Service sends requests; None: no right to look, and a ready pod is taken to get some."""
+    endpoints: frozenset[str] | None = None
+    """Uids of the pods that the Service sends requests to; None: no right to look, and each ready pod is taken to get
+    some."""
     unsettled_for: float = inf
     """Seconds since pods, endpoints and the Deployment's counters were first seen to disagree; as long as that is less
     than `rollout.PATIENCE`, the status does not speak of it."""
@@ -91,7 +92,7 @@ class Observed:
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[ChildId, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
-    """What supervisors said, by the pod's name."""
+    """What supervisors reported, by the pod's name."""
     hidden: frozenset[str] = frozenset()
     """Kinds that the operator has no right to list: none of them is made, since it would not be seen."""
     begun: tuple[str, str] | None = None
@@ -124,7 +125,10 @@ class Observed:
             claim=named(ClaimFacts.kind, cache_claim_name(name)),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
             pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
-            endpoints=None if ENDPOINT_SLICE in hidden else EndpointFacts.of(all_of(ENDPOINT_SLICE)),
+            # A pod is in two slices where it has addresses of both families, or moves between them.
+            endpoints=None
+            if ENDPOINT_SLICE in hidden
+            else frozenset(uid for each in all_of(ENDPOINT_SLICE) for uid in each.ready),
             inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
             inspection_jobs=tuple(sorted(all_of(JobFacts.kind), key=lambda facts: (facts.created_at, facts.name))),
             hidden=hidden,

@@ -1,6 +1,6 @@
 """What the supervisors of a service's pods say, which of them are to be asked, and what the status makes of it.
 
-A pod that cannot be asked changes no condition, and what was told before it could not be asked stays.
+A pod that cannot be asked changes no condition, and what it reported before stays in the status.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 _TEXT_LIMIT = 1024
 """Longer texts would be refused by the CRD, and the whole status with them."""
 _UNREAD = (
-    f"No pod has told yet what was measured. The operator asks a ready pod on its port {STATE_PORT}; where that stays "
+    f"No pod has reported its measurements yet. The operator asks a ready pod on port {STATE_PORT}; where that stays "
     "without an answer, let a NetworkPolicy admit it."
 )
 _STARTING = frozenset({Phase.PREFLIGHT, Phase.FETCHING, Phase.LOADING, Phase.SMOKE})
@@ -31,7 +31,7 @@ class Report:
     uid: str
     restarts: int
     state: State | None
-    """None: it was asked several times and said nothing."""
+    """None: it did not answer several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def asks(
     pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json, adapters_digest: str | None
 ) -> tuple[Ask, ...]:
     """The pods whose supervisors are to be asked now. None for the digest: adapters are switched off."""
-    is_measured = "reason" not in (_told_measured(previous, revision) or {"reason": ""})
+    is_measured = "reason" not in (_previous_measured(previous, revision) or {"reason": ""})
     return tuple(
         Ask(pod.name, pod.uid, pod.restarts, pod.address, not pod.started or pod.was_ready)
         for pod in _current(pods, revision)
@@ -71,18 +71,18 @@ def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, ad
     if report.state is None:
         return False
     if not report.state.started or report.state.hung:
-        return True  # what was said is bound to change
+        return True  # both change
     is_settled = report.state.adapters_hash == adapters_digest and all(a.loaded for a in report.state.adapters)
     return adapters_digest is not None and not is_settled
 
 
 def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previous: Json) -> dict[str, Any] | None:
-    """How far a pod that starts has come: the one that was told of before, as long as it starts."""
+    """status.progress: of the pod that it was about before, as long as that starts, else of the first by name."""
     starting = {pod.name: state for pod, state in _states(pods, reports, revision) if _is_starting(pod, state)}
     if not starting:
         return None
-    told = (previous.get("progress") or {}).get("pod")
-    name = told if told in starting else min(starting)
+    before = (previous.get("progress") or {}).get("pod")
+    name = before if before in starting else min(starting)
     state = starting[name]
     transfer = state.transfer if state.phase is Phase.FETCHING else None
     found: dict[str, Any] = {"pod": name, "phase": str(state.phase), "message": state.progress[:_TEXT_LIMIT]}
@@ -98,7 +98,7 @@ def progress_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
 
 
 def starting_state(pods: Sequence[PodFacts], reports: Reports, revision: str, progress: Json | None) -> State | None:
-    """What the pod says that `status.progress` tells of."""
+    """The state of the pod that `status.progress` is about."""
     name = progress["pod"] if progress is not None else None
     return next((state for pod, state in _states(pods, reports, revision) if pod.name == name), None)
 
@@ -108,11 +108,11 @@ def measured_of(pods: Sequence[PodFacts], reports: Reports, revision: str, previ
     for _, state in _states(pods, reports, revision):
         if state.started:
             return state.measured.to_document()
-    told = _told_measured(previous, revision)
-    if (told is None or "reason" in told) and any(pod.ready for pod in _current(pods, revision)):
-        # Told with what else there is to tell of a ready pod: that it is silent is worth no write of its own.
+    known = _previous_measured(previous, revision)
+    if (known is None or "reason" in known) and any(pod.ready for pod in _current(pods, revision)):
+        # Written beforehand, with the status of a ready pod: that it does not answer needs no write of its own.
         return {"reason": _UNREAD}
-    return None if told is None else dict(told)
+    return None if known is None else dict(known)
 
 
 def adapters_of(
@@ -120,9 +120,9 @@ def adapters_of(
 ) -> list[dict[str, Any]]:
     """Each adapter of the spec: served by every replica, or what one of them says; a message means that it failed."""
     states = [state for _, state in _states(pods, reports, revision) if state.started]
-    told = {item.get("name"): item for item in previous.get("adapters") or ()}
+    known = {item.get("name"): item for item in previous.get("adapters") or ()}
     if not states:
-        return [dict(told.get(name) or {"name": name, "loaded": False}) for name in names]
+        return [dict(known.get(name) or {"name": name, "loaded": False}) for name in names]
     return [_adapter(name, [_adapter_state(name, digest, state) for state in states]) for name in names]
 
 
@@ -153,7 +153,7 @@ def _current(pods: Sequence[PodFacts], revision: str) -> Iterator[PodFacts]:
 
 
 def report_of(pod: PodFacts, reports: Reports) -> Report | None:
-    """A report of an earlier run says nothing about this one."""
+    """The report of the pod's present run; None: there is none."""
     report = reports.get(pod.name)
     return report if report is not None and (report.uid, report.restarts) == (pod.uid, pod.restarts) else None
 
@@ -162,6 +162,6 @@ def _is_starting(pod: PodFacts, state: State) -> bool:
     return pod.running and not pod.ready and not state.started and state.phase in _STARTING
 
 
-def _told_measured(previous: Json, revision: str) -> Json | None:
+def _previous_measured(previous: Json, revision: str) -> Json | None:
     is_same = (previous.get("rollout") or {}).get("revision") == revision
     return previous.get("measured") if is_same else None

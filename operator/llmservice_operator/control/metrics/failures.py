@@ -13,43 +13,58 @@ from llmservice_operator.api.service import Key
 _REASONS = frozenset(map(str, Reason))
 
 
-OTHER = "Other"
-
-
 def known(reason: str) -> str:
     """The reason as a label: a stored status may hold any word, and each would be a series for ever."""
-    return reason if reason in _REASONS else OTHER
+    return reason if reason in _REASONS else "Other"
+
+
+class ByReason:
+    """Services by reason, as a gauge: a service counts in the reason that was set last."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._reasons: dict[Key, str | None] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._reasons
+
+    def set(self, key: Key, reason: str | None) -> bool:
+        """None: in no reason. Returns whether that is another one than before."""
+        old = self._reasons.get(key)
+        self._reasons[key] = reason
+        if reason == old:
+            return False
+        if old is not None:
+            self._gauge.labels(old).dec()
+        if reason is not None:
+            self._gauge.labels(reason).inc()
+        return True
+
+    def forget(self, key: Key) -> None:
+        """The service is gone."""
+        self.set(key, None)
+        del self._reasons[key]
 
 
 class Failures:
-    """Follows the failure that each service's status tells."""
+    """Follows the failure in each service's status."""
 
     def __init__(self, failing: Gauge, begun: Counter) -> None:
-        self._failing, self._begun = failing, begun
-        self._told: dict[Key, str | None] = {}
+        self._failing, self._begun = ByReason(failing), begun
 
-    def told(self, key: Key, status: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        """A stored status, or one that was just written in the place of `before`.
+    def update(self, key: Key, status: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """Take in a stored status, or one that was just written in the place of `before`.
 
-        What began before this process did is not counted again; what the first look at a service found, is.
+        A failure that began before this process did is not counted again; one in a service's first status is.
         """
-        if before is not None and key not in self._told:
-            self.told(key, before)
-        told = (status.get("failure") or {}).get("reason")
-        reason = None if told is None else known(told)
-        is_known, old = key in self._told, self._told.get(key)
-        self._told[key] = reason
-        if reason == old:
-            return
-        self._turn(old, -1)
-        self._turn(reason, 1)
-        if reason is not None and is_known:
+        if before is not None and key not in self._failing:
+            self.update(key, before)
+        found = (status.get("failure") or {}).get("reason")
+        reason = None if found is None else known(found)
+        is_known = key in self._failing
+        if self._failing.set(key, reason) and is_known and reason is not None:
             self._begun.labels(reason).inc()
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
-        self._turn(self._told.pop(key, None), -1)
-
-    def _turn(self, reason: str | None, by: int) -> None:
-        if reason is not None:
-            self._failing.labels(reason).inc(by)
+        self._failing.forget(key)

@@ -21,7 +21,7 @@ class Plans:
         self._planned, self._measured, self._error = planned, measured, error
         self._series: dict[Key, Series] = {}
 
-    def told(self, key: Key, status: Json) -> None:
+    def update(self, key: Key, status: Json) -> None:
         """A service's stored or just written status; an empty one: it is gone."""
         before = self._series.get(key, {})
         plan = {} if is_plan_of_another(status) else status.get("plan") or {}

@@ -13,7 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.life import Stage
-from llmservice_operator.control.metrics.failures import Failures, known
+from llmservice_operator.control.metrics.failures import ByReason, Failures, known
 from llmservice_operator.control.metrics.plan import Plans
 from llmservice_operator.control.watch.sync_state import SyncState
 
@@ -29,8 +29,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._all: list[MetricWrapperBase] = []
-        self._reasons: dict[Key, str] = {}
-        self._told: dict[Key, set[str]] = {}
+        self._fetching: dict[Key, set[str]] = {}
         self._ended: set[Key] = set()
         self.reconcile_seconds = self._histogram(
             "llmservice_reconcile_duration_seconds", "Time one look at one LLMService took.", ("result",)
@@ -127,6 +126,7 @@ class Metrics:
         self.tasks = self._gauge("llmservice_tasks", "Tasks of the operator's event loop.")
         self.tasks.set_function(_tasks)
         ProcessCollector(registry=self.registry)
+        self._by_reason = ByReason(self.services)
         self._failures = Failures(self.failing, self.failures)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
@@ -139,28 +139,15 @@ class Metrics:
         """A service's stored status, or one that was just written in the place of `before`."""
         for condition in status.get("conditions") or ():
             if condition.get("type") == "Ready":
-                self.set_reason(key, str(condition.get("reason", "")))
-        self._failures.told(key, status, before)
-        self._plans.told(key, status)
-
-    def set_reason(self, key: Key, reason: str) -> None:
-        """A service's Ready condition has this reason now."""
-        reason = known(reason)
-        old = self._reasons.get(key)
-        if old == reason:
-            return
-        if old is not None:
-            self.services.labels(old).dec()
-        self._reasons[key] = reason
-        self.services.labels(reason).inc()
+                self._by_reason.set(key, known(str(condition.get("reason", ""))))
+        self._failures.update(key, status, before)
+        self._plans.update(key, status)
 
     def forget(self, key: Key) -> None:
         """A service is gone."""
-        old = self._reasons.pop(key, None)
-        if old is not None:
-            self.services.labels(old).dec()
+        self._by_reason.forget(key)
         self._failures.forget(key)
-        self._plans.told(key, {})
+        self._plans.update(key, {})
         if key in self._ended:
             self._ended.discard(key)
             self.streams_ended.remove(*key)
@@ -177,7 +164,7 @@ class Metrics:
             self.shard_held.labels(str(shard)).set(1 if shard in held else 0)
 
     def set_life(self, stage: Stage, sync: SyncState) -> None:
-        """Where this process stands, and how far its watches are."""
+        """Show the stage of this process, and how far its watches are."""
         for each in Stage:
             self.stage.labels(each.value).set(1 if each is stage else 0)
         working = sync.working()
@@ -186,30 +173,30 @@ class Metrics:
             self.watch_forbidden.labels(namespace or "").set(forbidden)
 
     def set_progress(self, key: Key, pod: str, state: State | None) -> None:
-        """A pod was asked how far it is; None: it said nothing."""
+        """Set the progress of a pod's fetch; None: it did not answer."""
         labels = (*key, pod)
         transfer = state.transfer if state is not None else None
         if transfer is None:
             self.forget_pod(key, pod)
             return
-        self._told.setdefault(key, set()).add(pod)
+        self._fetching.setdefault(key, set()).add(pod)
         self.fetched_bytes.labels(*labels).set(transfer.bytes_done)
         self.fetch_total_bytes.labels(*labels).set(transfer.bytes_total or 0)
 
     def forget_progress(self, key: Key) -> None:
         """A service's pods are not asked any more."""
-        for pod in tuple(self._told.get(key, ())):
+        for pod in tuple(self._fetching.get(key, ())):
             self.forget_pod(key, pod)
 
     def forget_pod(self, key: Key, pod: str) -> None:
         """A pod is not asked any more."""
-        told = self._told.get(key, set())
+        told = self._fetching.get(key, set())
         if pod in told:
             told.discard(pod)
             self.fetched_bytes.remove(*key, pod)
             self.fetch_total_bytes.remove(*key, pod)
         if not told:
-            self._told.pop(key, None)
+            self._fetching.pop(key, None)
 
     def exposition(self) -> bytes:
         """What /metrics answers."""

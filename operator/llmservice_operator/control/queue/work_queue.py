@@ -1,4 +1,4 @@
-"""One work queue: each key once, one worker a key, what users wait for first, failures later and later, with jitter.
+"""One work queue: each key once, one worker a key, by priority; failures back off exponentially, with jitter.
 
 `Schedule` is the plain data structure on a given clock; `WorkQueue` lets tasks wait for it.
 """
@@ -18,21 +18,21 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Rank(enum.IntEnum):
-    """What comes first where more waits than workers can do at once. Within a rank, who came first."""
+class Priority(enum.IntEnum):
+    """What comes first where more waits than workers can do at once. Within a priority, who came first."""
 
     EDITED = 0
-    """Somebody changed its spec and waits."""
+    """Its spec was changed."""
     SERVES = 1
-    """It answers requests, and something happened to its children: nobody may be told of that late."""
+    """It answers requests, and its children changed: its status must follow soon."""
     NEW = 2
-    """It has no children yet: the scheduler and the kubelets have work to do after us."""
+    """It has no children yet; scheduler and kubelets can begin once it has."""
     REST = 3
-    """What is on its way did a step, or its time has come."""
+    """A step of a rollout, or a planned visit."""
 
 
 TURN_OF_THE_LAST = 8
-"""One key in so many is of the last rank that waits, so that none waits for ever."""
+"""One key in so many is taken from the last priority that has any, so that none starves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Backoff:
 
 
 class _Waiting(NamedTuple):
-    rank: Rank
+    priority: Priority
     since: float
 
 
@@ -58,35 +58,35 @@ class Schedule(Generic[K]):
 
     def __init__(self) -> None:
         self._ready: dict[K, _Waiting] = {}
-        self._lines: dict[Rank, deque[K]] = {rank: deque() for rank in Rank}
-        """In the order of each rank; a key that was taken, or stands in a better line since, is skipped."""
+        self._lines: dict[Priority, deque[K]] = {priority: deque() for priority in Priority}
+        """In the order of each priority; a key that was taken, or stands in a better line since, is skipped."""
         self._due: dict[K, float] = {}
-        self._heap: list[tuple[float, int, K, Rank]] = []
+        self._heap: list[tuple[float, int, K, Priority]] = []
         self._sequence = 0
         self._working: dict[K, float] = {}
-        self._again: dict[K, Rank] = {}
+        self._again: dict[K, Priority] = {}
         self._taken = 0
         self._taken_at = float("-inf")
 
-    def add(self, key: K, now: float, rank: Rank = Rank.REST) -> None:
+    def add(self, key: K, now: float, priority: Priority = Priority.REST) -> None:
         """Have it worked on as soon as possible; a key in work is worked on once more afterwards."""
         if key in self._working:
-            self._again[key] = min(rank, self._again.get(key, rank))
+            self._again[key] = min(priority, self._again.get(key, priority))
             return
         waiting = self._ready.get(key)
-        if waiting is not None and waiting.rank <= rank:
+        if waiting is not None and waiting.priority <= priority:
             return
         self._due.pop(key, None)
-        self._lines[rank].append(key)
-        self._ready[key] = _Waiting(rank, now if waiting is None else waiting.since)
+        self._lines[priority].append(key)
+        self._ready[key] = _Waiting(priority, now if waiting is None else waiting.since)
 
-    def add_at(self, key: K, due: float, rank: Rank = Rank.REST) -> None:
+    def add_at(self, key: K, due: float, priority: Priority = Priority.REST) -> None:
         """Have it worked on at a time, unless it is already to be sooner."""
         if key in self._ready or self._due.get(key, float("inf")) <= due:
             return
         self._due[key] = due
         self._sequence += 1
-        heapq.heappush(self._heap, (due, self._sequence, key, rank))
+        heapq.heappush(self._heap, (due, self._sequence, key, priority))
 
     def take(self, now: float) -> K | None:
         """The next key; it counts as in work until `done`."""
@@ -104,9 +104,9 @@ class Schedule(Generic[K]):
     def done(self, key: K, now: float) -> None:
         """The work on a key ended, well or not."""
         del self._working[key]
-        rank = self._again.pop(key, None)
-        if rank is not None:
-            self.add(key, now, rank)
+        priority = self._again.pop(key, None)
+        if priority is not None:
+            self.add(key, now, priority)
 
     def next_due(self) -> float | None:
         """When the next delayed key becomes ready."""
@@ -124,13 +124,8 @@ class Schedule(Generic[K]):
         return len(self._due)
 
     @property
-    def working(self) -> int:
-        """Keys in work."""
-        return len(self._working)
-
-    @property
     def in_work(self) -> Collection[K]:
-        """Which those are."""
+        """Keys that a worker has."""
         return self._working.keys()
 
     def untouched(self, now: float) -> float:
@@ -142,29 +137,29 @@ class Schedule(Generic[K]):
         """How long the oldest key in work has been there."""
         return now - min(self._working.values(), default=now)
 
-    def waits(self, rank: Rank) -> bool:
-        """Whether any key of this rank waits for a worker."""
-        line = self._lines[rank]
-        while line and not self._stands(line[0], rank):
+    def waits(self, priority: Priority) -> bool:
+        """Whether any key of this priority waits for a worker."""
+        line = self._lines[priority]
+        while line and not self._is_in_line(line[0], priority):
             line.popleft()
         return bool(line)
 
-    def _stands(self, key: K, rank: Rank) -> bool:
-        return key in self._ready and self._ready[key].rank is rank
+    def _is_in_line(self, key: K, priority: Priority) -> bool:
+        return key in self._ready and self._ready[key].priority is priority
 
     def _first(self) -> K | None:
         is_turn_of_the_last = self._taken % TURN_OF_THE_LAST == TURN_OF_THE_LAST - 1
-        for rank in reversed(Rank) if is_turn_of_the_last else Rank:
-            if self.waits(rank):
-                return self._lines[rank].popleft()
+        for priority in reversed(Priority) if is_turn_of_the_last else Priority:
+            if self.waits(priority):
+                return self._lines[priority].popleft()
         return None
 
     def promote(self, now: float) -> None:
         """Keys whose time has come wait for a worker."""
         while (due := self.next_due()) is not None and due <= now:
-            _, _, key, rank = heapq.heappop(self._heap)
+            _, _, key, priority = heapq.heappop(self._heap)
             del self._due[key]
-            self.add(key, now, rank)
+            self.add(key, now, priority)
 
     def _drop_stale(self) -> None:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
@@ -192,24 +187,23 @@ class WorkQueue(Generic[K]):
         self._idle = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
-        self.retries = 0
 
-    def add(self, key: K, rank: Rank = Rank.REST) -> None:
+    def add(self, key: K, priority: Priority = Priority.REST) -> None:
         """Something about it changed. A key that keeps failing is not tried more often than its first delay."""
         now = self._clock()
         if key in self._failures:
             self._schedule.add_at(key, now + self._backoff.base)
         else:
-            self._schedule.add(key, now, rank)
+            self._schedule.add(key, now, priority)
         self._offer()
 
-    def add_soon(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
+    def add_soon(self, key: K, seconds: float, priority: Priority = Priority.REST) -> None:
         """Something about it changed that more of the same may follow, or has led to: once a while is enough."""
-        self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds, rank)
+        self.add_after(key, max(seconds, self._backoff.base) if key in self._failures else seconds, priority)
 
-    def add_after(self, key: K, seconds: float, rank: Rank = Rank.REST) -> None:
+    def add_after(self, key: K, seconds: float, priority: Priority = Priority.REST) -> None:
         """Look at it again later, unless it is looked at sooner anyway."""
-        self._schedule.add_at(key, self._clock() + seconds, rank)
+        self._schedule.add_at(key, self._clock() + seconds, priority)
         self._offer()
 
     def succeeded(self, key: K) -> None:
@@ -220,7 +214,6 @@ class WorkQueue(Generic[K]):
         """Plan the next try; returns the delay."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(failures, self._rng)
-        self.retries += 1
         self.add_after(key, delay)
         return delay
 
@@ -261,9 +254,9 @@ class WorkQueue(Generic[K]):
         self._alarm, self._alarm_at = None, float("inf")
         self._offer()
 
-    def waits(self, rank: Rank) -> bool:
-        """Whether any key of this rank waits for a worker."""
-        return self._schedule.waits(rank)
+    def waits(self, priority: Priority) -> bool:
+        """Whether any key of this priority waits for a worker."""
+        return self._schedule.waits(priority)
 
     @property
     def depth(self) -> int:
@@ -276,13 +269,8 @@ class WorkQueue(Generic[K]):
         return self._schedule.delayed
 
     @property
-    def working(self) -> int:
-        """Keys in work."""
-        return self._schedule.working
-
-    @property
     def in_work(self) -> Collection[K]:
-        """Which those are."""
+        """Keys that a worker has."""
         return self._schedule.in_work
 
     def stalled(self, *, patience: float = 60.0, longest_work: float = 300.0) -> str | None:

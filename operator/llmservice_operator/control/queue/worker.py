@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 WORKERS = 8
 ASK_AGAIN = 0.2
-"""Seconds after which a suspect of an earlier death asks again whether anything else waits."""
+"""Seconds until a suspect of an earlier death is tried again while others wait."""
 
 Reconcile = Callable[[Key, Context], Awaitable[Next]]
 
@@ -114,7 +114,7 @@ class Workers:
 
     async def _quarantine(self, key: Key) -> None:
         """Nothing of it is evaluated, and none of its pods is asked."""
-        self._ctx.starts.forget(key)
+        self._ctx.state_poller.forget(key)
         if await self._report(Reason.QUARANTINED, "", key):
             self._ctx.queue.succeeded(key)
         else:

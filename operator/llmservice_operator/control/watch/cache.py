@@ -1,4 +1,4 @@
-"""What the watches told us, as small projections. A key comes out only where a projection changed."""
+"""The objects that the watches bring, as small projections. A key is returned only where a projection changed."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Cache:
         self._kinds, self._indices = kinds, indices
         self._by: dict[tuple[str, Hashable], dict[Key, Facts]] = {}
         self._entries: dict[str, dict[tuple[str, str], _Entry]] = {kind: {} for kind in kinds}
-        self._around: dict[Key, dict[str, dict[str, Any]]] = {}
+        self._by_service: dict[Key, dict[str, dict[str, Any]]] = {}
         self._expected: dict[tuple[str, str, str], Facts] = {}
 
     @contextmanager
     def expecting(self, kind: str, facts: Facts) -> Iterator[None]:
-        """Meanwhile these are no news: what is being written may come back by the watch before its answer does.
+        """Within the block `facts` make no key: the watch may bring a write before its answer arrives.
 
-        Whatever else comes is news, in the answer too: somebody's edit may be told by nothing else, since the watch
-        brings it after the version that the answer has shown.
+        Any other projection makes one, also from the answer: an edit by somebody else may be in the answer only, since
+        the watch then brings a version that is known.
         """
         written = (kind, facts.namespace, facts.name)
         self._expected[written] = facts
@@ -73,7 +73,7 @@ class Cache:
             del self._expected[written]
 
     def update(self, kind: str, raw: JSON) -> tuple[Key, ...]:
-        """Take an object in; the keys of the services for which something changed: mostly none, seldom two."""
+        """Project and store an object. Returns the keys of the services for which something changed: none to two."""
         metadata = raw["metadata"]
         where = (metadata["namespace"], metadata["name"])
         old = self._entries[kind].get(where)
@@ -82,7 +82,7 @@ class Cache:
         return self.put(kind, self._kinds[kind](raw, None if old is None else old.facts))
 
     def put(self, kind: str, facts: Facts) -> tuple[Key, ...]:
-        """The same, of an object that was projected already."""
+        """As `update`, for an object that is projected already."""
         where = (facts.namespace, facts.name)
         old = self._entries[kind].get(where)
         if old is not None and _is_older(facts, old.facts):
@@ -95,7 +95,7 @@ class Cache:
         if kind in self._indices:
             self._index(kind, None if old is None else old.facts, facts)
         self._entries[kind][where] = _Entry(key, facts)
-        self._around.setdefault(key, {}).setdefault(kind, {})[facts.name] = facts
+        self._by_service.setdefault(key, {}).setdefault(kind, {})[facts.name] = facts
         if old is None or left or facts not in (old.facts, self._expected.get((kind, *where))):
             return (*left, key)
         return ()
@@ -112,13 +112,13 @@ class Cache:
         entry = self._entries[kind].get((namespace, name))
         return None if entry is None else entry.facts
 
-    def around(self, key: Key) -> Mapping[str, Mapping[str, Any]]:
-        """Projections around one service, by kind and name."""
-        return self._around.get(key, {})
+    def of_service(self, key: Key) -> Mapping[str, Mapping[str, Any]]:
+        """Projections of one service's objects, by kind and name."""
+        return self._by_service.get(key, {})
 
     def all_keys(self) -> Iterator[Key]:
         """Keys of all services that have anything."""
-        return iter(tuple(self._around))
+        return iter(tuple(self._by_service))
 
     def all_of(self, kind: str) -> Iterator[Any]:
         """Projections of all objects of a kind."""
@@ -152,17 +152,17 @@ class Cache:
             return ()
         if kind in self._indices:
             self._index(kind, entry.facts, None)
-        around = self._around[entry.key]
+        around = self._by_service[entry.key]
         del around[kind][name]
         if not around[kind]:
             del around[kind]
         if not around:
-            del self._around[entry.key]
+            del self._by_service[entry.key]
         return (entry.key,)
 
 
 def newer(one: str, other: str) -> bool:
-    """Whether a resourceVersion is later than another; versions that are no numbers cannot be told apart."""
+    """Whether a resourceVersion is later than another; False where one of them is not a number."""
     return one.isdecimal() and other.isdecimal() and int(one) > int(other)
 
 
@@ -171,6 +171,6 @@ def _is_older(facts: Facts, known: Facts) -> bool:
 
 
 def _is_known(metadata: JSON, known: Facts) -> bool:
-    """Our own writes' answers come in too, so that a watch may tell what we know already, or what was before that."""
+    """Whether the cache has this version or a later one: answers to our own writes come in before the watch does."""
     uid, version = metadata["uid"], metadata.get("resourceVersion", "")
     return bool(uid == known.uid and (version == known.resource_version or newer(known.resource_version, version)))

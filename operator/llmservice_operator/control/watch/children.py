@@ -17,22 +17,22 @@ from llmservice_operator.kube.transport import Transport
 logger = logging.getLogger(__name__)
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
-"""Without these services run all the same: their models are not looked at before, and a ready pod counts as reached."""
+"""Services run without these too: their models are not inspected before, and a ready pod counts as reached."""
 TRIES = 3
 """Refusals in a row after which such a kind is done without: an API server that starts may refuse for some seconds."""
 
 
 class ChildrenWatch:
-    """One informer for each kind and namespace; each says by itself how it fares."""
+    """One informer for each kind and namespace; each reports to `sync`."""
 
     def __init__(
         self, transport: Transport, handler: EventHandler, namespaces: Iterable[str | None], sync: SyncState
     ) -> None:
         self._informers = [
-            (resource, Informer(transport, resource, namespace, selector(resource), handler, told=report.told))
+            (resource, Informer(transport, resource, namespace, selector(resource), handler, report=report.update))
             for namespace in namespaces
             for resource in OF_CHILDREN
-            for report in [_Report(sync, namespace, resource)]
+            for report in [_SyncReport(sync, namespace, resource)]
         ]
 
     async def run(self) -> None:
@@ -42,14 +42,14 @@ class ChildrenWatch:
                 group.create_task(informer.run(), name=f"watch of {resource.plural}")
 
 
-class _Report:
-    """From what one informer tells to what it means."""
+class _SyncReport:
+    """Turns what one informer reports into the state of its kind."""
 
     def __init__(self, sync: SyncState, namespace: str | None, resource: Resource) -> None:
         self._sync, self._namespace, self._resource = sync, namespace, resource
         self._refusals = 0
 
-    def told(self, error: KubeError | None) -> None:
+    def update(self, error: KubeError | None) -> None:
         """None: it is synced."""
         if error is None:
             self._refusals = 0

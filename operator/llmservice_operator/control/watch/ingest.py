@@ -1,7 +1,7 @@
 """The event handler of all watches and lists: a projection in the cache and, where that changed, a key.
 
-What a user does is looked at at once. What children do comes in bursts (a pod that becomes ready changes itself, its
-Deployment and its EndpointSlice, several times each), and one look a burst is enough.
+A change of an LLMService is reconciled at once. Changes of children come in bursts (a pod that becomes ready changes
+itself, its Deployment and its EndpointSlice, several times each), and one reconcile a burst is enough.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class EventHandler:
         self,
         cache: Cache,
         changed: Callable[[Key], None],
-        stirred: Callable[[Key], None],
+        children_changed: Callable[[Key], None],
         errors: InternalErrors | None = None,
     ) -> None:
         self.cache = cache
-        self._changed, self._stirred = changed, stirred
+        self._changed, self._children_changed = changed, children_changed
         self._errors = errors or InternalErrors()
         self._unreadable: dict[tuple[str, str, str], _Unreadable] = {}
         """By kind, namespace and name: the cache has these not at all, or as they were before."""
@@ -90,13 +90,13 @@ class EventHandler:
             self._errors.ended(Part.PROJECTION, unreadable.key, unreadable.subject)
 
     def _enqueue(self, resource: Resource, keys: Iterable[Key]) -> None:
-        tell = self._changed if resource is LLMSERVICE else self._stirred
+        enqueue = self._changed if resource is LLMSERVICE else self._children_changed
         for key in keys:
-            tell(key)
+            enqueue(key)
 
 
 def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]:
-    """The service that an object is about, as far as its labels tell, and what to call it in an error."""
+    """The service that an object is about, by its labels (None: none), and its name in an error."""
     metadata = obj.get("metadata") or {}
     labels = metadata.get("labels") or {}
     name = metadata.get("name", "")

@@ -57,7 +57,7 @@ class Resync:
         self._deleted: set[str] = set()
         """uids whose deletion the watch showed since the last list began: a page of it may still have them."""
 
-    # What kopf calls
+    # Called by kopf
 
     def event(self, kind: str | None, obj: Mapping[str, Any]) -> None:
         """An LLMService was listed by kopf (None), ADDED, MODIFIED or DELETED."""
@@ -81,7 +81,7 @@ class Resync:
         self.listed.clear()
         self._list_again(after=0.0)
 
-    # What others ask
+    # Read by others
 
     def is_current(self) -> bool:
         """Whether the cache has what the API server had a moment ago: nothing was missed since the last list, and the

@@ -56,7 +56,7 @@ class _Part:
 
 
 class SyncState:
-    """Told by the watches, asked by whoever acts and by /readyz.
+    """State of the watches, read by the workers and by /readyz.
 
     `namespaces` are those that are watched, or (None,) for all together; `on_warm` is called once for each, `on_hidden`
     whenever the kinds change that a namespace is worked on without.
@@ -80,7 +80,7 @@ class SyncState:
         self.settled = asyncio.Event()
         """Set as soon as one namespace is warm, and each other one is too or cannot be for now."""
 
-    # What the watches tell
+    # Reported by the watches
 
     def synced(self, namespace: str | None, part: str) -> None:
         """Everything that there was has been seen, and what changes is coming in."""
@@ -120,7 +120,7 @@ class SyncState:
         self.synced(namespace, resource.full_name)
         self._set_hidden(namespace, self._hidden[namespace] - {resource.kind})
 
-    # What others ask
+    # Read by others
 
     def is_warm(self, namespace: str) -> bool:
         """Whether services of this namespace may be worked on."""

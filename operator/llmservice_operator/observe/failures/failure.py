@@ -1,4 +1,4 @@
-"""What stands between a service and being ready, from its pods and its Deployment: one failure, the most telling one.
+"""Why a service is not ready, from its pods and its Deployment: the one failure that explains most.
 
 Pods come and go while nothing changes. A failure therefore stays what it was, word for word, for as long as the same
 pod shows the same reason, and what is not about one pod names none.
@@ -18,7 +18,7 @@ from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import PodEvents, of_events
 from llmservice_operator.observe.failures.pod_failure import of_ended_pod, of_pod
 from llmservice_operator.observe.failures.refusal import reason_of
-from llmservice_operator.observe.failures.status_failure import NO_POD, Trouble, trouble
+from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, status_failure
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports
@@ -30,7 +30,7 @@ _IMAGE = frozenset({Reason.IMAGE_NOT_FOUND, Reason.IMAGE_PULL_DENIED, Reason.IMA
 _REPLACED_WITHIN = timedelta(seconds=120)
 """A pod that is made so soon after another one was put out is its replacement."""
 _NEWS_FOR = timedelta(seconds=600)
-"""A pod that was put out longer ago says nothing of a service that has none."""
+"""An eviction longer ago is not the reason why a service has no pod."""
 _SETTLES_AFTER = timedelta(seconds=60)
 """So long a reason of the scheduler's stands before a lesser one takes its place."""
 
@@ -52,8 +52,8 @@ _RANK = {
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What is known beside the pods themselves."""
+class FailureContext:
+    """What is known besides the pods themselves."""
 
     reports: Reports
     events: PodEvents | None = None
@@ -64,44 +64,47 @@ class Beside:
     pod_spec: Json | None = None
     """What the pods of the Deployment are made from."""
     namespace: str = ""
-    """Of the service: what others' pods are called is not told to it."""
+    """Of the service: names of pods in other namespaces are left out."""
 
 
-NOTHING = Beside({})
+NOTHING = FailureContext({})
 
 
-def trouble_of(
+def failure_of(
     deployment: DeploymentFacts | None,
     pods: tuple[PodFacts, ...],
     revision: str,
     previous: Json | None,
     now: str,
-    beside: Beside = NOTHING,
-) -> Trouble | None:
-    """The failure to tell about the wanted revision. `previous` is the one told so far for it."""
+    context: FailureContext = NOTHING,
+) -> StatusFailure | None:
+    """The failure of the desired revision, None where there is none.
+
+    `previous` is the one that the status has for this revision; `now` is in RFC 3339.
+    """
     own = [pod for pod in pods if pod.revision == revision and not pod.deleting]
     current = [pod for pod in own if pod.phase != "Failed"]
-    before = Trouble.from_object(previous) if previous else None
-    found = [*_of_pods(current, beside), *_replaced(own, current, before, now)]
+    before = StatusFailure.from_object(previous) if previous else None
+    found = [*_of_pods(current, context), *_replaced(own, current, before, now)]
     refused = _of_deployment(deployment) if deployment is not None and deployment.revision == revision else None
     if refused is not None:
         found.append(refused)
     if not found:
-        return before if before is not None and _still_holds(before, current, beside) else None
+        return before if before is not None and _still_holds(before, current, context) else None
     worst = min(found, key=lambda t: (_RANK.get(t.reason, 0), not _same(t, before), t.pod or ""))
-    return _settled(worst, before, now, beside)
+    return _settled(worst, before, now, context)
 
 
-def _of_pods(current: Sequence[PodFacts], beside: Beside) -> Iterator[Trouble]:
+def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[StatusFailure]:
     for pod in current:
-        shown = of_pod(pod, beside.reports) or (None if pod.ready else of_events(pod, beside.events, beside.reports))
+        shown = of_pod(pod, context.reports) or (None if pod.ready else of_events(pod, context.events, context.reports))
         if shown is not None:
             yield shown
 
 
 def _replaced(
-    own: Sequence[PodFacts], current: Sequence[PodFacts], before: Trouble | None, now: str
-) -> Iterator[Trouble]:
+    own: Sequence[PodFacts], current: Sequence[PodFacts], before: StatusFailure | None, now: str
+) -> Iterator[StatusFailure]:
     """The pod that was put out last, until what replaces it is ready; later pods start for reasons of their own.
 
     One that lies there from long ago is no news either when a service that was at zero gets its first pod.
@@ -110,11 +113,11 @@ def _replaced(
     if ended is None:
         return
     starting = [pod for pod in current if not pod.ready]
-    told = of_ended_pod(ended)
-    is_told = before is not None and before.pod == ended.name
-    is_awaited = not current and (is_told or _is_close(now, ended.ended_at or now, _NEWS_FOR))
-    if told is not None and (is_awaited or any(_replaces(pod, ended) for pod in starting)):
-        yield told
+    eviction = of_ended_pod(ended)
+    is_reported = before is not None and before.pod == ended.name
+    is_awaited = not current and (is_reported or _is_close(now, ended.ended_at or now, _NEWS_FOR))
+    if eviction is not None and (is_awaited or any(_replaces(pod, ended) for pod in starting)):
+        yield eviction
 
 
 def _replaces(pod: PodFacts, ended: PodFacts) -> bool:
@@ -127,14 +130,14 @@ def _is_close(one: str, other: str, span: timedelta) -> bool:
     return abs(datetime.fromisoformat(one) - datetime.fromisoformat(other)) <= span
 
 
-def _of_deployment(deployment: DeploymentFacts) -> Trouble | None:
+def _of_deployment(deployment: DeploymentFacts) -> StatusFailure | None:
     failure = deployment.replica_failure
     if failure is None:
         return None
-    return trouble(reason_of(failure), f"{NO_POD}: {failure}.", evidence=(failure,))
+    return status_failure(reason_of(failure), f"{NO_POD}: {failure}.", evidence=(failure,))
 
 
-def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -> bool:
+def _still_holds(before: StatusFailure, current: Sequence[PodFacts], context: FailureContext) -> bool:
     """Between two looks of the scheduler or the kubelet a pod has nothing to say; that is no news."""
     same = [pod for pod in current if pod.name == before.pod]
     if before.pod is None and before.reason in scheduling.REASONS:
@@ -142,13 +145,13 @@ def _still_holds(before: Trouble, current: Sequence[PodFacts], beside: Beside) -
     if before.reason in _IMAGE or before.reason is Reason.CONTAINER_CONFIG_INVALID:
         return any(not pod.running and not pod.is_initializing for pod in same)
     # Where somebody looked at the Events, what they say counts.
-    unseen = [pod for pod in same if beside.events is None or pod.name not in beside.events.by_pod]
+    unseen = [pod for pod in same if context.events is None or pod.name not in context.events.by_pod]
     if before.reason in (Reason.VOLUME_UNAVAILABLE, Reason.POD_SANDBOX_FAILED):
         return any(pod.is_setting_up for pod in unseen)
     return before.reason is Reason.PROBE_BLOCKED and any(pod.running and not pod.ready for pod in unseen)
 
 
-def _same(one: Trouble, other: Trouble | None) -> bool:
+def _same(one: StatusFailure, other: StatusFailure | None) -> bool:
     if other is None or one.pod != other.pod:
         return False
     # Of a hang its supervisor says more when it ends it, and what was said before is no longer so.
@@ -159,36 +162,36 @@ def _same(one: Trouble, other: Trouble | None) -> bool:
     return one.reason is other.reason or vague or _are_unplaced(one, other)
 
 
-def _are_unplaced(one: Trouble, other: Trouble) -> bool:
+def _are_unplaced(one: StatusFailure, other: StatusFailure) -> bool:
     """A volume that cannot be mounted is about a pod; one that the scheduler misses is not."""
     return one.pod is None and one.reason in scheduling.REASONS and other.reason in scheduling.REASONS
 
 
-def _settled(found: Trouble, before: Trouble | None, now: str, beside: Beside) -> Trouble:
+def _settled(found: StatusFailure, before: StatusFailure | None, now: str, context: FailureContext) -> StatusFailure:
     """The words that were used before, where it is the same failure."""
     if found.pod is None and found.reason in scheduling.REASONS:
-        return _unplaced(found, before if before is not None and _are_unplaced(found, before) else None, now, beside)
+        return _unplaced(found, before if before is not None and _are_unplaced(found, before) else None, now, context)
     if before is not None and _same(found, before):
         return replace(before, restarts=found.restarts)
     since = (before.since if before is not None and before.reason is found.reason else found.since) or now
     return replace(found, since=since)
 
 
-def _unplaced(found: Trouble, before: Trouble | None, now: str, beside: Beside) -> Trouble:
-    """Causes of the scheduler add up, since it says now this, now that; a nearer one takes over when it stayed away."""
+def _unplaced(found: StatusFailure, before: StatusFailure | None, now: str, context: FailureContext) -> StatusFailure:
+    """Causes of the scheduler add up, since they alternate; a lesser reason takes over after a while only."""
     causes, since = set(found.evidence), now
     if before is not None and not _is_over(causes, before, now):
         causes |= set(before.evidence)
-    told = tuple(sorted(causes))
-    reason = scheduling.reason_of(told, scheduling.is_taint(beside.room, beside.pod_spec))
+    evidence = tuple(sorted(causes))
+    reason = scheduling.reason_of(evidence, scheduling.is_taint(context.room, context.pod_spec))
     if before is not None and before.reason is reason:
         since = before.since
-    message = scheduling.message_of(told, reason, beside.wanted, beside.room, beside.namespace)
-    return replace(found, reason=reason, message=message, remedy=reason.remedy, evidence=told, since=since)
+    message = scheduling.message_of(evidence, reason, context.wanted, context.room, context.namespace)
+    return replace(found, reason=reason, message=message, remedy=reason.remedy, evidence=evidence, since=since)
 
 
-def _is_over(causes: set[str], before: Trouble, now: str) -> bool:
-    """Whether what was told is no longer among the causes, and has stood for a while."""
+def _is_over(causes: set[str], before: StatusFailure, now: str) -> bool:
+    """Whether the earlier reason is no longer among the causes, and is older than _SETTLES_AFTER."""
     if scheduling.reason_of(causes) is scheduling.reason_of(before.evidence) or not before.since:
         return False
     stood = datetime.fromisoformat(now) - datetime.fromisoformat(before.since)

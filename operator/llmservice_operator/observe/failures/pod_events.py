@@ -1,4 +1,4 @@
-"""What only the kubelet's Events tell: volumes that cannot be mounted, a sandbox that cannot be made, blocked probes.
+"""Failures that only the kubelet's Events show: a volume that cannot be mounted, a sandbox not made, blocked probes.
 
 Events are listed on demand, of pods in doubt only: those that stay on their node without a container for some
 seconds, and those that run and are not ready though their supervisor does not say why.
@@ -17,7 +17,7 @@ from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import Phase
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import Trouble, trouble
+from llmservice_operator.observe.failures.status_failure import StatusFailure, status_failure
 from llmservice_operator.observe.projections.pods import PodFacts
 from llmservice_operator.observe.reports import Reports, report_of
 
@@ -80,7 +80,7 @@ class PodEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class EventQuery:
     """Which pods' Events are to be read now, and when to come back to this question."""
 
     pods: tuple[str, ...] = ()
@@ -88,24 +88,24 @@ class Doubt:
     """Seconds."""
 
 
-def doubt(pods: Sequence[PodFacts], reports: Reports, revision: str, now: datetime) -> Doubt:
-    """Pods of the wanted revision that have something that they do not tell themselves."""
+def event_query(pods: Sequence[PodFacts], reports: Reports, revision: str, now: datetime) -> EventQuery:
+    """Pods of the desired revision whose state does not explain why they are not ready."""
     names: list[str] = []
     pauses: list[float] = []
     for pod in pods:
         if pod.revision != revision or pod.deleting or pod.ready or pod.phase == "Failed":
             continue
-        since = _in_doubt_since(pod, reports)
+        since = _unexplained_since(pod, reports)
         if since is None:
             continue
         age = (now - since).total_seconds()
         if age >= 0:
             names.append(pod.name)
         pauses.append(-age if age < 0 else min(LONGEST_PAUSE, max(SHORTEST_PAUSE, age / 2)))
-    return Doubt(tuple(sorted(names)[:MOST_PODS]), min(pauses, default=None))
+    return EventQuery(tuple(sorted(names)[:MOST_PODS]), min(pauses, default=None))
 
 
-def _in_doubt_since(pod: PodFacts, reports: Reports) -> datetime | None:
+def _unexplained_since(pod: PodFacts, reports: Reports) -> datetime | None:
     """In the future: not yet. None: it is not."""
     if pod.is_setting_up and pod.waiting is None:
         return _after(pod.scheduled_at, SET_UP_SECONDS)
@@ -118,7 +118,7 @@ def _in_doubt_since(pod: PodFacts, reports: Reports) -> datetime | None:
     return _after(pod.running_since, START_SECONDS) if is_up else None
 
 
-def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> Trouble | None:
+def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> StatusFailure | None:
     """What the Events of a pod in doubt say is wrong; None where nobody looked, or they say nothing."""
     seen = events.by_pod.get(pod.name, ()) if events is not None else ()
     if pod.is_setting_up:
@@ -126,19 +126,19 @@ def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> Trou
     return _of_probes(pod, seen, reports) if pod.running and not pod.is_lost else None
 
 
-def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> Trouble | None:
+def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
     past = max((event.last for event in seen if event.reason in _PAST_SET_UP), default="")
     for reason, kinds in ((Reason.VOLUME_UNAVAILABLE, _MOUNT), (Reason.POD_SANDBOX_FAILED, _SANDBOX)):
         found = [e for e in seen if e.reason in kinds and e.last > past and _NOT_YET not in e.message]
         if found:
             # Beside the volume's own error there is one that only lists what is not mounted yet.
-            told = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
+            chosen = min(found, key=lambda event: ("nable to attach or mount" in event.message, event.message))
             evidence = tuple(_lines(found))
-            return trouble(reason, f"{told.reason}: {told.message}", pod=pod.name, evidence=evidence)
+            return status_failure(reason, f"{chosen.reason}: {chosen.message}", pod=pod.name, evidence=evidence)
     return None
 
 
-def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Trouble | None:
+def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> StatusFailure | None:
     """A status code is the supervisor's own answer. So is what it tells the operator, where that gets through."""
     report = report_of(pod, reports)
     state = report.state if report is not None else None
@@ -156,7 +156,7 @@ def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> Tro
     if state is None and _REFUSED in latest.message:
         return None  # nobody listens there, and nobody else says that the server is up
     message = f"The server of pod {pod.name} runs, and the kubelet's probes of its port 8081 get no answer."
-    return trouble(Reason.PROBE_BLOCKED, message, pod=pod.name, evidence=(latest.message,))
+    return status_failure(Reason.PROBE_BLOCKED, message, pod=pod.name, evidence=(latest.message,))
 
 
 def _lines(events: Sequence[PodEvent]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import NO_POD, Trouble, since_of
+from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of
 from llmservice_operator.observe.status.verdict import Verdict
 
 Json = Mapping[str, Any]
@@ -28,22 +28,22 @@ def reason_of(message: str) -> Reason:
     return Reason.ADMISSION_UNAVAILABLE if _NOBODY_ANSWERS in message else Reason.ADMISSION_REFUSED
 
 
-def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> Trouble | None:
-    """The failure that keeps children back. `previous` is what the status tells so far."""
+def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailure | None:
+    """The failure for which children were refused; None: none was. `previous`: status.failure as stored."""
     conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
-    told = previous if is_refusal(previous) else None
+    known = previous if is_refusal(previous) else None
     if conflicts:
         reason, remedy = Reason.NAME_CONFLICT, Reason.NAME_CONFLICT.remedy
-        since, evidence = since_of(reason, told, now), tuple(problem.evidence for problem in conflicts)
-        return Trouble(reason, " ".join(p.message for p in conflicts), remedy, since=since, evidence=evidence)
+        since, evidence = since_of(reason, known, now), tuple(problem.evidence for problem in conflicts)
+        return StatusFailure(reason, " ".join(p.message for p in conflicts), remedy, since=since, evidence=evidence)
     obstacle = verdict.obstacle
     if verdict.problems or verdict.paused or obstacle is None or obstacle.reason not in _REFUSED:
         return None
-    since = since_of(obstacle.reason, told, now)
-    return Trouble(obstacle.reason, obstacle.message, obstacle.remedy, since=since, evidence=obstacle.evidence)
+    since = since_of(obstacle.reason, known, now)
+    return StatusFailure(obstacle.reason, obstacle.message, obstacle.remedy, since=since, evidence=obstacle.evidence)
 
 
-def is_refusal(told: Json | None) -> bool:
+def is_refusal(failure: Json | None) -> bool:
     """Whether this failure is one of those here. A quota refuses pods too, and by the same reason."""
-    reason, message = (told or {}).get("reason"), str((told or {}).get("message", ""))
+    reason, message = (failure or {}).get("reason"), str((failure or {}).get("message", ""))
     return reason == Reason.NAME_CONFLICT or (reason in _REFUSED and not message.startswith(NO_POD))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import Trouble, since_of
+from llmservice_operator.observe.failures.status_failure import StatusFailure, since_of
 from llmservice_operator.observe.rollout.progress import Progress
 
 Json = Mapping[str, Any]
@@ -14,26 +14,26 @@ Json = Mapping[str, Any]
 _NAMED_PODS = 3
 
 
-def rollout_trouble(
+def rollout_failure(
     progress: Progress, previous: Json | None, now: str, *, overdue: str, is_applied: bool
-) -> Trouble | None:
-    """The failure to tell, where pods have none. `previous` is the one told so far about the wanted revision.
+) -> StatusFailure | None:
+    """The rollout's failure, where pods have none. `previous`: the one that the status has for the desired revision.
 
     `overdue`: what the Deployment's controller says of the deadline, empty where it says nothing. `is_applied`: all
     children are as they should be, the Service among them.
     """
     if progress.is_overdue:
         seen = (*([f"Deployment: {overdue}"] if overdue else []), progress.message)
-        return _trouble(Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress), seen, previous, now)
+        return _failure(Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress), seen, previous, now)
     if is_applied and progress.is_unsettled and progress.unlisted:
         seen = tuple(f"Pod {name}: Ready, in no EndpointSlice of the Service" for name in progress.unlisted)
-        return _trouble(Reason.NO_ENDPOINTS, _unlisted(progress.unlisted), seen, previous, now)
+        return _failure(Reason.NO_ENDPOINTS, _unlisted(progress.unlisted), seen, previous, now)
     return None
 
 
-def _trouble(reason: Reason, message: str, evidence: tuple[str, ...], previous: Json | None, now: str) -> Trouble:
+def _failure(reason: Reason, message: str, evidence: tuple[str, ...], previous: Json | None, now: str) -> StatusFailure:
     since = since_of(reason, previous, now)
-    return Trouble(reason, message, reason.remedy, since=since, evidence=evidence)
+    return StatusFailure(reason, message, reason.remedy, since=since, evidence=evidence)
 
 
 def _overdue(progress: Progress) -> str:

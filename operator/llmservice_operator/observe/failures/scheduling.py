@@ -1,6 +1,6 @@
 """Why the scheduler places no pod: the reason that its words call for, and who holds the GPUs that are missing.
 
-Whoever may read a service's status need not know what runs in other namespaces: that is told as counts only.
+Whoever may read a service's status need not know what runs in other namespaces: that is shown as counts only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.planner.room import Held, NodeRoom, Room, free_gpus, held, nodes_for
 
-_HOLDERS_TOLD = 8
-_PRODUCTS_TOLD = 8
+_MOST_HOLDERS = 8
+_MOST_PRODUCTS = 8
 
 # What comes first is what the nodes that came furthest lack: the scheduler looks at taints before it looks at labels,
 # and at resources after both.
@@ -53,7 +53,7 @@ def is_between(kinds: Iterable[Reason]) -> bool:
 
 
 def must_ask(causes: Iterable[str]) -> bool:
-    """Whether the causes alone do not tell."""
+    """Whether only the nodes can tell taints from labels."""
     return is_between(_kinds(causes))
 
 
@@ -98,8 +98,8 @@ def gpus_text(wanted: Wanted, room: Room, namespace: str) -> str:
 
 def _products(free: Mapping[str | None, int]) -> str:
     known = sorted((product or "of an unnamed product", count) for product, count in free.items())
-    told = [f"{count} {product}" for product, count in known[:_PRODUCTS_TOLD]]
-    return ", ".join([*told, *_others(len(known) - len(told), "products")])
+    shown = [f"{count} {product}" for product, count in known[:_MOST_PRODUCTS]]
+    return ", ".join([*shown, *_others(len(known) - len(shown), "products")])
 
 
 def _on_one_node(having: Iterable[NodeRoom], wanted: Wanted) -> str:
@@ -108,14 +108,14 @@ def _on_one_node(having: Iterable[NodeRoom], wanted: Wanted) -> str:
 
 
 def _holders(found: Held) -> str:
-    told = [f"{name} ({count})" for name, count in found.own[:_HOLDERS_TOLD]]
-    told += _others(len(found.own) - len(told), "others of this namespace")
+    shown = [f"{name} ({count})" for name, count in found.own[:_MOST_HOLDERS]]
+    shown += _others(len(found.own) - len(shown), "others of this namespace")
     if found.pods:
         pods = f"{found.pods} pod{'s' if found.pods > 1 else ''}"
-        told.append(
+        shown.append(
             f"{pods} of {found.namespaces} other namespace{'s' if found.namespaces > 1 else ''} ({found.elsewhere})"
         )
-    return f"held by {', '.join(told)}" if told else "nobody holds any"
+    return f"held by {', '.join(shown)}" if shown else "nobody holds any"
 
 
 def _others(count: int, what: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A failure as the status tells it, and as it is read back from there."""
+"""A failure as status.failure holds it, and as it is read back from there."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """A failure as the status tells it."""
+class StatusFailure:
+    """The value of status.failure."""
 
     reason: Reason
     message: str
@@ -37,7 +37,7 @@ class Trouble:
 
     @property
     def is_final(self) -> bool:
-        """Without somebody's help it will not go away."""
+        """Whether it lasts until somebody changes something."""
         ends = self.reason.row.ends
         return ends is Ends.BY_CHANGE or (ends is Ends.BY_RESTART and self.restarts >= _PATIENCE)
 
@@ -48,38 +48,38 @@ class Trouble:
 
     def to_object(self) -> dict[str, Any]:
         message, remedy = self.message[:_TEXT_LIMIT], self.remedy[:_TEXT_LIMIT]
-        told: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
+        obj: dict[str, Any] = {"reason": str(self.reason), "message": message, "remedy": remedy}
         if self.pod is not None:
-            told["pod"] = self.pod
-        told["since"] = self.since
+            obj["pod"] = self.pod
+        obj["since"] = self.since
         if self.evidence:
-            told["evidence"] = [line[:LINE_LIMIT] for line in self.evidence[:_LINES_LIMIT]]
-        return told
+            obj["evidence"] = [line[:LINE_LIMIT] for line in self.evidence[:_LINES_LIMIT]]
+        return obj
 
     @classmethod
-    def from_object(cls, told: Json) -> Trouble | None:
-        """What a status tells; None where a reason of another version stands, or no time."""
+    def from_object(cls, obj: Json) -> StatusFailure | None:
+        """From status.failure; None where its reason is another version's, or its time is none."""
         try:
-            reason = Reason(str(told.get("reason", "")))
-            datetime.fromisoformat(str(told.get("since", "")))
+            reason = Reason(str(obj.get("reason", "")))
+            datetime.fromisoformat(str(obj.get("since", "")))
         except ValueError:
             return None
         return cls(
             reason=reason,
-            message=str(told.get("message", "")),
-            remedy=str(told.get("remedy", "")),
-            since=str(told.get("since", "")),
-            pod=told.get("pod"),
-            evidence=tuple(told.get("evidence") or ()),
+            message=str(obj.get("message", "")),
+            remedy=str(obj.get("remedy", "")),
+            since=str(obj.get("since", "")),
+            pod=obj.get("pod"),
+            evidence=tuple(obj.get("evidence") or ()),
         )
 
 
 def since_of(reason: Reason, previous: Json | None, now: str) -> str:
-    """Since when it is told, where the failure told before is of the same reason."""
+    """The start of `previous` where it has the same reason, else `now`."""
     is_same = previous is not None and previous.get("reason") == reason
     return str(previous.get("since") or now) if is_same and previous is not None else now
 
 
-def trouble(reason: Reason, message: str, **more: Any) -> Trouble:
-    """With the reason's own remedy."""
-    return Trouble(reason, message, reason.remedy, **more)
+def status_failure(reason: Reason, message: str, **more: Any) -> StatusFailure:
+    """A failure with the reason's own remedy."""
+    return StatusFailure(reason, message, reason.remedy, **more)

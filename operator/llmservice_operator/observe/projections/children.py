@@ -28,19 +28,6 @@ from llmservice_operator.api.remembered import of_text
 from llmservice_operator.api.untrusted import stored_record
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.projections.foreign_fields import foreign_paths, is_applied
-from llmservice_operator.observe.projections.pods import PodFacts
-
-__all__ = [
-    "BudgetFacts",
-    "ChildFacts",
-    "ClaimFacts",
-    "Controller",
-    "DeploymentFacts",
-    "JobFacts",
-    "PodFacts",
-    "RevisionFacts",
-    "ServiceFacts",
-]
 
 Json = Mapping[str, Any]
 
@@ -261,7 +248,8 @@ def is_marked(metadata: Json, service: str) -> bool:
 
 
 def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> dict[str, Any]:
-    metadata, labels = obj["metadata"], _labels(obj)
+    metadata = obj["metadata"]
+    labels = metadata.get("labels") or {}
     live = {
         "metadata": {
             "labels": labels,
@@ -273,7 +261,8 @@ def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> di
     owners = [entry for entry in metadata.get("managedFields") or () if entry.get("subresource") != "status"]
     fingerprint = hashlib.sha256(text + orjson.dumps(owners)).digest()
     # A Deployment's controller writes its status many times for each time that its spec changes.
-    made = _as_known(known) if known is not None and known.fingerprint == fingerprint else _looked_at(text, owners)
+    is_known = known is not None and known.fingerprint == fingerprint
+    made = {name: getattr(known, name) for name in _OF_CONTENT} if is_known else _of_content(text, owners)
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
@@ -288,26 +277,16 @@ def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> di
     }
 
 
-def _as_known(known: ChildFacts) -> dict[str, Any]:
-    return {
-        "foreign": known.foreign,
-        "is_applied": known.is_applied,
-        "managed_hash": known.managed_hash,
-        "body": known.body,
-    }
+_OF_CONTENT = ("foreign", "is_applied", "managed_hash", "body")
 
 
-def _looked_at(text: bytes, owners: list[Json]) -> dict[str, Any]:
+def _of_content(text: bytes, owners: list[Json]) -> dict[str, Any]:
     return {
         "foreign": foreign_paths(owners, MOST_FOREIGN),
         "is_applied": is_applied(owners),
         "managed_hash": hashlib.sha256(text).hexdigest()[:16],
         "body": zlib.compress(text, 1) if len(text) <= LARGEST else b"",
     }
-
-
-def _labels(obj: Json) -> Json:
-    return obj["metadata"].get("labels") or {}
 
 
 def _own_annotations(metadata: Json) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Whether a live object still says what a manifest asks for.
+"""Whether a live object still has every value of a manifest.
 
 The API server fills in defaults and rewrites some values, so the two are never equal. What is asked is: does every
 value of the manifest stand in the live object? What the live object has beyond that is a default, or somebody's
-addition, and those are found by their owners (foreign.py).
+addition, and those are found by their owners (foreign_fields.py).
 """
 
 from __future__ import annotations

@@ -52,16 +52,3 @@ def _ready(endpoints: Iterable[Json]) -> Iterable[str]:
         # Absent means ready, says the API.
         if target.get("kind") == "Pod" and (endpoint.get("conditions") or {}).get("ready") is not False:
             yield str(target.get("uid", ""))
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointFacts:
-    """All slices of a service together."""
-
-    ready: frozenset[str] = frozenset()
-    """Uids of the pods that requests are sent to."""
-
-    @classmethod
-    def of(cls, slices: Iterable[SliceFacts]) -> Self:
-        """A pod is in two slices where it has addresses of both families, or moves between them."""
-        return cls(frozenset(uid for each in slices for uid in each.ready))

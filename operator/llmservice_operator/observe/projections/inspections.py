@@ -54,7 +54,7 @@ class InspectionFacts:
         """Project one pod as the API server sent it."""
         pod = PodFacts.from_object(obj)
         container = _container(obj)
-        state, since, message, found = _stand(pod, container, str(obj["metadata"].get("creationTimestamp") or ""))
+        state, since, message, found = _state_of(pod, container, str(obj["metadata"].get("creationTimestamp") or ""))
         return cls(
             namespace=pod.namespace,
             name=pod.name,
@@ -83,7 +83,7 @@ def _container(obj: Json) -> Json:
     return next((c.get("state") or {} for c in statuses if c.get("name") == INSPECT_CONTAINER), {})
 
 
-def _stand(pod: PodFacts, container: Json, created: str) -> tuple[InspectionState, str, str, Inspection | None]:
+def _state_of(pod: PodFacts, container: Json, created: str) -> tuple[InspectionState, str, str, Inspection | None]:
     ended, running = container.get("terminated"), container.get("running")
     if ended:
         text = text_of(ended.get("message"))

@@ -63,7 +63,7 @@ class PodFacts:
     running: bool
     """The server's process runs, whether or not it answers yet."""
     container: str
-    """The container that `waiting` and `terminated` speak of: the first one in trouble, else the server."""
+    """The container that `waiting` and `terminated` speak of: the first one that fails, else the server."""
     waiting: Waiting | None
     terminated: Termination | None
     restarts: int
@@ -102,12 +102,13 @@ class PodFacts:
     @classmethod
     def from_object(cls, obj: Json) -> Self:
         """Project one pod as the API server sent it."""
-        metadata, status = obj["metadata"], obj.get("status") or {}
+        metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+        node = str(spec.get("nodeName") or "")
         labels = metadata.get("labels") or {}
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         scheduling = conditions.get("PodScheduled", {})
         ready = conditions.get("Ready", {})
-        trouble = _trouble(status)
+        failing = _failing_container(status)
         server = _server(status)
         return cls(
             namespace=metadata["namespace"],
@@ -119,24 +120,24 @@ class PodFacts:
             revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=next((r["uid"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None),
             phase=str(status.get("phase", "")),
-            scheduled=scheduling.get("status") == "True" or bool((obj.get("spec") or {}).get("nodeName")),
+            scheduled=scheduling.get("status") == "True" or bool(node),
             unschedulable=_causes(scheduling),
             ready=ready.get("status") == "True",
             started=bool(server.get("started")),
             address=str(status.get("podIP") or ""),
             running="running" in (server.get("state") or {}),
-            container=str(trouble.get("name", "")),
-            waiting=_waiting(trouble),
-            terminated=_termination(trouble),
+            container=str(failing.get("name", "")),
+            waiting=_waiting(failing),
+            terminated=_termination(failing),
             restarts=_restarts(status),
-            ends=_ends(trouble),
+            ends=_ends(failing),
             reason=str(status.get("reason", "")),
             message=text_of(status.get("message")),
-            node=str((obj.get("spec") or {}).get("nodeName", "")),
-            asked=requests_of(obj["spec"]) if (obj.get("spec") or {}).get("nodeName") else {},
+            node=node,
+            asked=requests_of(spec) if node else {},
             is_lost=_is_lost(ready, conditions.get("ContainersReady", {})),
-            is_setting_up=bool((obj.get("spec") or {}).get("nodeName")) and _is_setting_up(status),
-            is_initializing=_is_initializing(obj.get("spec") or {}, status),
+            is_setting_up=bool(node) and _is_setting_up(status),
+            is_initializing=_is_initializing(spec, status),
             created_at=str(metadata.get("creationTimestamp") or ""),
             scheduled_at=str(scheduling.get("lastTransitionTime") or ""),
             running_since=str(((server.get("state") or {}).get("running") or {}).get("startedAt") or ""),
@@ -175,7 +176,7 @@ def _ended_at(status: Json, conditions: Mapping[str, Json]) -> str:
 def _cut(server: Json) -> int:
     ended = (server.get("state") or {}).get("terminated") or {}
     report = DrainReport.from_json(text_of(ended.get("message")))
-    # What a pod says of itself becomes a metric.
+    # It becomes a metric, and a pod may report any number.
     return min(report.cut, _MOST_CUT) if report is not None else 0
 
 
@@ -209,7 +210,7 @@ def _server(status: Json) -> Json:
 _STARTING = frozenset({"", "PodInitializing", "ContainerCreating"})
 
 
-def _trouble(status: Json) -> Json:
+def _failing_container(status: Json) -> Json:
     """The first container that waits for more than its turn or that ended badly; init containers come first."""
     for container in _containers(status):
         state = container.get("state") or {}

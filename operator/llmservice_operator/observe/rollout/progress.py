@@ -55,11 +55,11 @@ def progress(
     wanted: int,
     starting: State | None = None,
 ) -> Progress:
-    """What is told is what pods, endpoints and Deployment agree on, so that one that lags behind cannot make it a lie.
+    """Only what pods, endpoints and Deployment agree on is reported: one of their watches may lag behind.
 
     Pods that are going away do not count: they are out of the Service already. `listed` are the uids of the pods that
     the Service sends requests to; None where nobody may look, and then a ready pod counts as one of them. `starting`
-    is what the supervisor of a starting pod says, where it was heard.
+    is the state of a starting pod, where its supervisor answered.
     """
     present = [pod for pod in pods if not pod.deleting and pod.phase not in _ENDED]
     ready = [pod for pod in present if pod.ready]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.rollout.progress import Progress
 
 Json = Mapping[str, Any]
@@ -29,7 +29,7 @@ class Rolling:
     pinned: bool = False
     """spec.rollout.pinnedRevision names the revision."""
     failed: str | None = None
-    """The revision that was left by itself; what is told then is the one in its place."""
+    """The revision that an automatic rollback left; the status is then about the one in its place."""
     spec: str | None = None
     """Hash of the spec, to know it again should it fail; None: nobody asked for a rollback."""
     update_pending: bool = False
@@ -40,41 +40,47 @@ class Rolling:
 
 
 def rollout_of(
-    rolling: Rolling, revision: str, moment: Progress, trouble: Trouble | None, *, is_pending: bool, previous: Json
+    rolling: Rolling,
+    revision: str,
+    moment: Progress,
+    failure: StatusFailure | None,
+    *,
+    is_pending: bool,
+    previous: Json,
 ) -> dict[str, Any]:
     """The value of status.rollout. `is_pending`: a child is not what it should be, so nothing counts as rolled out."""
-    told: dict[str, Any] = {"strategy": rolling.strategy, "revision": revision}
+    status: dict[str, Any] = {"strategy": rolling.strategy, "revision": revision}
     is_rolled_out = moment.is_rolled_out and not is_pending and moment.wanted > 0
     stable = revision if is_rolled_out else previous.get("stableRevision")
     is_new = stable != revision
-    is_failing = is_new and not moment.is_rolled_out and (moment.is_overdue or _is_its_own(trouble))
+    is_failing = is_new and not moment.is_rolled_out and (moment.is_overdue or _is_its_own(failure))
     # One that ran before and comes back is not new, and yet it may be about to leave a gap.
     if rolling.reason and (is_new or rolling.failed or not moment.is_rolled_out):
-        told["reason"] = rolling.reason
+        status["reason"] = rolling.reason
     if stable:
-        told["stableRevision"] = stable
+        status["stableRevision"] = stable
     if rolling.pinned:
-        told["pinned"] = True
+        status["pinned"] = True
     if rolling.failed or is_failing:
-        told["failedRevision"] = rolling.failed or revision
+        status["failedRevision"] = rolling.failed or revision
         if rolling.spec is not None and stable:
-            told["failedSpec"] = rolling.spec
+            status["failedSpec"] = rolling.spec
     if rolling.update_pending:
-        told["updatePending"] = True
+        status["updatePending"] = True
     if rolling.update_waiting:
-        told["updateWaiting"] = rolling.update_waiting
+        status["updateWaiting"] = rolling.update_waiting
     if rolling.update_blocked:
-        told["updateBlocked"] = rolling.update_blocked[:_LIMIT]
-    return told
+        status["updateBlocked"] = rolling.update_blocked[:_LIMIT]
+    return status
 
 
-def _is_its_own(trouble: Trouble | None) -> bool:
+def _is_its_own(failure: StatusFailure | None) -> bool:
     """Whether the revision has failed, and not only found no way yet: what is about others has until the deadline."""
-    return trouble is not None and trouble.is_final and trouble.reason not in _OF_OTHERS
+    return failure is not None and failure.is_final and failure.reason not in _OF_OTHERS
 
 
-def as_told(previous: Json) -> Rolling:
-    """What was told, for as long as nothing else is decided: an edit that is held or refused changes no rollout."""
+def stored_rolling(previous: Json) -> Rolling:
+    """From status.rollout as stored: an edit that is held or refused changes no rollout."""
     return Rolling(
         strategy=str(previous.get("strategy") or ""),
         reason=str(previous.get("reason") or ""),

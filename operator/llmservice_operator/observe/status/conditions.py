@@ -8,7 +8,7 @@ from typing import Any
 
 from llmservice_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.rollout.progress import Progress
 from llmservice_operator.observe.status.verdict import Subject, Verdict
 
@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Draft:
     type: ConditionType
     status: bool | ConditionStatus
     reason: Reason
@@ -27,36 +27,38 @@ def conditions(
     subject: Subject,
     verdict: Verdict,
     progress: Progress,
-    trouble: Trouble | None,
+    failure: StatusFailure | None,
     adapters: Sequence[Json],
     now: str,
 ) -> list[dict[str, Any]]:
     """All conditions in their order; a transition time moves only with its status."""
     before = {c.get("type"): c for c in subject.previous.get("conditions") or ()}
-    told = _told(verdict, progress, trouble, _unserved(adapters))
-    return [_condition(item, subject, before.get(str(item.type)), now).to_object() for item in told]
+    drafts = _drafts(verdict, progress, failure, _unserved(adapters))
+    return [_condition(item, subject, before.get(str(item.type)), now).to_object() for item in drafts]
 
 
-def _condition(told: _Told, subject: Subject, before: Json | None, now: str) -> Condition:
-    status = told.status
+def _condition(draft: _Draft, subject: Subject, before: Json | None, now: str) -> Condition:
+    status = draft.status
     if isinstance(status, bool):
         status = ConditionStatus.TRUE if status else ConditionStatus.FALSE
-    return Condition.after(before, told.type, status, told.reason, told.message, generation=subject.generation, now=now)
+    return Condition.after(
+        before, draft.type, status, draft.reason, draft.message, generation=subject.generation, now=now
+    )
 
 
-def _told(verdict: Verdict, progress: Progress, trouble: Trouble | None, unserved: str) -> Iterator[_Told]:
+def _drafts(verdict: Verdict, progress: Progress, failure: StatusFailure | None, unserved: str) -> Iterator[_Draft]:
     yield _accepted(verdict)
     if verdict.fitness is not None:
-        yield _Told(ConditionType.FITS, verdict.fitness.status, verdict.fitness.reason, verdict.fitness.message)
+        yield _Draft(ConditionType.FITS, verdict.fitness.status, verdict.fitness.reason, verdict.fitness.message)
     yield _available(progress)
-    ready = _ready(verdict, progress, trouble)
+    ready = _ready(verdict, progress, failure)
     if ready.status:
         ready = replace(ready, message=ready.message + unserved)
     yield ready
     if ready.status or ready.reason is Reason.PAUSED:
         return
-    is_stalled = _is_stalled(verdict, progress, trouble)
-    yield _Told(ConditionType.STALLED if is_stalled else ConditionType.RECONCILING, True, ready.reason, ready.message)
+    is_stalled = _is_stalled(verdict, progress, failure)
+    yield _Draft(ConditionType.STALLED if is_stalled else ConditionType.RECONCILING, True, ready.reason, ready.message)
 
 
 def _unserved(adapters: Sequence[Json]) -> str:
@@ -65,30 +67,30 @@ def _unserved(adapters: Sequence[Json]) -> str:
     return f" Adapters that are not served: {', '.join(names)}; status.adapters says why." if names else ""
 
 
-def _accepted(verdict: Verdict) -> _Told:
+def _accepted(verdict: Verdict) -> _Draft:
     if verdict.problems:
         message = " ".join(map(str, verdict.problems))
-        return _Told(ConditionType.ACCEPTED, False, verdict.problems[0].reason, message)
+        return _Draft(ConditionType.ACCEPTED, False, verdict.problems[0].reason, message)
     reason = Reason.PAUSED if verdict.paused else Reason.VALID
-    return _Told(ConditionType.ACCEPTED, True, reason, reason.summary)
+    return _Draft(ConditionType.ACCEPTED, True, reason, reason.summary)
 
 
-def _available(progress: Progress) -> _Told:
+def _available(progress: Progress) -> _Draft:
     if progress.answering:
-        return _Told(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, Reason.REPLICAS_READY.summary)
+        return _Draft(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, Reason.REPLICAS_READY.summary)
     reason = Reason.NO_REPLICA_READY if progress.wanted else Reason.SCALED_TO_ZERO
     if progress.unlisted:
         reason = Reason.NO_ENDPOINTS
-    return _Told(ConditionType.AVAILABLE, False, reason, reason.summary)
+    return _Draft(ConditionType.AVAILABLE, False, reason, reason.summary)
 
 
-def _ready(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> _Told:
+def _ready(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> _Draft:
     """No replica where none is asked for is as asked: a deployment tool that waits for Ready would wait for ever."""
-    reason, message = _standing(verdict, progress, trouble)
-    return _Told(ConditionType.READY, reason in (Reason.ROLLED_OUT, Reason.SCALED_TO_ZERO), reason, message)
+    reason, message = _ready_reason(verdict, progress, failure)
+    return _Draft(ConditionType.READY, reason in (Reason.ROLLED_OUT, Reason.SCALED_TO_ZERO), reason, message)
 
 
-def _standing(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> tuple[Reason, str]:
+def _ready_reason(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> tuple[Reason, str]:
     """Rolled out, or the first thing that stands in the way of it, from the spec down to the pods."""
     if verdict.problems:
         return verdict.problems[0].reason, str(verdict.problems[0])
@@ -101,12 +103,12 @@ def _standing(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> 
         return Reason.PAUSED, Reason.PAUSED.summary
     if progress.is_rolled_out or (progress.is_unsettled and verdict.is_pending):
         return Reason.PROGRESSING, "Children are being brought to what the spec asks for."
-    if trouble is not None:
-        return trouble.reason, trouble.sentence()
+    if failure is not None:
+        return failure.reason, failure.sentence()
     return progress.reason, progress.message
 
 
-def _is_stalled(verdict: Verdict, progress: Progress, trouble: Trouble | None) -> bool:
+def _is_stalled(verdict: Verdict, progress: Progress, failure: StatusFailure | None) -> bool:
     """As for the reason: what keeps the spec back comes before how an earlier revision fared."""
     if verdict.problems:
         return True
@@ -115,5 +117,5 @@ def _is_stalled(verdict: Verdict, progress: Progress, trouble: Trouble | None) -
         is_late = verdict.obstacle.reason is Reason.WAITING_FOR_GPU and progress.is_overdue
         return verdict.obstacle.is_final or is_late
     # A quota stops a new pod beside the old ones: what they give up may be enough, and meanwhile they answer.
-    is_passing = trouble is not None and trouble.reason is Reason.QUOTA_EXCEEDED and progress.answering > 0
-    return progress.is_overdue or (trouble is not None and trouble.is_final and not is_passing)
+    is_passing = failure is not None and failure.reason is Reason.QUOTA_EXCEEDED and progress.answering > 0
+    return progress.is_overdue or (failure is not None and failure.is_final and not is_passing)

@@ -64,10 +64,10 @@ def fitness(plan: Json) -> Fitness:
     status, reason = _VERDICTS[plan["verdict"]]
     if reason is Reason.FACTS_MISSING and plan.get("missing") == [NOT_READ]:
         reason = Reason.CONFIG_TOO_COMPLEX
-    said = [plan["reason"]]
+    parts = [plan["reason"]]
     if reason in (Reason.TIGHT, Reason.DOES_NOT_FIT) and plan.get("remedies"):
-        said.append(_would_do(plan["remedies"]))
-    return Fitness(status, reason, " ".join(filter(None, said)))
+        parts.append(_would_do(plan["remedies"]))
+    return Fitness(status, reason, " ".join(filter(None, parts)))
 
 
 def _reason(plan: Plan) -> str:
@@ -85,8 +85,8 @@ def _would_do(remedies: Sequence[Json]) -> str:
 
 def _line(line: Line) -> str:
     figure = "" if line.gib is None else f"{line.gib:.2f} GiB"
-    told = f"{line.name}: {' = '.join(filter(None, (figure, line.formula)))}"
-    return (f"{told} [{line.source}]" if line.source else told)[:_TEXT_LIMIT]
+    text = f"{line.name}: {' = '.join(filter(None, (figure, line.formula)))}"
+    return (f"{text} [{line.source}]" if line.source else text)[:_TEXT_LIMIT]
 
 
 def _remedy(remedy: Remedy) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def is_plan_of_another(status: Json) -> bool:
 
 
 def plan_of(revision: str, status: Json) -> Json | None:
-    """The plan that is told of this revision, if one is."""
+    """The stored plan of this revision; None: there is none."""
     if revision_of(status) != revision or is_plan_of_another(status):
         return None
     plan: Json | None = status.get("plan")

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
-from llmservice_operator.observe.failures.failure import Beside, trouble_of
+from llmservice_operator.observe.failures.failure import FailureContext, failure_of
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.failures.refusal import is_refusal, refusal_of
-from llmservice_operator.observe.failures.rollout_failure import rollout_trouble
-from llmservice_operator.observe.failures.status_failure import Trouble
+from llmservice_operator.observe.failures.rollout_failure import rollout_failure
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_operator.observe.reports import adapters_of, measured_of, progress_of, starting_state
@@ -75,11 +75,11 @@ def status_of(
     pods, reports, previous = observed.pods, observed.reports, subject.previous
     rollout = moment.progress
     adapters = adapters_of(verdict.adapters, verdict.adapters_digest or "", pods, reports, verdict.revision, previous)
-    beside = _beside(subject, observed, verdict, room, pod_events)
-    trouble = _trouble(subject, observed, verdict, rollout, stamp, beside)
+    context = _failure_context(subject, observed, verdict, room, pod_events)
+    revision_failure = _revision_failure(subject, observed, verdict, rollout, stamp, context)
     status: dict[str, Any] = {
         "observedGeneration": subject.generation,
-        "conditions": conditions(subject, verdict, rollout, trouble, adapters, stamp),
+        "conditions": conditions(subject, verdict, rollout, revision_failure, adapters, stamp),
         "replicas": rollout.replicas,
         "updatedReplicas": rollout.updated,
         "readyReplicas": rollout.answering,
@@ -93,15 +93,19 @@ def status_of(
     if verdict.effective:
         status["effective"] = dict(verdict.effective)
     if verdict.revision:
-        told = previous.get("rollout") or {}
         status["rollout"] = rollout_of(
-            verdict.rolling, verdict.revision, rollout, trouble, is_pending=verdict.is_pending, previous=told
+            verdict.rolling,
+            verdict.revision,
+            rollout,
+            revision_failure,
+            is_pending=verdict.is_pending,
+            previous=previous.get("rollout") or {},
         )
-    failure = refusal_of(verdict, previous.get("failure"), stamp) or trouble
+    failure = refusal_of(verdict, previous.get("failure"), stamp) or revision_failure
     if failure is not None:
         status["failure"] = failure.to_object()
     # One that keeps failing would write its phases again with each restart.
-    if moment.starting is not None and not (trouble is not None and trouble.is_final):
+    if moment.starting is not None and not (revision_failure is not None and revision_failure.is_final):
         status["progress"] = dict(moment.starting)
     if verdict.model:
         status["model"] = dict(verdict.model)
@@ -115,7 +119,7 @@ def status_of(
 
 
 def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
-    """Whether what was told may stand a moment longer, while the last watch brings what the others brought already."""
+    """Whether the stored status may stay a moment longer: one watch may bring later what the others brought already."""
     previous = subject.previous
     is_of_now = previous.get("observedGeneration") == subject.generation
     is_same = (previous.get("rollout") or {}).get("revision") == verdict.revision
@@ -123,15 +127,15 @@ def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
     return is_of_now and is_same and is_applied and observed.unsettled_for < PATIENCE
 
 
-def is_told(status: Json, previous: Json) -> bool:
-    """Whether the stored status says this already; what others added to it is theirs."""
+def is_stored(status: Json, previous: Json) -> bool:
+    """Whether the stored status equals this one; fields and conditions that others added are ignored."""
     for key in _OURS:
         if status.get(key) != previous.get(key):
             return False
-    told = {c.get("type"): c for c in previous.get("conditions") or ()}
+    stored = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
     passing = {"Fits", "Reconciling", "Stalled"} - types
-    return not passing & set(told) and all(told.get(c["type"]) == c for c in status["conditions"])
+    return not passing & set(stored) and all(stored.get(c["type"]) == c for c in status["conditions"])
 
 
 def _own_deployment(subject: Subject, observed: Observed) -> DeploymentFacts | None:
@@ -143,35 +147,35 @@ def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
     """Without a Service of ours no request reaches a pod, whatever is left of its endpoints."""
     if observed.service is None or observed.service.owner_uid != subject.uid:
         return frozenset()
-    return observed.endpoints.ready if observed.endpoints is not None else None
+    return observed.endpoints
 
 
-def _beside(
+def _failure_context(
     subject: Subject, observed: Observed, verdict: Verdict, room: Room | None, pod_events: PodEvents | None
-) -> Beside:
+) -> FailureContext:
     deployment = _own_deployment(subject, observed)
     template = deployment.live()["spec"].get("template") if deployment is not None and room else None
     wanted, pod = scheduling.wanted_of(verdict.effective), (template or {}).get("spec")
-    return Beside(observed.reports, pod_events, wanted, room, pod, subject.namespace)
+    return FailureContext(observed.reports, pod_events, wanted, room, pod, subject.namespace)
 
 
-def _trouble(
-    subject: Subject, observed: Observed, verdict: Verdict, rollout: Progress, stamp: str, beside: Beside
-) -> Trouble | None:
+def _revision_failure(
+    subject: Subject, observed: Observed, verdict: Verdict, rollout: Progress, stamp: str, context: FailureContext
+) -> StatusFailure | None:
     """The failure of the desired revision; what its pods show tells more than that it takes too long."""
     if rollout.is_rolled_out or not verdict.revision:
         return None
-    told, deployment = _told_failure(subject, verdict), _own_deployment(subject, observed)
+    previous, deployment = _previous_failure(subject, verdict), _own_deployment(subject, observed)
     pods = observed.pods if deployment is not None else ()
-    found = trouble_of(deployment, pods, verdict.revision, told, stamp, beside)
+    found = failure_of(deployment, pods, verdict.revision, previous, stamp, context)
     # A Service that is yet to be made or repaired has no endpoints either.
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
     overdue = deployment.deadline_message if deployment is not None else ""
-    return found or rollout_trouble(rollout, told, stamp, overdue=overdue, is_applied=is_applied)
+    return found or rollout_failure(rollout, previous, stamp, overdue=overdue, is_applied=is_applied)
 
 
-def _told_failure(subject: Subject, verdict: Verdict) -> Json | None:
-    """What was told about this revision; another one starts afresh."""
+def _previous_failure(subject: Subject, verdict: Verdict) -> Json | None:
+    """The stored failure of this revision; None for a new one."""
     rollout, failure = subject.previous.get("rollout") or {}, subject.previous.get("failure")
     return failure if rollout.get("revision") == verdict.revision and not is_refusal(failure) else None
 

@@ -25,7 +25,7 @@ class Subject:
     uid: str
     generation: int
     previous: Json
-    """The status told so far."""
+    """The stored status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """What the Fits condition says."""
+    """The condition Fits."""
 
     status: ConditionStatus
     reason: Reason
@@ -71,7 +71,7 @@ class Verdict:
     endpoint: Json = field(default_factory=lambda: _EMPTY)
     effective: Json = field(default_factory=lambda: _EMPTY)
     fitness: Fitness | None = None
-    """None: the spec is not accepted, and nothing is said about its memory."""
+    """None: the spec is not accepted, and there is no condition Fits."""
     plan: Json | None = None
     model: Json | None = None
     """What was read of the model."""

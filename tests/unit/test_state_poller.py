@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.state_poller import AT_ONCE, INTERVAL, LONGEST_INTERVAL, PATIENCE, QUIET, Starts
+from llmservice_operator.control.state_poller import AT_ONCE, INTERVAL, LONGEST_INTERVAL, PATIENCE, QUIET, StatePoller
 from llmservice_operator.kube.state_reader import Unreadable
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
@@ -41,7 +41,9 @@ class World:
         self.hold.set()
         self.changed: list[Key] = []
         self.metrics = Metrics()
-        self.starts = Starts(self.read, self.changed.append, self.metrics, clock=lambda: self.now, rng=lambda: 0.5)
+        self.state_poller = StatePoller(
+            self.read, self.changed.append, self.metrics, clock=lambda: self.now, rng=lambda: 0.5
+        )
 
     async def read(self, address: str) -> State:
         self.asked.append(address)
@@ -55,12 +57,12 @@ class World:
         return answer
 
     def want(self, *asks: Ask, key: Key = KEY, pods: Sequence[str] | None = None) -> None:
-        self.starts.want(key, asks, [one.pod for one in asks] if pods is None else pods)
+        self.state_poller.want(key, asks, [one.pod for one in asks] if pods is None else pods)
 
     async def after(self, seconds: float = 0.0) -> int:
         """How many questions were asked by then."""
         before, self.now = len(self.asked), self.now + seconds
-        self.starts._queue._ring()
+        self.state_poller._queue._ring()
         for _ in range(200):
             await asyncio.sleep(0)
         return len(self.asked) - before
@@ -72,14 +74,14 @@ class World:
         return count
 
     def phase(self, pod: str = "x-0") -> Phase | None:
-        report = self.starts.reports(KEY).get(pod)
+        report = self.state_poller.reports(KEY).get(pod)
         return report.state.phase if report is not None and report.state is not None else None
 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[World]:
     world = World()
-    task = asyncio.create_task(world.starts.run())
+    task = asyncio.create_task(world.state_poller.run())
     yield world
     task.cancel()
     await asyncio.wait([task])
@@ -155,7 +157,7 @@ async def test_a_pod_that_says_nothing_is_let_be_and_told_of_once() -> None:
             assert world.told() == 0
             await world.after(INTERVAL * 2.0**number)
         assert world.told() == 1
-        assert world.starts.reports(KEY)["x-0"].state is None
+        assert world.state_poller.reports(KEY)["x-0"].state is None
         for _ in range(10):
             assert await world.after(LONGEST_INTERVAL) == 1
         assert world.told() == 0
@@ -205,7 +207,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
         world.want(ask(restarts=1))
         world.hold.set()
         await world.after()
-        assert world.starts.reports(KEY)["x-0"].restarts == 1
+        assert world.state_poller.reports(KEY)["x-0"].restarts == 1
         assert len(world.asked) == 2
         assert world.told() == 1
 
@@ -217,8 +219,8 @@ async def test_what_was_heard_stays_as_long_as_the_pod() -> None:
         world.want(pods=["x-0"])
         assert world.phase() is Phase.LOADING
         world.want(pods=[])
-        assert world.starts.reports(KEY) == {}
-        assert world.starts._services == {}
+        assert world.state_poller.reports(KEY) == {}
+        assert world.state_poller._services == {}
 
 
 async def test_what_was_held_back_of_a_pod_that_is_asked_no_more_is_told() -> None:
@@ -228,13 +230,13 @@ async def test_what_was_held_back_of_a_pod_that_is_asked_no_more_is_told() -> No
             world.answers["x-0"] = replace(LOADING, phase=Phase.LOADING if number % 2 else Phase.SMOKE)
             await world.after(INTERVAL / 10)
             await world.after(INTERVAL)
-            if world.starts._services[KEY].held:
+            if world.state_poller._services[KEY].held:
                 break
-        held = world.starts._services[KEY].held["x-0"]
-        assert world.starts.reports(KEY)["x-0"] != held
+        held = world.state_poller._services[KEY].held["x-0"]
+        assert world.state_poller.reports(KEY)["x-0"] != held
         world.told()
         world.want(pods=["x-0"])
-        assert (world.starts.reports(KEY)["x-0"], world.told()) == (held, 1)
+        assert (world.state_poller.reports(KEY)["x-0"], world.told()) == (held, 1)
         world.want(pods=["x-0"])
         assert world.told() == 0
 
@@ -251,6 +253,6 @@ async def test_fetches_are_in_the_metrics_while_they_last() -> None:
         assert 'pod="x-0"' not in world.metrics.exposition().decode()
         world.answers["x-0"] = downloading(60)
         await world.after(INTERVAL)
-        world.starts.forget(KEY)
+        world.state_poller.forget(KEY)
         assert 'pod="x-0"' not in world.metrics.exposition().decode()
         assert 'llmservice_state_reads_total{result="answered"} 3.0' in world.metrics.exposition().decode()

@@ -222,7 +222,7 @@ async def test_a_start_and_adapters(api: Api, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        pytest.param(service(generation=3), "has not looked at the latest change", id="outdated"),
+        pytest.param(service(generation=3), "has not reconciled the latest change", id="outdated"),
         pytest.param(service(measured=None), "nothing: the operator has not read it", id="nothing measured"),
         pytest.param(
             service(measured={"reason": "the pod did not answer"}),

@@ -62,7 +62,7 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         wanted = "" if asked is None or asked == plan.max_model_len else f"{asked:,} tokens wanted; "
         yield "longest request", f"{wanted}{plan.max_model_len:,} tokens fit for sure"
     if plan.max_concurrency is not None and plan.requested_max_model_len:
-        yield "at once", f"{plan.max_concurrency:.2f} requests of {plan.requested_max_model_len:,} tokens"
+        yield "max concurrency", f"{plan.max_concurrency:.2f} requests of {plan.requested_max_model_len:,} tokens"
     if plan.recommended_max_num_seqs is not None and plan.verdict is not Fit.DOES_NOT_FIT:
         yield "recommended", f"maxNumSeqs {plan.recommended_max_num_seqs}"
     if plan.error_band_gib is not None and plan.margin_gib is not None:

@@ -27,7 +27,7 @@ def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
         row = [
             metadata["name"],
             status.get("ready", NO_VALUE),
-            next((c.reason for c in conditions_of(service) if c.type == "Ready"), "not looked at yet"),
+            next((c.reason for c in conditions_of(service) if c.type == "Ready"), "not reconciled yet"),
             _share_done(status.get("progress") or {}),
             service["spec"]["model"]["uri"],
             (status.get("endpoint") or {}).get("url", NO_VALUE),
@@ -57,12 +57,12 @@ def screen(snapshot: Snapshot, now: datetime) -> list[str]:
 def _head(service: Json) -> Iterator[str]:
     metadata, spec, status = service["metadata"], service["spec"], service.get("status") or {}
     ready = next((c for c in conditions_of(service) if c.type == "Ready"), None)
-    verdict = "not looked at by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
+    verdict = "not reconciled by an operator yet" if ready is None else f"Ready is {ready.status}: {ready.reason}"
     yield f"{metadata['name']} in namespace {metadata['namespace']}: {verdict}"
     if is_outdated(service):
-        yield "  careful     the operator has not looked at the latest change of the spec; this is about an older one"
+        yield "  warning     the operator has not reconciled the latest change of the spec; this is about an older one"
     if spec.get("paused"):
-        yield "  careful     spec.paused is true: the operator changes and repairs nothing"
+        yield "  warning     spec.paused is true: the operator changes and repairs nothing"
     endpoint, rollout = status.get("endpoint") or {}, status.get("rollout") or {}
     yield f"  model       {spec['model']['uri']}"
     names = ", ".join(endpoint.get("modelNames") or ())

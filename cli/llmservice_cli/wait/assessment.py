@@ -48,7 +48,7 @@ def assess(service: Json | None, wanted: ConditionType, *, was_there: bool) -> A
     if service["metadata"].get("deletionTimestamp") is not None:
         return Assessment(Outcome.IMPOSSIBLE, "Deleting", "It is being deleted.", "Apply it again when it is gone.")
     if is_outdated(service):
-        return Assessment(Outcome.OPEN, "NotObserved", "The operator has not looked at the latest change yet.")
+        return Assessment(Outcome.OPEN, "NotObserved", "The operator has not reconciled the latest change yet.")
     found = {condition.type: condition for condition in conditions_of(service)}
     condition = found.get(wanted)
     if condition is not None and condition.status == ConditionStatus.TRUE and _is_of_now(condition, service):

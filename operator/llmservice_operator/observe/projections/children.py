@@ -31,7 +31,6 @@ from llmservice_operator.observe.projections.foreign_fields import foreign_paths
 from llmservice_operator.observe.projections.pods import PodFacts
 
 __all__ = [
-    "BudgetFacts",
     "ChildFacts",
     "ClaimFacts",
     "Controller",
@@ -40,6 +39,7 @@ __all__ = [
     "PodFacts",
     "RevisionFacts",
     "ServiceFacts",
+    "facts_of",
 ]
 
 Json = Mapping[str, Any]
@@ -129,9 +129,9 @@ class ServiceFacts(ChildFacts):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetFacts(ChildFacts):
-    kind: ClassVar[str] = "PodDisruptionBudget"
+def facts_of(kind: str) -> type[ChildFacts]:
+    """The projection of a kind that has what is common to all children and nothing else."""
+    return type(f"{kind}Facts", (ChildFacts,), {"__slots__": (), "kind": kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,12 +44,12 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """Lists and gets of a world; `denied` are kinds that the user may not read."""
+    """Lists and gets of a world; `denied` are kinds that the user may not read, `missing` have no CRD."""
 
     world: World
     objects: list[dict[str, Any]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
-    is_installed: bool = True
+    missing: set[str] = field(default_factory=set)
 
     async def answer(self, request: web.Request) -> web.Response:
         assert request.method == "GET", "nothing is written"
@@ -57,7 +57,7 @@ class Api:
         if f"/{name}" in PATHS:
             collection, name = request.path, ""
         kind = PATHS[f"/{collection.rpartition('/')[2]}"]
-        if kind == "LLMService" and not self.is_installed:
+        if kind in self.missing:
             return self.status(404, "the server could not find the requested resource")
         if kind in self.denied:
             return self.status(403, f'cannot list resource "{kind}"')

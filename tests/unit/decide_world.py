@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
@@ -21,13 +22,13 @@ from llmservice_operator.decide.rollout.update_request import Turn
 from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal
 from llmservice_operator.observe.projections.children import (
-    BudgetFacts,
     ChildFacts,
     ClaimFacts,
     DeploymentFacts,
     JobFacts,
     RevisionFacts,
     ServiceFacts,
+    facts_of,
 )
 from llmservice_operator.observe.projections.inspections import InspectionFacts
 from llmservice_operator.observe.projections.pods import PodFacts
@@ -56,8 +57,8 @@ QWEN_7B: Json = {
 FIXTURES = Path(__file__).parent / "fixtures"
 
 FACTS: Mapping[str, type[ChildFacts]] = {
-    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, BudgetFacts, ClaimFacts, JobFacts, RevisionFacts)
-}
+    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, ClaimFacts, JobFacts, RevisionFacts)
+} | {child.kind: facts_of(child.kind) for child in CHILD_KINDS}
 
 
 def spec(**changes: Any) -> Json:
@@ -133,8 +134,8 @@ class World:
         return Observed(
             deployment=only["Deployment"],
             service=only["Service"],
-            budget=only["PodDisruptionBudget"],
             claim=only["PersistentVolumeClaim"],
+            others=tuple(facts for kind in CHILD_KINDS if kind.kind not in self.hidden for facts in by_kind[kind.kind]),
             revisions=tuple(by_kind["ControllerRevision"]),
             pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),
             inspection_jobs=tuple(by_kind["Job"]),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.build import pdb
 from llmservice_operator.build.deployment import deployment
 from llmservice_operator.build.environment import transfer_environment
 from llmservice_operator.build.inspection import inspection_key, is_wanted, job, job_name
-from llmservice_operator.build.pdb import disruption_budget
 from llmservice_operator.build.service import service
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
@@ -109,8 +109,9 @@ def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
     selectors = [
         service(subject)["spec"]["selector"],
         deployment(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],
-        disruption_budget(subject)["spec"]["selector"]["matchLabels"],
+        *(budget["spec"]["selector"]["matchLabels"] for budget in [pdb.manifest(subject)] if budget is not None),
     ]
+    assert len(selectors) == replicas + 1
     for selector in selectors:
         assert not selector.items() <= labels.items()
     assert labels["llmservice.dev/inspects"] == "chat"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from llmservice_cli.diff import live
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.desired import new
+from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.build.inspection import inspection_key
 
 from tests.support.kubeconfig import kubeconfig
@@ -58,6 +61,17 @@ async def test_what_is_applied_already_does_not_differ(api: Api, capsys: pytest.
     ]  # fmt: skip
     assert "---" not in out
     assert "settings: ConfigMap system/operator" in out
+
+
+async def test_a_child_whose_crd_is_not_installed_is_not_made_and_the_status_says_so(
+    api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "CHILD_KINDS", tuple(replace(child, is_optional=True) for child in CHILD_KINDS))
+    del api.world.children["PodDisruptionBudget", "x"]
+    api.missing = {"PodDisruptionBudget"}
+    code, out = await diff(capsys, manifest(), "-o", "json")
+    assert code == ExitCode.DONE
+    assert "poddisruptionbudgets.policy cannot be listed" in out
 
 
 async def test_an_edit_of_the_engine_names_the_flag_and_the_pods_that_restart(
@@ -265,7 +279,7 @@ async def test_a_cluster_that_cannot_be_asked_is_no_difference(
     with pytest.raises(CliError, match="deployments") as error:
         await diff(capsys, manifest())
     assert error.value.exit_code == ExitCode.NOT_ASKED
-    api.denied, api.is_installed = set(), False
+    api.denied, api.missing = set(), {"LLMService"}
     with pytest.raises(CliError, match="install the operator") as error:
         await diff(capsys, manifest())
     assert error.value.exit_code == ExitCode.NOT_ASKED

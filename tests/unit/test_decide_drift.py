@@ -12,7 +12,7 @@ from llmservice_operator.decide.decision import Decision
 from llmservice_operator.decide.desired import desired_children
 from llmservice_operator.decide.rollout.revision import choose, match_revision
 from llmservice_operator.observe.observed import AppliedRecord, Observed
-from llmservice_operator.observe.projections.children import BudgetFacts, DeploymentFacts, RevisionFacts, ServiceFacts
+from llmservice_operator.observe.projections.children import DeploymentFacts, RevisionFacts, ServiceFacts
 from llmservice_operator.observe.projections.foreign_fields import removal_patch
 
 from tests.unit.decide_world import FACTS, FIXTURES, SETTINGS, World, an_llmservice
@@ -26,6 +26,7 @@ SPEC = {
         "env": [{"name": "EMPTY", "value": ""}],
     },
 }
+BUDGET = FACTS["PodDisruptionBudget"]
 FILES = ("service", "deployment", "budget", "revision")
 
 
@@ -49,7 +50,7 @@ def look(
     observed = Observed(
         service=ServiceFacts.from_object(live["service"]) if "service" in live else None,
         deployment=DeploymentFacts.from_object(live["deployment"]) if "deployment" in live else None,
-        budget=BudgetFacts.from_object(live["budget"]) if "budget" in live else None,
+        others=(BUDGET.from_object(live["budget"]),) if "budget" in live else (),
         revisions=(RevisionFacts.from_object(live["revision"]),) if "revision" in live else (),
         applied=records or {},
     )
@@ -120,7 +121,7 @@ def test_a_field_that_is_no_longer_asked_for_is_applied_away() -> None:
     observed = Observed(
         service=ServiceFacts.from_object(recorded("service")),
         deployment=DeploymentFacts.from_object(live),
-        budget=BudgetFacts.from_object(recorded("budget")),
+        others=(BUDGET.from_object(recorded("budget")),),
         revisions=(RevisionFacts.from_object(recorded("revision")),),
     )
     (apply,) = World(an_llmservice(SPEC), lent={}).decide(observed).apply

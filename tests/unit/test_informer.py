@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
+from llmservice_operator.control.watch import children
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.children import ChildrenWatch
 from llmservice_operator.control.watch.ingest import EventHandler
@@ -16,6 +17,7 @@ from llmservice_operator.control.watch.kinds import OF_CHILDREN, PROJECTIONS
 from llmservice_operator.control.watch.sync_state import WATCH, SyncState
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, Token
+from llmservice_operator.kube.resources import CONTROLLER_REVISION as REVISION
 from llmservice_operator.kube.resources import DEPLOYMENT, ENDPOINT_SLICE, JOB, LLMSERVICE, POD, Resource
 from llmservice_operator.kube.transport import Transport
 
@@ -225,6 +227,38 @@ async def test_one_that_brings_nothing_is_asked_less_and_less(api: Api, events: 
     assert paused == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
+@pytest.mark.parametrize(("code", "longest"), [(403, 30.0), (404, 30.0), (500, 10.0)])
+async def test_what_is_missing_is_asked_for_seldom(api: Api, code: int, longest: float) -> None:
+    paused: list[float] = []
+    enough = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 8:
+            enough.set()
+            await asyncio.Event().wait()
+
+    api.refused[POD] = [code] * 9
+    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
+    async with serving(api) as credentials, Transport(credentials) as transport:
+        asking = informer.Informer(transport, POD, None, "", handler, sleep=sleep, rng=lambda: 1.0)
+        running = asyncio.create_task(asking.run())
+        async with asyncio.timeout(10):
+            await enough.wait()
+        running.cancel()
+    assert paused[-1] == longest
+
+
+async def test_a_watch_whose_kind_vanished_lists_again(api: Api) -> None:
+    """An installed CRD's objects are none of those that its predecessor had."""
+    api.objects[POD] = [without_kind(pod("one", 5))]
+    async with watching(api) as seen:
+        assert seen.pods() == ["one"]
+        api.objects[POD], api.refused[POD] = [], [404]
+        await api.streams[POD].put(None)
+        await seen.until(lambda: not seen.pods())
+
+
 async def test_it_goes_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("t")
@@ -251,6 +285,11 @@ WITHOUT = [
     ("no right on slices", ENDPOINT_SLICE, 403, True),
     ("jobs cannot be had", JOB, 500, False),
     ("no right on what services are made of", DEPLOYMENT, 403, False),
+    ("no CRD of an optional kind", REVISION, 404, True),
+    ("no right on an optional kind", REVISION, 403, True),
+    ("an optional kind cannot be had", REVISION, 500, False),
+    ("no such kind, and it is not optional", DEPLOYMENT, 404, False),
+    ("jobs are not served", JOB, 404, False),
 ]
 
 
@@ -264,6 +303,7 @@ async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(informer, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(children, "OPTIONAL", (REVISION,))
     api.refused[resource] = [code] * 8
     async with watching(api, wait=False) as seen:
         complete = asyncio.create_task(seen.sync.settled.wait())

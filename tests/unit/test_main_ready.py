@@ -16,8 +16,10 @@ import kopf
 import pytest
 from llmservice_operator import handlers
 from llmservice_operator.control.life import Stage
+from llmservice_operator.control.watch import children
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, load
+from llmservice_operator.kube.resources import BY_KIND
 
 from tests.support.kubeconfig import kubeconfig
 from tests.unit.ready_world import World, rival_lease, running
@@ -111,6 +113,21 @@ async def test_rights_that_can_be_done_without_keep_none_from_being_ready(world:
         await operator.hides("any", {"jobs": "Job", "endpointslices": "EndpointSlice"}[plural])
         world.forbidden.clear()
         await operator.hides("any")
+
+
+async def test_an_optional_kind_without_its_crd_keeps_nobody_from_acting(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(children, "OPTIONAL", (BY_KIND["PodDisruptionBudget"],))
+    world.absent.add("poddisruptionbudgets")
+    world.service("any", "chat")
+    async with running(world) as operator:
+        await operator.becomes_ready()
+        await operator.hides("any", "PodDisruptionBudget")
+        await operator.acts_on("any", "chat")
+        world.absent.clear()
+        await operator.hides("any")
+    assert sum("going on without poddisruptionbudgets" in record.message for record in caplog.records) == 1
 
 
 async def test_a_missing_crd_is_waited_for(world: World) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL, cache_claim_name
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.kube import resources
+from llmservice_operator.kube.errors import NotFound
 from llmservice_operator.kube.nodes import Nodes
 from llmservice_operator.observe.observed import PROJECTIONS, Observed
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -19,7 +21,7 @@ from llmservice_cli.api import Api
 Json = Mapping[str, Any]
 ChildId = tuple[str, str]
 
-_NAMED = (resources.DEPLOYMENT, resources.SERVICE, resources.PDB)
+_NAMED = (resources.DEPLOYMENT, resources.SERVICE, *(resources.BY_KIND[child.kind] for child in CHILD_KINDS))
 _LABELLED = (
     (resources.CONTROLLER_REVISION, SERVICE_LABEL),
     (resources.JOB, SERVICE_LABEL),
@@ -55,7 +57,19 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
             projections.setdefault(kind, {})[child] = PROJECTIONS[kind](found, None)
         except UnreadableObject as unreadable:
             notes.append(f"left out: {unreadable}")
-    return Live(objects, Observed.of(name, projections), tuple(notes))
+    return Live(objects, Observed.of(name, projections, await _not_served(kube, namespace)), tuple(notes))
+
+
+async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
+    """Optional kinds whose CRD is not installed."""
+    found = set()
+    for child in CHILD_KINDS:
+        if child.is_optional:
+            try:
+                await kube.list_all(resources.BY_KIND[child.kind], namespace, label_selector=SERVICE_LABEL)
+            except NotFound:
+                found.add(child.kind)
+    return frozenset(found)
 
 
 class Cluster:

@@ -4,13 +4,13 @@ from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.meta import Manifest, metadata, selector
 
 
-def is_wanted(llm: LLMService) -> bool:
-    """With one replica a budget would block a node drain for ever."""
-    return llm.spec.scaling.replicas > 1
+def manifest(llm: LLMService) -> Manifest | None:
+    """maxUnavailable 1; pods that are not ready may always be evicted.
 
-
-def disruption_budget(llm: LLMService) -> Manifest:
-    """maxUnavailable 1; pods that are not ready may always be evicted."""
+    None with one replica: a budget would block a node drain for ever.
+    """
+    if llm.spec.scaling.replicas <= 1:
+        return None
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from llmservice_operator.api.child_kinds import CHILD_KINDS, VERBS
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import adapters, pdb, pvc
+from llmservice_operator.build import adapters, pvc
+from llmservice_operator.build.children import BUILDERS
 from llmservice_operator.build.controller_revision import KEPT
 from llmservice_operator.build.meta import adapters_config_name
 from llmservice_operator.decide.decision import Apply, Prune
@@ -15,7 +17,7 @@ from llmservice_operator.decide.ownership import Ownership, ownership
 from llmservice_operator.decide.rollout.revision import DesiredRevision
 from llmservice_operator.observe.failures import normalize
 from llmservice_operator.observe.failures.refusal import reason_of
-from llmservice_operator.observe.observed import AppliedRecord, Observed
+from llmservice_operator.observe.observed import AppliedRecord, ChildId, Observed
 from llmservice_operator.observe.projections.children import ChildFacts
 from llmservice_operator.observe.projections.drift import difference
 from llmservice_operator.observe.status.verdict import Obstacle
@@ -34,12 +36,24 @@ def blocking(service: LLMService, observed: Observed, children: list[DesiredChil
             reason = reason_of(message)
             text = f"{kind} {name} cannot be applied: {message}."
             return Obstacle(reason, text, remedy=reason.remedy, evidence=(message,))
-    return None
+    return next(_unlisted(service, observed, ids), None)
+
+
+def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:
+    """Children of kinds that the API server does not serve, or that the operator may not list."""
+    for child in CHILD_KINDS:
+        if child.kind in observed.hidden and (child.kind, service.name) in ids:
+            resource = child.full_name
+            message = f"{child.kind} {service.name} is not made: {resource} cannot be listed."
+            remedy = f"Install the CRD {resource}, or grant the operator {', '.join(VERBS)} on {resource}."
+            yield Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)
 
 
 def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
     """What is not as it is asked for."""
     for child in children:
+        if child.id[0] in observed.hidden:
+            continue
         if child.id == _adapters_id(service):
             yield from _apply_unread(child, service, observed)
             continue
@@ -91,16 +105,17 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     return None if live.is_applied else "the record of its field owners was reset"
 
 
-def needless_budget(service: LLMService, observed: Observed) -> Iterator[Prune]:
-    """The budget of a service that has one replica now."""
-    budget = observed.budget
-    if budget is not None and not pdb.is_wanted(service) and _may_go(budget, service):
-        yield Prune(budget.kind, budget.name, budget.uid, "one replica needs no budget")
+def needless(service: LLMService, observed: Observed) -> Iterator[Prune]:
+    """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
+    for child in CHILD_KINDS:
+        live = observed.child(child.kind, service.name)
+        if live is not None and BUILDERS[child.kind](service) is None and _may_go(live, service):
+            yield Prune(live.kind, live.name, live.uid, child.needless)
 
 
 def prunes(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
     """What is ours and no longer desired."""
-    yield from needless_budget(service, observed)
+    yield from needless(service, observed)
     claim = observed.claim
     # Pods of an earlier revision may still use the claim.
     is_unused = all(pod.revision == desired.label for pod in observed.pods)

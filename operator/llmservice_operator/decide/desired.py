@@ -11,7 +11,7 @@ import orjson
 from llmservice_operator.api.constants import ADAPTERS_ANNOTATION, APPLIED_HASH_ANNOTATION
 from llmservice_operator.api.remembered import of_service
 from llmservice_operator.api.service import LLMService
-from llmservice_operator.build import adapters, pdb, pvc
+from llmservice_operator.build import adapters, children, pvc
 from llmservice_operator.build.chosen import Chosen
 from llmservice_operator.build.controller_revision import controller_revision
 from llmservice_operator.build.deployment import Strategy, deployment
@@ -70,8 +70,7 @@ def maintained(
     manifests = [_listing(service_manifest(service), listed)]
     if template is not None:
         manifests.append(deployment(service, template, strategy))
-    if pdb.is_wanted(service):
-        manifests.append(pdb.disruption_budget(service))
+    manifests += children.manifests(service)
     return [with_hash(manifest) for manifest in manifests]
 
 
@@ -99,8 +98,7 @@ def _manifests(service: LLMService, revision: DesiredRevision, strategy: Strateg
         chosen=revision.chosen,
     )
     yield deployment(service, revision.template, strategy)
-    if pdb.is_wanted(service):
-        yield pdb.disruption_budget(service)
+    yield from children.manifests(service)
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:

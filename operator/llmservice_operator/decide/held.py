@@ -13,7 +13,7 @@ from llmservice_operator.build.effective import effective, gpus
 from llmservice_operator.build.meta import selector_text
 from llmservice_operator.build.service import endpoint
 from llmservice_operator.build.template import pod_template
-from llmservice_operator.decide.children import applies, finished_jobs, needless_budget
+from llmservice_operator.decide.children import applies, finished_jobs, needless
 from llmservice_operator.decide.decision import Apply, Decision
 from llmservice_operator.decide.desired import DesiredChild, maintained, with_hash
 from llmservice_operator.decide.fit.assess import FitAssessment
@@ -60,7 +60,7 @@ def hold_back(inputs: Inputs, service: LLMService, fit: FitAssessment) -> Decisi
         verdict,
         desired=tuple(child.manifest for child in children),
         apply=(*inspect, *apply),
-        prune=(*needless_budget(service, observed), *finished_jobs(service, observed, fit.job)),
+        prune=(*needless(service, observed), *finished_jobs(service, observed, fit.job)),
         requeue_after=fit.requeue_after,
     )
 

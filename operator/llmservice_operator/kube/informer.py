@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from .errors import Forbidden, Gone, KubeError, from_status
+from .errors import Forbidden, Gone, KubeError, NotFound, from_status
 from .resources import Resource
 from .transport import Transport
 from .wire import parsed
@@ -32,7 +32,7 @@ SILENCE = 90.0
 """Seconds after which a watch that brings nothing is taken for dead: a bookmark comes every minute."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 LONGEST_PAUSE_WITHOUT_RIGHT = 30.0
-"""A right comes back when somebody grants it: soon enough to wait for, seldom enough not to fill an audit log."""
+"""A right or a CRD comes when somebody adds it: soon enough to wait for, seldom enough not to fill an audit log."""
 YIELD_AFTER = 32
 """Events in a row after which the event loop runs other tasks."""
 
@@ -115,8 +115,10 @@ class Informer:
                 await self._pause(LONGEST_PAUSE)
             except KubeError as error:
                 self._report(error)
-                is_forbidden = isinstance(error, Forbidden)
-                await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_forbidden else LONGEST_PAUSE)
+                if isinstance(error, NotFound):
+                    self._version = None  # of a CRD that is installed again nothing is as it was
+                is_missing = isinstance(error, Forbidden | NotFound)
+                await self._pause(LONGEST_PAUSE_WITHOUT_RIGHT if is_missing else LONGEST_PAUSE)
             except Exception:  # an answer that cannot be read must not end the watches of all other kinds
                 logger.exception("the watch of %s failed and lists again", self._resource.full_name)
                 self._version = None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from llmservice_operator.api.child_kinds import CHILD_KINDS
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -53,7 +55,6 @@ POD = Resource("", "v1", "pods", "Pod")
 PVC = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
 JOB = Resource("batch", "v1", "jobs", "Job")
-PDB = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 ENDPOINT_SLICE = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 EVENT = Resource("", "v1", "events", "Event")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
@@ -67,10 +68,10 @@ ALL = (
     PVC,
     CONFIG_MAP,
     JOB,
-    PDB,
     ENDPOINT_SLICE,
     EVENT,
     LEASE,
+    *(Resource(child.group, child.version, child.plural, child.kind) for child in CHILD_KINDS),
 )
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in ALL}
 

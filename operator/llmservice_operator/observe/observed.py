@@ -8,16 +8,17 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
+from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.api.constants import cache_claim_name
 from llmservice_operator.api.errors import refusing
 from llmservice_operator.observe.projections.children import (
-    BudgetFacts,
     ChildFacts,
     ClaimFacts,
     DeploymentFacts,
     JobFacts,
     RevisionFacts,
     ServiceFacts,
+    facts_of,
 )
 from llmservice_operator.observe.projections.endpoints import SliceFacts
 from llmservice_operator.observe.projections.inspections import InspectionFacts, pod_from_object
@@ -35,10 +36,10 @@ ENDPOINT_SLICE = "EndpointSlice"
 _CHILDREN: tuple[type[ChildFacts], ...] = (
     DeploymentFacts,
     ServiceFacts,
-    BudgetFacts,
     ClaimFacts,
     RevisionFacts,
     JobFacts,
+    *(facts_of(child.kind) for child in CHILD_KINDS),
 )
 PROJECTIONS: Mapping[str, Project] = {
     **{facts.kind: refusing(facts.kind, facts.from_object) for facts in _CHILDREN},
@@ -75,8 +76,9 @@ class Observed:
 
     deployment: DeploymentFacts | None = None
     service: ServiceFacts | None = None
-    budget: BudgetFacts | None = None
     claim: ClaimFacts | None = None
+    others: tuple[ChildFacts, ...] = ()
+    """Those of the kinds in `api/child_kinds.py`."""
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None
@@ -94,7 +96,8 @@ class Observed:
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
     """What supervisors reported, by the pod's name."""
     hidden: frozenset[str] = frozenset()
-    """Kinds that the operator has no right to list: none of them is made, since it would not be seen."""
+    """Kinds that the operator cannot list, for lack of a right or of a CRD: none of them is made, since it would not be
+    seen."""
     begun: tuple[str, str] | None = None
     """(revision, reason) of the rollout that this process began last: its status is written after its Deployment."""
 
@@ -108,7 +111,7 @@ class Observed:
     ) -> Self:
         """From the `projections` of the service `name`, by kind and name, and from fields of this class by keyword.
 
-        `hidden` are the kinds that the reader has no right to list.
+        `hidden` are the kinds that the reader cannot list.
         """
 
         def all_of(kind: str) -> Iterator[Any]:
@@ -121,8 +124,12 @@ class Observed:
         return cls(
             deployment=named(DeploymentFacts.kind, name),
             service=named(ServiceFacts.kind, name),
-            budget=named(BudgetFacts.kind, name),
             claim=named(ClaimFacts.kind, cache_claim_name(name)),
+            others=tuple(
+                facts
+                for child in CHILD_KINDS
+                if child.kind not in hidden and (facts := named(child.kind, name)) is not None
+            ),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
             pods=tuple(facts for facts in pods if isinstance(facts, PodFacts)),
             # A pod is in two slices where it has addresses of both families, or moves between them.
@@ -137,7 +144,8 @@ class Observed:
 
     def children(self) -> Iterator[ChildFacts]:
         """All children that exist."""
-        yield from (c for c in (self.service, self.claim, self.deployment, self.budget) if c is not None)
+        yield from (c for c in (self.service, self.claim, self.deployment) if c is not None)
+        yield from self.others
         yield from self.revisions
         yield from self.inspection_jobs
 

@@ -6,18 +6,21 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import OF_CHILDREN, selector
 from llmservice_operator.control.watch.sync_state import SyncState
-from llmservice_operator.kube.errors import Forbidden, KubeError
+from llmservice_operator.kube.errors import Forbidden, KubeError, NotFound
 from llmservice_operator.kube.informer import Informer
-from llmservice_operator.kube.resources import ENDPOINT_SLICE, JOB, Resource
+from llmservice_operator.kube.resources import BY_KIND, ENDPOINT_SLICE, JOB, Resource
 from llmservice_operator.kube.transport import Transport
 
 logger = logging.getLogger(__name__)
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
 """Services run without these too: their models are not inspected before, and a ready pod counts as reached."""
+OPTIONAL = tuple(BY_KIND[child.kind] for child in CHILD_KINDS if child.is_optional)
+"""Without the right or the CRD, services without such a child run."""
 TRIES = 3
 """Refusals in a row after which such a kind is done without: an API server that starts may refuse for some seconds."""
 
@@ -54,7 +57,7 @@ class _SyncReport:
         if error is None:
             self._refusals = 0
             self._sync.show(self._namespace, self._resource)
-        elif self._resource not in DISPENSABLE or not isinstance(error, Forbidden):
+        elif not self._can_go_without(error):
             self._sync.failed(self._namespace, self._resource.full_name, error)
         else:
             self._refusals += 1
@@ -62,3 +65,8 @@ class _SyncReport:
                 logger.warning("going on without %s until they may be listed: %s", self._resource.plural, error)
             if self._refusals >= TRIES:
                 self._sync.hide(self._namespace, self._resource)
+
+    def _can_go_without(self, error: KubeError) -> bool:
+        if isinstance(error, NotFound):
+            return self._resource in OPTIONAL
+        return isinstance(error, Forbidden) and self._resource in (*DISPENSABLE, *OPTIONAL)

@@ -1,0 +1,46 @@
+"""Kinds of children that need no code of their own beside a builder: one row declares one.
+
+From its row a kind is watched, projected, applied, corrected, adopted, deleted when no longer desired, checked for
+other owners, and shown by `llmservice diff`. `templates/_rules.tpl` of the chart grants `VERBS` on it. Kinds of which
+a decision reads more (Deployment, Service, ControllerRevision, PersistentVolumeClaim, Job) have code instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERBS = ("get", "list", "watch", "create", "patch", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildKind:
+    """A service has one object of the kind, named like the service, or none."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    builder: str
+    """Module of `build` whose `manifest(service)` gives the object; None: this service is to have none."""
+    needless: str
+    """Why one that is no longer desired is deleted, for the log."""
+    is_optional: bool = False
+    """The kind's CRD, or the right to list it, may be absent: services without such a child are not affected, and the
+    status of one that is to have it names what is missing."""
+
+    @property
+    def full_name(self) -> str:
+        """As its CRD and RBAC messages name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+CHILD_KINDS = (
+    ChildKind(
+        "policy",
+        "v1",
+        "poddisruptionbudgets",
+        "PodDisruptionBudget",
+        builder="pdb",
+        needless="one replica needs no budget",
+    ),
+)

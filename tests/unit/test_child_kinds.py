@@ -1,0 +1,93 @@
+"""One row declares a kind of children: what follows from it, and what a kind does that is not served."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmservice_operator.api.child_kinds import CHILD_KINDS, VERBS, ChildKind
+from llmservice_operator.build.children import BUILDERS
+from llmservice_operator.control.watch.kinds import OF_CHILDREN
+from llmservice_operator.observe.observed import PROJECTIONS, Observed
+from llmservice_operator.observe.projections.children import ChildFacts
+
+from tests.unit.decide_world import FACTS, FIVE_LINES, World, an_llmservice
+
+RULES = Path(__file__).parents[2] / "charts/llmservice-operator/templates/_rules.tpl"
+BUDGET = "PodDisruptionBudget"
+MAKES_ALL = {"scaling": {"replicas": 2}}
+
+
+def rules() -> list[dict[str, Any]]:
+    """The chart's rules, without what is Helm's."""
+    loaded: list[dict[str, Any]] = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "", RULES.read_text(), flags=re.DOTALL))
+    return loaded
+
+
+@pytest.mark.parametrize("child", CHILD_KINDS, ids=lambda child: child.kind)
+def test_the_chart_grants_what_a_declared_kind_needs(child: ChildKind) -> None:
+    granted = [r["verbs"] for r in rules() if child.group in r["apiGroups"] and child.plural in r["resources"]]
+    assert [sorted(verbs) for verbs in granted] == [sorted(VERBS)]
+
+
+@pytest.mark.parametrize("child", CHILD_KINDS, ids=lambda child: child.kind)
+def test_a_declared_kind_is_watched_and_projected_as_its_builder_makes_it(child: ChildKind) -> None:
+    manifest = BUILDERS[child.kind](World(an_llmservice(FIVE_LINES | MAKES_ALL)).service())
+    assert manifest is not None, "MAKES_ALL is to be a spec that has every child"
+    (resource,) = (each for each in OF_CHILDREN if each.kind == child.kind)
+    assert (manifest["apiVersion"], manifest["kind"]) == (resource.api_version, child.kind)
+    assert manifest["metadata"]["name"] == "x"
+    assert resource.full_name == child.full_name
+    live = {**manifest, "metadata": {**manifest["metadata"], "uid": "u"}}
+    projected: ChildFacts = PROJECTIONS[child.kind](live, None)
+    assert projected.kind == child.kind
+
+
+def scaled(replicas: int, hidden: str = "") -> World:
+    world = World(an_llmservice(FIVE_LINES | {"scaling": {"replicas": replicas}}))
+    world.hidden = frozenset({hidden} - {""})
+    return world
+
+
+def settled(world: World) -> World:
+    world.settle()
+    world.roll_out()
+    world.settle()
+    return world
+
+
+def test_a_service_that_is_to_have_a_child_of_a_kind_that_cannot_be_listed_serves_and_says_what_is_missing() -> None:
+    world = settled(scaled(2, hidden=BUDGET))
+    assert (BUDGET, "x") not in world.children
+    conditions = world.conditions()
+    assert conditions["Available"]["status"] == "True"
+    assert conditions["Ready"]["reason"] == "AdmissionRefused"
+    assert "poddisruptionbudgets.policy cannot be listed" in conditions["Ready"]["message"]
+    failure = world.obj["status"]["failure"]
+    assert failure["remedy"].startswith("Install the CRD poddisruptionbudgets.policy, or grant the operator get, list")
+    world.hidden = frozenset()
+    settled(world)
+    assert (BUDGET, "x") in world.children
+    assert world.conditions()["Ready"]["status"] == "True"
+
+
+def test_a_service_without_such_a_child_does_not_notice() -> None:
+    assert settled(scaled(1, hidden=BUDGET)).conditions() == settled(scaled(1)).conditions()
+
+
+@pytest.mark.parametrize(("hidden", "others"), [(frozenset(), [BUDGET]), (frozenset({BUDGET}), [])])
+def test_what_is_cached_of_a_kind_that_cannot_be_listed_is_not_observed(
+    hidden: frozenset[str], others: list[str]
+) -> None:
+    cached = {BUDGET: {"x": FACTS[BUDGET].from_object(settled(scaled(2)).children[BUDGET, "x"])}}
+    assert [child.kind for child in Observed.of("x", cached, hidden).others] == others
+
+
+def test_what_was_seen_of_a_kind_before_it_vanished_is_left_alone() -> None:
+    world = settled(scaled(2))
+    world.hidden = frozenset({BUDGET})
+    world.edit(scaling={"replicas": 1})
+    assert BUDGET not in {prune.kind for prune in world.step().prune}

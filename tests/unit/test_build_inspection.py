@@ -112,6 +112,7 @@ def test_the_job_is_owned_and_has_the_services_label_and_its_pod_none_of_the_use
     made = job(llm(HUB, podTemplate=template), SETTINGS)
     assert "app" not in made["spec"]["template"]["metadata"]["labels"]
     assert made["metadata"]["labels"]["llmservice.dev/service"] == "chat"
+    assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "inspection"
     (owner,) = made["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == ("uid-1", True)
 
@@ -195,7 +196,7 @@ def test_the_claim_is_mounted_as_the_server_mounts_it() -> None:
 
 
 def test_an_image_is_pulled_as_the_server_pulls_it() -> None:
-    runtime = {"imagePullSecrets": [{"name": "registry-login"}], "imagePullPolicy": "Always"}
+    runtime = {"imagePullSecrets": [{"name": "registry-login"}, {"name": "ours"}], "imagePullPolicy": "Always"}
     spec = pod(IMAGE, NETWORK, runtime=runtime)
     (volume,) = [v for v in spec["volumes"] if v["name"] == "source"]
     assert volume["image"] == {"reference": "registry/models/a:1", "pullPolicy": "Always"}

@@ -406,6 +406,7 @@ def test_credentials_that_the_user_gives_to_the_container_stay() -> None:
 def test_proxies_certificates_and_logins_come_from_the_settings() -> None:
     settings = replace(
         SETTINGS,
+        image_pull_policy="Always",
         https_proxy="http://proxy:3128",
         no_proxy=".svc",
         hf_endpoint="https://hub.example",
@@ -420,6 +421,8 @@ def test_proxies_certificates_and_logins_come_from_the_settings() -> None:
     assert variables["SSL_CERT_FILE"] == variables["REQUESTS_CA_BUNDLE"] == "/llmservice/ca/ca.crt"
     assert volumes(template)["ca-bundle"]["configMap"] == {"name": "company-ca"}
     assert template["spec"]["imagePullSecrets"] == [{"name": "login"}]
+    assert [c.get("imagePullPolicy") for c in template["spec"]["initContainers"]] == ["Always", "Always"]
+    assert "imagePullPolicy" not in server(template), "which is the spec's"
     assert not {"HTTPS_PROXY", "HF_ENDPOINT", "SSL_CERT_FILE"} & set(env(render()))
 
 

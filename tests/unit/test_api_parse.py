@@ -12,6 +12,7 @@ from llmservice_operator.api.crd import schema
 from llmservice_operator.api.errors import InvalidSpec
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key, LLMService, parse_spec
+from llmservice_operator.api.shapes import SHAPED_FIELDS
 from llmservice_operator.api.uri import (
     BucketSource,
     ClaimSource,
@@ -30,10 +31,6 @@ from tests.contract.manifests import Bad, manifest
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 # Leaves in Kubernetes' own shape are handed on as they are, and Kubernetes judges them.
 SHAPED = ("runtime.env", "runtime.resources", "podTemplate.spec.")
-SHAPED_NAMES = (
-    *("affinity", "securityContext", "resources", "env", "imagePullSecrets", "tolerations"),
-    *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers"),
-)
 STRUCTURAL = [bad for bad in structural() if not any(shape in f"spec.{next(iter(bad.change))}" for shape in SHAPED)]
 STRUCTURAL += [bad for bad in structural() if bad.id == "unknown-pod-field"]
 URIS = [bad for bad in model() if bad.field == "spec.model.uri"]
@@ -183,7 +180,7 @@ def objects_of(part: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 def field_of(name: str, part: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Kubernetes-shaped leaves are not looked into, so one value of each will do; what a uri may be says CEL."""
-    return st.just(part["example"]) if name in SHAPED_NAMES or name == "uri" else strategy(part)
+    return st.just(part["example"]) if name in SHAPED_FIELDS or name == "uri" else strategy(part)
 
 
 SPECS = objects_of(schema()["properties"]["spec"])

@@ -14,15 +14,12 @@ from llmservice_operator.api.pod_rules import OWN_CONTAINERS, OWN_PATHS, OWN_VOL
 from llmservice_operator.api.rules import RULES
 from llmservice_operator.api.schema import at, attach
 from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.shapes import SHAPED_FIELDS
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.volumes import fetch_volumes, volumes
 from llmservice_runtime import contract
 
 ROOT = schema()
-SHAPES = (
-    *("affinity", "securityContext", "resources", "env", "imagePullSecrets", "tolerations"),
-    *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers"),
-)
 
 
 def walk(part: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -36,7 +33,7 @@ def walk(part: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]
 
 
 PARTS = dict(walk(ROOT["properties"]["spec"], "spec")) | dict(walk(ROOT["properties"]["status"], "status"))
-OURS = {path: part for path, part in PARTS.items() if not re.search(rf"\.({'|'.join(SHAPES)})[.\[{{]", path)}
+OURS = {path: part for path, part in PARTS.items() if not re.search(rf"\.({'|'.join(SHAPED_FIELDS)})[.\[{{]", path)}
 
 
 def test_the_walk_sees_the_whole_schema() -> None:
@@ -122,7 +119,7 @@ def test_a_value_in_force_names_a_field_of_the_spec() -> None:
 
 def test_every_field_of_the_spec_has_an_example() -> None:
     ours = [path for path in OURS if path.startswith("spec.") and not path.endswith(("[]", "{}"))]
-    leaves = [path for path in ours if "properties" not in OURS[path] or path.rsplit(".", 1)[-1] in SHAPES]
+    leaves = [path for path in ours if "properties" not in OURS[path] or path.rsplit(".", 1)[-1] in SHAPED_FIELDS]
     assert len(leaves) > 60
     assert [path for path in leaves if "example" not in OURS[path]] == []
 

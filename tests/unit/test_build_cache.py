@@ -1,4 +1,4 @@
-"""What the process that fetches is told of spec.model.cache, in words that its own command line knows."""
+"""Options of the fetch container for spec.model.cache, as its own command line parses them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_said_of_the_cache(case: str) -> None:
+def test_options_of_the_cache(case: str) -> None:
     cache, options = CASES[case]
     model = {"uri": "hf://a/b", **({"cache": cache} if cache else {})}
-    told = fetch_options(LLMService.from_object(an_llmservice(spec(model=model))))
-    assert told == options
-    parsed = command_line.parser().parse_args(["fetch", "--fetch=model=hf://a/b", *told])
+    given = fetch_options(LLMService.from_object(an_llmservice(spec(model=model))))
+    assert given == options
+    parsed = command_line.parser().parse_args(["fetch", "--fetch=model=hf://a/b", *given])
     assert parsed.prune_after_hours == cache.get("pruneAfterHours", uses.DEFAULT_HOURS)
     assert parsed.verify == cache.get("verify", "Size").lower()
 

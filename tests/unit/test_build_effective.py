@@ -38,20 +38,13 @@ EVERYTHING: Json = {
         "toolCallParser": "a",
         "reasoningParser": "b",
         "seed": 7,
-        "defaults": {
-            "temperature": 0.5,
-            "topP": 0.5,
-            "topK": 5,
-            "minP": 0.5,
-            "repetitionPenalty": 1.5,
-            "maxTokens": 5,
-        },
+        "defaults": {"temperature": 0.5, "topP": 0.5, "topK": 5, "minP": 0.5, "repetitionPenalty": 1.5, "maxTokens": 5},
     },
     "runtime": {"sleepMode": True},
 }
 
 
-def told(**sections: object) -> Json:
+def effective_of(**sections: object) -> Json:
     llm = LLMService.from_object(an_llmservice(spec(**sections)))
     return effective(llm, pod_template(llm, SETTINGS))
 
@@ -84,6 +77,18 @@ def told(**sections: object) -> Json:
             {"longPrefillTokenThreshold": 0, "prefixCachingHashAlgo": "sha256", "schedulingPolicy": "fcfs"},
             id="batching by default",
         ),
+        pytest.param(
+            {"batching": {"kvOffloadingSize": "1Gi"}},
+            "batching",
+            {
+                "kvOffloadingBackend": "native",
+                "kvOffloadingSize": "1Gi",
+                "longPrefillTokenThreshold": 0,
+                "prefixCachingHashAlgo": "sha256",
+                "schedulingPolicy": "fcfs",
+            },
+            id="offloading",
+        ),
         pytest.param({}, "attention", {"backend": "auto"}, id="any attention"),
         pytest.param({}, "lora", None, id="no adapters"),
         pytest.param({"lora": {}}, "lora", {"maxLoras": 1, "maxLoraRank": 16, "maxCpuLoras": 1}, id="LoRA"),
@@ -108,12 +113,7 @@ def told(**sections: object) -> Json:
     ],
 )
 def test_what_is_in_force(sections: Json, part: str, expected: Json | None) -> None:
-    assert told(**sections).get(part) == expected
-
-
-def test_offloading_is_the_native_one_unless_asked() -> None:
-    assert told(batching={"kvOffloadingSize": "1Gi"})["batching"]["kvOffloadingBackend"] == "native"
-    assert "kvOffloadingBackend" not in told()["batching"]
+    assert effective_of(**sections).get(part) == expected
 
 
 def leaves(part: Json, path: str) -> list[str]:
@@ -123,17 +123,17 @@ def leaves(part: Json, path: str) -> list[str]:
     return found
 
 
-def test_the_schema_keeps_all_that_is_told() -> None:
+def test_the_schema_has_every_effective_field() -> None:
     root = schema()
-    paths = leaves(told(**EVERYTHING), "status.effective")
+    paths = leaves(effective_of(**EVERYTHING), "status.effective")
     assert len(paths) > 50
     for path in paths:
         assert at(root, path), path
 
 
-def test_what_was_asked_for_is_in_force() -> None:
+def test_what_the_spec_sets_is_in_force() -> None:
     given = {path for section, part in EVERYTHING.items() for path in leaves(part, section)} - {"model.uri"}
-    assert given <= {path.removeprefix(".") for path in leaves(told(**EVERYTHING), "")}
+    assert given <= {path.removeprefix(".") for path in leaves(effective_of(**EVERYTHING), "")}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_was_asked_for_is_in_force() -> None:
         pytest.param({"image": 7, "args": "--drain-seconds=5"}, Server(None, None, 120), id="of other types"),
     ],
 )
-def test_what_a_recorded_template_says_fits_into_the_status(container: Json, expected: Server) -> None:
+def test_values_of_a_recorded_template_fit_into_the_status(container: Json, expected: Server) -> None:
     """Whoever may write ControllerRevisions may have written it."""
     template = {"spec": {"containers": [{"name": "server", **container}]}}
     assert server(template) == expected

@@ -1,4 +1,4 @@
-"""The Job that looks at a model: with what the server reaches it by, and with nothing else of the server's."""
+"""The inspection Job: it has what the server reaches its model with, and nothing else of the server's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
 
+from tests.unit.decide_world import an_llmservice
+from tests.unit.test_build_template import SETTINGS, env_of
+
 Json = dict[str, Any]
-SETTINGS = Settings(operator_image="llmservice-operator:1", default_cpu_image="vllm-cpu:v0.32.0")
 HUB: Json = {"uri": "hf://org/name@v1"}
 BUCKET: Json = {"uri": "s3://models/name", "s3": {"endpoint": "https://minio:9000", "region": "eu-1"}}
 CLAIM: Json = {"uri": "pvc://models/a/b"}
@@ -26,14 +28,8 @@ FILE: Json = {"uri": "file:///models/a"}
 
 
 def llm(model: Json, *, name: str = "chat", uid: str = "uid-1", **sections: Any) -> LLMService:
-    return LLMService.from_object(
-        {
-            "apiVersion": "llmservice.dev/v1alpha1",
-            "kind": "LLMService",
-            "metadata": {"name": name, "namespace": "team-a", "uid": uid, "generation": 1, "resourceVersion": "1"},
-            "spec": {"model": model, **sections},
-        }
-    )
+    obj = an_llmservice({"model": model, **sections})
+    return LLMService.from_object(obj | {"metadata": obj["metadata"] | {"name": name, "uid": uid}})
 
 
 def pod(model: Json, settings: Settings = SETTINGS, **sections: Any) -> Json:
@@ -47,31 +43,23 @@ def container(spec: Json) -> Json:
 
 
 def env(spec: Json) -> Json:
-    return {v["name"]: v.get("value", v.get("valueFrom")) for v in container(spec)["env"]}
+    return env_of(container(spec))
 
 
-def test_what_is_looked_at() -> None:
-    assert {
-        name: container(pod(model))["args"][0] for name, model in {"hub": HUB, "bucket": BUCKET, "claim": CLAIM}.items()
-    } == {
-        "hub": "--model=hf://org/name@v1",
-        "bucket": "--model=s3://models/name",
-        "claim": "--model=/llmservice/source/a/b",
-    }
-
-
-WANTED = [
-    ("hub", HUB, True),
-    ("bucket", BUCKET, True),
-    ("claim", CLAIM, True),
-    ("image, which is pulled whole", IMAGE, False),
-    ("runtime image, which the inspection does not run", FILE, False),
+MODELS = [
+    pytest.param(HUB, "--model=hf://org/name@v1", id="hub"),
+    pytest.param(BUCKET, "--model=s3://models/name", id="bucket"),
+    pytest.param(CLAIM, "--model=/llmservice/source/a/b", id="claim"),
+    pytest.param(IMAGE, None, id="image, which is pulled whole"),
+    pytest.param(FILE, None, id="runtime image, which the Job does not run"),
 ]
 
 
-@pytest.mark.parametrize(("model", "expected"), [row[1:] for row in WANTED], ids=[row[0] for row in WANTED])
-def test_where_a_look_costs_some_kilobytes(model: Json, expected: bool) -> None:
-    assert is_wanted(llm(model)) is expected
+@pytest.mark.parametrize(("model", "argument"), MODELS)
+def test_a_model_is_inspected_where_that_reads_some_kilobytes(model: Json, argument: str | None) -> None:
+    assert is_wanted(llm(model)) is (argument is not None)
+    if argument is not None:
+        assert container(pod(model))["args"][0] == argument
 
 
 def test_it_runs_once_and_not_long() -> None:
@@ -119,17 +107,14 @@ def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
     assert "llmservice.dev/service" not in labels
 
 
-def test_labels_that_a_user_gives_the_server_are_not_this_pods() -> None:
-    """A Service of the user's that selects by them would send it requests."""
+def test_the_job_is_owned_and_has_the_services_label_and_its_pod_none_of_the_users() -> None:
+    """A Service of the user's that selects by such labels would send the pod requests."""
     template = {"metadata": {"labels": {"app": "mine"}, "annotations": {"a": "b"}}}
-    made = job(llm(HUB, podTemplate=template), SETTINGS)["spec"]["template"]["metadata"]
-    assert "app" not in made["labels"]
-
-
-def test_the_job_is_a_child_like_others() -> None:
-    meta = job(llm(HUB), SETTINGS)["metadata"]
-    assert meta["labels"]["llmservice.dev/service"] == "chat"
-    (owner,) = meta["ownerReferences"]
+    made = job(llm(HUB, podTemplate=template), SETTINGS)
+    assert "app" not in made["spec"]["template"]["metadata"]["labels"]
+    assert made["metadata"]["labels"]["llmservice.dev/service"] == "chat"
+    assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "inspection"
+    (owner,) = made["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == ("uid-1", True)
 
 
@@ -164,16 +149,6 @@ def test_a_hub_is_reached_as_the_fetch_container_reaches_it() -> None:
     }
 
 
-def test_a_bucket_is_reached_as_the_fetch_container_reaches_it() -> None:
-    model = BUCKET | {"s3": BUCKET["s3"] | KEYS}
-    found = env(pod(model, NETWORK, podTemplate={"spec": {"serviceAccountName": "reader"}}))
-    assert found["AWS_ENDPOINT_URL_S3"] == "https://minio:9000"
-    assert found["AWS_REGION"] == "eu-1"
-    assert found["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": {"name": "bucket-keys", "key": "AWS_SECRET_ACCESS_KEY"}}
-    assert found["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"] is True
-    assert "HF_TOKEN" not in found
-
-
 @pytest.mark.parametrize(
     ("uri", "names"),
     [
@@ -183,7 +158,7 @@ def test_a_bucket_is_reached_as_the_fetch_container_reaches_it() -> None:
                            "AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"}),
     ],
 )  # fmt: skip
-def test_a_look_into_a_bucket_gets_the_credentials_of_its_kind_only(uri: str, names: set[str]) -> None:
+def test_the_inspection_of_a_bucket_gets_the_credentials_of_its_kind_only(uri: str, names: set[str]) -> None:
     """The others may be the draft model's or an adapter's."""
     sections: Json = {
         "s3": KEYS,
@@ -191,13 +166,13 @@ def test_a_look_into_a_bucket_gets_the_credentials_of_its_kind_only(uri: str, na
         "azure": {"account": "weights", "credentialsSecretRef": {"name": "azure"}},
     }
     users = [{"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/keys/a"}, {"name": "AZURE_CLIENT_ID", "value": "b"}]
-    found = env(pod({"uri": uri} | sections))
-    assert {name for name in found if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))} == names
+    found = env(pod({"uri": uri} | TOKEN | sections))
+    assert {name for name in found if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "HF_TOKEN"))} == names
     with_users = env(pod({"uri": uri} | sections, runtime={"env": users}))
     assert {"GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_ID"} <= set(with_users)
 
 
-def test_the_users_own_ways_of_reaching_a_model_come_along_and_nothing_else() -> None:
+def test_of_the_users_variables_only_those_for_transfers_are_set() -> None:
     found = env(pod(HUB | TOKEN, NETWORK, runtime={"env": USERS_ENV}))
     assert found["HF_ENDPOINT"] == "https://mirror"
     assert found["HF_TOKEN"] == {"secretKeyRef": {"name": "mine", "key": "t"}}
@@ -218,11 +193,11 @@ def test_the_claim_is_mounted_as_the_server_mounts_it() -> None:
     ours, servers = pod(CLAIM, speculativeDecoding=draft), pod_template(subject, SETTINGS)["spec"]
     assert [v for v in servers["volumes"] if v["name"] == "source"] == ours["volumes"]
     assert container(ours)["volumeMounts"] == [{"name": "source", "mountPath": "/llmservice/source", "readOnly": True}]
-    assert ours["securityContext"] == servers["securityContext"], "whoever may not read it may not look either"
+    assert ours["securityContext"] == servers["securityContext"], "the same user reads the files"
 
 
 def test_an_image_is_pulled_as_the_server_pulls_it() -> None:
-    runtime = {"imagePullSecrets": [{"name": "registry-login"}], "imagePullPolicy": "Always"}
+    runtime = {"imagePullSecrets": [{"name": "registry-login"}, {"name": "ours"}], "imagePullPolicy": "Always"}
     spec = pod(IMAGE, NETWORK, runtime=runtime)
     (volume,) = [v for v in spec["volumes"] if v["name"] == "source"]
     assert volume["image"] == {"reference": "registry/models/a:1", "pullPolicy": "Always"}
@@ -240,7 +215,7 @@ NODES: Json = {
 }
 
 
-def test_a_claim_is_looked_at_where_the_service_runs() -> None:
+def test_a_claim_is_inspected_where_the_service_runs() -> None:
     spec = pod(CLAIM, podTemplate=NODES)
     assert spec["nodeSelector"] == {"gpu": "l4"}
     (beside,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -248,7 +223,7 @@ def test_a_claim_is_looked_at_where_the_service_runs() -> None:
 
 
 @pytest.mark.parametrize("model", [HUB, BUCKET, IMAGE], ids=["hub", "bucket", "image"])
-def test_other_models_are_looked_at_anywhere(model: Json) -> None:
+def test_other_models_are_inspected_on_any_node(model: Json) -> None:
     spec = pod(model, podTemplate=NODES)
     assert not {"nodeSelector", "affinity", "priorityClassName", "runtimeClassName"} & set(spec)
     keys = [toleration["key"] for toleration in spec["tolerations"]]
@@ -287,7 +262,7 @@ def key_of(model: Json = HUB, **sections: Any) -> str:
     return inspection_key(llm(model, **sections).spec)
 
 
-def test_what_calls_for_another_look() -> None:
+def test_which_fields_need_another_inspection() -> None:
     plain = inspection_key(llm(HUB).spec)
     for name, sections in SAME.items():
         assert key_of(**sections) == plain, name
@@ -313,7 +288,7 @@ def test_names_fit_into_a_label(name: str) -> None:
     assert "--" not in made
 
 
-def test_names_are_of_one_service_and_one_question() -> None:
+def test_names_differ_by_service_and_by_what_is_inspected() -> None:
     names = {
         job_name(llm(HUB)),
         job_name(llm(HUB, uid="made-anew")),

@@ -25,11 +25,8 @@ def test_camel_case_keys_and_defaults() -> None:
     assert (settings.http_proxy, settings.hf_endpoint) == (None, None)
     assert settings.ca_bundle == CABundle("ca", "bundle.pem")
     assert settings.image_pull_secrets == ("a",)
-
-
-def test_a_null_user_leaves_it_to_the_platform() -> None:
-    assert Settings.from_mapping({"runAsUser": None}).run_as_user is None
-    assert Settings.from_mapping({}).run_as_user == 2000
+    # A null user is left to the platform; an absent one is the default.
+    assert (Settings.from_mapping({"runAsUser": None}).run_as_user, Settings().run_as_user) == (None, 2000)
 
 
 @pytest.mark.parametrize(

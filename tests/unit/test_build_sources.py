@@ -173,35 +173,45 @@ def test_the_chat_template_is_one_file() -> None:
     assert mounts(template)["chat-template"]["mountPath"] == "/llmservice/chat-template"
 
 
-def test_buckets_are_reached_by_variables_that_every_client_knows() -> None:
-    s3 = {"endpoint": "https://s3.example:9000", "region": "eu-1", "credentialsSecretRef": {"name": "keys"}}
-    variables = env_of(fetcher(render(model={"uri": "s3://bucket/a", "s3": s3})))
-    assert variables["AWS_ENDPOINT_URL_S3"] == "https://s3.example:9000"
-    assert variables["AWS_REGION"] == variables["AWS_DEFAULT_REGION"] == "eu-1"
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        assert variables[name] == {"secretKeyRef": {"name": "keys", "key": name}}
-    token = {"secretKeyRef": {"name": "keys", "key": "AWS_SESSION_TOKEN", "optional": True}}
-    assert variables["AWS_SESSION_TOKEN"] == token
-    assert not [name for name in env_of(fetcher(render(model={"uri": "s3://bucket/a"}))) if name.startswith("AWS_")]
+def of_key(name: str, key: str, *, optional: bool = False) -> Json:
+    return {"secretKeyRef": {"name": name, "key": key} | ({"optional": True} if optional else {})}
 
 
-def test_buckets_of_google_are_reached_by_a_key_that_never_becomes_a_file() -> None:
-    gcs = {"endpoint": "https://gcs.example", "credentialsSecretRef": {"name": "keys", "key": "reader.json"}}
-    variables = env_of(fetcher(render(model={"uri": "gs://bucket/a", "gcs": gcs})))
-    assert variables["GOOGLE_BASE_URL"] == "https://gcs.example"
-    assert variables["GOOGLE_SERVICE_ACCOUNT_KEY"] == {"secretKeyRef": {"name": "keys", "key": "reader.json"}}
-    assert not [name for name in env_of(fetcher(render(model={"uri": "gs://bucket/a"}))) if name.startswith("GOOGLE_")]
+AZURE_KEYS = ("STORAGE_ACCOUNT_KEY", "STORAGE_SAS_TOKEN", "TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")
+BUCKETS: list[tuple[Json, Json, str, Json]] = [
+    (
+        {"uri": "s3://bucket/a"},
+        {"s3": {"endpoint": "https://s3:9000", "region": "eu-1", "credentialsSecretRef": {"name": "k"}}},
+        "AWS_",
+        {"AWS_ENDPOINT_URL_S3": "https://s3:9000", "AWS_REGION": "eu-1", "AWS_DEFAULT_REGION": "eu-1"}
+        | {key: of_key("k", key) for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+        | {"AWS_SESSION_TOKEN": of_key("k", "AWS_SESSION_TOKEN", optional=True)},
+    ),
+    (
+        {"uri": "gs://bucket/a"},
+        {"gcs": {"endpoint": "https://gcs", "credentialsSecretRef": {"name": "k", "key": "reader.json"}}},
+        "GOOGLE_",
+        {"GOOGLE_BASE_URL": "https://gcs", "GOOGLE_SERVICE_ACCOUNT_KEY": of_key("k", "reader.json")},
+    ),
+    (
+        {"uri": "az://bucket/a"},
+        {"azure": {"account": "weights", "endpoint": "https://az", "credentialsSecretRef": {"name": "k"}}},
+        "AZURE_",
+        {"AZURE_STORAGE_ACCOUNT_NAME": "weights", "AZURE_STORAGE_ENDPOINT": "https://az"}
+        | {f"AZURE_{key}": of_key("k", f"AZURE_{key}", optional=True) for key in AZURE_KEYS},
+    ),
+]
 
 
-def test_containers_of_azure_are_reached_with_whatever_the_secret_has() -> None:
-    azure = {"account": "weights", "endpoint": "https://az.example", "credentialsSecretRef": {"name": "keys"}}
-    variables = env_of(fetcher(render(model={"uri": "az://bucket/a", "azure": azure})))
-    assert variables["AZURE_STORAGE_ACCOUNT_NAME"] == "weights"
-    assert variables["AZURE_STORAGE_ENDPOINT"] == "https://az.example"
-    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_CLIENT_ID"):
-        assert variables[name] == {"secretKeyRef": {"name": "keys", "key": name, "optional": True}}
-    plain = env_of(fetcher(render(model={"uri": "az://bucket/a", "azure": {"account": "weights"}})))
-    assert [name for name in plain if name.startswith("AZURE_")] == ["AZURE_STORAGE_ACCOUNT_NAME"]
+@pytest.mark.parametrize(("model", "access", "prefix", "expected"), BUCKETS, ids=["s3", "gs", "az"])
+def test_buckets_are_reached_by_variables_that_every_client_knows(
+    model: Json, access: Json, prefix: str, expected: Json
+) -> None:
+    def variables(given: Json) -> Json:
+        return {k: v for k, v in env_of(fetcher(render(model=model | given))).items() if k.startswith(prefix)}
+
+    assert variables(access) == expected
+    assert variables({}) == {}
 
 
 def test_the_context_is_extended_by_the_supervisor_which_knows_the_model() -> None:

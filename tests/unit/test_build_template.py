@@ -103,6 +103,9 @@ def test_the_command_is_the_supervisor_then_the_flags() -> None:
         batching={"maxNumSeqs": 9}, drain={"timeoutSeconds": 30}, runtime={"extraArgs": ["--stream-interval=7"]}
     )
     assert server(template)["command"] == ["python3", "-m", "llmservice_runtime", "serve"]
+    assert template["spec"]["terminationGracePeriodSeconds"] == 60, (
+        "time for the propagation delay and the teardown too"
+    )
     args = server(template)["args"]
     own, flags = args[: args.index("--")], args[args.index("--") + 1 :]
     assert own == [
@@ -112,10 +115,6 @@ def test_the_command_is_the_supervisor_then_the_flags() -> None:
     ]
     assert flags[flags.index("--max-num-seqs") + 1] == "9"
     assert flags[-1] == "--stream-interval=7"
-
-
-def test_the_grace_period_leaves_time_for_everything() -> None:
-    assert render(drain={"timeoutSeconds": 100})["spec"]["terminationGracePeriodSeconds"] == 130
 
 
 def test_probes_ask_the_supervisor_and_a_slow_start_is_no_failure() -> None:
@@ -313,7 +312,7 @@ LORA: Json = {"lora": {"maxLoraRank": 8}}
         ),
     ],
 )
-def test_what_may_be_fetched_has_a_container_that_fetches_it_and_nothing_else(
+def test_the_fetch_container_is_there_where_something_may_be_fetched(
     sections: Json, arguments: list[str] | None
 ) -> None:
     template = render(**sections)
@@ -334,7 +333,7 @@ def test_what_may_be_fetched_has_a_container_that_fetches_it_and_nothing_else(
     assert all(env_of(container)[name].startswith(scratch) for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME"))
 
 
-def test_what_the_user_says_of_transfers_goes_to_the_fetch_container_as_well() -> None:
+def test_the_fetch_container_has_the_users_variables_for_transfers() -> None:
     given = [{"name": "HF_ENDPOINT", "value": "a"}, {"name": "LEVEL", "value": "b"}, {"name": "no_proxy", "value": "c"}]
     given.append({"name": "HF_HUB_OFFLINE", "value": "1"})
     pod = {
@@ -362,7 +361,7 @@ GUARANTEED = {"limits": {"cpu": "4", "memory": "20Gi"}}
         pytest.param({"limits": {"cpu": "4", "memory": "20Gi"}, "requests": {"memory": "1Gi"}}, False, id="requests"),
     ],
 )
-def test_a_pod_whose_server_has_what_it_asks_for_is_guaranteed(resources: Json, is_guaranteed: bool) -> None:
+def test_the_pod_is_guaranteed_where_the_server_is(resources: Json, is_guaranteed: bool) -> None:
     """Kubernetes asks it of each container, those that start first included."""
     pod = render(model={"uri": "pvc://models/a"}, runtime={"resources": resources})["spec"]
     for container in pod["containers"] + pod["initContainers"]:
@@ -371,17 +370,15 @@ def test_a_pod_whose_server_has_what_it_asks_for_is_guaranteed(resources: Json, 
         assert same is is_guaranteed, container["name"]
 
 
-def test_a_fetch_container_asks_for_little_whatever_the_server_asks_for() -> None:
-    container = fetcher(render(runtime={"resources": GUARANTEED}))
+def test_a_fetch_container_requests_little_and_has_the_limits_of_the_settings() -> None:
+    container = fetcher(
+        render(replace(SETTINGS, fetch_cpu="500m", fetch_memory_gib=4), runtime={"resources": GUARANTEED})
+    )
     assert container is not None
-    assert container["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi"}
-
-
-def test_the_limits_of_the_fetch_container_are_settings() -> None:
-    container = fetcher(render(replace(SETTINGS, fetch_cpu="500m", fetch_memory_gib=4)))
-    assert container is not None
-    assert container["resources"]["limits"] == {"cpu": "500m", "memory": "4Gi"}
-    assert amount(container["resources"]["requests"]["memory"]) <= amount("128Mi")
+    assert container["resources"] == {
+        "requests": {"cpu": "50m", "memory": "128Mi"},
+        "limits": {"cpu": "500m", "memory": "4Gi"},
+    }
 
 
 def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
@@ -406,9 +403,10 @@ def test_credentials_that_the_user_gives_to_the_container_stay() -> None:
     assert kept == ["--keep-variable=AWS_PROFILE", "--keep-variable=AWS_REGION"]
 
 
-def test_the_network_around_comes_from_the_settings() -> None:
+def test_proxies_certificates_and_logins_come_from_the_settings() -> None:
     settings = replace(
         SETTINGS,
+        image_pull_policy="Always",
         https_proxy="http://proxy:3128",
         no_proxy=".svc",
         hf_endpoint="https://hub.example",
@@ -423,6 +421,8 @@ def test_the_network_around_comes_from_the_settings() -> None:
     assert variables["SSL_CERT_FILE"] == variables["REQUESTS_CA_BUNDLE"] == "/llmservice/ca/ca.crt"
     assert volumes(template)["ca-bundle"]["configMap"] == {"name": "company-ca"}
     assert template["spec"]["imagePullSecrets"] == [{"name": "login"}]
+    assert [c.get("imagePullPolicy") for c in template["spec"]["initContainers"]] == ["Always", "Always"]
+    assert "imagePullPolicy" not in server(template), "which is the spec's"
     assert not {"HTTPS_PROXY", "HF_ENDPOINT", "SSL_CERT_FILE"} & set(env(render()))
 
 
@@ -449,7 +449,7 @@ def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_
     assert "affinity" not in render()["spec"]
 
 
-def test_the_users_pod_template_is_handed_on() -> None:
+def test_the_users_pod_template_is_rendered() -> None:
     given: Json = {
         "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
         "spec": {
@@ -489,15 +489,11 @@ STRATEGIES: list[tuple[Strategy, Json]] = [
 
 @pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[s[0] for s in STRATEGIES])
 def test_the_rollout_strategy(name: Strategy, strategy: Json) -> None:
-    service = LLMService.from_object(an_llmservice(spec(rollout={"strategy": name, "progressDeadlineSeconds": 99})))
-    manifest = deployment(service, {}, name)
-    assert "annotations" not in manifest["metadata"]
-    assert manifest["spec"]["strategy"] == strategy
-    assert manifest["spec"]["progressDeadlineSeconds"] == 99
-
-
-def test_what_auto_was_found_to_be_is_remembered_where_it_is_not_the_usual() -> None:
-    service = LLMService.from_object(an_llmservice())
-    assert "annotations" not in deployment(service, {}, "Surge")["metadata"]
-    annotations = deployment(service, {}, "Replace")["metadata"]["annotations"]
-    assert annotations == {"llmservice.dev/rollout-strategy": "Replace"}
+    """What Auto resolves to is annotated where it is not Surge."""
+    for asked in (name, "Auto"):
+        rollout = {"strategy": asked, "progressDeadlineSeconds": 99}
+        manifest = deployment(LLMService.from_object(an_llmservice(spec(rollout=rollout))), {}, name)
+        assert manifest["spec"]["strategy"] == strategy
+        assert manifest["spec"]["progressDeadlineSeconds"] == 99
+        expected = {"llmservice.dev/rollout-strategy": name} if asked == "Auto" and name != "Surge" else None
+        assert manifest["metadata"].get("annotations") == expected

@@ -32,6 +32,7 @@ def arguments(sections: Json, chosen: Chosen | None = None) -> tuple[str, ...]:
 
 FLAGS_OF: list[tuple[Json, str]] = [
     ({}, ""),
+    ({"model": {"servedModelNames": ["n", "b"]}}, "b"),
     ({"model": {"runner": "pooling", "convert": "embed"}}, "--runner pooling --convert embed"),
     ({"model": {"runner": "auto", "convert": "auto"}}, ""),
     (
@@ -122,11 +123,6 @@ FLAGS_OF: list[tuple[Json, str]] = [
 @pytest.mark.parametrize(("sections", "flags"), FLAGS_OF, ids=str)
 def test_flags_of_a_field(sections: Json, flags: str) -> None:
     assert arguments(sections) == ("--model", "/m", "--served-model-name", "n", *flags.split(), *OWN)
-
-
-def test_every_name_is_served() -> None:
-    given = arguments({"model": {"servedModelNames": ["a", "b"]}})
-    assert given[2:5] == ("--served-model-name", "a", "b")
 
 
 def test_auto_is_the_length_that_was_chosen() -> None:

@@ -7,10 +7,10 @@ from pydantic import Field, StringConstraints
 from llmservice_operator.api.base import ApiModel, knob
 from llmservice_operator.api.uri import Source, parse
 
-# Unlike a model's, it names a folder too.
+# No slash, unlike a model's name: it is a folder's name too.
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
-# There may be many, and a rule costs what the longest of them could.
+# Shorter than a model's: the cost of a rule grows with the longest uri times the number of adapters.
 AdapterUri = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
@@ -26,12 +26,12 @@ class Adapter(ApiModel):
 
     @property
     def source(self) -> Source:
-        """The uri, taken apart; InvalidSpec where it cannot be."""
+        """The parsed uri; raises InvalidSpec."""
         return parse(self.uri, f"spec.adapters[{self.name}].uri")
 
 
 class LoRA(ApiModel):
-    """What is kept free for adapters. It is fixed when a pod starts; the adapters themselves are not."""
+    """Room for adapters: fixed when a pod starts, while the adapters themselves may change."""
 
     max_loras: int | None = knob(
         description="Most different adapters in one step (--max-loras); requests for others wait. Each takes GPU "

@@ -1,4 +1,4 @@
-"""What every API model has in common, and the small vocabulary that its fields are written in."""
+"""The base of all API models, and functions that declare their fields."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 from pydantic.alias_generators import to_camel
 
 Json = dict[str, Any]
-"""A Kubernetes-shaped leaf: its schema is Kubernetes' own, its value is handed on as it is."""
+"""A value with Kubernetes' own schema, passed on unchanged."""
 
 T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]
-"""A list. JSON has no tuples, so strictness stops at the container and goes on at its items."""
+"""A list, kept as a tuple: the items are strict, the container is not, since JSON has no tuples."""
 
 SET = {"x-kubernetes-list-type": "set"}
 """Server-side apply merges such a list by its items; other lists have one owner."""
@@ -37,7 +37,7 @@ class ApiModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        """The API server drops `field: null`; so do we, for objects that did not pass through it."""
+        """Drop `field: null`, as the API server does, for manifests that did not pass through it."""
         if isinstance(value, Mapping):
             return {key: item for key, item in value.items() if item is not None}
         return value
@@ -45,13 +45,13 @@ class ApiModel(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """How vLLM is told of a field, and what holds while the field is left out."""
+    """The vLLM flags of a field, and its effective value while it is absent."""
 
     flags: tuple[str, ...] = ()
-    """The last one takes the value: `--flag`, or `--flag.key` for one key of its JSON. Any before it are switches that
-    are given with it."""
+    """The last one takes the value: `--flag`, or `--flag.key` for a key of its JSON. Earlier ones are switches that are
+    rendered with it."""
     silent: object = None
-    """A value that is rendered as nothing, as the field's default is, since it is vLLM's own."""
+    """A value that is not rendered, since it is vLLM's default; neither is the field's own default."""
     effective: object = None
     """What status.effective shows: a value, or a function of the section. None: vLLM decides, and nothing is shown."""
 
@@ -67,7 +67,7 @@ def knob(
     effective: object = None,
     **bounds: Any,
 ) -> Any:
-    """An optional field: what it does and when to change it, its bounds, an example, and what vLLM is told (`Knob`)."""
+    """An optional field: description, examples, bounds, and its `Knob`."""
     field = Field(default, description=description, examples=examples, **bounds)
     flags = (flag,) if isinstance(flag, str) else flag
     field.metadata.append(Knob(flags, silent, effective))
@@ -75,13 +75,13 @@ def knob(
 
 
 def leaf(factory: Callable[[], Any], /, *, examples: list[Any], description: str, **bounds: Any) -> Any:
-    """An optional list or map, empty when the user leaves it out."""
+    """An optional list or map, empty by default."""
     return Field(default_factory=factory, description=description, examples=examples, **bounds)
 
 
 def section(model: type[ApiModel], description: str, **bounds: Any) -> Any:
-    """A group of fields that is there, with its defaults, when the user leaves it out.
+    """A group of fields, with its defaults where the user leaves it out.
 
-    All services that leave it out share one: it cannot be changed, and most specs leave most sections out.
+    All services that leave it out share one frozen instance, which saves memory.
     """
     return Field(default_factory=functools.cache(lambda: model()), description=description, **bounds)

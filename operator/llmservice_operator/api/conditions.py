@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 _LONGEST_MESSAGE = 2048
-"""Characters; the CRD takes more."""
+"""Characters; the CRD allows 32,768."""
 
 
 class ConditionType(StrEnum):
@@ -32,7 +32,7 @@ class ConditionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition. Its reason is a Reason, or what an unknown newer operator wrote there."""
+    """One condition. Its reason is a Reason, or a word of a newer operator."""
 
     type: str
     status: str
@@ -53,7 +53,7 @@ class Condition:
         generation: int,
         now: str,
     ) -> "Condition":
-        """What follows `before`, the stored condition of this type: the transition time moves only with the status."""
+        """The next value of `before`, the stored condition: the transition time changes only with the status."""
         is_as_before = before is not None and before.get("status") == status
         since = str(before["lastTransitionTime"]) if is_as_before and before is not None else now
         return cls(type_, status, reason, message[:_LONGEST_MESSAGE], generation, since)

@@ -50,7 +50,6 @@ STATUS_MANAGER: Final = f"{OPERATOR}-status"
 DRY_RUN_MANAGER: Final = f"{OPERATOR}-look"
 """Of dry runs; it owns no field."""
 
-NAME_MAX_LENGTH: Final = 50
 DEFAULT_ENDPOINT_PORT: Final = 80
 DEFAULT_DRAIN_SECONDS: Final = 120
 

@@ -21,7 +21,7 @@ _READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 
 def crd() -> dict[str, Any]:
-    """The whole object."""
+    """The CustomResourceDefinition."""
     names = {
         "kind": constants.KIND,
         "listKind": constants.LIST_KIND,
@@ -66,7 +66,7 @@ def schema() -> Schema:
     # /scale answers 500 on an object without replicas, so this one default is written into the object.
     spec["properties"]["scaling"]["default"] = {}
     spec["properties"]["scaling"]["properties"]["replicas"]["default"] = 1
-    # An operator that never looked must not be taken for success by what compares generations.
+    # Until the operator writes a status, tools that compare generations must not see an observed one.
     status["default"] = {"observedGeneration": -1}
     root: Schema = {
         "description": "LLMService serves one large language model with vLLM behind an OpenAI-compatible endpoint. "
@@ -87,7 +87,7 @@ def schema() -> Schema:
 
 
 def _describe_in_force(effective: Schema, spec: Schema, path: str) -> None:
-    """Point each value in force at its field of the spec; KeyError for one that the spec does not have."""
+    """Describe each value in force by its field of the spec; KeyError where the spec has no such field."""
     for name, part in effective["properties"].items():
         field, is_section = f"{path}.{name}", "properties" in part
         if "description" not in part:
@@ -136,7 +136,7 @@ def generated() -> dict[str, str]:
 
 
 def stale(root: Path, files: Mapping[str, str]) -> list[str]:
-    """Those of the generated files that are not what the models say."""
+    """Names of the files that differ from what is generated."""
     return [
         name
         for name, text in files.items()

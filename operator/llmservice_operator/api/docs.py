@@ -1,4 +1,4 @@
-"""Reference pages, made from the same models as the CRD."""
+"""The pages of docs/reference that are generated from the models and tables of `api`."""
 
 import re
 from collections.abc import Iterator
@@ -7,12 +7,9 @@ from llmservice_operator.api.kubernetes import Schema
 from llmservice_operator.api.matrix.page import page
 from llmservice_operator.api.reason_sections import SECTIONS
 from llmservice_operator.api.reasons import Reason
+from llmservice_operator.api.shapes import SHAPED_FIELDS
 
 _HEADER = "<!-- Generated from operator/llmservice_operator/api by `make crds`: do not edit. -->\n\n"
-_SHAPED = {
-    *("affinity", "securityContext", "resources", "env", "imagePullSecrets", "tolerations"),
-    *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers"),
-}
 
 
 def fields_page(schema: Schema) -> str:
@@ -25,7 +22,7 @@ def fields_page(schema: Schema) -> str:
 
 
 def reasons_page() -> str:
-    """What went wrong and what to do: each reason with what happened, where to look and what to do about it."""
+    """Every reason by section: what happened, where to look, what to do."""
     lines = [
         "# What went wrong and what to do\n",
         "The words that stand in the column REASON of `kubectl get llms`, in `status.conditions[].reason`, in "
@@ -50,7 +47,7 @@ def _reason_row(reason: Reason) -> str:
 
 
 def compatibility_page() -> str:
-    """Every pair that is refused: why, and what to do."""
+    """Every refused pair: why, and what to do."""
     return _HEADER + page()
 
 
@@ -63,7 +60,7 @@ def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
     for name, part in schema.get("properties", {}).items():
         below = f"{path}.{name}"
         yield below, part, name in required
-        if name not in _SHAPED:
+        if name not in SHAPED_FIELDS:
             yield from _fields(part, below)
             yield from _fields(part.get("items", {}), f"{below}[]")
 

@@ -1,4 +1,4 @@
-"""The words of spec.precision. Without pydantic, so that the planner has them where the models are not imported."""
+"""Types of spec.precision, without pydantic, for the planner where the models are not imported."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -9,7 +9,6 @@ from llmservice_operator.api.rule import Rule, cel_list
 _FLOATS = cel_list(methods.FLOATS)
 _IS_CPU = "has(self.type) && self.type == 'cpu'"
 _IS_EAGER = "has(self.enforceEager) && self.enforceEager"
-_QUANTIZED = "has(self.weights) && self.weights == '{}' && has(self.quantization)"
 
 PRECISION = (
     Rule(
@@ -17,23 +16,18 @@ PRECISION = (
         "contradicts weights, which asks for a float type: remove quantization, or set weights to auto",
         ".quantization",
     ),
-    Rule(
-        f"!({_QUANTIZED.format('fp8')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['fp8'])}",
-        "this method does not hold weights in fp8: choose fp8_per_tensor, fp8_per_block or the checkpoint's own fp8 "
-        "method, or set weights to auto",
-        ".quantization",
-    ),
-    Rule(
-        f"!({_QUANTIZED.format('int8')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['int8'])}",
-        "this method does not hold weights in int8: choose compressed-tensors, gptq or the checkpoint's own int8 "
-        "method, or set weights to auto",
-        ".quantization",
-    ),
-    Rule(
-        f"!({_QUANTIZED.format('int4')}) || self.quantization in {cel_list(methods.WEIGHTS_OF['int4'])}",
-        "this method does not hold weights in int4: choose awq, gptq or compressed-tensors, as the checkpoint was "
-        "made, or set weights to auto",
-        ".quantization",
+    *(
+        Rule(
+            f"!(has(self.weights) && self.weights == '{weights}' && has(self.quantization)) || "
+            f"self.quantization in {cel_list(methods.WEIGHTS_OF[weights])}",
+            f"this method does not hold weights in {weights}: choose {choice}, or set weights to auto",
+            ".quantization",
+        )
+        for weights, choice in (
+            ("fp8", "fp8_per_tensor, fp8_per_block or the checkpoint's own fp8 method"),
+            ("int8", "compressed-tensors, gptq or the checkpoint's own int8 method"),
+            ("int4", "awq, gptq or compressed-tensors, as the checkpoint was made"),
+        )
     ),
     Rule(
         f"!has(self.weights) || !(self.weights in {_FLOATS}) || !has(self.dtype) || "
@@ -112,26 +106,18 @@ BATCHING = (
 )
 
 ACCELERATOR = (
-    Rule(
-        f"!({_IS_CPU}) || !has(self.products)",
-        "a CPU service asks for no GPU: remove products, or set type to nvidia or amd",
-        ".products",
-    ),
-    Rule(
-        f"!({_IS_CPU}) || !has(self.resourceName)",
-        "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd",
-        ".resourceName",
-    ),
-    Rule(
-        f"!({_IS_CPU}) || !has(self.memory)",
-        "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources",
-        ".memory",
-    ),
-    Rule(
-        f"!({_IS_CPU}) || !has(self.gpuMemoryUtilization)",
-        "is a share of a GPU's memory: remove it, and size the KV cache of a CPU service with the variable "
-        "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
-        ".gpuMemoryUtilization",
+    *(
+        Rule(f"!({_IS_CPU}) || !has(self.{field})", message, f".{field}")
+        for field, message in (
+            ("products", "a CPU service asks for no GPU: remove products, or set type to nvidia or amd"),
+            ("resourceName", "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd"),
+            ("memory", "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources"),
+            (
+                "gpuMemoryUtilization",
+                "is a share of a GPU's memory: remove it, and size the KV cache of a CPU service with the variable "
+                "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
+            ),
+        )
     ),
     Rule(
         "!has(self.resourceName) || (self.resourceName.contains('/') && "
@@ -142,20 +128,17 @@ ACCELERATOR = (
 )
 
 COMPILATION = (
-    Rule(
-        f"!({_IS_EAGER}) || !has(self.mode) || self.mode == 'none'",
-        "contradicts enforceEager, which compiles nothing: remove mode or enforceEager",
-        ".mode",
-    ),
-    Rule(
-        f"!({_IS_EAGER}) || !has(self.cudaGraphs) || self.cudaGraphs == 'none'",
-        "contradicts enforceEager, which records no CUDA graphs: remove cudaGraphs or enforceEager",
-        ".cudaGraphs",
-    ),
-    Rule(
-        f"!({_IS_EAGER}) || !has(self.optimizationLevel) || self.optimizationLevel == 0",
-        "contradicts enforceEager, which optimizes nothing: remove optimizationLevel or enforceEager",
-        ".optimizationLevel",
+    *(
+        Rule(
+            f"!({_IS_EAGER}) || !has(self.{field}) || self.{field} == {value}",
+            f"contradicts enforceEager, which {effect}: remove {field} or enforceEager",
+            f".{field}",
+        )
+        for field, value, effect in (
+            ("mode", "'none'", "compiles nothing"),
+            ("cudaGraphs", "'none'", "records no CUDA graphs"),
+            ("optimizationLevel", "0", "optimizes nothing"),
+        )
     ),
     Rule(
         f"!has(self.cudaGraphs) || !(self.cudaGraphs in {cel_list(techniques.PIECEWISE)}) || !has(self.mode) || "
@@ -194,15 +177,13 @@ SPECULATION = (
         "ngram guesses from the prompt and has no model: remove model, or set method to draftModel",
         ".model",
     ),
-    Rule(
-        f"{_IS_NGRAM} || !has(self.promptLookupMin)",
-        "only ngram looks tokens up in the prompt: remove promptLookupMin, or set method to ngram",
-        ".promptLookupMin",
-    ),
-    Rule(
-        f"{_IS_NGRAM} || !has(self.promptLookupMax)",
-        "only ngram looks tokens up in the prompt: remove promptLookupMax, or set method to ngram",
-        ".promptLookupMax",
+    *(
+        Rule(
+            f"{_IS_NGRAM} || !has(self.{field})",
+            f"only ngram looks tokens up in the prompt: remove {field}, or set method to ngram",
+            f".{field}",
+        )
+        for field in ("promptLookupMin", "promptLookupMax")
     ),
     Rule(
         "!has(self.promptLookupMin) || !has(self.promptLookupMax) || self.promptLookupMin <= self.promptLookupMax",

@@ -1,4 +1,4 @@
-"""What is wrong with an LLMService, in words for the person who wrote it.
+"""Errors of LLMServices and of objects that cannot be read.
 
 InvalidSpec        a stored object that this operator cannot act on; carries one Problem a field
 UnreadableObject   an object of the cluster that is not what its kind says
@@ -23,7 +23,7 @@ class Problem:
     remedy: str = ""
     reason: Reason = Reason.INVALID_SPEC
     evidence: str = ""
-    """What it was told by, where that is not the spec itself."""
+    """Where the problem was seen, if not in the spec."""
 
     def __str__(self) -> str:
         text = f"{self.field}: {self.message}"
@@ -39,11 +39,11 @@ class InvalidSpec(Exception):
 
 
 class UnreadableObject(Exception):
-    """An object of the API server is not what its kind says; names it, with little of what it holds."""
+    """An object of the API server does not have its kind's shape; the message names it and quotes nothing of it."""
 
 
 def refusing(kind: str, read: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A reader of objects of a kind, where anything else than that kind's shape is UnreadableObject."""
+    """`read`, raising UnreadableObject for an object that does not have the kind's shape."""
 
     def readable(obj: Any, /, *rest: P.args, **named: P.kwargs) -> R:
         try:

@@ -59,7 +59,7 @@ def _typed() -> Iterator[Rule]:
 
 
 def _keyed() -> Iterator[Rule]:
-    """Keys with a field, in the dotted form. JSON is looked into by the operator."""
+    """Rules for keys with a field, in the dotted form; the operator checks those in JSON."""
     for flag, fields in KEYED.items():
         for key, field in fields.items():
             dotted = cel_string(rf"^[^.=]*[.]{key}([.+=]|$)")
@@ -90,7 +90,7 @@ def _names(flag: str) -> Iterator[str]:
 
 
 def _letters(flag: str) -> Iterator[str]:
-    """Flags of one letter take their value without a space: `-qfp8`. -O is no spelling but a rewriting of vLLM's."""
+    """One-letter flags, which take their value without a space: `-qfp8`. vLLM rewrites -O before it parses."""
     if flag == "--optimization-level":
         yield "-O"
     for spelling in _TABLE.by_spelling[flag].spellings:

@@ -1,4 +1,4 @@
-"""vLLM's flags that fields stand for, read from the fields' declarations, and the flags that belong to the operator."""
+"""vLLM's flags that have a field, from the fields' declarations, and flags that only the operator sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_KNOB = Knob()
 
 @dataclass(frozen=True, slots=True)
 class FieldFlag:
-    """One flag, or one key of a flag's JSON (`--flag.key`), and the field that it stands for."""
+    """One flag, or one key of a flag's JSON (`--flag.key`), and its field."""
 
     name: str
     field: str
@@ -24,18 +24,18 @@ class FieldFlag:
     path: tuple[str, ...]
     """The attributes that lead to it from the spec."""
     silent: tuple[object, ...]
-    """Values that need no flag, since they are vLLM's own."""
-    is_beside: bool
-    """A switch that is given with another flag's value."""
+    """Values that are not rendered: vLLM's defaults."""
+    is_switch: bool
+    """A switch that is rendered with another flag's value."""
 
     def read(self, spec: LLMServiceSpec) -> Any:
-        """The field's value; None where it is absent or silent."""
+        """The value to render; None for no flag."""
         value: Any = spec
         for name in self.path:
             value = getattr(value, name, None)  # a section that is absent has no fields
         if value is None or value in self.silent:
             return None
-        return True if self.is_beside else value
+        return True if self.is_switch else value
 
 
 def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec") -> Iterator[FieldFlag]:
@@ -44,7 +44,7 @@ def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec
         knob = next((one for one in info.metadata if isinstance(one, Knob)), _NO_KNOB)
         silent = (info.default, knob.silent)
         for flag in knob.flags:
-            yield FieldFlag(flag, words, where, silent, is_beside=flag != knob.flags[-1])
+            yield FieldFlag(flag, words, where, silent, is_switch=flag != knob.flags[-1])
         for kind in (info.annotation, *get_args(info.annotation)):
             if isinstance(kind, type) and issubclass(kind, ApiModel):
                 yield from _flags(kind, where, words)
@@ -53,7 +53,7 @@ def _flags(model: type[ApiModel], path: tuple[str, ...] = (), field: str = "spec
 # Rendered in the order of the spec, the accelerator's last: another order would be another pod template.
 FLAGS: tuple[FieldFlag, ...] = tuple(sorted(_flags(LLMServiceSpec), key=lambda flag: flag.path[0] == "accelerator"))
 
-# Flags that are never rendered: the operator or the supervisor does the same by other means, or another flag does.
+# Flags that are refused but never rendered: the operator, the supervisor or another flag does the same.
 _NEVER_RENDERED: Mapping[str, str] = MappingProxyType(
     {
         "--attention-config.backend": "spec.attention.backend",
@@ -82,22 +82,22 @@ def _keyed() -> Mapping[str, Mapping[str, str]]:
 
 
 KEYED = _keyed()
-"""Of these flags only some keys have a field; the others stay free for extraArgs, in the dotted form."""
+"""Flags of which single keys have a field, and the fields; extraArgs may set the other keys, in the dotted form."""
 
 
 def in_force(section: ApiModel) -> dict[str, Any]:
     """A section as JSON, with the effective values of the fields that it leaves out; absent is what vLLM decides."""
-    found = section.model_dump(mode="json", by_alias=True, exclude_none=True)
+    fields = section.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, effective in _effective(type(section)):
         value = effective(section) if callable(effective) else effective
         if value is not None:
-            found.setdefault(name, value)
-    return {name: value for name, value in found.items() if value != {}}
+            fields.setdefault(name, value)
+    return {name: value for name, value in fields.items() if value != {}}
 
 
 @functools.cache
 def _effective(section: type[ApiModel]) -> tuple[tuple[str, object], ...]:
-    """What its fields declare, by their names in JSON."""
+    """Declared effective values of its fields, by name in JSON."""
     fields = ((info.alias or name, info.metadata) for name, info in section.model_fields.items())
     found = ((name, one.effective) for name, metadata in fields for one in metadata if isinstance(one, Knob))
     return tuple((name, effective) for name, effective in found if effective is not None)

@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas for the leaves of the spec that are handed on as they are.
+"""Kubernetes' own schemas for fields of the spec that are passed on unchanged.
 
 `kubernetes_shapes.json` is cut from a cluster's OpenAPI document, which has what a CRD needs but for maxima:
 
@@ -82,8 +82,8 @@ class _Cutter:
         if kind == "IntOrString":
             return {**_INT_OR_STRING, "maxLength": 64}
         if kind == "ObjectMeta":
-            labels = {"type": "object", "maxProperties": 64, "additionalProperties": {"type": "string"}}
-            labels["additionalProperties"] = {"type": "string", "maxLength": 1024}
+            text = {"type": "string", "maxLength": 1024}
+            labels = {"type": "object", "maxProperties": 64, "additionalProperties": text}
             return {"type": "object", "properties": {"labels": labels, "annotations": labels}}
         cut = self.cut(self.schemas[name], "")
         dropped = _LEFT_OUT.get(kind, set())

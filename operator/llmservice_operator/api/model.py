@@ -7,7 +7,6 @@ from pydantic import Field, StringConstraints
 from llmservice_operator.api.base import SET, ApiModel, Knob, Many, knob, section
 from llmservice_operator.api.buckets import S3, Azure, Gcs
 from llmservice_operator.api.scalars import (
-    ClaimName,
     ConfigMapKeyRef,
     ObjectName,
     Quantity,
@@ -20,10 +19,12 @@ from llmservice_operator.api.uri import Source, parse
 ModelWord = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
+_WIDTH, _HEADS, _LAYERS = 1_048_576, 65_536, 1024
 
-_WIDTH: dict[str, Any] = {"ge": 1, "le": 1_048_576}
-_HEADS: dict[str, Any] = {"ge": 1, "le": 65_536}
-_LAYERS: dict[str, Any] = {"ge": 0, "le": 1024}
+
+def _fact(description: str, example: int, most: int, *, least: int = 1) -> Any:
+    """An integer of config.json within bounds."""
+    return knob(description=description, examples=[example], ge=least, le=most)
 
 
 class Architecture(ApiModel):
@@ -34,54 +35,30 @@ class Architecture(ApiModel):
         examples=["qwen3_moe"],
     )
 
-    num_attention_heads: int | None = knob(
-        description="Number of attention heads (num_attention_heads in config.json). With it the operator refuses a "
+    num_attention_heads: int | None = _fact(
+        "Number of attention heads (num_attention_heads in config.json). With it the operator refuses a "
         "tensorParallelSize that does not divide the heads before any pod is made.",
-        examples=[32],
-        ge=1,
-        le=4096,
+        32,
+        4096,
     )
-    num_key_value_heads: int | None = knob(
-        description="Number of key/value heads (num_key_value_heads in config.json); fewer than the attention heads "
+    num_key_value_heads: int | None = _fact(
+        "Number of key/value heads (num_key_value_heads in config.json); fewer than the attention heads "
         "with grouped-query attention, 1 with multi-query attention.",
-        examples=[8],
-        ge=1,
-        le=4096,
+        8,
+        4096,
     )
-    num_hidden_layers: int | None = knob(
-        description="Number of transformer layers (num_hidden_layers in config.json).",
-        examples=[32],
-        ge=1,
-        le=1024,
+    num_hidden_layers: int | None = _fact("Number of transformer layers (num_hidden_layers in config.json).", 32, 1024)
+    hidden_size: int | None = _fact("Width of the hidden state (hidden_size in config.json).", 4096, _WIDTH)
+    vocab_size: int | None = _fact(
+        "Number of tokens in the vocabulary (vocab_size in config.json).", 128256, 16_777_216
     )
-    hidden_size: int | None = knob(
-        description="Width of the hidden state (hidden_size in config.json).",
-        examples=[4096],
-        ge=1,
-        le=1_048_576,
+    max_position_embeddings: int | None = _fact(
+        "Longest sequence that the model was made for (max_position_embeddings in config.json).", 131072, 134_217_728
     )
-    vocab_size: int | None = knob(
-        description="Number of tokens in the vocabulary (vocab_size in config.json).",
-        examples=[128256],
-        ge=1,
-        le=16_777_216,
+    head_dim: int | None = _fact(
+        "Width of one attention head (head_dim in config.json). Default: hiddenSize / numAttentionHeads.", 128, _HEADS
     )
-    max_position_embeddings: int | None = knob(
-        description="Longest sequence that the model was made for (max_position_embeddings in config.json).",
-        examples=[131072],
-        ge=1,
-        le=134_217_728,
-    )
-    head_dim: int | None = knob(
-        description="Width of one attention head (head_dim in config.json). Default: hiddenSize / numAttentionHeads.",
-        examples=[128],
-        **_HEADS,
-    )
-    intermediate_size: int | None = knob(
-        description="Width of the MLP; with experts, of layers that have none.",
-        examples=[14336],
-        **_WIDTH,
-    )
+    intermediate_size: int | None = _fact("Width of the MLP; with experts, of layers that have none.", 14336, _WIDTH)
     tie_word_embeddings: bool | None = knob(
         description="The output head is the embedding once more.",
         examples=[False],
@@ -90,125 +67,61 @@ class Architecture(ApiModel):
         description="Type of the checkpoint's values (dtype or torch_dtype in config.json).",
         examples=["bfloat16"],
     )
-    total_parameters: int | None = knob(
-        description="Number of parameters in all, encoders too. The planner scales what it counts to it.",
-        examples=[8030261248],
-        ge=1,
-        le=281_474_976_710_656,
+    total_parameters: int | None = _fact(
+        "Number of parameters in all, encoders too. The planner scales what it counts to it.",
+        8030261248,
+        281_474_976_710_656,
     )
-    sliding_window: int | None = knob(
-        description="Tokens that layers with a sliding window look back on.",
-        examples=[4096],
-        ge=1,
-        le=134_217_728,
+    sliding_window: int | None = _fact("Tokens that layers with a sliding window look back on.", 4096, 134_217_728)
+    sliding_layers: int | None = _fact("How many layers have the sliding window. Default: all.", 52, _LAYERS, least=0)
+    num_global_key_value_heads: int | None = _fact(
+        "Key/value heads of the layers without a window, where they have fewer (Gemma 4).", 4, _HEADS
     )
-    sliding_layers: int | None = knob(
-        description="How many layers have the sliding window. Default: all.",
-        examples=[52],
-        **_LAYERS,
+    global_head_dim: int | None = _fact(
+        "Width of a head in the layers without a window, where it differs (Gemma 4).", 512, _HEADS
     )
-    num_global_key_value_heads: int | None = knob(
-        description="Key/value heads of the layers without a window, where they have fewer (Gemma 4).",
-        examples=[4],
-        **_HEADS,
+    num_experts: int | None = _fact(
+        "Routed experts of a layer (num_local_experts or n_routed_experts in some files).", 128, _HEADS
     )
-    global_head_dim: int | None = knob(
-        description="Width of a head in the layers without a window, where it differs (Gemma 4).",
-        examples=[512],
-        **_HEADS,
+    num_experts_per_tok: int | None = _fact(
+        "Experts that each token uses (num_experts_per_tok in config.json).", 8, _HEADS
     )
-    num_experts: int | None = knob(
-        description="Routed experts of a layer (num_local_experts or n_routed_experts in some files).",
-        examples=[128],
-        ge=1,
-        le=65_536,
+    moe_intermediate_size: int | None = _fact(
+        "Width of one routed expert (moe_intermediate_size in config.json).", 1536, _WIDTH
     )
-    num_experts_per_tok: int | None = knob(
-        description="Experts that each token uses (num_experts_per_tok in config.json).",
-        examples=[8],
-        ge=1,
-        le=65_536,
+    num_shared_experts: int | None = _fact(
+        "Experts that every token uses, each as wide as a routed one.", 1, _LAYERS, least=0
     )
-    moe_intermediate_size: int | None = knob(
-        description="Width of one routed expert (moe_intermediate_size in config.json).",
-        examples=[1536],
-        **_WIDTH,
+    first_k_dense_replace: int | None = _fact(
+        "So many layers at the start have a plain MLP and no experts.", 3, _LAYERS, least=0
     )
-    num_shared_experts: int | None = knob(
-        description="Experts that every token uses, each as wide as a routed one.",
-        examples=[1],
-        **_LAYERS,
+    kv_lora_rank: int | None = _fact(
+        "Rank that keys and values are compressed to: the model has latent attention (MLA).", 512, _WIDTH
     )
-    first_k_dense_replace: int | None = knob(
-        description="So many layers at the start have a plain MLP and no experts.",
-        examples=[3],
-        **_LAYERS,
+    q_lora_rank: int | None = _fact("Rank of compressed queries, with latent attention.", 1536, _WIDTH)
+    qk_rope_head_dim: int | None = _fact("Width of the rotated part of a key, with latent attention.", 64, _HEADS)
+    qk_nope_head_dim: int | None = _fact("Width of the other part of a key, with latent attention.", 128, _HEADS)
+    v_head_dim: int | None = _fact("Width of one head's value, with latent attention.", 128, _HEADS)
+    attention_layers: int | None = _fact(
+        "How many layers have attention, where the others have linear attention (Qwen3-Next).", 12, _LAYERS, least=0
     )
-    kv_lora_rank: int | None = knob(
-        description="Rank that keys and values are compressed to: the model has latent attention (MLA).",
-        examples=[512],
-        **_WIDTH,
+    linear_num_key_heads: int | None = _fact(
+        "Key heads of linear attention (linear_num_key_heads in config.json).", 16, _HEADS
     )
-    q_lora_rank: int | None = knob(
-        description="Rank of compressed queries, with latent attention.",
-        examples=[1536],
-        **_WIDTH,
+    linear_num_value_heads: int | None = _fact(
+        "Value heads of linear attention (linear_num_value_heads in config.json).", 32, _HEADS
     )
-    qk_rope_head_dim: int | None = knob(
-        description="Width of the rotated part of a key, with latent attention.",
-        examples=[64],
-        **_HEADS,
-    )
-    qk_nope_head_dim: int | None = knob(
-        description="Width of the other part of a key, with latent attention.",
-        examples=[128],
-        **_HEADS,
-    )
-    v_head_dim: int | None = knob(
-        description="Width of one head's value, with latent attention.",
-        examples=[128],
-        **_HEADS,
-    )
-    attention_layers: int | None = knob(
-        description="How many layers have attention, where the others have linear attention (Qwen3-Next).",
-        examples=[12],
-        **_LAYERS,
-    )
-    linear_num_key_heads: int | None = knob(
-        description="Key heads of linear attention (linear_num_key_heads in config.json).",
-        examples=[16],
-        **_HEADS,
-    )
-    linear_num_value_heads: int | None = knob(
-        description="Value heads of linear attention (linear_num_value_heads in config.json).",
-        examples=[32],
-        **_HEADS,
-    )
-    linear_key_head_dim: int | None = knob(
-        description="Width of a key head of linear attention.",
-        examples=[128],
-        **_HEADS,
-    )
-    linear_value_head_dim: int | None = knob(
-        description="Width of a value head of linear attention.",
-        examples=[128],
-        **_HEADS,
-    )
+    linear_key_head_dim: int | None = _fact("Width of a key head of linear attention.", 128, _HEADS)
+    linear_value_head_dim: int | None = _fact("Width of a value head of linear attention.", 128, _HEADS)
     quantization_method: ModelWord | None = knob(
         description="quant_method in config.json's quantization_config: the checkpoint is quantized.",
         examples=["awq"],
     )
-    quantization_bits: int | None = knob(
-        description="Bits of one quantized weight (bits in config.json's quantization_config). Default: the method's.",
-        examples=[4],
-        ge=1,
-        le=16,
+    quantization_bits: int | None = _fact(
+        "Bits of one quantized weight (bits in config.json's quantization_config). Default: the method's.", 4, 16
     )
-    quantization_group_size: int | None = knob(
-        description="Weights that share a scale; 0: a whole channel does. Default: the method's.",
-        examples=[128],
-        ge=0,
-        le=1_048_576,
+    quantization_group_size: int | None = _fact(
+        "Weights that share a scale; 0: a whole channel does. Default: the method's.", 128, _WIDTH, least=0
     )
     positions: Literal["rope", "alibi"] | None = knob(
         description="How the model knows where a token stands: rope (rope_theta or rope_parameters in config.json), or "
@@ -230,7 +143,7 @@ class ChatTemplate(ApiModel):
 class Cache(ApiModel):
     """A volume that keeps a downloaded model, so that the next pod does not fetch it again."""
 
-    claim_name: ClaimName | None = knob(
+    claim_name: ObjectName | None = knob(
         description="An existing PersistentVolumeClaim, of the same namespace, to keep downloaded models in. It is "
         "never deleted by the operator. Give either this or size.",
         examples=["model-cache"],
@@ -350,5 +263,5 @@ class Model(ApiModel):
 
     @property
     def source(self) -> Source:
-        """The uri, taken apart; InvalidSpec where it cannot be."""
+        """The parsed uri; raises InvalidSpec."""
         return parse(self.uri)

@@ -1,4 +1,4 @@
-"""Rules about the pod and the container: what users add must not replace what the operator's own work stands on."""
+"""Rules of spec.runtime and spec.podTemplate: users' additions must not replace what the operator depends on."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,9 +20,9 @@ OWN_PATHS = (
     *("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/sys", "/tmp", "/usr", "/var", "/bin", "/lib"),
     contract.HOME_DIR,
 )
-# The supervisor, its imports and the model's place stand on these.
+# The supervisor, its imports and the model's folder depend on these.
 OWN_VARIABLES = ("HOME", "USER", "LOGNAME", "PYTHONPATH", "PYTHONHOME", "HF_HOME", "HF_HUB_CACHE", "VLLM_PORT")
-# What the user may know better than the plan.
+# Limits that the user may set.
 SECONDS_VARIABLES = (
     contract.START_SECONDS_ENV,
     contract.STALL_SECONDS_ENV,

@@ -1,7 +1,7 @@
-"""What pure functions made of a spec, kept for as long as the spec is: a service is looked at often between two edits.
+"""Caches of pure functions of a spec, of a service or of a text; results live as long as the spec does.
 
-A spec is never changed, and the same text is the same spec (`api.service.parse_spec`), so its identity is enough to
-find what was made of it. What is remembered is shared by all who ask, and nobody may change it.
+The key is the spec's identity: specs are immutable, and equal texts give the same spec (`api.service.parse_spec`).
+Results are shared by all callers, who must not change them. A service is evaluated many times between two edits.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 MOST = 64
-"""Results for one spec; more than these come of arguments that are never the same twice."""
+"""Results for one spec; more come only of arguments that differ on every call, and the cache is cleared."""
 
 Part = Any
-"""Of a key: a text or a number as it is, of anything else the identity."""
+"""A part of a key: texts and numbers by value, anything else by identity."""
 
 
 class OfSpec(Protocol):
-    """What has a spec, and an identity of its own."""
+    """An object with a spec and an identity of its own."""
 
     @property
     def name(self) -> str: ...
@@ -39,14 +39,14 @@ L = TypeVar("L", bound=OfSpec)
 R = TypeVar("R")
 
 LONGEST = 32 * 1024
-"""Bytes of a text up to which what is made of it is kept; Python objects take up to thirty times as much."""
+"""Bytes of the longest text whose result is cached; Python objects take up to thirty times as much."""
 
 
 def of_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[bytes], R]:
-    """For a pure function of a text, asked for by the text compressed with zlib. What is long is made each time."""
+    """Cache a pure function of a text; callers pass the text compressed with zlib. Long texts are not cached."""
     made: OrderedDict[bytes, R] = OrderedDict()
 
-    def remembering(packed: bytes) -> R:
+    def cached(packed: bytes) -> R:
         if packed in made:
             made.move_to_end(packed)
             return made[packed]
@@ -58,30 +58,30 @@ def of_text(function: Callable[[bytes], R], *, most: int = 512) -> Callable[[byt
                 made.popitem(last=False)
         return found
 
-    return functools.update_wrapper(remembering, function)
+    return functools.update_wrapper(cached, function)
 
 
 _made: dict[int, tuple[weakref.ref[Any], dict[tuple[Part, ...], tuple[tuple[Any, ...], Any]]]] = {}
 
 
 def of_spec(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """For a pure function of a spec and whatever else, by position."""
+    """Cache a pure function of a spec and further positional arguments."""
 
-    def remembering(spec: S, /, *rest: P.args, **named: P.kwargs) -> R:
-        assert not named, "what is remembered is asked for by position"
+    def cached(spec: S, /, *rest: P.args, **named: P.kwargs) -> R:
+        assert not named, "arguments are positional"
         return _remembered(function, spec, (), (spec, *rest))
 
-    return functools.update_wrapper(remembering, function)
+    return functools.update_wrapper(cached, function)
 
 
 def of_service(function: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    """For one of a service, of which it reads the spec and the name, and neither status nor annotations."""
+    """Cache a pure function of a service, of which it reads spec, name, namespace and uid only."""
 
-    def remembering(service: L, /, *rest: P.args, **named: P.kwargs) -> R:
-        assert not named, "what is remembered is asked for by position"
+    def cached(service: L, /, *rest: P.args, **named: P.kwargs) -> R:
+        assert not named, "arguments are positional"
         return _remembered(function, service.spec, (service.name, service.namespace, service.uid), (service, *rest))
 
-    return functools.update_wrapper(remembering, function)
+    return functools.update_wrapper(cached, function)
 
 
 def _remembered(function: Callable[..., R], spec: object, whose: tuple[str, ...], given: tuple[Any, ...]) -> R:
@@ -91,7 +91,7 @@ def _remembered(function: Callable[..., R], spec: object, whose: tuple[str, ...]
     if found is None:
         if len(made) >= MOST:
             made.clear()
-        # What was given is kept with it, so that no identity is used again meanwhile; the spec itself must not be.
+        # Keeps the arguments alive, so that no identity is reused; not the spec itself, whose end clears the cache.
         found = made[key] = given[1:], function(*given)
     result: R = found[1]
     return result

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """CEL that must hold; the message says what is wrong and what to do. `field` is relative to the rule's place."""
+    """CEL that must be true; the message has the problem and the remedy. `field` is relative to the rule's place."""
 
     rule: str
     message: str

@@ -59,20 +59,17 @@ CACHE = (
         "has(self.claimName) != has(self.size)",
         "give either claimName (a claim that exists) or size (of a claim that the operator makes), and not both",
     ),
-    Rule(
-        "has(self.size) || !has(self.storageClassName)",
-        "an existing claim has its storage class already: remove storageClassName, or give size instead of claimName",
-        ".storageClassName",
-    ),
-    Rule(
-        "has(self.size) || !has(self.accessModes)",
-        "an existing claim has its access modes already: remove accessModes, or give size instead of claimName",
-        ".accessModes",
-    ),
-    Rule(
-        "has(self.size) || !has(self.retentionPolicy)",
-        "a claim that you made is never deleted: remove retentionPolicy, or give size instead of claimName",
-        ".retentionPolicy",
+    *(
+        Rule(
+            f"has(self.size) || !has(self.{field})",
+            f"{why}: remove {field}, or give size instead of claimName",
+            f".{field}",
+        )
+        for field, why in (
+            ("storageClassName", "an existing claim has its storage class already"),
+            ("accessModes", "an existing claim has its access modes already"),
+            ("retentionPolicy", "a claim that you made is never deleted"),
+        )
     ),
     Rule(
         "!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",

@@ -6,7 +6,6 @@ from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import ApiModel
 
-DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 QUANTITY = r"^[0-9]{1,12}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)$"
 QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -16,7 +15,6 @@ IMAGE = (
 )
 
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
-ClaimName = ObjectName
 ImageRef = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE)]
 Quantity = Annotated[str, StringConstraints(min_length=2, max_length=25, pattern=QUANTITY)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]

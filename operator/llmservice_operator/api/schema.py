@@ -13,7 +13,7 @@ _DROPPED = {"title", "additionalProperties", "default", "examples", "x-shape", "
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """The model's schema with every reference resolved and everything left out that the API server does not take."""
+    """The model's schema as a CRD takes it: references resolved, keys that the API server refuses left out."""
     document = model.model_json_schema(by_alias=True)
     return _convert(document, document.get("$defs", {}))
 
@@ -62,7 +62,7 @@ def _word(value: Any) -> str:
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reference or an optional type stands for; what the field itself says wins."""
+    """The schema behind a reference or an optional type; keys of the field itself win."""
     own = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
     if "$ref" in schema:
         return _resolved(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions) | own

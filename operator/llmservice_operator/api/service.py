@@ -22,7 +22,7 @@ _TYPE_TAGS = frozenset({"constrained-int", "literal['auto']"})
 
 
 class Key(NamedTuple):
-    """What one LLMService is called in queues and caches."""
+    """Namespace and name of an LLMService: its key in queues and caches."""
 
     namespace: str
     name: str
@@ -51,12 +51,12 @@ class LLMService:
 
     @property
     def served_model_names(self) -> tuple[str, ...]:
-        """What clients may give as `model`."""
+        """Names that clients may give as `model`."""
         return self.spec.model.served_model_names or (self.name,)
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> "LLMService":
-        """Parse what the API server stores; InvalidSpec where this operator cannot act on it."""
+        """Parse a stored object; raises InvalidSpec where this operator cannot act on it."""
         metadata = obj["metadata"]
         return cls(
             name=metadata["name"],
@@ -72,15 +72,15 @@ class LLMService:
 
 
 REMEMBERED_SPECS = 512
-"""Those that were read last: with what `api.remembered` keeps of them, some 50 KiB each."""
+"""The most recent ones; with their results in `api.remembered` some 50 KiB each."""
 REMEMBERED_LENGTH = 8 * 1024
-"""Bytes of a spec up to which it is remembered: as Python objects it takes some thirty times as much."""
+"""Bytes of the longest spec that is cached: Python objects take some thirty times as much."""
 LONGEST_SPEC = 64 * 1024
 """Bytes of a spec, as JSON, that the operator acts on. The API server stores objects of a MiB and a half."""
 
 
 def spec_text(raw: object) -> bytes:
-    """A spec as JSON, as it is kept: Python objects take ten times as much. Of one that is too long, its length."""
+    """A spec as JSON, which takes a tenth of the memory of objects; of one that is too long only its length."""
     text = orjson.dumps({} if raw is None else raw)
     return text if len(text) <= LONGEST_SPEC else b"%d" % len(text)
 
@@ -101,7 +101,7 @@ def parse_spec(raw: object) -> LLMServiceSpec:
 
 
 def is_paused(raw: object) -> bool:
-    """Whether a spec, or its `spec_text`, says so, be the rest of it right or wrong."""
+    """spec.paused of a spec, or of its `spec_text`; the rest may be invalid."""
     spec = orjson.loads(raw) if isinstance(raw, bytes) else raw
     return isinstance(spec, Mapping) and bool(spec.get("paused"))
 
@@ -140,7 +140,7 @@ def _problems(error: ValidationError) -> Iterator[Problem]:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """As the API server writes it. What is no name in JSON tells the types of one field apart and is left out."""
+    """The path as the API server writes it, without pydantic's tags for the types of one field."""
     path = "spec"
     for part in location:
         if isinstance(part, int):

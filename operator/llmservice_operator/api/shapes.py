@@ -1,4 +1,4 @@
-"""Kubernetes-shaped leaves: in Python plain JSON that is handed on, in the CRD Kubernetes' own schema."""
+"""Fields with Kubernetes' own schema in the CRD; in Python their values are plain JSON, passed on unchanged."""
 
 from typing import Annotated, Any
 
@@ -11,6 +11,14 @@ def _shape(name: str) -> Any:
     """Marks a leaf whose schema is looked up by this name when the CRD is generated."""
     return Field(json_schema_extra={"x-shape": name})
 
+
+SHAPED_FIELDS = frozenset(
+    {
+        *("affinity", "securityContext", "resources", "env", "imagePullSecrets", "tolerations"),
+        *("topologySpreadConstraints", "volumes", "volumeMounts", "initContainers"),
+    }
+)
+"""Names of the fields that have one of these shapes."""
 
 JsonList = list[Json]
 

@@ -105,7 +105,7 @@ class LLMServiceSpec(ApiModel):
 
     @property
     def sources(self) -> Mapping[str, Source]:
-        """Everything that files come from, by the field that says so; InvalidSpec where a uri cannot be taken apart."""
+        """Parsed uris by field; raises InvalidSpec."""
         found = {"spec.model.uri": self.model.source}
         if self.draft_model is not None:
             found["spec.speculativeDecoding.model.uri"] = self.draft_model.source

@@ -6,13 +6,11 @@ from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
 _ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
 _POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"
-
-
 _ACCOUNT_ENV = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
 def _any_uri(scheme: str) -> str:
-    """Whether anything comes from there; with `lora` an adapter may at any time."""
+    """CEL: a model, draft model or adapter has this scheme; with `lora`, an adapter may at any time."""
     matches = f"matches({cel_string(f'^{scheme}://')})"
     draft = "self.speculativeDecoding.model"
     return (
@@ -23,31 +21,24 @@ def _any_uri(scheme: str) -> str:
 
 
 def _none_given(flag: str) -> str:
-    """Whether extraArgs have none of a flag, in whatever spelling."""
+    """CEL: extraArgs do not have this flag, in any spelling."""
     arguments = "self.runtime.extraArgs"
     return f"!has(self.runtime) || !has({arguments}) || {arguments}.all(arg, {none_of([flag], 'arg')})"
 
 
 SPEC = (
-    Rule(
-        f"!has(self.model.hfTokenSecretRef) || {_any_uri('hf')}",
-        "only for models from the Hugging Face hub: remove it, or set spec.model.uri to hf://ORG/NAME",
-        ".model.hfTokenSecretRef",
-    ),
-    Rule(
-        f"!has(self.model.s3) || {_any_uri('s3')}",
-        "only for models from S3: remove it, or set spec.model.uri to s3://BUCKET/PREFIX",
-        ".model.s3",
-    ),
-    Rule(
-        f"!has(self.model.gcs) || {_any_uri('gs')}",
-        "only for models from Google Cloud Storage: remove it, or set spec.model.uri to gs://BUCKET/PREFIX",
-        ".model.gcs",
-    ),
-    Rule(
-        f"!has(self.model.azure) || {_any_uri('az')}",
-        "only for models from Azure: remove it, or set spec.model.uri to az://CONTAINER/PREFIX",
-        ".model.azure",
+    *(
+        Rule(
+            f"!has(self.model.{field}) || {_any_uri(scheme)}",
+            f"only for models from {place}: remove it, or set spec.model.uri to {form}",
+            f".model.{field}",
+        )
+        for field, scheme, place, form in (
+            ("hfTokenSecretRef", "hf", "the Hugging Face hub", "hf://ORG/NAME"),
+            ("s3", "s3", "S3", "s3://BUCKET/PREFIX"),
+            ("gcs", "gs", "Google Cloud Storage", "gs://BUCKET/PREFIX"),
+            ("azure", "az", "Azure", "az://CONTAINER/PREFIX"),
+        )
     ),
     Rule(
         "!self.model.uri.startsWith('az://') || (has(self.model.azure) && has(self.model.azure.account)) || "
@@ -105,20 +96,17 @@ SPEC = (
         "there is no GPU memory to free on CPUs: remove it, or choose a GPU in spec.accelerator.type",
         ".runtime.sleepMode",
     ),
-    Rule(
-        f"!({_POOLS}) || !has(self.generation) || !has(self.generation.toolCallParser)",
-        "a pooling model calls no tools: remove it, or set spec.model.runner to generate",
-        ".generation.toolCallParser",
-    ),
-    Rule(
-        f"!({_POOLS}) || !has(self.generation) || !has(self.generation.reasoningParser)",
-        "a pooling model writes no text: remove it, or set spec.model.runner to generate",
-        ".generation.reasoningParser",
-    ),
-    Rule(
-        f"!({_POOLS}) || !has(self.generation) || !has(self.generation.defaults)",
-        "a pooling model samples no tokens: remove it, or set spec.model.runner to generate",
-        ".generation.defaults",
+    *(
+        Rule(
+            f"!({_POOLS}) || !has(self.generation) || !has(self.generation.{field})",
+            f"a pooling model {why}: remove it, or set spec.model.runner to generate",
+            f".generation.{field}",
+        )
+        for field, why in (
+            ("toolCallParser", "calls no tools"),
+            ("reasoningParser", "writes no text"),
+            ("defaults", "samples no tokens"),
+        )
     ),
     Rule(
         f"!({_POOLS}) || !has(self.speculativeDecoding)",

@@ -1,4 +1,4 @@
-"""status: what the operator found. These models give the CRD its schema; the operator writes plain JSON."""
+"""Models of status: the CRD's schema, and what stored statuses are checked with; the operator writes plain JSON."""
 
 from datetime import datetime
 from types import NoneType, UnionType
@@ -27,7 +27,7 @@ IntOrWord = Annotated[
 def _a_time(text: str) -> str:
     """ValueError unless it names a moment: without an offset it cannot be compared with others."""
     if len(text) > 64 or datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("is no time with an offset")
+        raise ValueError("is not a time with an offset")
     return text
 
 
@@ -35,7 +35,7 @@ Time = Annotated[str, AfterValidator(_a_time), Field(json_schema_extra={"format"
 
 
 class StatusModel(BaseModel):
-    """A part of the status. Unknown fields are ignored: a newer operator may have written them."""
+    """A part of the status. Unknown fields are ignored: newer operators write more."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -47,8 +47,8 @@ class StatusModel(BaseModel):
     )
 
 
-def said(description: str, **extra: Any) -> Any:
-    """A field that is there when the operator knows it."""
+def optional(description: str, **extra: Any) -> Any:
+    """A field that is absent while the operator does not know its value."""
     return Field(default=None, description=description, **extra)
 
 
@@ -57,7 +57,7 @@ def in_force(**extra: Any) -> Any:
     return Field(default=None, **extra)
 
 
-class ConditionStatus(StatusModel):
+class StatusCondition(StatusModel):
     """One condition, in the shape of Kubernetes' metav1.Condition."""
 
     type: Annotated[str, StringConstraints(max_length=316)] = Field(
@@ -70,7 +70,7 @@ class ConditionStatus(StatusModel):
         description="One word for the cause; docs/reference/reasons.md explains each."
     )
     message: Annotated[str, StringConstraints(max_length=32_768)] = Field(description="What happened, and what to do.")
-    observed_generation: int | None = said("The generation of the spec that this is about.", ge=0)
+    observed_generation: int | None = optional("The generation of the spec that this is about.", ge=0)
     last_transition_time: Time = Field(
         description="The last time the condition transitioned from one status to another."
     )
@@ -79,13 +79,15 @@ class ConditionStatus(StatusModel):
 class EndpointStatus(StatusModel):
     """Where and under which names the model answers."""
 
-    url: Word | None = said("Base address of the OpenAI API inside the cluster.")
-    model_names: Many[Word] | None = said("Names that a request may give as model, adapters included.", max_length=80)
+    url: Word | None = optional("Base address of the OpenAI API inside the cluster.")
+    model_names: Many[Word] | None = optional(
+        "Names that a request may give as model, adapters included.", max_length=80
+    )
 
 
 class EffectiveModel(StatusModel):
     served_model_names: Many[Word] | None = in_force(max_length=16)
-    revision: Word | None = said("Branch, tag or commit that spec.model.uri asks for.")
+    revision: Word | None = optional("Branch, tag or commit that spec.model.uri asks for.")
     runner: Word | None = in_force()
     convert: Word | None = in_force()
 
@@ -93,12 +95,12 @@ class EffectiveModel(StatusModel):
 class EffectiveAccelerator(StatusModel):
     type: Word | None = in_force()
     resource_name: Word | None = in_force()
-    count: int | None = said("GPUs of one replica: the product of the sizes in spec.parallelism; 0 on CPUs.")
+    count: int | None = optional("GPUs of one replica: the product of the sizes in spec.parallelism; 0 on CPUs.")
     gpu_memory_utilization: float | None = in_force()
 
 
 class EffectiveRollout(StatusModel):
-    strategy: Word | None = said(
+    strategy: Word | None = optional(
         "The value in force of spec.rollout.strategy; status.rollout.strategy is what Auto came down to."
     )
     progress_deadline_seconds: int | None = in_force()
@@ -130,7 +132,7 @@ _IN_FORCE = (
     *("precision", "parallelism", "batching", "attention", "compilation", "context_extension"),
     *("speculative_decoding", "lora", "generation"),
 )
-"""Sections of the spec that status.effective has field by field."""
+"""Sections of the spec that status.effective repeats field by field."""
 
 
 def _section(section: type[ApiModel]) -> type[StatusModel]:
@@ -170,14 +172,14 @@ EffectiveStatus = _effective()
 class ProgressStatus(StatusModel):
     """How far a pod has come that starts; written when its phase or step changes, else every 15 seconds at most."""
 
-    pod: Word | None = said("Name of the starting pod that this is about.")
-    phase: Word | None = said("Preflight, Fetching, Loading or Smoke (its first request).")
-    message: Text | None = said("What it is doing, in the server's own words.")
-    artifact: Word | None = said("What is being fetched: model or draft.")
-    step: Word | None = said("Listing, Waiting (for another pod that fetches the same), Downloading or Verifying.")
-    percent: int | None = said("Share of the bytes that are there, in percent.", ge=0, le=100)
-    bytes_per_second: int | None = said("Present pace of the fetch, in bytes a second.", ge=0)
-    eta_seconds: int | None = said("Seconds until all are there, at the present pace.", ge=0)
+    pod: Word | None = optional("Name of the starting pod that this is about.")
+    phase: Word | None = optional("Preflight, Fetching, Loading or Smoke (its first request).")
+    message: Text | None = optional("What it is doing, in the server's own words.")
+    artifact: Word | None = optional("What is being fetched: model or draft.")
+    step: Word | None = optional("Listing, Waiting (for another pod that fetches the same), Downloading or Verifying.")
+    percent: int | None = optional("Share of the bytes that are there, in percent.", ge=0, le=100)
+    bytes_per_second: int | None = optional("Present pace of the fetch, in bytes a second.", ge=0)
+    eta_seconds: int | None = optional("Seconds until all are there, at the present pace.", ge=0)
 
 
 class AdapterStatus(StatusModel):
@@ -185,118 +187,120 @@ class AdapterStatus(StatusModel):
 
     name: Word = Field(description="Name that a request gives as model.")
     loaded: bool = Field(description="Whether every replica serves it.")
-    message: Text | None = said("Why it is not served, and what to do about it; absent while it is on its way.")
+    message: Text | None = optional("Why it is not served, and what to do about it; absent while it is on its way.")
 
 
 class MeasuredStatus(StatusModel):
     """What vLLM itself reported."""
 
-    vllm_version: Word | None = said("Version that the running vLLM reports.")
-    kv_cache_tokens: int | None = said("Tokens that fit into the KV cache of one replica.")
-    max_concurrency: float | None = said("Requests of full length that fit into the KV cache at once.")
-    max_model_len: int | None = said("Most tokens of one request, prompt and answer together.")
-    model_load_seconds: float | None = said("Seconds that loading the weights took.")
-    model_memory_gi_b: float | None = said("GiB that the weights take on one GPU.", alias="modelMemoryGiB")
-    kv_cache_memory_gi_b: float | None = said("GiB that the KV cache takes on one GPU.", alias="kvCacheMemoryGiB")
-    engine_init_seconds: float | None = said("Seconds that profiling, KV cache and warm-up took.")
-    start_seconds: float | None = said("Seconds from the container's start to the first answer.")
-    reason: Word | None = said("Why values are missing, when they are.")
+    vllm_version: Word | None = optional("Version that the running vLLM reports.")
+    kv_cache_tokens: int | None = optional("Tokens that fit into the KV cache of one replica.")
+    max_concurrency: float | None = optional("Requests of full length that fit into the KV cache at once.")
+    max_model_len: int | None = optional("Most tokens of one request, prompt and answer together.")
+    model_load_seconds: float | None = optional("Seconds that loading the weights took.")
+    model_memory_gi_b: float | None = optional("GiB that the weights take on one GPU.", alias="modelMemoryGiB")
+    kv_cache_memory_gi_b: float | None = optional("GiB that the KV cache takes on one GPU.", alias="kvCacheMemoryGiB")
+    engine_init_seconds: float | None = optional("Seconds that profiling, KV cache and warm-up took.")
+    start_seconds: float | None = optional("Seconds from the container's start to the first answer.")
+    reason: Word | None = optional("Why values are missing, when they are.")
 
 
 class InspectedTensors(StatusModel):
     """Bytes of the checkpoint's tensors, by what they are for."""
 
-    embedding: int | None = said("Bytes of the table of input embeddings.")
-    head: int | None = said("Bytes of the output head; 0 where it is the embedding.")
-    attention: int | None = said("Bytes of attention, norms and what else is in a layer.")
-    feed_forward: int | None = said("Bytes of dense MLPs and shared experts.")
-    experts: int | None = said("Bytes of the routed experts of all layers.")
-    vision: int | None = said("Bytes of encoders of pictures and sound.")
-    mtp: int | None = said("Bytes of layers for multi-token prediction.")
-    other: int | None = said("Bytes of tensors that are none of the above.")
-    parameters: int | None = said("Number of values, packed ones as they are stored.")
-    dtype: Word | None = said("Type that most bytes are stored in, such as bfloat16.")
+    embedding: int | None = optional("Bytes of the table of input embeddings.")
+    head: int | None = optional("Bytes of the output head; 0 where it is the embedding.")
+    attention: int | None = optional("Bytes of attention, norms and what else is in a layer.")
+    feed_forward: int | None = optional("Bytes of dense MLPs and shared experts.")
+    experts: int | None = optional("Bytes of the routed experts of all layers.")
+    vision: int | None = optional("Bytes of encoders of pictures and sound.")
+    mtp: int | None = optional("Bytes of layers for multi-token prediction.")
+    other: int | None = optional("Bytes of tensors that are none of the above.")
+    parameters: int | None = optional("Number of values, packed ones as they are stored.")
+    dtype: Word | None = optional("Type that most bytes are stored in, such as bfloat16.")
 
 
 class ModelStatus(StatusModel):
     """What was read of the model: the plan's facts."""
 
-    inspection: Word | None = said("What was inspected, as a hash: another uri or revision has another one.")
-    revision: Word | None = said("Commit of the repository that was read.")
-    config: Annotated[str, StringConstraints(max_length=8192)] | None = said(
+    inspection: Word | None = optional("What was inspected, as a hash: another uri or revision has another one.")
+    revision: Word | None = optional("Commit of the repository that was read.")
+    config: Annotated[str, StringConstraints(max_length=8192)] | None = optional(
         "What config.json says and the plan needs, as JSON text."
     )
-    tensors: InspectedTensors | None = said("What the headers of the safetensors files add up to.")
-    failure: Text | None = said("Why the model could not be read.")
+    tensors: InspectedTensors | None = optional("What the headers of the safetensors files add up to.")
+    failure: Text | None = optional("Why the model could not be read.")
 
 
 class PlanPerGPU(StatusModel):
     """The memory of the fullest GPU, in GiB."""
 
-    memory_gi_b: float | None = said("Memory of the GPU, as its driver reports it.", alias="memoryGiB")
-    budget_gi_b: float | None = said("The share of memoryGiB that vLLM takes.", alias="budgetGiB")
-    weights_gi_b: float | None = said("What the weights take on this GPU.", alias="weightsGiB")
-    non_torch_gi_b: float | None = said("What libraries and communication between GPUs take.", alias="nonTorchGiB")
-    activation_gi_b: float | None = said("What the largest step needs beside the weights.", alias="activationGiB")
-    graph_gi_b: float | None = said("What the recorded CUDA graphs take.", alias="graphGiB")
-    kv_cache_gi_b: float | None = said("What is left for the KV cache.", alias="kvCacheGiB")
+    memory_gi_b: float | None = optional("Memory of the GPU, as its driver reports it.", alias="memoryGiB")
+    budget_gi_b: float | None = optional("The share of memoryGiB that vLLM takes.", alias="budgetGiB")
+    weights_gi_b: float | None = optional("What the weights take on this GPU.", alias="weightsGiB")
+    non_torch_gi_b: float | None = optional("What libraries and communication between GPUs take.", alias="nonTorchGiB")
+    activation_gi_b: float | None = optional("What the largest step needs beside the weights.", alias="activationGiB")
+    graph_gi_b: float | None = optional("What the recorded CUDA graphs take.", alias="graphGiB")
+    kv_cache_gi_b: float | None = optional("What is left for the KV cache.", alias="kvCacheGiB")
 
 
 class PlanRemedy(StatusModel):
     """A change with which it would fit."""
 
     change: Text = Field(description="What to change: the field and its new value, in words.")
-    patch: Text | None = said("For `kubectl patch llms NAME --type merge -p`; absent where other nodes are needed.")
-    gpu: Word | None = said("The other GPU, where that is the change.")
-    verdict: Word | None = said("Fits or Tight: the verdict with the change.")
-    max_model_len: int | None = said("The longest request that fits for sure with it.")
-    kv_cache_tokens: int | None = said("Tokens in the KV cache with it.")
+    patch: Text | None = optional("For `kubectl patch llms NAME --type merge -p`; absent where other nodes are needed.")
+    gpu: Word | None = optional("The other GPU, where that is the change.")
+    verdict: Word | None = optional("Fits or Tight: the verdict with the change.")
+    max_model_len: int | None = optional("The longest request that fits for sure with it.")
+    kv_cache_tokens: int | None = optional("Tokens in the KV cache with it.")
 
 
 class PlanStatus(StatusModel):
     """What the planner computed before a pod was made; it stays as it is while the revision does."""
 
-    verdict: Word | None = said("Fits, Tight, DoesNotFit or Unknown.")
-    reason: Text | None = said("Why this verdict, with the figures that decided.")
-    missing: Many[Word] | None = said("What an Unknown verdict would need.", max_length=64)
-    facts: Word | None = said("Hash of the model's facts that it was planned with.")
-    gpu: Word | None = said("Product of the GPU that it was planned for.")
-    gpus: int | None = said("Number of GPUs that one replica needs.")
-    weights_gi_b: float | None = said("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")
-    kv_cache_gi_b: float | None = said("GiB of KV cache, over all GPUs of a replica.", alias="kvCacheGiB")
-    kv_cache_tokens: int | None = said("Tokens that fit into the KV cache, as vLLM will print them.")
-    max_model_len: int | None = said("The longest request that fits for sure, in tokens.")
-    requested_max_model_len: int | None = said("The longest request that was asked for, in tokens.")
-    max_concurrency: float | None = said("Requests of the asked length that fit at once.")
-    recommended_max_num_seqs: int | None = said("A spec.batching.maxNumSeqs that the KV cache can feed.")
-    error_band: float | None = said("Nine of ten starts have this share of KV tokens more or less, at most.")
-    per_gpu: PlanPerGPU | None = said("The memory of the fullest GPU.", alias="perGPU")
-    explanation: Many[Text] | None = said("The arithmetic of the plan, one step an item.", max_length=64)
-    remedies: Many[PlanRemedy] | None = said("Changes with which it would fit, the cheapest first.", max_length=8)
+    verdict: Word | None = optional("Fits, Tight, DoesNotFit or Unknown.")
+    reason: Text | None = optional("Why this verdict, with the figures that decided.")
+    missing: Many[Word] | None = optional("What an Unknown verdict would need.", max_length=64)
+    facts: Word | None = optional("Hash of the model's facts that it was planned with.")
+    gpu: Word | None = optional("Product of the GPU that it was planned for.")
+    gpus: int | None = optional("Number of GPUs that one replica needs.")
+    weights_gi_b: float | None = optional("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")
+    kv_cache_gi_b: float | None = optional("GiB of KV cache, over all GPUs of a replica.", alias="kvCacheGiB")
+    kv_cache_tokens: int | None = optional("Tokens that fit into the KV cache, as vLLM will print them.")
+    max_model_len: int | None = optional("The longest request that fits for sure, in tokens.")
+    requested_max_model_len: int | None = optional("The longest request that was asked for, in tokens.")
+    max_concurrency: float | None = optional("Requests of the asked length that fit at once.")
+    recommended_max_num_seqs: int | None = optional("A spec.batching.maxNumSeqs that the KV cache can feed.")
+    error_band: float | None = optional("Nine of ten starts have this share of KV tokens more or less, at most.")
+    per_gpu: PlanPerGPU | None = optional("The memory of the fullest GPU.", alias="perGPU")
+    explanation: Many[Text] | None = optional("The arithmetic of the plan, one step an item.", max_length=64)
+    remedies: Many[PlanRemedy] | None = optional("Changes with which it would fit, the cheapest first.", max_length=8)
 
 
 class RolloutStatus(StatusModel):
     """What runs, and what a change is waiting for."""
 
-    strategy: Word | None = said("How a change replaces what serves: Surge, Replace or Recreate; Auto is one of them.")
-    reason: Text | None = said(
+    strategy: Word | None = optional(
+        "How a change replaces what serves: Surge, Replace or Recreate; Auto is one of them."
+    )
+    reason: Text | None = optional(
         "Why this strategy, and whether nothing will answer for a while; after a rollback, why. Told until the "
         "revision is rolled out."
     )
-    revision: Word | None = said("Revision of the current spec, or the one in its place; a label of its pods.")
-    stable_revision: Word | None = said("The last revision that was fully rolled out.")
-    pinned: bool | None = said("Whether revision is the one of spec.rollout.pinnedRevision.")
-    failed_revision: Word | None = said("Revision whose rollout failed.")
-    failed_spec: Word | None = said(
+    revision: Word | None = optional("Revision of the current spec, or the one in its place; a label of its pods.")
+    stable_revision: Word | None = optional("The last revision that was fully rolled out.")
+    pinned: bool | None = optional("Whether revision is the one of spec.rollout.pinnedRevision.")
+    failed_revision: Word | None = optional("Revision whose rollout failed.")
+    failed_spec: Word | None = optional(
         "Hash of the spec, scaling apart, that a rollback left: another spec, or another value of the annotation "
         "llmservice.dev/update-requested, is tried again."
     )
-    update_pending: bool | None = said(
+    update_pending: bool | None = optional(
         "Whether a change of the operator or of drain settings waits for the next rollout; the annotation "
         "llmservice.dev/update-requested asks for it now."
     )
-    update_waiting: Text | None = said("Why an update that was asked for has not begun.")
-    update_blocked: Text | None = said(
+    update_waiting: Text | None = optional("Why an update that was asked for has not begun.")
+    update_blocked: Text | None = optional(
         "Why this version of the operator would refuse to make the revision that runs, such as a vLLM that it does not "
         "know. The revision runs on as recorded, and is scaled and repaired; the next change that needs a restart is "
         "refused until this is mended."
@@ -306,42 +310,44 @@ class RolloutStatus(StatusModel):
 class FailureStatus(StatusModel):
     """The last failure that stands in the way of the current spec."""
 
-    reason: Word | None = said("One word for the cause; docs/reference/reasons.md explains each.")
-    message: Text | None = said("What happened, with names and figures of this case.")
-    remedy: Text | None = said("What to change or check to mend this failure.")
-    pod: Word | None = said("Pod that the failure was seen in; absent where no pod has it.")
-    since: Time | None = said("When this failure was first seen.")
-    evidence: Many[Text] | None = said("Lines of the log that show the failure.", max_length=64)
+    reason: Word | None = optional("One word for the cause; docs/reference/reasons.md explains each.")
+    message: Text | None = optional("What happened, with names and figures of this case.")
+    remedy: Text | None = optional("What to change or check to mend this failure.")
+    pod: Word | None = optional("Pod that the failure was seen in; absent where no pod has it.")
+    since: Time | None = optional("When this failure was first seen.")
+    evidence: Many[Text] | None = optional("Lines of the log that show the failure.", max_length=64)
 
 
 class LLMServiceStatus(StatusModel):
     """What the operator found. kubectl wait and kstatus read observedGeneration and conditions."""
 
-    observed_generation: int | None = said(
+    observed_generation: int | None = optional(
         "The generation of the spec that the operator last looked at; -1 before it ever did."
     )
     conditions: Annotated[
-        Many[ConditionStatus] | None,
+        Many[StatusCondition] | None,
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-    ] = said("Accepted, Fits, Available and Ready; Reconciling or Stalled, and Degraded, while true.", max_length=16)
-    replicas: int | None = said("Pods of the service, of any revision.")
-    updated_replicas: int | None = said("Pods of the current revision, status.rollout.revision.")
-    ready_replicas: int | None = said("Pods that are Ready, and so get requests.")
-    available_replicas: int | None = said("Pods that have answered for a while.")
-    selector: Word | None = said("Label selector of the pods, for autoscalers.")
-    ready: Word | None = said("Ready and wanted replicas, as 1/2.")
-    gpus: int | None = said("GPUs that all wanted replicas ask for.")
-    endpoint: EndpointStatus | None = said("Where and under which names the model answers.")
-    effective: EffectiveStatus | None = said(  # type: ignore[valid-type]
+    ] = optional(
+        "Accepted, Fits, Available and Ready; Reconciling or Stalled, and Degraded, while true.", max_length=16
+    )
+    replicas: int | None = optional("Pods of the service, of any revision.")
+    updated_replicas: int | None = optional("Pods of the current revision, status.rollout.revision.")
+    ready_replicas: int | None = optional("Pods that are Ready, and so get requests.")
+    available_replicas: int | None = optional("Pods that have answered for a while.")
+    selector: Word | None = optional("Label selector of the pods, for autoscalers.")
+    ready: Word | None = optional("Ready and wanted replicas, as 1/2.")
+    gpus: int | None = optional("GPUs that all wanted replicas ask for.")
+    endpoint: EndpointStatus | None = optional("Where and under which names the model answers.")
+    effective: EffectiveStatus | None = optional(  # type: ignore[valid-type]
         "The values in force for every field of the spec that has a default; what is absent is vLLM's or the model's "
         "own choice."
     )
-    progress: ProgressStatus | None = said("How far a pod of the current revision has come that starts.")
-    model: ModelStatus | None = said("What was read of the model, for the plan.")
-    plan: PlanStatus | None = said("What the planner computed; status.measured is what became of it.")
-    measured: MeasuredStatus | None = said("What vLLM itself reported; status.plan is what was computed before.")
-    adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = said(
+    progress: ProgressStatus | None = optional("How far a pod of the current revision has come that starts.")
+    model: ModelStatus | None = optional("What was read of the model, for the plan.")
+    plan: PlanStatus | None = optional("What the planner computed; status.measured is what became of it.")
+    measured: MeasuredStatus | None = optional("What vLLM itself reported; status.plan is what was computed before.")
+    adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = optional(
         "The adapters of the spec, and whether they are served.", max_length=64
     )
-    rollout: RolloutStatus | None = said("What runs, and what a change is waiting for.")
-    failure: FailureStatus | None = said("The failure that stands in the way of the current spec.")
+    rollout: RolloutStatus | None = optional("What runs, and what a change is waiting for.")
+    failure: FailureStatus | None = optional("The failure that stands in the way of the current spec.")

@@ -139,7 +139,7 @@ class DraftModel(ApiModel):
 
     @property
     def source(self) -> Source:
-        """The uri, taken apart; InvalidSpec where it cannot be."""
+        """The parsed uri; raises InvalidSpec."""
         return parse(self.uri, "spec.speculativeDecoding.model.uri")
 
 

@@ -1,9 +1,9 @@
-"""What this operator reads back from objects that others may write: the stored status, records, an annotation.
+"""Readers of what others may write into Kubernetes objects: stored statuses, recorded revisions, an annotation.
 
-A tenant with rights on `llmservices/status` or on ControllerRevisions may store whatever the schema lets through. Each
-reader here gives values of the declared types, with finite numbers below 2**53 and bounded texts, or leaves them out;
-it raises nothing. What is left out is as if it had never been written, so the operator writes it anew.
-What pods and Jobs say passes `llmservice_runtime.bounded_json`, answers of the API server `kube.wire`.
+They return values of the declared types, with finite numbers below 2**53 and bounded texts, leave everything else out,
+and raise nothing. The operator writes anew what was left out. Tenants with rights on `llmservices/status` or on
+ControllerRevisions may store anything that the schema allows. Reports of pods and Jobs are read by
+`llmservice_runtime.bounded_json`, answers of the API server by `kube.wire`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmservice_runtime.bounded_json import LARGEST, Refused, bounded, clean, pa
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from llmservice_operator.api.status import ConditionStatus, LLMServiceStatus, PlanStatus
+from llmservice_operator.api.status import LLMServiceStatus, PlanStatus, StatusCondition
 
 Json = Mapping[str, Any]
 
@@ -26,26 +26,26 @@ _RECORD_PARTS, _RECORD_DEPTH, _RECORD_TEXT = 65_536, 60, 1_048_576
 _CONFIG_BYTES, _CONFIG_DEPTH = 32_768, 12
 """Of status.model.config, of at most 8,192 characters."""
 LONGEST_ANNOTATION = 256
-"""Characters of a value that is kept as it is."""
+"""Characters of a value that is not replaced by its hash."""
 
 _SECTIONS = {field.alias or name: name for name, field in LLMServiceStatus.model_fields.items()}
-_CONDITION = TypeAdapter(ConditionStatus)
+_CONDITION = TypeAdapter(StatusCondition)
 
 
 def stored_status(status: object) -> Json:
-    """The status as it is where all of it is readable, else without the sections and conditions that are not."""
+    """The status, without the sections and conditions that are not valid."""
     if not isinstance(status, Mapping) or not status:
         return {}
     if _is_readable(status):
         return status
-    found = {name: status[name] for name in _SECTIONS if status.get(name) is not None}
-    if isinstance(found.get("conditions"), list | tuple):
-        found["conditions"] = [each for each in found["conditions"][:16] if _is_condition(each)]
-    return {name: section for name, section in found.items() if _is_readable({name: section})}
+    sections = {name: status[name] for name in _SECTIONS if status.get(name) is not None}
+    if isinstance(sections.get("conditions"), list | tuple):
+        sections["conditions"] = [each for each in sections["conditions"][:16] if _is_condition(each)]
+    return {name: section for name, section in sections.items() if _is_readable({name: section})}
 
 
 def stored_record(data: object) -> Json | None:
-    """`data` of a ControllerRevision as it is; None where no release of this operator can have made it."""
+    """`data` of a ControllerRevision, unchanged; None where no release of this operator can have written it."""
     try:
         value: Json = bounded(data, _RECORD_DEPTH, _RECORD_PARTS, _RECORD_TEXT, is_prose=True)
         _Record.model_validate(value)
@@ -55,7 +55,7 @@ def stored_record(data: object) -> Json | None:
 
 
 def annotation(value: object) -> str | None:
-    """Any value: what is longer than LONGEST_ANNOTATION is told apart by its hash."""
+    """An annotation's value; a hash of it where it is longer than LONGEST_ANNOTATION, None where it is no text."""
     if not isinstance(value, str):
         return None
     if len(value) <= LONGEST_ANNOTATION:
@@ -91,7 +91,7 @@ def _is_config(text: str) -> bool:
 
 
 class _Part(BaseModel):
-    """A part of a record. Later releases may write more."""
+    """A part of a record. Unknown fields are ignored: later releases write more."""
 
     model_config = ConfigDict(extra="ignore", alias_generator=to_camel, validate_by_name=True, strict=True)
 

@@ -1,6 +1,6 @@
-"""Where files come from: the uri of a model, a draft model or an adapter, taken apart.
+"""URIs of models, draft models and adapters, parsed.
 
-CEL in the CRD says the same; this is for stored objects.
+CEL in the CRD has the same rules; these are for stored objects.
 """
 
 import functools
@@ -78,7 +78,7 @@ def is_fetched(source: Source) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def parse(uri: str, field: str = FIELD) -> Source:
-    """Take a URI apart; InvalidSpec, about the field, says what is wrong with it."""
+    """Parse a URI; raises InvalidSpec with a Problem of the field."""
     name, separator, rest = uri.partition("://")
     scheme = SCHEMES.get(name)
     if not separator or scheme is None:
@@ -97,7 +97,7 @@ def _invalid(field: str, message: str, remedy: str) -> InvalidSpec:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What follows NAME://, how people are told of it, and what is made of it."""
+    """What follows NAME://: its pattern, its form for messages, and how a source is made of it."""
 
     pattern: str
     """For Python's re and for the RE2 of CEL."""

@@ -1,4 +1,4 @@
-"""CEL for a uri, wherever one stands: the forms of `uri.SCHEMES`, in the API server's words."""
+"""CEL for every field `uri`, from `uri.SCHEMES`."""
 
 import re
 from collections.abc import Iterator

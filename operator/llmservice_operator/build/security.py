@@ -17,17 +17,16 @@ CONTAINER_SECURITY: dict[str, Any] = {
 
 def operator_container(settings: Settings, name: str, command: tuple[str, ...], **fields: Any) -> Manifest:
     """A container of the operator's image; `fields` are further ones, as Kubernetes spells them."""
-    container = {
+    pull_policy = settings.image_pull_policy
+    return {
         "name": name,
         "image": settings.operator_image,
         "command": list(command),
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
+        **({} if pull_policy is None else {"imagePullPolicy": pull_policy}),
         **fields,
     }
-    return (
-        container if settings.image_pull_policy is None else container | {"imagePullPolicy": settings.image_pull_policy}
-    )
 
 
 def pull_secrets(llm: LLMService, settings: Settings) -> list[dict[str, Any]]:

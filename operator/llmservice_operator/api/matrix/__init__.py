@@ -1,6 +1,6 @@
-"""What goes with what: one home for every list and every pair that vLLM, or the operator before it, refuses.
+"""Compatibility of values: every list and every pair that vLLM, or the operator before it, refuses.
 
-The rules of the CRD and the planner take their lists from here, and docs/reference/compatibility.md is made from it.
+The CRD's rules and the planner use these lists; docs/reference/compatibility.md is generated from them.
 """
 
 from llmservice_operator.api.matrix import backends, methods, techniques

@@ -1,4 +1,4 @@
-"""What can be combined, and what a row of the matrix is made of."""
+"""Dimensions that can be combined, and the type of a row."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ GIVEN, ABSENT = "given", "absent"
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One thing that a user chooses or a model is: the field that says it, and what it can be."""
+    """A field, or a property of the model, and its possible values."""
 
     field: str
     values: tuple[str, ...]
     label: str = ""
-    """What is meant, where it is not the field's own value."""
+    """What is meant, where it is not the value of the field."""
 
 
 DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
@@ -97,7 +97,7 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values that do not go together: refused when every dimension that is named has one of them."""
+    """An incompatible combination: refused when every dimension of `when` has one of its values."""
 
     when: Mapping[str, frozenset[str]]
     blame: str
@@ -117,7 +117,7 @@ class Row:
 
 
 def when(**values: str | Iterable[str]) -> Mapping[str, frozenset[str]]:
-    """A condition; KeyError or ValueError for what is no dimension or none of its values."""
+    """A row's condition; KeyError for an unknown dimension, ValueError for an unknown value."""
     made = {name: frozenset({some} if isinstance(some, str) else some) for name, some in values.items()}
     for name, some in made.items():
         unknown = some - set(DIMENSIONS[name].values)

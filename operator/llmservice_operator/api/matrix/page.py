@@ -51,7 +51,7 @@ def _table(rows: Iterable[Row]) -> Iterator[str]:
     yield "| Combined | Why not | What to do | Reason | vLLM's source | Held against vLLM |"
     yield "|-|-|-|-|-|-|"
     for row in rows:
-        combined = "<br>".join(f"{_what(name)}: {said(name, row.when[name])}" for name in row.when)
+        combined = "<br>".join(f"{_what(name)}: {shown(name, row.when[name])}" for name in row.when)
         yield f"| {combined} | {row.why} | {row.remedy} | `{row.reason}` | {row.source} | {_HELD[row.check]} |"
     yield ""
 
@@ -61,7 +61,7 @@ def _what(dimension: str) -> str:
     return f"{label} `{DIMENSIONS[dimension].field}`".strip()
 
 
-def said(dimension: str, values: frozenset[str]) -> str:
+def shown(dimension: str, values: frozenset[str]) -> str:
     """Values of a dimension in its own order; a run of capabilities by its ends, nearly all by what is left out."""
     every = DIMENSIONS[dimension].values
     chosen = [value for value in every if value in values]
@@ -93,7 +93,7 @@ def _backends() -> Iterator[str]:
         cells = (
             f"`{backend.name}`",
             ", ".join(backend.accelerators),
-            said("capability", frozenset(backend.capabilities)) if nvidia else "",
+            shown("capability", frozenset(backend.capabilities)) if nvidia else "",
             ", ".join(backend.kv_types),
             ", ".join(map(str, backend.block_sizes)),
             ", ".join(backend.dtypes),

@@ -9,7 +9,7 @@ from llmservice_operator.planner.constants import FITTED
 from llmservice_operator.planner.plan import Fit
 
 from benchmarks.calibration import __main__ as calibration
-from benchmarks.calibration import judge, report
+from benchmarks.calibration import earlier, judge, report
 from benchmarks.calibration.judge import Judged, leave_one_model_out
 from benchmarks.calibration.records import Startup, as_case, others, startups
 
@@ -57,7 +57,7 @@ def test_start_ups_that_nothing_was_fitted_to() -> None:
 
 
 def test_constants_are_those_of_the_records() -> None:
-    assert calibration.fitted() == FITTED, "run: python -m benchmarks.calibration --write"
+    assert calibration.fitted() == FITTED | earlier.FITTED, "run: python -m benchmarks.calibration --write"
 
 
 def test_the_page_is_fresh(judged: list[Judged]) -> None:

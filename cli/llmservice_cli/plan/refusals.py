@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from llmservice_operator.api.dtypes import LOAD_METHODS
-from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
 from llmservice_runtime.flags.table import known_versions
 
@@ -30,10 +29,9 @@ _LABELS = {
 
 
 def refused(request: Request, label: Label) -> Iterator[Wrong]:
-    """By the newest vLLM's rules, so nothing for other versions: they refused other things."""
-    if engine(request.vllm_version) is CURRENT:
-        yield from wrong_limits(request, label)
-        yield from _together(request, label)
+    """By the rules that the operator has for every version it knows."""
+    yield from wrong_limits(request, label)
+    yield from _together(request, label)
 
 
 def wrong_limits(request: Request, label: Label) -> Iterator[Wrong]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from llmservice_operator.planner import attention_memory, kv_cache, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
-from llmservice_operator.planner.engines import Engine, engine, engine_of
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
-from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
-from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
+from llmservice_operator.planner.model_runner import model_runner
+from llmservice_operator.planner.overheads import Overheads, load, overheads
+from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, GIB, Device, Fit, Line, Plan, Request
 from llmservice_operator.planner.served import unserved
 
 TYPICAL_REQUEST = 2048
@@ -126,17 +126,16 @@ def _gpus(request: Request) -> int:
     return request.tensor_parallel_size * request.pipeline_parallel_size * request.data_parallel_size
 
 
-def _utilization(request: Request, generation: Engine) -> float:
+def _utilization(request: Request) -> float:
     given = request.gpu_memory_utilization
-    return generation.default_utilization if given is None else given
+    return DEFAULT_GPU_MEMORY_UTILIZATION if given is None else given
 
 
 def _by_weights_alone(
     request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...], constants: Constants
 ) -> Plan:
     """Without the architecture only too large a model can be told."""
-    generation = engine(request.vllm_version)
-    budget = device.memory_gib * _utilization(request, generation) if not device.is_cpu else math.inf
+    budget = device.memory_gib * _utilization(request) if not device.is_cpu else math.inf
     weights_gib = weighed.per_gpu / GIB
     is_too_large = weights_gib > budget
     names = ", ".join(missing)
@@ -166,26 +165,19 @@ def _budget(
         space = device.memory_gib * GIB
         line = Line("KV cache space", device.memory_gib, f"{device.memory_gib:g} GiB", "VLLM_CPU_KVCACHE_SPACE")
         return _Budget(space, weighed, None, space, 0.0, (*weighed.lines, line))
-    generation = engine_of(request, model)
-    share = _utilization(request, generation)
+    share = _utilization(request)
     total = math.ceil(device.memory_gib * GIB * share)
-    beside = overheads(load(request, model, device, generation, batching(request)), generation, constants)
+    beside = overheads(load(request, model, device, batching(request)), model_runner(request, model), constants)
     line = Line("budget", total / GIB, f"{device.memory_gib:.2f} GiB x {share:g}", "--gpu-memory-utilization")
-    if made := sum(absorbed(request, model, generation)):
-        added = Line("absorbed", made / GIB, "MLA's expansions multiplied out", generation.name)
-        ranks = request.tensor_parallel_size * request.data_parallel_size
-        per_gpu, everywhere = weighed.per_gpu + int(made), weighed.total + int(made) * ranks
-        weighed = replace(weighed, per_gpu=per_gpu, total=everywhere, lines=(*weighed.lines, added))
     lines = (line, *weighed.lines, *beside.lines)
-    band = generation.band(beside.counted / GIB, constants) * GIB
+    band = constants.band_gib.value * GIB + constants.band_share.value * beside.counted
     if request.kv_cache_memory_bytes is not None:
         # The engine takes it as it is, whatever the utilization says.
         given = float(request.kv_cache_memory_bytes)
         start = _start_with_given(device, weighed.per_gpu + beside.counted + given, band, constants)
         return _Budget(total, weighed, beside, given, 0.0, lines, start)
     available = total - weighed.per_gpu - beside.counted
-    start = _start_with_share(device, total, constants) if generation.is_v1 else _Start()
-    return _Budget(total, weighed, beside, available, band, lines, start)
+    return _Budget(total, weighed, beside, available, band, lines, _start_with_share(device, total, constants))
 
 
 def _start_with_given(device: Device, taken: float, band: float, constants: Constants) -> _Start:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # the command line starts without the spec's models
     from llmservice_operator.api.techniques import CudaGraphs, SpeculativeMethod
 
 GIB = 2**30
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
+"""--gpu-memory-utilization where it is not given."""
 NOT_READ = "config.json"
 """In `Plan.missing`: reading the model's configuration was stopped, and nothing of it is known."""
 

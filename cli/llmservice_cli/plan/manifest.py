@@ -149,9 +149,8 @@ def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
 
 def _take(device: Device, manifest: dict[str, Any]) -> None:
     """Of the manifest's accelerator nothing is left that speaks of another GPU."""
-    kind = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
     write(manifest, "accelerator.products", None)
-    write(manifest, "accelerator.type", kind)
+    write(manifest, "accelerator.type", device.accelerator)
     if device.is_cpu:
         write(manifest, "accelerator.memory", f"{max(1, int(device.memory_gib))}Gi")
 

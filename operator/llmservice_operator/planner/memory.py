@@ -95,7 +95,7 @@ def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
         reason=f"Not known: {', '.join(dict.fromkeys(missing))}.",
         missing=tuple(dict.fromkeys(missing)),
         gpu=request.device.name if request.device is not None else None,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=request.device.memory_gib if request.device is not None else None,
     )
 
@@ -117,13 +117,9 @@ def _refused(request: Request, device: Device, why: str) -> Plan:
         verdict=Fit.DOES_NOT_FIT,
         reason=why,
         gpu=device.name,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=None if device.is_cpu else device.memory_gib,
     )
-
-
-def _gpus(request: Request) -> int:
-    return request.tensor_parallel_size * request.pipeline_parallel_size * request.data_parallel_size
 
 
 def _utilization(request: Request) -> float:
@@ -149,7 +145,7 @@ def _by_weights_alone(
         reason=reason,
         missing=missing,
         gpu=device.name,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=device.memory_gib,
         budget_gib=None if device.is_cpu else budget,
         weights_gib=weights_gib,
@@ -219,7 +215,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         verdict=_verdict(budget, needed, length),
         reason=_reason(budget, needed, length, longest, device),
         gpu=device.name,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=None if device.is_cpu else device.memory_gib,
         budget_gib=None if device.is_cpu else budget.total / GIB,
         weights_gib=budget.weights.per_gpu / GIB,
@@ -240,7 +236,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         error_band_gib=budget.band / GIB,
         margin_gib=(budget.available - needed) / GIB,
         weights_total_gib=budget.weights.total / GIB,
-        kv_cache_total_gib=max(0.0, kv_gib) * _gpus(request),
+        kv_cache_total_gib=max(0.0, kv_gib) * request.gpus,
         naive_attention_gib=naive,
         flash_attention_gib=flash,
     )

@@ -45,6 +45,11 @@ class Device:
     is_cpu: bool = False
     is_amd: bool = False
 
+    @property
+    def accelerator(self) -> Literal["cpu", "amd", "nvidia"]:
+        """The value of spec.accelerator.type."""
+        return "cpu" if self.is_cpu else "amd" if self.is_amd else "nvidia"
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -114,6 +119,11 @@ class Request:
     def compute_dtype(self) -> DType:
         return float_dtype(self.dtype, self.weights)
 
+    @property
+    def gpus(self) -> int:
+        """That one replica needs."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -141,6 +151,11 @@ class Remedy:
     verdict: Fit
     max_model_len: int | None
     kv_cache_tokens: int | None
+
+    @classmethod
+    def of(cls, change: str, patch: tuple[tuple[str, object], ...], plan: Plan, gpu: str | None = None) -> Remedy:
+        """With what the plan after the change says."""
+        return cls(change, patch, gpu, plan.verdict, plan.max_model_len, plan.kv_cache_tokens)
 
 
 @dataclass(frozen=True, slots=True)

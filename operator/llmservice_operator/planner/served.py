@@ -78,7 +78,7 @@ def _refused(request: Request, device: Device, method: str) -> Iterator[str]:
     from llmservice_operator.api.matrix import DIMENSIONS, ROWS  # and with them some of the spec's models
 
     asked: Mapping[str, str] = {
-        "accelerator": "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia",
+        "accelerator": device.accelerator,
         "method": method,
         "dtype": request.compute_dtype,
     }

@@ -71,12 +71,12 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     except Incomplete as incomplete:
         return _unknown(request, missing or incomplete.missing)
     if request.architecture is None:
-        return _by_weights_alone(request, request.device, weighed, missing, constants)
+        return _by_weights_alone(request, request.device, weighed, missing)
     try:
         layout = kv_cache.layout(request)
         budget = _budget(request, request.architecture, request.device, weighed, constants)
     except Incomplete as incomplete:
-        return _by_weights_alone(request, request.device, weighed, incomplete.missing, constants)
+        return _by_weights_alone(request, request.device, weighed, incomplete.missing)
     return _planned(request, request.architecture, request.device, budget, layout)
 
 
@@ -127,9 +127,7 @@ def _utilization(request: Request) -> float:
     return DEFAULT_GPU_MEMORY_UTILIZATION if given is None else given
 
 
-def _by_weights_alone(
-    request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...], constants: Constants
-) -> Plan:
+def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...]) -> Plan:
     """Without the architecture only too large a model can be told."""
     budget = device.memory_gib * _utilization(request) if not device.is_cpu else math.inf
     weights_gib = weighed.per_gpu / GIB

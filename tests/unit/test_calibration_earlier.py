@@ -16,10 +16,12 @@ from llmservice_operator.planner.weights import weigh
 
 from benchmarks.calibration.earlier import ALL, as_today, constants_of, generation, printed
 from benchmarks.calibration.records import HERE
+from tests.unit.planner_models import architecture
 from tests.unit.test_planner_kv_cache import DEEPSEEK, GEMMA_27B, ask, latent, model
-from tests.unit.test_planner_overheads import config
 
 LITE = model(27, latent(16))
+LLAMA = architecture("llama-3.1-8b")
+L4 = Device("NVIDIA-L4", 22.03, (8, 9))
 
 
 def plan(request: Request, version: str) -> Plan:
@@ -76,7 +78,7 @@ LIMITS: dict[str, tuple[str, float, dict[str, Any], Batching]] = {
 
 @pytest.mark.parametrize(("version", "gib", "more", "expected"), LIMITS.values(), ids=LIMITS)
 def test_limits(version: str, gib: float, more: dict[str, Any], expected: Batching) -> None:
-    request = Request(config_json.read(config()), Device("a GPU", gib), **more)
+    request = Request(LLAMA, Device("a GPU", gib), **more)
     assert batching(as_today(request, version)) == expected
 
 
@@ -148,53 +150,33 @@ def test_blocks_were_divided_evenly_among_groups() -> None:
     ],
 )
 def test_activation_peaks_that_were_printed(version: str, length: int, gib: float, share: float) -> None:
-    found = plan(Request(config_json.read(config()), Device("NVIDIA-L4", 22.03, (8, 9)), max_model_len=length), version)
+    found = plan(Request(LLAMA, L4, max_model_len=length), version)
     assert found.activation_gib == pytest.approx(gib, rel=share)
 
 
 def test_before_021_graphs_came_on_top_and_the_share_was_smaller() -> None:
-    found = plan(Request(config_json.read(config()), Device("NVIDIA-L4", 22.03, (8, 9))), "0.20.0")
+    found = plan(Request(LLAMA, L4), "0.20.0")
     parts = (found.weights_gib, found.non_torch_gib, found.activation_gib, found.kv_cache_gib)
     assert sum(part for part in parts if part is not None) == pytest.approx(22.03 * 0.9)
 
 
 def test_v0_did_not_ask_what_is_free() -> None:
     """A 22 GB A10 served with 0.98."""
-    request = Request(config_json.read(config()), Device("NVIDIA-A10", 22.03, (8, 6)), max_model_len=2048)
+    request = Request(LLAMA, Device("NVIDIA-A10", 22.03, (8, 6)), max_model_len=2048)
     assert plan(replace(request, gpu_memory_utilization=0.98), "0.7.3").verdict is Fit.FITS
 
 
 def test_an_old_image_served_old_gpus() -> None:
-    request = Request(config_json.read(config()), gpus.device("Tesla-V100-SXM2-32GB"), max_model_len=2048)
+    request = Request(LLAMA, gpus.device("Tesla-V100-SXM2-32GB"), max_model_len=2048)
     assert plan(request, "0.18.0").verdict is Fit.FITS
     assert "compute capability" in plan(request, "0.32.0").reason
-
-
-R1 = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 3,
-    "vocab_size": 129280,
-}
 
 
 @pytest.mark.parametrize(("version", "gib"), [("0.7.3", 4.05), ("0.8.4 (V1)", 0.0), (None, 0.0)])
 def test_v0_multiplied_mla_out(version: str | None, gib: float) -> None:
     """671B in fp8 on 8 GPUs took 83.88 GiB each with such an engine, of which 79.6 are the checkpoint's."""
-    request = Request(config_json.read(R1), Device("H200", 140.0, (9, 0)), quantization="fp8", tensor_parallel_size=8)
+    request = Request(
+        architecture("deepseek-r1"), Device("H200", 140.0, (9, 0)), quantization="fp8", tensor_parallel_size=8
+    )
     added = weigh(as_today(request, version)).per_gpu - weigh(request).per_gpu
     assert added / GIB == pytest.approx(gib, abs=0.05)

@@ -5,39 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model_runner import model_runner
 from llmservice_operator.planner.plan import Draft, Request
 
-from tests.unit.test_planner_overheads import config
+from tests.unit.planner_models import architecture
+from tests.unit.test_planner_weights import EXPERTS
 
-LLAMA_8B = config_json.read(config())
-MOE = config_json.read(
-    {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "hidden_size": 2048,
-        "num_hidden_layers": 48,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "vocab_size": 151936,
-    }
-)
-
+LLAMA_8B = architecture("llama-3.1-8b")
 
 RUNNERS: dict[str, tuple[str | None, Request, bool, bool]] = {
     "the second runner takes all": ("0.32.0", Request(LLAMA_8B, None), True, True),
     "no version: the newest": (None, Request(LLAMA_8B, None), True, True),
-    "experts too": ("0.32.0", Request(MOE, None), True, True),
+    "experts too": ("0.32.0", Request(EXPERTS, None), True, True),
     "quantized ones too": ("0.32.0", Request(LLAMA_8B, None, quantization="awq"), True, True),
     "but for Medusa": ("0.32.0", Request(LLAMA_8B, None, draft=Draft("medusa")), False, True),
     "to 0.31: dense ones, without graphs": ("0.31.2", Request(LLAMA_8B, None), True, False),
     "to 0.31: no Medusa": ("0.31.2", Request(LLAMA_8B, None, draft=Draft("medusa")), False, True),
-    "to 0.31: no experts": ("0.28.0", Request(MOE, None), False, True),
+    "to 0.31: no experts": ("0.28.0", Request(EXPERTS, None), False, True),
     "to 0.31: not quantized": ("0.28.0", Request(LLAMA_8B, None, weights="fp8"), False, True),
 }
 

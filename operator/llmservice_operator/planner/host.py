@@ -1,4 +1,4 @@
-"""The memory of the container, where the model lies in it: on CPUs."""
+"""The memory limit of the container, which on CPUs holds the model."""
 
 from __future__ import annotations
 

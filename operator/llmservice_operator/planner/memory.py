@@ -112,7 +112,7 @@ def _indivisible(request: Request, device: Device, model: Architecture) -> Plan:
 
 
 def _refused(request: Request, device: Device, why: str) -> Plan:
-    """Whatever the memory."""
+    """A plan that does not fit, whatever the memory."""
     return Plan(
         verdict=Fit.DOES_NOT_FIT,
         reason=why,
@@ -128,7 +128,7 @@ def _utilization(request: Request) -> float:
 
 
 def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...]) -> Plan:
-    """Without the architecture only too large a model can be told."""
+    """From the weights alone: DoesNotFit where they exceed the budget, else Unknown."""
     budget = device.memory_gib * _utilization(request) if not device.is_cpu else math.inf
     weights_gib = weighed.per_gpu / GIB
     is_too_large = weights_gib > budget
@@ -281,16 +281,16 @@ def _recommended(tokens: int, length: int, step: Batching) -> int:
 
 
 def _reason(budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
-    """What is short, the worse first: whoever mends only one of two finds the other afterwards."""
+    """Every shortage, the worse first, so that both can be mended at once."""
     cache, start = _cache_verdict(budget, needed, length), budget.start.verdict
-    said = []
+    sentences = []
     if start is Fit.FITS or cache is not Fit.FITS:
-        said.append(_cache_reason(cache, budget, needed, length, longest, device))
+        sentences.append(_cache_reason(cache, budget, needed, length, longest, device))
     if start is Fit.DOES_NOT_FIT:
-        said.insert(0, budget.start.short)
+        sentences.insert(0, budget.start.short)
     elif start is Fit.TIGHT:
-        said.insert(0 if cache is not Fit.DOES_NOT_FIT else 1, budget.start.unsure)
-    first, *more = said
+        sentences.insert(0 if cache is not Fit.DOES_NOT_FIT else 1, budget.start.unsure)
+    first, *more = sentences
     return " ".join((f"{device.name}: {first}", *(sentence[0].upper() + sentence[1:] for sentence in more)))
 
 

@@ -1,4 +1,4 @@
-"""How many GPUs a node has: all of one replica are in one pod, whatever is split over them."""
+"""How many GPUs a node has at most: a replica is one pod, so one node must have all of its GPUs."""
 
 from __future__ import annotations
 

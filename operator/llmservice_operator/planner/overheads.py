@@ -92,8 +92,8 @@ def load(request: Request, model: Architecture, device: Device, step: Batching) 
 
 def overheads(load: Load, runner: ModelRunner, constants: Constants = CONSTANTS) -> Overheads:
     """Everything beside weights and KV cache."""
-    activation, shown = _activation(load, runner, constants)
-    non_torch, said = _non_torch(load, constants)
+    activation, activation_line = _activation(load, runner, constants)
+    non_torch, non_torch_line = _non_torch(load, constants)
     graphs = load.graph_layers * load.graph_sizes * constants.graph_mib.value * MIB
     formula = f"{load.graph_layers} layers x {load.graph_sizes} sizes x {constants.graph_mib.value:g} MiB"
     if graphs and not runner.graphs_in_budget:
@@ -103,7 +103,7 @@ def overheads(load: Load, runner: ModelRunner, constants: Constants = CONSTANTS)
         non_torch=non_torch,
         graphs=graphs,
         counted_graphs=graphs if runner.graphs_in_budget else 0.0,
-        lines=(shown, said, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")),
+        lines=(activation_line, non_torch_line, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")),
     )
 
 

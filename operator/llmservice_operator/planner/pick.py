@@ -96,13 +96,13 @@ def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
 def _without(nicknames: Sequence[str], demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     """The choice among the other products; where there is none, what to write instead."""
     others = tuple(product for product in demand.products if product not in nicknames)
-    said = " ".join(_written(nickname, cluster) for nickname in nicknames)
+    hints = " ".join(_written(nickname, cluster) for nickname in nicknames)
     if others:
         choice = pick(replace(demand, products=others), cluster, plan_for)
         left_out = f"{', '.join(nicknames)} is left out: it is no value of the node label."
         return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {left_out}"))
     reason = (
-        f"spec.accelerator.products: {said} A node with such a value of its own needs no change: it is taken as soon "
+        f"spec.accelerator.products: {hints} A node with such a value of its own needs no change: it is taken as soon "
         "as the operator sees one."
     )
     labels = dict.fromkeys(label for nickname in nicknames for label in gpus.labels(nickname))

@@ -1,4 +1,4 @@
-"""A question to the planner and its answer: two frozen values. memory.py computes one from the other.
+"""`Request`, what the planner is asked, and `Plan`, its answer; memory.py computes one from the other.
 
 Everything per GPU is of the fullest one (the last or the widest pipeline stage); GiB are 2**30 bytes.
 """
@@ -73,7 +73,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that memory depends on, under vLLM's names. None: not said, and vLLM's own default holds."""
+    """Everything that memory depends on, under vLLM's names. None: not set, and vLLM's default applies."""
 
     architecture: Architecture | None
     """None: nothing is known of the model but perhaps `parameters` or `weights_gib`."""
@@ -81,7 +81,7 @@ class Request:
     """None: no GPU is known, and the verdict is Unknown."""
     tensors: Tensors | None = None
     dtype: DType = "auto"
-    """As said; `compute_dtype` is what vLLM gets."""
+    """As stated; `compute_dtype` is what vLLM gets."""
     quantization: str | None = None
     """vLLM's method, where it is given beside (or against) the checkpoint's own."""
     weights: Weights = "auto"
@@ -103,7 +103,7 @@ class Request:
     cuda_graphs: CudaGraphs | None = None
     """As spec.compilation comes down to; None: vLLM's default, which records some."""
     own_image: bool = False
-    """The image is the user's: for which GPUs its vLLM was built, nobody knows."""
+    """The image is the user's, so the GPUs that its vLLM was built for are unknown."""
     without: frozenset[str] = frozenset()
     """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None

@@ -64,7 +64,7 @@ def test_the_page_is_fresh(judged: list[Judged]) -> None:
     assert calibration.PAGE.read_text() == report.page(judged, OTHERS), "run: python -m benchmarks.calibration --write"
 
 
-def test_every_record_says_where_it_is_from() -> None:
+def test_every_record_has_a_source() -> None:
     assert all(record.facts["source"] for record in RECORDS)
     names = [record.id for record in (*RECORDS, *others())]
     assert len(names) == len(set(names))

@@ -228,7 +228,7 @@ def test_several_modules_that_predict_keep_more_of_a_window() -> None:
     assert (one.blocks_of(10**6), several.blocks_of(10**6)) == (1281, 1282)
 
 
-def test_chunks_are_kept_whole_beside_a_draft_from_hidden_states() -> None:
+def test_chunks_are_kept_whole_with_a_draft_from_hidden_states() -> None:
     chunks = model(48, *(replace(sliding(8192, 40, 8), chunked=True),) * 3, full(40, 8))
     assert len(layout(ask(chunks)).groups) == 4
     assert layout(ask(chunks, draft=Draft("eagle3", 3))).bytes_per_token == 49 * 8 * 2 * 128 * 2

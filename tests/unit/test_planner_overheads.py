@@ -90,7 +90,7 @@ def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
 @pytest.mark.parametrize(
     "step", [pytest.param(Batching(256, 2048), id="sampler"), pytest.param(Batching(1, 8192), id="layer")]
 )
-def test_what_the_encoder_made_lies_beside_the_step(step: Batching) -> None:
+def test_encoder_results_add_to_the_step(step: Batching) -> None:
     text = config_json.read(config())
     seeing = replace(text, vision_values=1, tokens_per_image=256)
     blind, found = (of_step(Request(one, L4), one, step) for one in (text, seeing))

@@ -132,7 +132,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("found", "words"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
-def test_what_is_said_about_it(found: Pick, words: str) -> None:
+def test_the_reason_of_a_pick(found: Pick, words: str) -> None:
     assert words in found.plan.reason
 
 

@@ -268,7 +268,7 @@ def test_ranks_split_what_they_split(case: Case) -> None:
 
 @SMALL
 @given(cases(), st.floats(0.9, 1.5))
-def test_the_verdict_is_what_margin_and_band_say(case: Case, share: float) -> None:
+def test_the_verdict_follows_from_margin_and_band(case: Case, share: float) -> None:
     """Around the longest request, where verdicts change; what a small card has free at the start is another matter."""
     request = case.request
     longest = memory.plan(request).max_model_len or 0

@@ -92,7 +92,7 @@ def test_it_fits(product: str, quantization: Json | None) -> None:
     assert plan.verdict is Fit.FITS, plan.reason
 
 
-def test_it_is_said_of_a_model_that_nobody_knows() -> None:
+def test_an_old_gpu_is_refused_without_a_known_model() -> None:
     plan = memory.plan(Request(None, device(P100)))
     assert plan.verdict is Fit.DOES_NOT_FIT
 
@@ -118,13 +118,13 @@ def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:
     assert picked(MXFP4, T4, L4).product == L4
 
 
-def test_the_operator_says_which_gpu_would_do() -> None:
+def test_the_operator_names_a_gpu_that_fits() -> None:
     choice = picked(MXFP4, T4)
     assert choice.plan.verdict is Fit.DOES_NOT_FIT
     assert "It would fit on NVIDIA-L4" in choice.plan.reason
 
 
-def test_the_grid_says_what_is_not_served() -> None:
+def test_the_grid_marks_what_is_not_served() -> None:
     question = Question(asked(H100, MXFP4), (device(T4), device(H100)))
     grid = compare(question)
     refused = {cell.device.name for cell in grid.cells if cell.refused is not None}

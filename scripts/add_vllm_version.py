@@ -50,7 +50,7 @@ Next:
 """
 DEFAULT = """
      scripts/uv lock; python scripts/export_requirements.py; make engine
-     planner/engines.py: another generation, where memory is counted otherwise
+     planner/model_runner.py, where the version profiles itself otherwise
      api/techniques.py, api/dtypes.py, api/matrix/: values that tests of step 3 miss or find too many"""
 
 Entry = dict[str, Any]

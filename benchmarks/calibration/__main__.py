@@ -6,11 +6,13 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 from llmservice_operator.planner import constants
 
-from benchmarks.calibration import report
+from benchmarks.calibration import earlier, report
 from benchmarks.calibration.fit import VARIED, fit, points
 from benchmarks.calibration.judge import judged, leave_one_model_out
 from benchmarks.calibration.records import others, startups
@@ -25,21 +27,25 @@ def fitted() -> dict[str, float]:
     return {name: round(getattr(found, name).value, DIGITS.get(name, 2)) for name in VARIED}
 
 
+def _written(module: ModuleType, values: Mapping[str, float]) -> bool:
+    """Put the module's share of the values into its source; whether they differ from those before."""
+    source = Path(str(module.__file__))
+    lines = "".join(f'    "{name}": {values[name]},\n' for name in module.FITTED)
+    before = source.read_text()
+    text = re.sub(r"(FITTED: dict\[str, float\] = \{)[^}]*\}", rf"\1\n{lines}}}", before)
+    source.write_text(text)
+    return text != before
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write constants.py and the docs page")
     arguments = parser.parse_args()
     values = fitted()
-    if arguments.write:
-        source = Path(constants.__file__)
-        lines = "".join(f'    "{name}": {value},\n' for name, value in values.items())
-        text = re.sub(r"(FITTED: dict\[str, float\] = \{)[^}]*\}", rf"\1\n{lines}}}", source.read_text())
-        changed = text != source.read_text()
-        source.write_text(text)
-        if changed:
-            # The page is about the new ones, which are read when Python starts.
-            os.execv(sys.executable, [sys.executable, "-m", "benchmarks.calibration", "--write"])
+    if arguments.write and any([_written(constants, values), _written(earlier, values)]):
+        # The page is about the new ones, which are read when Python starts.
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.calibration", "--write"])
     page = report.page(leave_one_model_out(list(startups())), [judged(one) for one in others() if one.request])
     if arguments.write:
         PAGE.write_text(page)

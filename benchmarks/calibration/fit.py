@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from llmservice_operator.planner import weights
 from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.constants import PRIOR, Constant, Constants
-from llmservice_operator.planner.engines import Engine, engine, engine_of
-from llmservice_operator.planner.overheads import Load, absorbed, load, overheads
+from llmservice_operator.planner.constants import Constant
+from llmservice_operator.planner.model_runner import ModelRunner, model_runner
+from llmservice_operator.planner.overheads import Load, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Request
 
+from benchmarks.calibration.earlier import PRIOR, EarlierConstants, constants_of, generation
 from benchmarks.calibration.records import Startup
 
 VARIED = (
@@ -43,8 +44,10 @@ class Point:
 
     id: str
     model: str
+    version: str | None
+    request: Request
     load: Load
-    engine: Engine
+    runner: ModelRunner
     overhead_gib: float | None
     """Budget less weights and KV cache, as measured."""
     scale: float
@@ -65,39 +68,36 @@ def point(record: Startup) -> Point | None:
     request = record.request
     if request is None or request.device is None or request.architecture is None:
         return None
-    generation = engine_of(request, request.architecture)
-    made = load(request, request.architecture, request.device, generation, batching(request))
+    runner = model_runner(request, request.architecture)
+    counts_graphs = runner.graphs_in_budget and generation(record.version).graphs_in_budget
     printed = record.facts.get
-    # Before it was estimated for the budget other sizes were captured.
-    graphs = printed("graph_gib") if generation.graphs_in_budget else None
     return Point(
         record.id,
         record.model,
-        made,
-        generation,
+        record.version,
+        request,
+        load(request, request.architecture, request.device, batching(request)),
+        runner,
         overhead_gib=_overhead(record, request, request.device),
         scale=SCALE_GIB + SHARE * max(0.0, record.kv_gib or 0.0),
         # This one includes the graphs.
-        activation_gib=None if generation.graphs_in_budget else printed("activation_gib"),
+        activation_gib=None if counts_graphs else printed("activation_gib"),
         non_torch_gib=printed("non_torch_gib"),
-        graph_gib=graphs,
+        # Before it was estimated for the budget other sizes were captured.
+        graph_gib=printed("graph_gib") if counts_graphs else None,
     )
 
 
 def _overhead(record: Startup, request: Request, device: Device) -> float | None:
-    if record.kv_gib is None or request.gpu_memory_utilization is None:
+    utilization = record.facts.get("gpu_memory_utilization")
+    if record.kv_gib is None or utilization is None:
         return None
     measured = record.facts.get("weights_gib")
-    weighed = float(measured) if measured is not None else _weights(request) / GIB
-    return device.memory_gib * request.gpu_memory_utilization - weighed - record.kv_gib
+    weighed = float(measured) if measured is not None else weights.weigh(request).per_gpu / GIB
+    return device.memory_gib * float(utilization) - weighed - record.kv_gib
 
 
-def _weights(request: Request) -> float:
-    assert request.architecture is not None
-    return weights.weigh(request).per_gpu + sum(absorbed(request, request.architecture, engine(request.vllm_version)))
-
-
-def fit(known: Sequence[Point], start: Constants = PRIOR) -> Constants:
+def fit(known: Sequence[Point], start: EarlierConstants = PRIOR) -> EarlierConstants:
     """The constants for these points."""
     values = {name: getattr(start, name).value for name in VARIED}
     best = _cost(known, _with(start, values))
@@ -115,9 +115,9 @@ def fit(known: Sequence[Point], start: Constants = PRIOR) -> Constants:
     return _with(start, values)
 
 
-def residuals(one: Point, constants: Constants) -> Iterator[float]:
+def residuals(one: Point, constants: EarlierConstants) -> Iterator[float]:
     """GiB that the planner is off, part by part where they were printed."""
-    made = overheads(one.load, one.engine, constants)
+    made = overheads(one.load, one.runner, constants_of(constants, one.version, one.request))
     pairs = (
         (made.activation, one.activation_gib),
         (made.non_torch, one.non_torch_gib),
@@ -127,7 +127,7 @@ def residuals(one: Point, constants: Constants) -> Iterator[float]:
     yield from (planned / GIB - measured for planned, measured in pairs if measured is not None)
 
 
-def _cost(known: Sequence[Point], constants: Constants) -> float:
+def _cost(known: Sequence[Point], constants: EarlierConstants) -> float:
     if any(getattr(constants, name).value < 0 for name in VARIED):
         return float("inf")
     errors = sum(abs(residual) / one.scale for one in known for residual in residuals(one, constants))
@@ -138,5 +138,5 @@ def _pull(constant: Constant, prior: Constant) -> float:
     return ((constant.value - prior.value) / prior.uncertainty) ** 2
 
 
-def _with(constants: Constants, values: dict[str, float]) -> Constants:
+def _with(constants: EarlierConstants, values: dict[str, float]) -> EarlierConstants:
     return replace(constants, **{name: replace(getattr(constants, name), value=v) for name, v in values.items()})

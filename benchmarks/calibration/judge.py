@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmservice_operator.planner.constants import CONSTANTS, Constants
 from llmservice_operator.planner.memory import plan
 from llmservice_operator.planner.plan import Fit, Plan
 
+from benchmarks.calibration.earlier import ALL, EarlierConstants, constants_of, printed
 from benchmarks.calibration.fit import fit, points
 from benchmarks.calibration.records import FAILED, Startup
 
@@ -68,10 +68,11 @@ def leave_one_model_out(records: Sequence[Startup]) -> list[Judged]:
     return [judged(record, constants[record.model]) for record in records if record.request is not None]
 
 
-def judged(record: Startup, constants: Constants = CONSTANTS) -> Judged:
+def judged(record: Startup, constants: EarlierConstants = ALL) -> Judged:
     """One start-up with these constants."""
     assert record.request is not None
-    return Judged(record, plan(record.request, constants))
+    made = plan(record.request, constants_of(constants, record.version, record.request))
+    return Judged(record, printed(made, record.version))
 
 
 def quantile(values: Sequence[float], share: float) -> float:

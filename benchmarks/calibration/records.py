@@ -17,6 +17,8 @@ from llmservice_cli.plan.batch import question
 from llmservice_operator.planner import kv_cache
 from llmservice_operator.planner.plan import GIB, Request
 
+from benchmarks.calibration import earlier
+
 HERE = Path(__file__).parent
 FAILED = frozenset({"too_long", "oom", "no_cache"})
 
@@ -40,6 +42,11 @@ class Startup:
         return str(self.facts["model"])
 
     @property
+    def version(self) -> str | None:
+        """Of vLLM, as it was written down."""
+        return self.facts.get("vllm_version")
+
+    @property
     def is_doubtful(self) -> bool:
         """Something in it contradicts itself, or is explained by a fault of that version."""
         return bool(self.facts.get("doubtful"))
@@ -59,7 +66,7 @@ class Startup:
         """None where neither a GPU nor its memory was published, or not the model."""
         if self.case.get("config") is None or not (self.case.get("gpu") or self.case.get("gpu_memory_gib")):
             return None
-        return question(self.case).requests[0]
+        return earlier.as_today(question(self.case).requests[0], self.version)
 
     @cached_property
     def kv_gib(self) -> float | None:
@@ -92,7 +99,7 @@ def _records(records: str, configs: str) -> Iterator[Startup]:
 def as_case(facts: dict[str, Any], config: dict[str, Any] | None) -> dict[str, Any]:
     """What somebody who plans this start-up would write down."""
     names = {"gpu_memory_gib_reported": "gpu_memory_gib", "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
-    same = ("id", "gpu", "vllm_version", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization")
+    same = ("id", "gpu", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization")
     limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "enforce_eager")
     case = {name: facts[name] for name in (*same, *limits) if facts.get(name) is not None}
     case |= {to: facts[name] for name, to in names.items() if facts.get(name) is not None}

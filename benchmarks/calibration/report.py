@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from llmservice_operator.planner.constants import CONSTANTS, FITTED
 from llmservice_operator.planner.plan import Fit
 
+from benchmarks.calibration.earlier import ALL
+from benchmarks.calibration.fit import VARIED
 from benchmarks.calibration.judge import COVERED, Judged, quantile
 from benchmarks.pages import header, row
 
@@ -93,8 +94,8 @@ def _constants() -> Iterator[str]:
     yield "## Constants"
     yield ""
     yield from header("name", "value", "±", "unit", "where from")
-    for name, constant in CONSTANTS.named().items():
-        mark = " (fitted)" if name in FITTED else ""
+    for name, constant in ALL.named().items():
+        mark = " (fitted)" if name in VARIED else ""
         spread = f"{constant.uncertainty:g}" if constant.uncertainty else "-"
         yield f"| `{name}` | {constant.value:g}{mark} | {spread} | {constant.unit} | {constant.source} |"
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from llmservice_operator.planner.constants import CONSTANTS, Constant
 
+from benchmarks.calibration.earlier import ALL
 from benchmarks.gpu.findings import GIB, Figure, Skipped
 
 CONTEXT = "CUDA context"
@@ -89,7 +90,7 @@ def _context() -> Iterator[Figure]:
         total = process.said("total", go=True)
         reserved = process.said("reserved", go=True)
         worked = used() - before
-    yield _figure(CONTEXT, context, CONSTANTS.cuda_context)
+    yield _figure(CONTEXT, context, ALL.cuda_context)
     yield _figure(FREE, total - free, CONSTANTS.free_at_start)
     yield _figure(KERNELS, worked - context - reserved, CONSTANTS.non_torch)
 

@@ -123,12 +123,12 @@ def test_ranks_by_any_of_their_names(said: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize(
     "measured",
     [
-        {"gpu": "NVIDIA H200", "tp": 8, "config": FACTS, "vllm_version": "0.20.0 (V1)", "quantization": "fp8"},
-        {"gpu": "Tesla T4", "quantization": "awq_marlin", "vllm_version": "2026-02, V1 (version not stated)"},
-        {"gpu": "NVIDIA A100 40GB", "dtype": "half", "vllm_version": "0.6.x (Dec 2024)"},
+        {"gpu": "NVIDIA H200", "tp": 8, "config": FACTS, "vllm_version": "0.31.0", "quantization": "fp8"},
+        {"gpu": "Tesla T4", "quantization": "awq_marlin", "vllm_version": "v0.28"},
+        {"gpu": "NVIDIA A100 40GB", "dtype": "half"},
         {"gpu": "NVIDIA H100 NVL (94GB)", "quantization": "int8 w8a16", "dtype": "auto"},
         {"gpu": "NVIDIA GeForce RTX 5090 32GB", "quantization": "nvfp4 mixed", "kv_cache_dtype": "fp8"},
-        {"gpu": "NVIDIA A100 40GB MIG 1g.5gb", "gpu_memory_gib": 4.75, "vllm_version": "RHAIIS 2026"},
+        {"gpu": "NVIDIA A100 40GB MIG 1g.5gb", "gpu_memory_gib": 4.75},
         {"gpu": None, "gpu_memory_gib": 79.15, "enforce_eager": True, "block_size": None, "max_num_seqs": None},
         {"gpu": "Some New GPU", "gpu_memory_gib": 100, "model": "meta-llama/Llama-3.1-8B", "note": "a remark"},
     ],
@@ -157,6 +157,7 @@ def test_measured_data_is_understood_as_it_is(measured: Mapping[str, Any]) -> No
         ({"gpu": "3 x L4", "pp": 2}, "gpu", "groups of equal size"),
         ({"num_gpus": 3, "pp": 2}, "num_gpus", "groups of equal size"),
         ({"vllm_version": "banana"}, "vllm_version", "no version"),
+        ({"vllm_version": "0.27.0"}, "vllm_version", "no version of vLLM that can be planned for"),
     ],
     ids=lambda one: str(one) if isinstance(one, str) else "",
 )
@@ -207,12 +208,8 @@ def test_what_vllm_refuses_is_noted_and_planned(said: Mapping[str, Any], noted: 
     assert [noted in note for note in found["notes"]] == [True]
 
 
-def test_an_older_engine_is_not_judged_by_the_rules_of_today() -> None:
-    assert planned(case(vllm_version="0.8.5", max_num_seqs=64, max_num_batched_tokens=32))["notes"] == []
-
-
-def test_generations_of_the_engine_are_versions() -> None:
-    plans = [planned(case(vllm_version=one))["kvCacheTokens"] for one in ("V0", "0.7.3 (V0)", "V1", "0.10.0")]
+def test_the_version_decides_what_is_counted() -> None:
+    plans = [planned(case(vllm_version=one))["kvCacheTokens"] for one in ("0.28", "0.31.0", "0.32.0", None)]
     assert plans[0] == plans[1] != plans[2] == plans[3]
 
 
@@ -275,14 +272,10 @@ def test_speculation_takes_its_share() -> None:
         planned(case(speculative_config='{"method": "oracle"}'))
 
 
-def test_measured_start_ups_are_planned_as_the_calibration_plans_them(tmp_path: Path) -> None:
+def test_measured_start_ups_are_read_as_the_calibration_reads_them(tmp_path: Path) -> None:
     records = list(startups())
     text = "\n".join(json.dumps({"id": None, "max_loras": None, **record.case}) for record in records)
     _, found = lines(text, tmp_path)
     assert [line["id"] for line in found] == [record.id for record in records]
-    for record, line in zip(records, found, strict=True):
-        if record.request is None:
-            assert line["verdict"] == "Unknown"
-        else:
-            plan = memory.plan(record.request)
-            assert (line["verdict"], line["kvCacheTokens"]) == (plan.verdict, plan.kv_cache_tokens)
+    unknown = [line["verdict"] == "Unknown" for line in found]
+    assert unknown == [record.request is None for record in records]

@@ -9,7 +9,7 @@ from llmservice_operator.planner.constants import FITTED
 from llmservice_operator.planner.plan import Fit
 
 from benchmarks.calibration import __main__ as calibration
-from benchmarks.calibration import judge, report
+from benchmarks.calibration import earlier, judge, report
 from benchmarks.calibration.judge import Judged, leave_one_model_out
 from benchmarks.calibration.records import Startup, as_case, others, startups
 
@@ -57,14 +57,14 @@ def test_start_ups_that_nothing_was_fitted_to() -> None:
 
 
 def test_constants_are_those_of_the_records() -> None:
-    assert calibration.fitted() == FITTED, "run: python -m benchmarks.calibration --write"
+    assert calibration.fitted() == FITTED | earlier.FITTED, "run: python -m benchmarks.calibration --write"
 
 
 def test_the_page_is_fresh(judged: list[Judged]) -> None:
     assert calibration.PAGE.read_text() == report.page(judged, OTHERS), "run: python -m benchmarks.calibration --write"
 
 
-def test_every_record_says_where_it_is_from() -> None:
+def test_every_record_has_a_source() -> None:
     assert all(record.facts["source"] for record in RECORDS)
     names = [record.id for record in (*RECORDS, *others())]
     assert len(names) == len(set(names))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from llmservice_operator.planner import changes
-from llmservice_operator.planner.changes import Around, Way
+from llmservice_operator.planner.changes import Alternatives, ChangeKind
 from llmservice_operator.planner.plan import Draft, Fit, Plan, Request
 
 from tests.unit.test_planner_remedies import ON_CPUS, OTHERS, asked, remedied
@@ -92,14 +92,14 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize(("request_", "way"), POSSIBLE.values(), ids=POSSIBLE)
-def test_what_can_work_is_thought_of(request_: Request, way: Way) -> None:
-    assert next(way(request_, HOPEFUL, Around(OTHERS, 64)), None) is not None
+@pytest.mark.parametrize(("request_", "kind"), POSSIBLE.values(), ids=POSSIBLE)
+def test_what_can_work_is_thought_of(request_: Request, kind: ChangeKind) -> None:
+    assert next(kind(request_, HOPEFUL, Alternatives(OTHERS, 64)), None) is not None
 
 
-@pytest.mark.parametrize(("request_", "way"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_what_cannot_work_is_not(request_: Request, way: Way) -> None:
-    assert next(way(request_, HOPEFUL, Around(OTHERS, 64)), None) is None
+@pytest.mark.parametrize(("request_", "kind"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_cannot_work_is_not(request_: Request, kind: ChangeKind) -> None:
+    assert next(kind(request_, HOPEFUL, Alternatives(OTHERS, 64)), None) is None
 
 
 @pytest.mark.parametrize("most", [1, 2, 4])

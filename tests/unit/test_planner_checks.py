@@ -150,14 +150,14 @@ def test_the_version_that_a_tag_names(image: str, version: str | None) -> None:
     assert image_version(image) == version
 
 
-def test_an_image_that_does_not_say_its_version_asks_for_it() -> None:
+def test_an_image_without_a_version_needs_the_field() -> None:
     found = problems(runtime={"image": "mirror.example/vllm:prod"})
     assert found == [("spec.runtime.version", "UnknownVersion")]
     assert problems(runtime={"image": "mirror.example/vllm:prod", "version": "0.31.0"}) == []
 
 
 @pytest.mark.parametrize(("version", "age"), [("0.40.0", "newer"), ("1.0.0", "newer"), ("0.9.1", "older")])
-def test_a_version_out_of_range_is_told_apart(version: str, age: str) -> None:
+def test_a_version_out_of_range_is_newer_or_older(version: str, age: str) -> None:
     parsed = LLMService.from_object(an_llmservice(spec(runtime={"extraArgs": ["--no-such"]}))).spec
     (problem,) = check(parsed, image="i", vllm_version=version)
     assert f"vLLM {version} is {age}" in problem.message

@@ -91,12 +91,6 @@ def test_linear_attention_keeps_a_state() -> None:
     assert sum(layer.attention.kind is Kind.FULL for layer in made.layers) == 8
 
 
-def test_what_is_indispensable_is_named() -> None:
-    with pytest.raises(Incomplete) as caught:
-        config_json.read({key: value for key, value in PLAIN.items() if key != "num_hidden_layers"})
-    assert caught.value.missing == ("num_hidden_layers",)
-
-
 NONSENSE = [-1, "many", [], {}, 2**70, 1.5, [[1, 2, 3]], True]
 
 

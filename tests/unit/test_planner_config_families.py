@@ -347,7 +347,7 @@ def test_numbers_for_each_layer_in_runs() -> None:
     assert (made.expert_intermediate, made.shared_intermediate) == (512, 512)
 
 
-def test_layers_that_are_all_different_are_said_not_to_be_read() -> None:
+def test_too_many_different_layers_are_refused() -> None:
     nas = {**PLAIN, "model_type": "nemotron-nas", "intermediate_size": None, "block_configs": [{"ffn": {}}] * 12}
     with pytest.raises(Incomplete, match="block_configs"):
         config_json.read(nas)

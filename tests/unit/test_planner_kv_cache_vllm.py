@@ -198,7 +198,7 @@ def test_attention_of_every_kind(caches: Any, layers: Layers, changes: dict[str,
         ),
     ],
 )
-def test_states_beside_attention(
+def test_states_and_attention(
     caches: Any, layers: Layers, changes: dict[str, Any], name: str, ranks: int, guesses: int
 ) -> None:
     setting = caches.Setting(ranks=ranks, guesses=guesses, **changes)

@@ -58,13 +58,6 @@ def test_the_budget_is_spent_to_the_last_byte() -> None:
     assert sum(part for part in parts if part is not None) == pytest.approx(found.budget_gib)
 
 
-def test_older_engines_leave_graphs_out_and_take_less_of_the_gpu() -> None:
-    found = plan(asked(vllm_version="0.20.0"))
-    parts = (found.weights_gib, found.non_torch_gib, found.activation_gib, found.kv_cache_gib)
-    assert sum(part for part in parts if part is not None) == pytest.approx(22.03 * 0.9)
-    assert found.graph_gib
-
-
 def test_the_longest_fits_when_it_is_asked_for() -> None:
     longest = plan(asked()).max_model_len
     assert longest is not None
@@ -99,7 +92,7 @@ MAMBA = config_json.read(
         pytest.param(8192, 8192, id="as long as somebody wants"),
     ],
 )
-def test_a_model_that_says_no_length_has_vllms(asked_for: Any, longest: int) -> None:
+def test_a_model_without_a_length_has_vllms(asked_for: Any, longest: int) -> None:
     """States cost the same for any length; vLLM takes 2,048 tokens where config.json has no length."""
     found = plan(Request(MAMBA, L4, max_model_len=asked_for))
     assert found.verdict is Fit.FITS
@@ -163,13 +156,7 @@ def test_nearly_all_of_a_gpu_is_never_sure(gpu: Device, share: float, verdict: F
     assert ("driver and CUDA context" in found.reason) == bool(says)
 
 
-def test_engines_that_do_not_look_at_what_is_free_may_have_it_all() -> None:
-    """V0 took its share of the whole GPU, used or not: a 22 GB A10 served with 0.98."""
-    found = plan(asked(vllm_version="0.7.3", gpu_memory_utilization=0.98, max_model_len=2048))
-    assert found.verdict is Fit.FITS
-
-
-def test_both_shortages_are_told() -> None:
+def test_both_shortages_are_reported() -> None:
     found = plan(asked(gpu_memory_utilization=0.995))
     assert "gpuMemoryUtilization" in found.reason
     assert "The longest request that fits has" in found.reason
@@ -199,7 +186,7 @@ def test_the_recommended_number_of_sequences_follows_the_cache(more: dict[str, A
     assert plan(asked(**more)).recommended_max_num_seqs == recommended
 
 
-def test_every_step_of_the_arithmetic_is_told() -> None:
+def test_every_step_of_the_arithmetic_is_explained() -> None:
     names = [line.name for line in plan(asked()).explanation]
     assert names[0] == "budget"
     assert {"non-torch", "CUDA graphs", "KV cache", "KV tokens", "one request"} <= set(names)

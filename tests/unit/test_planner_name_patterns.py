@@ -63,7 +63,7 @@ def test_globs_match_as_in_python(pattern: str, name: str) -> None:
         ("\ud800", "characters"),
     ],
 )
-def test_what_is_not_read_says_why(pattern: str, why: str) -> None:
+def test_unreadable_patterns_have_a_reason(pattern: str, why: str) -> None:
     with pytest.raises(UnreadablePattern, match=why):
         regular_expression(pattern)
 

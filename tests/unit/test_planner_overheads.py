@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS
-from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.overheads import Overheads, absorbed, capture_sizes, load, overheads
+from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model_runner import model_runner
+from llmservice_operator.planner.overheads import Overheads, capture_sizes, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 
 
@@ -46,39 +47,32 @@ MOE |= {"moe_intermediate_size": 1536, "head_dim": 128}
 def beside(version: str | None = None, model: dict[str, Any] | None = None, **more: Any) -> Overheads:
     """Of one request."""
     architecture = config_json.read(config(**(model or {})))
-    request = Request(architecture, L4, vllm_version=version)
-    request = replace(request, **more)
+    request = Request(architecture, L4, vllm_version=version, **more)
+    return of_step(request, architecture, batching(request))
+
+
+def of_step(request: Request, architecture: Architecture, step: Batching) -> Overheads:
     assert request.device is not None
-    generation = engine(version)
-    return overheads(load(request, architecture, request.device, generation, batching(request)), generation)
+    return overheads(load(request, architecture, request.device, step), model_runner(request, architecture))
+
+
+def test_the_peaks_that_a_start_up_printed() -> None:
+    """A 7B on an L4: 1.04 GiB, CUDA graphs of 0.53 GiB included. The first model runner, which took it, sampled it."""
+    found = beside(None, QWEN_7B, draft=Draft("medusa"))
+    assert found.activation / GIB == pytest.approx(1.04 - 0.53, rel=0.05)
+    assert found.graphs / GIB == pytest.approx(0.53, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    ("found", "measured", "share"),
-    [
-        pytest.param(beside("0.6", max_model_len=20000), 2.07, 0.08, id="8B at 20,000 tokens (vllm#10517)"),
-        pytest.param(beside("0.6", max_model_len=29000), 2.99, 0.08, id="8B at 29,000 tokens (vllm#10517)"),
-        pytest.param(beside("0.6.5", max_model_len=8192), 1.26, 0.15, id="8B: the sampler's floor (vllm#10511)"),
-        pytest.param(beside(None, QWEN_7B), 1.04 - 0.53, 0.05, id="7B on an L4, graphs taken off"),
-    ],
-)
-def test_activation_peaks_that_were_printed(found: Overheads, measured: float, share: float) -> None:
-    assert found.activation / GIB == pytest.approx(measured, rel=share)
-
-
-def test_graphs_as_the_engine_estimates_them() -> None:
-    assert beside(None, QWEN_7B).graphs / GIB == pytest.approx(0.53, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("request_", "where"),
+    ("step", "where"),
     [
         pytest.param({"max_num_seqs": 256, "max_num_batched_tokens": 2048}, "sampler", id="many words"),
         pytest.param({"max_num_seqs": 16, "max_num_batched_tokens": 16384}, "layer", id="many tokens"),
     ],
 )
-def test_the_peak_is_where_it_is_highest(request_: dict[str, Any], where: str) -> None:
-    assert beside(**request_).lines[0].name == f"activation ({where})"
+def test_the_peak_is_where_it_is_highest(step: dict[str, Any], where: str) -> None:
+    """With the first model runner, which copies the logits."""
+    assert beside(draft=Draft("medusa"), **step).lines[0].name == f"activation ({where})"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +82,7 @@ def test_the_peak_is_where_it_is_highest(request_: dict[str, Any], where: str) -
 def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
     architecture = replace(config_json.read(config()), vision_values=200_000, tokens_per_image=tokens_per_image)
     request = Request(architecture, L4)
-    found = overheads(load(request, architecture, L4, CURRENT, Batching(256, 2048)), CURRENT)
+    found = of_step(request, architecture, Batching(256, 2048))
     assert found.lines[0].name == "activation (encoder)"
     assert found.activation == tokens * (200_000 + 4096) * 2
 
@@ -96,10 +90,10 @@ def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
 @pytest.mark.parametrize(
     "step", [pytest.param(Batching(256, 2048), id="sampler"), pytest.param(Batching(1, 8192), id="layer")]
 )
-def test_what_the_encoder_made_lies_beside_the_step(step: Batching) -> None:
+def test_encoder_results_add_to_the_step(step: Batching) -> None:
     text = config_json.read(config())
     seeing = replace(text, vision_values=1, tokens_per_image=256)
-    blind, found = (overheads(load(Request(one, L4), one, L4, CURRENT, step), CURRENT) for one in (text, seeing))
+    blind, found = (of_step(Request(one, L4), one, step) for one in (text, seeing))
     assert found.activation - blind.activation == step.tokens * 4096 * 2
 
 
@@ -120,7 +114,7 @@ def test_experts_count_for_every_token_that_uses_them() -> None:
         pytest.param({}, True, id="current engine"),
         pytest.param({"enforce_eager": True}, False, id="eager"),
         pytest.param({"cuda_graphs": "none"}, False, id="switched off"),
-        pytest.param({"version": "0.20.0"}, False, id="before 0.21 they came on top"),
+        pytest.param({"version": "0.31.0"}, False, id="the second model runner before 0.32"),
     ],
 )
 def test_graphs_in_the_budget(more: dict[str, Any], counted: bool) -> None:
@@ -150,33 +144,3 @@ def test_captured_sizes(device: Device, step: Batching, each: int, count: int, l
 def test_speculation_captures_more() -> None:
     few: dict[str, Any] = {"max_num_seqs": 32}
     assert beside(draft=Draft("ngram", 4), **few).graphs > beside(**few).graphs
-
-
-DEEPSEEK = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 3,
-    "vocab_size": 129280,
-}
-
-
-@pytest.mark.parametrize(("version", "gib"), [("0.7.3", 4.05), ("0.8.4 (V1)", 0.0), (None, 0.0)])
-def test_v0_multiplied_mla_out(version: str | None, gib: float) -> None:
-    """671B in fp8 on 8 GPUs took 83.88 GiB each with such an engine, of which 79.6 are the checkpoint's."""
-    model = config_json.read(DEEPSEEK)
-    request = Request(model, L4, quantization="fp8", tensor_parallel_size=8, vllm_version=version)
-    assert sum(absorbed(request, model, engine(version))) / GIB == pytest.approx(gib, abs=0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
-from llmservice_operator.planner.pick import Pick, PlanFor, Wish, pick
+from llmservice_operator.planner.pick import GPUDemand, Pick, PlanFor, pick
 from llmservice_operator.planner.plan import Device, Fit, Plan
 
 GPU = "nvidia.com/gpu"
@@ -42,8 +42,8 @@ def picked(
     right: str | None = None,
     tolerations: tuple[dict[str, str], ...] = (),
 ) -> Pick:
-    wish = Wish(gpus, GPU, products, memory, tolerations)
-    return pick(wish, ClusterGPUs(groups, right), plan_for(need, tight))
+    demand = GPUDemand(gpus, GPU, products, memory, tolerations)
+    return pick(demand, ClusterGPUs(groups, right), plan_for(need, tight))
 
 
 H, A, L, T = (group.product or "" for group in (H100, A100, L4, T4))
@@ -132,7 +132,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("found", "words"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
-def test_what_is_said_about_it(found: Pick, words: str) -> None:
+def test_the_reason_of_a_pick(found: Pick, words: str) -> None:
     assert words in found.plan.reason
 
 

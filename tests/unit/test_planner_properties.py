@@ -20,7 +20,7 @@ from llmservice_operator.planner.weights import weigh
 
 WORST_FIRST = (Fit.DOES_NOT_FIT, Fit.TIGHT, Fit.FITS)
 SMALL = settings(max_examples=80)
-VERSIONS = (None, "0.2.6", "0.4.3", "0.5.4", "0.6.3", "0.7.3", "0.8.4", "0.9.1", "0.10.2", "0.19.0", "0.32.0")
+VERSIONS = ("0.28.0", None)
 
 
 @st.composite
@@ -268,7 +268,7 @@ def test_ranks_split_what_they_split(case: Case) -> None:
 
 @SMALL
 @given(cases(), st.floats(0.9, 1.5))
-def test_the_verdict_is_what_margin_and_band_say(case: Case, share: float) -> None:
+def test_the_verdict_follows_from_margin_and_band(case: Case, share: float) -> None:
     """Around the longest request, where verdicts change; what a small card has free at the start is another matter."""
     request = case.request
     longest = memory.plan(request).max_model_len or 0

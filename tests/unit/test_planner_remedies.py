@@ -191,7 +191,7 @@ def test_nothing_is_proposed_that_does_not_fit() -> None:
     assert "up to 8 GPUs" in plan.reason
 
 
-def test_what_would_do_is_said_where_no_change_is_enough() -> None:
+def test_without_a_sufficient_change_the_reason_names_the_gpus() -> None:
     plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), OTHERS)
     assert plan.remedies == ()
     assert plan.reason.endswith("it needs 8 x NVIDIA-H200.")
@@ -259,7 +259,7 @@ def _gib(request: Request) -> float:
     return request.device.memory_gib
 
 
-def test_a_smaller_product_with_a_second_change_beside_one_without() -> None:
+def test_a_smaller_product_with_a_second_change_and_one_without() -> None:
     """An L40S is worth a shorter length beside an H200; an H100 beside an A100 with as much memory is not."""
     request = asked("llama-3.1-70b", "NVIDIA-L4")
     bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)

@@ -21,7 +21,7 @@ def asked(**sections: Any) -> Request:
     )
 
 
-def test_what_nobody_said_is_left_to_the_engine() -> None:
+def test_what_is_not_set_is_left_to_vllm() -> None:
     assert asked() == Request(MODEL, L4, vllm_version="0.32.0")
 
 

@@ -41,9 +41,9 @@ P100, V100, T4, L4 = "Tesla-P100-PCIE-16GB", "Tesla-V100-SXM2-32GB", "Tesla-T4",
 A100, H100, MI300 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "AMD_Instinct_MI300X_OAM"
 
 
-def asked(product: str, quantization: Json | None, version: str | None = None, **more: Any) -> Request:
+def asked(product: str, quantization: Json | None, **more: Any) -> Request:
     config = SMALL if quantization is None else SMALL | {"quantization_config": quantization}
-    return Request(config_json.read(config), device(product), max_model_len=2048, vllm_version=version, **more)
+    return Request(config_json.read(config), device(product), max_model_len=2048, **more)
 
 
 def device(product: str) -> Device:
@@ -54,47 +54,45 @@ def device(product: str) -> Device:
     return found
 
 
-REFUSED: dict[str, tuple[str, Json | None, str | None, str]] = {
-    "a P100": (P100, None, None, "compute capability 7.5"),
-    "a P100, of long ago": (P100, None, "0.18.0", "compute capability 7.0"),
-    "a V100": (V100, None, None, "compute capability 7.5"),
-    "a V100, AWQ": (V100, AWQ, None, "compute capability 7.5"),
-    "mxfp4 on a T4": (T4, MXFP4, None, "mxfp4 needs compute capability 8.0"),
-    "mxfp4 on a V100": (V100, MXFP4, None, "compute capability"),
-    "mxfp4 of another maker on a T4": (T4, CT_MXFP4, None, "needs compute capability 8.0"),
-    "fp8 on a V100": (V100, FP8, None, "compute capability"),
-    "NVFP4 on a CPU": ("cpu", NVFP4, None, "NVFP4"),
+REFUSED: dict[str, tuple[str, Json | None, str]] = {
+    "a P100": (P100, None, "compute capability 7.5"),
+    "a V100": (V100, None, "compute capability 7.5"),
+    "a V100, AWQ": (V100, AWQ, "compute capability 7.5"),
+    "mxfp4 on a T4": (T4, MXFP4, "mxfp4 needs compute capability 8.0"),
+    "mxfp4 on a V100": (V100, MXFP4, "compute capability"),
+    "mxfp4 of another maker on a T4": (T4, CT_MXFP4, "needs compute capability 8.0"),
+    "fp8 on a V100": (V100, FP8, "compute capability"),
+    "NVFP4 on a CPU": ("cpu", NVFP4, "NVFP4"),
 }
-SERVED: dict[str, tuple[str, Json | None, str | None]] = {
-    "a V100, of long ago": (V100, None, "0.18.0"),
-    "AWQ on a T4": (T4, AWQ, None),
-    "GPTQ on a T4": (T4, GPTQ, None),
-    "fp8 on a T4, weights only": (T4, FP8, None),
-    "fp8 on an A100, weights only": (A100, FP8, None),
-    "mxfp4 on an A100": (A100, MXFP4, None),
-    "NVFP4 on a T4, by Marlin": (T4, NVFP4, None),
-    "int4 of compressed-tensors on a T4": (T4, INT4, None),
-    "fp8 on AMD": (MI300, FP8, None),
-    "a plain model on a CPU": ("cpu", None, None),
+SERVED: dict[str, tuple[str, Json | None]] = {
+    "AWQ on a T4": (T4, AWQ),
+    "GPTQ on a T4": (T4, GPTQ),
+    "fp8 on a T4, weights only": (T4, FP8),
+    "fp8 on an A100, weights only": (A100, FP8),
+    "mxfp4 on an A100": (A100, MXFP4),
+    "NVFP4 on a T4, by Marlin": (T4, NVFP4),
+    "int4 of compressed-tensors on a T4": (T4, INT4),
+    "fp8 on AMD": (MI300, FP8),
+    "a plain model on a CPU": ("cpu", None),
 }
 
 
-@pytest.mark.parametrize(("product", "quantization", "version", "why"), REFUSED.values(), ids=REFUSED)
-def test_it_does_not_fit(product: str, quantization: Json | None, version: str | None, why: str) -> None:
-    plan = memory.plan(asked(product, quantization, version))
+@pytest.mark.parametrize(("product", "quantization", "why"), REFUSED.values(), ids=REFUSED)
+def test_it_does_not_fit(product: str, quantization: Json | None, why: str) -> None:
+    plan = memory.plan(asked(product, quantization))
     assert plan.verdict is Fit.DOES_NOT_FIT
     assert why in plan.reason
     assert plan.reason.startswith(product)
     assert plan.margin_gib is None
 
 
-@pytest.mark.parametrize(("product", "quantization", "version"), SERVED.values(), ids=SERVED)
-def test_it_fits(product: str, quantization: Json | None, version: str | None) -> None:
-    plan = memory.plan(asked(product, quantization, version))
+@pytest.mark.parametrize(("product", "quantization"), SERVED.values(), ids=SERVED)
+def test_it_fits(product: str, quantization: Json | None) -> None:
+    plan = memory.plan(asked(product, quantization))
     assert plan.verdict is Fit.FITS, plan.reason
 
 
-def test_it_is_said_of_a_model_that_nobody_knows() -> None:
+def test_an_old_gpu_is_refused_without_a_known_model() -> None:
     plan = memory.plan(Request(None, device(P100)))
     assert plan.verdict is Fit.DOES_NOT_FIT
 
@@ -120,13 +118,13 @@ def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:
     assert picked(MXFP4, T4, L4).product == L4
 
 
-def test_the_operator_says_which_gpu_would_do() -> None:
+def test_the_operator_names_a_gpu_that_fits() -> None:
     choice = picked(MXFP4, T4)
     assert choice.plan.verdict is Fit.DOES_NOT_FIT
     assert "It would fit on NVIDIA-L4" in choice.plan.reason
 
 
-def test_the_grid_says_what_is_not_served() -> None:
+def test_the_grid_marks_what_is_not_served() -> None:
     question = Question(asked(H100, MXFP4), (device(T4), device(H100)))
     grid = compare(question)
     refused = {cell.device.name for cell in grid.cells if cell.refused is not None}

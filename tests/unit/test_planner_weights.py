@@ -291,7 +291,7 @@ def test_kept_modules_stay_in_16_bit(kept: list[str], values: int) -> None:
         pytest.param({"quantization": {"quant_algo": "NVFP4"}}, 4.5, id="modelopt of old"),
     ],
 )
-def test_a_checkpoint_says_how_it_is_quantized(section: dict[str, Any], bits: float) -> None:
+def test_a_checkpoint_states_its_quantization(section: dict[str, Any], bits: float) -> None:
     made = quantized(section)
     linears = 4 * (4 * 1024**2 + 3 * 4096 * 1024)
     assert bare(made) == pytest.approx(linears * bits / 8 + 2 * (made.counted_parameters - linears), rel=2e-3)

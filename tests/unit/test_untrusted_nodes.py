@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.kube.nodes import group_of, node_room, placed_of
 from llmservice_operator.planner.quantity import amount
-from llmservice_operator.planner.room import Room, free_gpus, room_for
+from llmservice_operator.planner.room import Room, fitting, free_gpus, nodes_for, requests_of
 
 from tests.unit.hostile import objects
 from tests.unit.test_kube_nodes import AMD, GPU, LABELS, TAINT, node
@@ -49,6 +49,6 @@ STORED = ["1", "0", "-1", "1e18", "9223372036854775807", "1n", "1m", "7E", "0.00
 def test_any_amount_that_kubernetes_stores_is_computed_with(quantity: str) -> None:
     pod = {"containers": [{"resources": {"requests": {"cpu": quantity, GPU: "1"}}}]}
     room = Room((node_room(node(LABELS, {GPU: "8", "cpu": "9223372036854775807"})),))
-    room_for(room, pod)
+    assert [fitting(node, requests_of(pod)) for node in nodes_for(room, pod)]
     free_gpus(room, GPU)
     amount(quantity)

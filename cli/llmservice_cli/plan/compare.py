@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from llmservice_operator.planner import node_size
-from llmservice_operator.planner.changes import INT4, Around, fp8_cache
+from llmservice_operator.planner.changes import INT4, Alternatives, fp8_cache
 from llmservice_operator.planner.compatibility import Combination, verdicts
 from llmservice_operator.planner.plan import Device, Fit, Plan, Request
 from llmservice_operator.planner.remedies import counts, is_enough
@@ -221,7 +221,7 @@ def _held_in(weights: str, request: Request) -> Request:
 def _lacks_kernel(asked: Request, plan: Plan) -> bool:
     """By the rule of the remedies, which propose an fp8 cache where GPU and model have a kernel for it."""
     has_cache = (plan.kv_cache_gib or 0.0) > 0
-    return has_cache and not list(fp8_cache(replace(asked, kv_cache_dtype="auto"), plan, Around()))
+    return has_cache and not list(fp8_cache(replace(asked, kv_cache_dtype="auto"), plan, Alternatives()))
 
 
 def refusal(request: Request) -> str | None:

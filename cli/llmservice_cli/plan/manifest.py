@@ -145,9 +145,8 @@ def _complete(manifest: dict[str, Any], given: Given) -> dict[str, Any]:
 
 def _take(device: Device, manifest: dict[str, Any]) -> None:
     """Replace the manifest's accelerator with this device."""
-    kind = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
     write(manifest, "accelerator.products", None)
-    write(manifest, "accelerator.type", kind)
+    write(manifest, "accelerator.type", device.accelerator)
     if device.is_cpu:
         write(manifest, "accelerator.memory", f"{max(1, int(device.memory_gib))}Gi")
 

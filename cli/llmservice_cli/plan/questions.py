@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner import gpus
-from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
 from llmservice_runtime.flags.table import known_versions
@@ -128,7 +127,7 @@ def notes(request: Request) -> Iterator[str]:
     if bits is not None and own is None and request.weights == "auto" and request.weights_gib is None:
         yield f"the configuration does not say how {request.quantization} holds the weights: they are taken as {bits}"
 
-    if request.quantization in _NOT_IN_TODAYS and engine(request.vllm_version) is CURRENT:
+    if request.quantization in _NOT_IN_TODAYS:
         newest = known_versions()[0]
         yield f"vLLM {newest} has no {request.quantization} of its own any more: it needs a plugin, or an older version"
 

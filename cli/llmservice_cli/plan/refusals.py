@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from llmservice_operator.api.dtypes import LOAD_METHODS
 from llmservice_operator.api.errors import Problem
-from llmservice_operator.planner.engines import CURRENT, engine
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
 from llmservice_runtime.flags.table import known_versions
 
@@ -31,10 +30,9 @@ _LABELS = {
 
 
 def refused(request: Request, label: Label) -> Iterator[Problem]:
-    """By the newest vLLM's rules, so nothing for other versions: they refused other things."""
-    if engine(request.vllm_version) is CURRENT:
-        yield from limit_problems(request, label)
-        yield from _together(request, label)
+    """By the rules that the operator has for every version it knows."""
+    yield from limit_problems(request, label)
+    yield from _together(request, label)
 
 
 def limit_problems(request: Request, label: Label) -> Iterator[Problem]:
@@ -95,14 +93,8 @@ def of_the_models_length(request: Request) -> Request | None:
 
 def length_as_remedy(request: Request, plan: Plan) -> Remedy:
     """The length of a request as a change, with what comes of it."""
-    return Remedy(
-        change=f"set {_LENGTH} to {request.max_model_len}",
-        patch=((_LENGTH.removeprefix("spec."), request.max_model_len),),
-        gpu=None,
-        verdict=plan.verdict,
-        max_model_len=plan.max_model_len,
-        kv_cache_tokens=plan.kv_cache_tokens,
-    )
+    change = f"set {_LENGTH} to {request.max_model_len}"
+    return Remedy.of(change, ((_LENGTH.removeprefix("spec."), request.max_model_len),), plan)
 
 
 def both(first: Remedy, then: Remedy) -> Remedy:
@@ -122,7 +114,7 @@ def precision(request: Request) -> Mapping[str, str]:
         "kvCache": request.kv_cache_dtype,
     }
     if device is not None:
-        values["accelerator"] = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
+        values["accelerator"] = device.accelerator
         values["capability"] = None if device.capability is None else "{}.{}".format(*device.capability)
     return {name: value for name, value in values.items() if value is not None}
 

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Literal, get_args
 
 from llmservice_operator.api.dtypes import DType, KVCache
-from llmservice_runtime.flags.table import newest_version
+from llmservice_runtime.flags.table import known_versions, newest_version, series
 
 Reader = Callable[[object], object]
 
@@ -35,8 +35,6 @@ _KV_CACHE_ALIASES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "
 _NOT_GIVEN = re.compile(
     r"\(?(un(known|said|stated|specified)|not (known|said|stated|given|published|specified)|n/?a|none|null|\?+|-|)\)?"
 )
-_GENERATIONS = {"0": "0.7 (V0)", "1": "0.10 (V1)"}
-"""A version of each generation of the engine, for those who say no more."""
 _NUMBER = re.compile(r"(\d{1,4000}(?:\.\d{1,4000})?)\s*([kKmMgGtT]?)")
 _PARAMETERS = re.compile(r"(\d{1,4000}(?:\.\d{1,4000})?(?:[eE]\d{1,9})?)\s*([kKmMbBtT]?)")
 _THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(\D|$))")
@@ -152,18 +150,14 @@ def text(raw: object) -> str:
     return raw.strip()
 
 
-def version(raw: object) -> str | None:
-    """--vllm-version, as people write it: 0.32.0, `0.8.3 (V0)`, `V1`, `Mar 2026`. None: the one that is planned for."""
-    word = str(raw).strip() if isinstance(raw, str | int | float) and not isinstance(raw, bool) else ""
+def version(raw: object) -> str:
+    """--vllm-version: one that the operator knows, such as 0.32.0."""
     if is_not_given(raw):
         raise NotGiven
-    if word.lower() in ("latest", "nightly", "main"):
-        return None
-    generation = re.search(r"\bv([01])\b(?!\.)", word.lower())
-    if generation and not re.search(r"\d+\.\d+|\b20\d\d\b", word):
-        return _GENERATIONS[generation[1]]
-    if not re.search(r"\b\d+\.\d+|\b20\d\d\b", word):
-        raise Refused(f"{shown(raw)} is no version of vLLM.", f"Write one such as {newest_version()}.")
+    word = str(raw).strip()
+    if series(word) not in known_versions():
+        message = f"{shown(raw)} is no version of vLLM that can be planned for."
+        raise Refused(message, f"Write one of {', '.join(known_versions())}, or leave it out for {newest_version()}.")
     return word
 
 

@@ -20,8 +20,7 @@ from llmservice_operator.build.resources import accelerator_resource
 from llmservice_operator.build.server import Server, server
 from llmservice_operator.planner import gpus as catalogue
 from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.engines import engine
-from llmservice_operator.planner.plan import Device
+from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, Device
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import request_of
 
@@ -51,7 +50,7 @@ def effective(llm: LLMService, template: Manifest, chosen: Chosen = NOTHING) -> 
         "compilation": _compilation(spec.compilation),
         **_optional_sections(spec),
         "generation": in_force(spec.generation),
-        "accelerator": _accelerator(llm, runs),
+        "accelerator": _accelerator(llm),
         "rollout": {"strategy": spec.rollout.strategy, "progressDeadlineSeconds": progress_deadline_seconds(llm)},
         "drain": _known(timeoutSeconds=runs.drain_seconds),
         "endpoint": {"port": spec.endpoint.port},
@@ -130,7 +129,7 @@ def _devices(llm: LLMService, chosen: Chosen) -> tuple[Device, ...]:
     return tuple(device for device in devices if device is not None) if None not in devices else ()
 
 
-def _accelerator(llm: LLMService, runs: Server) -> dict[str, Any]:
+def _accelerator(llm: LLMService) -> dict[str, Any]:
     accelerator = llm.spec.accelerator
     if accelerator.type == "cpu":
         return {"type": "cpu", "count": 0}
@@ -139,7 +138,7 @@ def _accelerator(llm: LLMService, runs: Server) -> dict[str, Any]:
         "type": accelerator.type,
         "resourceName": accelerator_resource(llm),
         "count": llm.spec.parallelism.accelerators,
-        "gpuMemoryUtilization": engine(runs.vllm_version).default_utilization if utilization is None else utilization,
+        "gpuMemoryUtilization": DEFAULT_GPU_MEMORY_UTILIZATION if utilization is None else utilization,
     }
 
 

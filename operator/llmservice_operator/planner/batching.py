@@ -1,11 +1,9 @@
-"""The scheduler's limits where nobody set them (vLLM's engine/arg_utils.py, get_batch_defaults), and before."""
+"""The scheduler's limits where the spec sets none (vLLM's engine/arg_utils.py, get_batch_defaults)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmservice_operator.planner.engines import Engine, engine
-from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import Device, Request
 
 _CPU = (128, 2048)
@@ -25,11 +23,8 @@ class Batching:
 
 
 def batching(request: Request) -> Batching:
-    """Said or vLLM's default, for its OpenAI server. Without a device: the default of GPUs below 70 GiB."""
-    generation = engine(request.vllm_version)
-    if not generation.is_v1:
-        return _batching_v0(request, generation)
-    sequences, tokens = _defaults(request.device, generation)
+    """As requested, else the default of vLLM's OpenAI server. Without a device: the default of GPUs below 70 GiB."""
+    sequences, tokens = _defaults(request.device)
     if request.device is not None and request.device.is_cpu:
         ranks = request.tensor_parallel_size * request.pipeline_parallel_size
         sequences, tokens = sequences * ranks, tokens * ranks
@@ -45,37 +40,19 @@ def batching(request: Request) -> Batching:
 
 
 def longest_length(request: Request) -> int | None:
-    """The length that vLLM starts from: the one that is asked for, or the model's own longest; None: unlimited."""
+    """The length that vLLM starts from: the requested one, else the model's own longest; None: unlimited."""
     if isinstance(request.max_model_len, int):
         return request.max_model_len
     model = request.architecture
     return None if model is None else model.max_position_embeddings or model.default_max_len
 
 
-def _batching_v0(request: Request, generation: Engine) -> Batching:
-    """Without chunked prefill a step holds the longest request; from some length on prefill was chunked."""
-    tokens = request.max_num_batched_tokens
-    if tokens is None:
-        length = longest_length(request) or generation.chunk_tokens
-        is_chunked = generation.chunk_above is not None and length > generation.chunk_above and not _is_latent(request)
-        tokens = generation.chunk_tokens if is_chunked else max(length, 2048)
-    return Batching(request.max_num_seqs or _SMALL[0], tokens)
-
-
-def _is_latent(request: Request) -> bool:
-    """V0 engines switched chunked prefill off for MLA."""
-    model = request.architecture
-    return model is not None and any(layer.attention.kind is Kind.LATENT for layer, _ in model.distinct_layers)
-
-
-def _defaults(device: Device | None, generation: Engine) -> tuple[int, int]:
+def _defaults(device: Device | None) -> tuple[int, int]:
     if device is None:
         return _SMALL
     if device.is_cpu:
         return _CPU
-    if generation.seqs_large_default:
-        return _LARGE[0], _SMALL[1]
-    if device.memory_gib >= 160 and generation.graphs_in_budget:
+    if device.memory_gib >= 160:
         return _LARGEST
     # Large batches slow an A100 down (vLLM PR 17885).
     if device.memory_gib >= 70 and "a100" not in device.name.lower():

@@ -19,7 +19,6 @@ from llmservice_operator.planner.batching import batching
 from llmservice_operator.planner.compatibility import matches
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Kind, Quantization
-from llmservice_operator.planner.node_size import gpus
 from llmservice_operator.planner.plan import Device, Plan, Request
 
 Fields = tuple[tuple[str, object], ...]
@@ -29,8 +28,8 @@ USEFUL_TOKENS = 2048
 """A length that serves a chat; below it a request is not what was asked for, unless that was short as well."""
 USEFUL_SHARE = 8
 """Of the wanted length, at least one eighth."""
-HIGHEST_UTILIZATION = 0.95
-"""Beyond it nothing is left for what the engine does not count."""
+HIGHER_UTILIZATIONS = (0.93, 0.94, 0.95)
+"""Beyond the last nothing is left for what the engine does not count."""
 LOWER_UTILIZATIONS = (0.95, 0.92, 0.9, 0.85)
 """For who asked for nearly all, or has a GPU so small that the CUDA context is a tenth of it."""
 LESS_BATCHING = ((256, 2048), (64, 1024), (16, 512))
@@ -60,18 +59,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What else there is."""
+class Alternatives:
+    """GPUs that a change may use."""
 
     others: Sequence[Device] = ()
     most_gpus: int = 8
     """That one replica may have."""
 
 
-Way = Callable[[Request, Plan, Around], Iterator[Change]]
+ChangeKind = Callable[[Request, Plan, Alternatives], Iterator[Change]]
 
 
-def shorter(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def shorter(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A shorter maxModelLen: the longest that fits, rounded down, where a useful length is left."""
     wanted, longest = plan.requested_max_model_len, plan.max_model_len
     if not wanted or not longest or request.max_model_len == "auto":
@@ -90,7 +89,7 @@ def comfortable(tokens: int) -> int:
     return tokens // step * step
 
 
-def smaller_batches(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def smaller_batches(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """Fewer sequences and tokens a step: a lower activation peak and fewer CUDA graphs, for less throughput."""
     if _short_of(plan) > (plan.activation_gib or 0.0) + (plan.graph_gib or 0.0):
         return
@@ -113,36 +112,33 @@ def smaller_batches(request: Request, plan: Plan, _: Around) -> Iterator[Change]
             yield Change(f"set {words}", tuple(wanted.items()), new)
 
 
-def more_of_the_gpu(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def more_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A higher gpuMemoryUtilization, where that little is enough."""
+    yield from _utilizations(request, plan, HIGHER_UTILIZATIONS, is_higher=True)
+
+
+def less_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
+    """A lower gpuMemoryUtilization, where the engine would ask for more than is free when it starts."""
+    if plan.margin_gib is not None and plan.margin_gib >= 0:
+        yield from _utilizations(request, plan, LOWER_UTILIZATIONS, is_higher=False)
+
+
+def _utilizations(request: Request, plan: Plan, shares: Sequence[float], *, is_higher: bool) -> Iterator[Change]:
+    """Those of the shares that leave the cache what it needs; none where the budget does not follow from one."""
     if request.device is None or request.device.is_cpu or not plan.budget_gib or not plan.memory_gib:
         return
     if request.kv_cache_memory_bytes is not None:
         return
     now = plan.budget_gib / plan.memory_gib
-    for share in (0.93, 0.94, HIGHEST_UTILIZATION):
-        if share > now + 0.001 and (share - now) * plan.memory_gib >= _short_of(plan):
+    for share in shares:
+        is_other = share > now + 0.001 if is_higher else share < now - 0.001
+        if is_other and (share - now) * plan.memory_gib >= _short_of(plan):
             words = f"set spec.accelerator.gpuMemoryUtilization to {share:g}"
             fields = (("accelerator.gpuMemoryUtilization", share),)
             yield Change(words, fields, replace(request, gpu_memory_utilization=share))
 
 
-def less_of_the_gpu(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
-    """A lower gpuMemoryUtilization, where the engine would ask for more than is free when it starts."""
-    if request.device is None or request.device.is_cpu or not plan.budget_gib or not plan.memory_gib:
-        return
-    if plan.margin_gib is None or plan.margin_gib < 0 or request.kv_cache_memory_bytes is not None:
-        return
-    now = plan.budget_gib / plan.memory_gib
-    for share in LOWER_UTILIZATIONS:
-        # Less is of use only where the cache has more than it needs.
-        if share < now - 0.001 and (now - share) * plan.memory_gib <= -_short_of(plan):
-            words = f"set spec.accelerator.gpuMemoryUtilization to {share:g}"
-            fields = (("accelerator.gpuMemoryUtilization", share),)
-            yield Change(words, fields, replace(request, gpu_memory_utilization=share))
-
-
-def fp8_cache(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """Half the bytes of each token, where GPU and model have a kernel for it."""
     if request.kv_cache_dtype not in ("auto", "float16", "bfloat16") or (plan.kv_cache_gib or 0.0) <= 0:
         return
@@ -153,7 +149,7 @@ def fp8_cache(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
         yield Change("set spec.precision.kvCache to fp8", (("precision.kvCache", "fp8"),), new)
 
 
-def without_graphs(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def without_graphs(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """No CUDA graphs: their memory for the cache, for slower decoding."""
     if request.enforce_eager or request.cuda_graphs is not None or _short_of(plan) > (plan.graph_gib or 0.0):
         return
@@ -162,7 +158,7 @@ def without_graphs(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
         yield Change("set spec.compilation.enforceEager to true", fields, replace(request, enforce_eager=True))
 
 
-def fp8_weights(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A 16-bit checkpoint, converted while it is loaded."""
     device, model = request.device, request.architecture
     if device is None or device.is_cpu or model is None or _is_old_amd(device):
@@ -173,7 +169,7 @@ def fp8_weights(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
             yield Change("set spec.precision.weights to fp8", (("precision.weights", "fp8"),), new)
 
 
-def int4_checkpoint(request: Request, plan: Plan, _: Around) -> Iterator[Change]:
+def int4_checkpoint(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """Another checkpoint of the model: nobody can set a field to have it, so there is no patch."""
     if _saves_enough(plan, 4):
         yield from _int4(request)
@@ -191,50 +187,50 @@ def _int4(request: Request) -> Iterator[Change]:
         yield Change("name an int4 checkpoint of the model (AWQ or GPTQ) in spec.model.uri", (), new)
 
 
-def int4_over_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+def int4_over_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
     """Another checkpoint over more GPUs, for models that neither helps by itself. The patch is of the GPUs only."""
     for int4 in _int4(request):
         # Planned as if the weights were a quarter already.
         quarter = None if plan.weights_gib is None else plan.weights_gib / 4
-        for ranks in more_ranks(int4.request, replace(plan, weights_gib=quarter), around):
+        for ranks in more_ranks(int4.request, replace(plan, weights_gib=quarter), alternatives):
             yield int4.then(ranks)
 
 
-def fp8_over_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+def fp8_over_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
     """Half the weights over more GPUs: fewer of them than it takes without."""
-    for fp8 in fp8_weights(request, replace(plan, weights_gib=None), around):
+    for fp8 in fp8_weights(request, replace(plan, weights_gib=None), alternatives):
         half = None if plan.weights_gib is None else plan.weights_gib / 2
-        for ranks in more_ranks(fp8.request, replace(plan, weights_gib=half), around):
+        for ranks in more_ranks(fp8.request, replace(plan, weights_gib=half), alternatives):
             yield fp8.then(ranks)
 
 
-def more_ranks(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+def more_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
     """Tensor parallelism over more GPUs."""
     for times in RANKS:
         size = request.tensor_parallel_size * times
         new = replace(request, tensor_parallel_size=size)
-        is_possible = gpus(new) <= around.most_gpus and shares_heads(request, size) and _may_split(request, new)
+        is_possible = new.gpus <= alternatives.most_gpus and shares_heads(request, size) and _may_split(request, new)
         if is_possible and _saves_enough(plan, times):
             words = f"set spec.parallelism.tensorParallelSize to {size}"
             yield Change(words, (("parallelism.tensorParallelSize", size),), new)
 
 
-def more_stages(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
     """Pipeline parallelism, where heads do not divide or links are slow."""
     size = request.pipeline_parallel_size * 2
     new = replace(request, pipeline_parallel_size=size)
     layers = len(request.architecture.layers) if request.architecture is not None else 0
-    if size <= layers and gpus(new) <= around.most_gpus and _may_split(request, new) and _saves_enough(plan, 2):
+    if size <= layers and new.gpus <= alternatives.most_gpus and _may_split(request, new) and _saves_enough(plan, 2):
         words = f"set spec.parallelism.pipelineParallelSize to {size}"
         yield Change(words, (("parallelism.pipelineParallelSize", size),), new)
 
 
-def another_gpu(request: Request, plan: Plan, around: Around) -> Iterator[Change]:
+def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
     """The same number of another product, the smallest first: what a GPU costs goes with what it holds."""
     now = request.device
     if now is None or now.is_cpu:
         return
-    alike = {device.name: device for device in around.others if device.is_amd == now.is_amd and not device.is_cpu}
+    alike = {device.name: device for device in alternatives.others if device.is_amd == now.is_amd and not device.is_cpu}
     for device in sorted(alike.values(), key=lambda device: device.memory_gib):
         new = replace(request, device=device)
         times = device.memory_gib / now.memory_gib if now.memory_gib > 0 else math.inf
@@ -272,7 +268,7 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
         "enforceEager": ON if request.enforce_eager else OFF,
     }
     if device is not None:
-        known["accelerator"] = "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia"
+        known["accelerator"] = device.accelerator
         known["capability"] = None if device.capability is None else "{}.{}".format(*device.capability)
     if model is not None:
         known["mla"] = "yes" if _is_latent(request) else "no"

@@ -31,27 +31,6 @@ class Constants:
         "Beside the MLP's buffers a layer holds the residual, its normalised copy and its own result. Slope of two "
         "start-ups that differ in their length only (vllm#10517, 8B at 20,000 and 29,000 tokens): 2.98.",
     )
-    hidden_copies_v0: Constant = Constant(
-        5.0,
-        "values per hidden unit and token",
-        0.5,
-        "As hidden_copies, for V0 engines whose ranks sum up their results: what goes into the sum and what comes out "
-        "of it have buffers of their own. Slope of vllm#10517, 70B on two GPUs at 20,000 and 24,000 tokens: 5.4.",
-    )
-    sampler_bytes_v0: Constant = Constant(
-        39.0,
-        "bytes per sequence and token of the vocabulary",
-        5.0,
-        "Logits in 16 and 32 bit, sorted values and their indices, probabilities, sums and masks. Eight V0 start-ups "
-        "that print their activation peak: 35 to 48.",
-    )
-    sampler_bytes_v1: Constant = Constant(
-        41.0,
-        "bytes per sequence and token of the vocabulary",
-        4.0,
-        "As sampler_bytes_v0, for V1 engines before 0.19, which sort on the GPU too: 125M model with 1,024 sequences, "
-        "two start-ups.",
-    )
     sampler_bytes_plain: Constant = Constant(
         14.0,
         "bytes per sequence and token of the vocabulary",
@@ -71,18 +50,6 @@ class Constants:
         "GiB",
         0.15,
         "Kernels, cuBLAS and attention workspaces that are loaded while the engine profiles itself, on one GPU.",
-    )
-    non_torch_growth: Constant = Constant(
-        0.10,
-        "GiB",
-        0.05,
-        "As non_torch, for engines from 0.9.2 to 0.18, which counted only what came after the start: 0.07 printed.",
-    )
-    non_torch_v0: Constant = Constant(
-        0.10, "GiB", 0.12, "As non_torch, as V0 engines print it: 0.04 to 0.35 on one GPU."
-    )
-    cuda_context: Constant = Constant(
-        0.50, "GiB", 0.1, "The CUDA context, which engines from 0.3 to 0.5 counted as theirs."
     )
     non_torch_peer: Constant = Constant(
         0.25,
@@ -116,16 +83,6 @@ class Constants:
         "The error band as far as it grows with activation, non-torch and graph memory: nine of ten start-ups of "
         "models that had no part in the fit, on engines from 0.19 on.",
     )
-    band_share_old: Constant = Constant(0.35, "share of the overheads", 0.0, "As band_share, for engines before 0.19.")
-    band_reserved_gib: Constant = Constant(
-        0.60,
-        "GiB per GPU",
-        0.0,
-        "As band_gib, for engines from 0.3 to 0.5, which counted gaps in the allocator's reserve as well.",
-    )
-    band_reserved_share: Constant = Constant(
-        0.20, "share of the overheads", 0.0, "As band_share, for the same engines."
-    )
 
     def named(self) -> dict[str, Constant]:
         """All of them by name."""
@@ -137,12 +94,7 @@ PRIOR = Constants()
 
 FITTED: dict[str, float] = {
     "hidden_copies": 3.29,
-    "hidden_copies_v0": 4.6,
-    "sampler_bytes_v0": 35.6,
-    "sampler_bytes_v1": 43.3,
     "non_torch": 0.36,
-    "non_torch_v0": 0.07,
-    "cuda_context": 0.53,
     "non_torch_peer": 0.25,
     "graph_mib": 0.38,
 }

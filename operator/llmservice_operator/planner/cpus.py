@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
 _TELLTALES = ("AVX", "AVX2")
-"""node-feature-discovery publishes these of each x86 processor that vLLM runs on: without them it said nothing."""
+"""node-feature-discovery publishes these of each x86 processor that vLLM runs on: a node without them is unlabelled."""
 
 
 def unmet(requirements: Iterable[Requirement], room: Room, pod_spec: Json) -> tuple[Requirement, int] | None:

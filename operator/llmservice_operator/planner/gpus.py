@@ -56,8 +56,8 @@ def labels(name: str) -> tuple[str, ...]:
     whole, _ = _unsliced(name)
     if find(name) is not None:
         return ()
-    said, rest = _take_apart(whole), name.strip()[len(whole) :].replace(" ", "-")
-    whole_words = (gpu for entry, gpu in _named(said) if _has_words(entry, said))
+    parsed, rest = _take_apart(whole), name.strip()[len(whole) :].replace(" ", "-")
+    whole_words = (gpu for entry, gpu in _named(parsed) if _has_words(entry, parsed))
     return tuple(dict.fromkeys(f"{gpu.product}{rest}" for gpu in whole_words))
 
 
@@ -67,10 +67,10 @@ def label(name: str, memory_gib: float | None = None) -> str | None:
     memory_gib, what the driver reports, tells cards apart; a card with another size has a label that is not known.
     """
     whole, profile = _unsliced(name)
-    said = _take_apart(whole)
+    parsed = _take_apart(whole)
     if memory_gib is None and _is_unclear(name):
         return None
-    gpu = _choose(said, _named(said), None if profile is not None else memory_gib)
+    gpu = _choose(parsed, _named(parsed), None if profile is not None else memory_gib)
     if gpu is None or (profile is None and memory_gib is not None and not _is_near(gpu.memory_gib, memory_gib)):
         return None
     return next((one for one in labels(name) if one.startswith(gpu.product)), None)
@@ -173,10 +173,10 @@ _ENTRIES = tuple(_entries())
 def _is_unclear(name: str) -> bool:
     """Whether it is a name of cards with different memory, and of no one of them alone."""
     whole, profile = _unsliced(name)
-    said = _take_apart(whole)
-    if find(name) is not None or profile is not None or _alone(said):
+    parsed = _take_apart(whole)
+    if find(name) is not None or profile is not None or _alone(parsed):
         return False
-    known = [gpu.memory_gib for gpu in _best(said, _named(said))]
+    known = [gpu.memory_gib for gpu in _best(parsed, _named(parsed))]
     return bool(known) and not _is_near(max(known), min(known))
 
 
@@ -187,52 +187,52 @@ def _is_near(one: float, other: float) -> bool:
 _SAME_SIZE = 1.02
 
 
-def _alone(said: _Name) -> list[tuple[_Name, GPU]]:
+def _alone(parsed: _Name) -> list[tuple[_Name, GPU]]:
     """The cards that have just this name: by their label, else by what people write for it."""
-    exact = [(entry, gpu) for entry, gpu in _named(said) if (entry.variant, entry.gb) == (said.variant, said.gb)]
+    exact = [(entry, gpu) for entry, gpu in _named(parsed) if (entry.variant, entry.gb) == (parsed.variant, parsed.gb)]
     return [(entry, gpu) for entry, gpu in exact if entry == _take_apart(gpu.product)] or exact
 
 
-def _named(said: _Name) -> list[tuple[_Name, GPU]]:
-    found = _of_generation(said)
-    return found if said.gb is None else _of_size(found, said.gb)
+def _named(parsed: _Name) -> list[tuple[_Name, GPU]]:
+    found = _of_generation(parsed)
+    return found if parsed.gb is None else _of_size(found, parsed.gb)
 
 
-def _of_generation(said: _Name) -> list[tuple[_Name, GPU]]:
+def _of_generation(parsed: _Name) -> list[tuple[_Name, GPU]]:
     """The cards with this core name, of its generation where the name says one."""
     return [
         (entry, gpu)
         for entry, gpu in _ENTRIES
-        if entry.core == said.core and said.variant & _GENERATIONS <= entry.variant
+        if entry.core == parsed.core and parsed.variant & _GENERATIONS <= entry.variant
     ]
 
 
-def _has_words(entry: _Name, said: _Name) -> bool:
-    return all(any(own.startswith(word) for own in entry.variant) for word in said.variant)
+def _has_words(entry: _Name, parsed: _Name) -> bool:
+    return all(any(own.startswith(word) for own in entry.variant) for word in parsed.variant)
 
 
 def _lenient(name: str, memory_gib: float | None) -> GPU | None:
     whole, profile = _unsliced(name)
-    said = _take_apart(whole)
-    sized = _named(said)
+    parsed = _take_apart(whole)
+    sized = _named(parsed)
     if not sized and memory_gib is None:
         return None
-    gpu = _choose(said, sized or _of_generation(said), None if profile is not None else memory_gib)
+    gpu = _choose(parsed, sized or _of_generation(parsed), None if profile is not None else memory_gib)
     return gpu if gpu is None or profile is None else replace(gpu, product=name, memory_gib=profile, sold_as=())
 
 
-def _choose(said: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | None) -> GPU | None:
-    best = _best(said, found)
+def _choose(parsed: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | None) -> GPU | None:
+    best = _best(parsed, found)
     if not best:
         return None
     if memory_gib is None:
-        return min([gpu for _, gpu in _alone(said)] or best, key=lambda gpu: gpu.memory_gib)
+        return min([gpu for _, gpu in _alone(parsed)] or best, key=lambda gpu: gpu.memory_gib)
     return min(best, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
 
 
-def _best(said: _Name, found: list[tuple[_Name, GPU]]) -> list[GPU]:
+def _best(parsed: _Name, found: list[tuple[_Name, GPU]]) -> list[GPU]:
     """Those that have most of the words that tell variants apart."""
-    alike = [sum(any(own.startswith(word) for own in entry.variant) for word in said.variant) for entry, _ in found]
+    alike = [sum(any(own.startswith(word) for own in entry.variant) for word in parsed.variant) for entry, _ in found]
     return [gpu for (_, gpu), score in zip(found, alike, strict=True) if score == max(alike)]
 
 

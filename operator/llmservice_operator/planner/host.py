@@ -1,4 +1,4 @@
-"""The memory of the container, where the model lies in it: on CPUs."""
+"""The memory limit of the container, which on CPUs holds the model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ def within(plan: Plan, limit_gib: float | None) -> Plan:
         f"memory, and its limit is {limit_gib:.2f} GiB."
     )
     enough = int(needed) + 3
-    remedy = Remedy(
-        change=f"set spec.runtime.resources.limits.memory to {enough}Gi",
-        patch=(("runtime.resources.limits.memory", f"{enough}Gi"),),
-        gpu=None,
-        verdict=plan.verdict,
-        max_model_len=plan.max_model_len,
-        kv_cache_tokens=plan.kv_cache_tokens,
-    )
+    field = "runtime.resources.limits.memory"
+    remedy = Remedy.of(f"set spec.{field} to {enough}Gi", ((field, f"{enough}Gi"),), plan)
     return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=reason, remedies=(remedy,), margin_gib=limit_gib - needed)

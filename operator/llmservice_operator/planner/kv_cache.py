@@ -13,7 +13,6 @@ from llmservice_operator.planner.kv.blocks import blocks, is_sparse
 from llmservice_operator.planner.kv.groups import Group, groups
 from llmservice_operator.planner.kv.specs import placed_specs
 from llmservice_operator.planner.kv.types import stored_type
-from llmservice_operator.planner.kv.versions import Counting, counting
 from llmservice_operator.planner.model.architecture import Incomplete, Kind
 from llmservice_operator.planner.plan import Request
 
@@ -40,7 +39,6 @@ class Layout:
     groups: tuple[Group, ...]
     in_flight: int
     """Tokens that are scheduled and not settled; sliding windows wait for them."""
-    counting: Counting = Counting()  # noqa: RUF009 - frozen
 
     @property
     def bytes_per_token(self) -> float:
@@ -58,7 +56,7 @@ class Layout:
 
     def needed(self, length: int) -> int:
         """Bytes with which vLLM starts for requests of that length, one block included that no request gets."""
-        spare = 1 if self.groups and self.counting.spare_block else 0
+        spare = 1 if self.groups else 0
         return self.bytes_per_block * (self.blocks_of(length) + spare)
 
     def capacity(self, available_bytes: int, max_model_len: int) -> Capacity:
@@ -67,10 +65,7 @@ class Layout:
             return Capacity(0, 1, 0.0)
         count = max(0, available_bytes) // self.bytes_per_block
         concurrency = count / self.blocks_of(max_model_len)
-        if self.counting.by_concurrency:
-            return Capacity(int(concurrency * max_model_len), count, concurrency)
-        smallest = min(group.spec.block_size for group in self.groups)
-        return Capacity(count // len(self.groups) * smallest, count, concurrency)
+        return Capacity(int(concurrency * max_model_len), count, concurrency)
 
     def longest(self, available_bytes: int, limit: int) -> int:
         """The largest length up to `limit` that vLLM would start with; 0: not even one token fits."""
@@ -104,7 +99,6 @@ def layout(request: Request, *, amx: bool = False, wide_states: bool = False) ->
         bytes_per_block=max((bytes_ for group in made for bytes_ in group.bytes_of_stages), default=0),
         groups=made,
         in_flight=steps_in_flight(request) * batching(request).tokens,
-        counting=counting(request.vllm_version),
     )
 
 

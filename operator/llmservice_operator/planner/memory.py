@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from llmservice_operator.planner import attention_memory, kv_cache, weights
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS, Constants
-from llmservice_operator.planner.engines import Engine, engine, engine_of
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete
-from llmservice_operator.planner.overheads import Overheads, absorbed, load, overheads
-from llmservice_operator.planner.plan import GIB, Device, Fit, Line, Plan, Request
+from llmservice_operator.planner.model_runner import model_runner
+from llmservice_operator.planner.overheads import Overheads, load, overheads
+from llmservice_operator.planner.plan import DEFAULT_GPU_MEMORY_UTILIZATION, GIB, Device, Fit, Line, Plan, Request
 from llmservice_operator.planner.served import unserved
 
 TYPICAL_REQUEST = 2048
@@ -71,12 +71,12 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     except Incomplete as incomplete:
         return _unknown(request, missing or incomplete.missing)
     if request.architecture is None:
-        return _by_weights_alone(request, request.device, weighed, missing, constants)
+        return _by_weights_alone(request, request.device, weighed, missing)
     try:
         layout = kv_cache.layout(request)
         budget = _budget(request, request.architecture, request.device, weighed, constants)
     except Incomplete as incomplete:
-        return _by_weights_alone(request, request.device, weighed, incomplete.missing, constants)
+        return _by_weights_alone(request, request.device, weighed, incomplete.missing)
     return _planned(request, request.architecture, request.device, budget, layout)
 
 
@@ -95,7 +95,7 @@ def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
         reason=f"Not known: {', '.join(dict.fromkeys(missing))}.",
         missing=tuple(dict.fromkeys(missing)),
         gpu=request.device.name if request.device is not None else None,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=request.device.memory_gib if request.device is not None else None,
     )
 
@@ -112,31 +112,24 @@ def _indivisible(request: Request, device: Device, model: Architecture) -> Plan:
 
 
 def _refused(request: Request, device: Device, why: str) -> Plan:
-    """Whatever the memory."""
+    """A plan that does not fit, whatever the memory."""
     return Plan(
         verdict=Fit.DOES_NOT_FIT,
         reason=why,
         gpu=device.name,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=None if device.is_cpu else device.memory_gib,
     )
 
 
-def _gpus(request: Request) -> int:
-    return request.tensor_parallel_size * request.pipeline_parallel_size * request.data_parallel_size
-
-
-def _utilization(request: Request, generation: Engine) -> float:
+def _utilization(request: Request) -> float:
     given = request.gpu_memory_utilization
-    return generation.default_utilization if given is None else given
+    return DEFAULT_GPU_MEMORY_UTILIZATION if given is None else given
 
 
-def _by_weights_alone(
-    request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...], constants: Constants
-) -> Plan:
-    """Without the architecture only too large a model can be told."""
-    generation = engine(request.vllm_version)
-    budget = device.memory_gib * _utilization(request, generation) if not device.is_cpu else math.inf
+def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights, missing: tuple[str, ...]) -> Plan:
+    """From the weights alone: DoesNotFit where they exceed the budget, else Unknown."""
+    budget = device.memory_gib * _utilization(request) if not device.is_cpu else math.inf
     weights_gib = weighed.per_gpu / GIB
     is_too_large = weights_gib > budget
     names = ", ".join(missing)
@@ -150,7 +143,7 @@ def _by_weights_alone(
         reason=reason,
         missing=missing,
         gpu=device.name,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=device.memory_gib,
         budget_gib=None if device.is_cpu else budget,
         weights_gib=weights_gib,
@@ -166,26 +159,19 @@ def _budget(
         space = device.memory_gib * GIB
         line = Line("KV cache space", device.memory_gib, f"{device.memory_gib:g} GiB", "VLLM_CPU_KVCACHE_SPACE")
         return _Budget(space, weighed, None, space, 0.0, (*weighed.lines, line))
-    generation = engine_of(request, model)
-    share = _utilization(request, generation)
+    share = _utilization(request)
     total = math.ceil(device.memory_gib * GIB * share)
-    beside = overheads(load(request, model, device, generation, batching(request)), generation, constants)
+    beside = overheads(load(request, model, device, batching(request)), model_runner(request, model), constants)
     line = Line("budget", total / GIB, f"{device.memory_gib:.2f} GiB x {share:g}", "--gpu-memory-utilization")
-    if made := sum(absorbed(request, model, generation)):
-        added = Line("absorbed", made / GIB, "MLA's expansions multiplied out", generation.name)
-        ranks = request.tensor_parallel_size * request.data_parallel_size
-        per_gpu, everywhere = weighed.per_gpu + int(made), weighed.total + int(made) * ranks
-        weighed = replace(weighed, per_gpu=per_gpu, total=everywhere, lines=(*weighed.lines, added))
     lines = (line, *weighed.lines, *beside.lines)
-    band = generation.band(beside.counted / GIB, constants) * GIB
+    band = constants.band_gib.value * GIB + constants.band_share.value * beside.counted
     if request.kv_cache_memory_bytes is not None:
         # The engine takes it as it is, whatever the utilization says.
         given = float(request.kv_cache_memory_bytes)
         start = _start_with_given(device, weighed.per_gpu + beside.counted + given, band, constants)
         return _Budget(total, weighed, beside, given, 0.0, lines, start)
     available = total - weighed.per_gpu - beside.counted
-    start = _start_with_share(device, total, constants) if generation.is_v1 else _Start()
-    return _Budget(total, weighed, beside, available, band, lines, start)
+    return _Budget(total, weighed, beside, available, band, lines, _start_with_share(device, total, constants))
 
 
 def _start_with_given(device: Device, taken: float, band: float, constants: Constants) -> _Start:
@@ -227,7 +213,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         verdict=_verdict(budget, needed, length),
         reason=_reason(budget, needed, length, longest, device),
         gpu=device.name,
-        gpus=_gpus(request),
+        gpus=request.gpus,
         memory_gib=None if device.is_cpu else device.memory_gib,
         budget_gib=None if device.is_cpu else budget.total / GIB,
         weights_gib=budget.weights.per_gpu / GIB,
@@ -248,7 +234,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         error_band_gib=budget.band / GIB,
         margin_gib=(budget.available - needed) / GIB,
         weights_total_gib=budget.weights.total / GIB,
-        kv_cache_total_gib=max(0.0, kv_gib) * _gpus(request),
+        kv_cache_total_gib=max(0.0, kv_gib) * request.gpus,
         naive_attention_gib=naive,
         flash_attention_gib=flash,
     )
@@ -295,16 +281,16 @@ def _recommended(tokens: int, length: int, step: Batching) -> int:
 
 
 def _reason(budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
-    """What is short, the worse first: whoever mends only one of two finds the other afterwards."""
+    """Every shortage, the worse first, so that both can be mended at once."""
     cache, start = _cache_verdict(budget, needed, length), budget.start.verdict
-    said = []
+    sentences = []
     if start is Fit.FITS or cache is not Fit.FITS:
-        said.append(_cache_reason(cache, budget, needed, length, longest, device))
+        sentences.append(_cache_reason(cache, budget, needed, length, longest, device))
     if start is Fit.DOES_NOT_FIT:
-        said.insert(0, budget.start.short)
+        sentences.insert(0, budget.start.short)
     elif start is Fit.TIGHT:
-        said.insert(0 if cache is not Fit.DOES_NOT_FIT else 1, budget.start.unsure)
-    first, *more = said
+        sentences.insert(0 if cache is not Fit.DOES_NOT_FIT else 1, budget.start.unsure)
+    first, *more = sentences
     return " ".join((f"{device.name}: {first}", *(sentence[0].upper() + sentence[1:] for sentence in more)))
 
 

@@ -1,8 +1,6 @@
-"""How many GPUs a node has: all of one replica are in one pod, whatever is split over them."""
+"""How many GPUs a node has at most: a replica is one pod, so one node must have all of its GPUs."""
 
 from __future__ import annotations
-
-from llmservice_operator.planner.plan import Request
 
 USUAL = 8
 """What machines with GPUs have at most."""
@@ -13,11 +11,6 @@ _LARGER = {"NVIDIA-A100-SXM4-40GB": 16, "Tesla-V100-SXM3-32GB": 16}
 def largest(product: str | None) -> int:
     """The most that a node with this product has anywhere."""
     return _LARGER.get(product or "", USUAL)
-
-
-def gpus(request: Request) -> int:
-    """That one replica needs."""
-    return request.tensor_parallel_size * request.pipeline_parallel_size * request.data_parallel_size
 
 
 def note(needed: int, product: str | None) -> str:

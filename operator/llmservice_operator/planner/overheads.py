@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from llmservice_operator.planner.batching import Batching, longest_length
-from llmservice_operator.planner.constants import CONSTANTS, Constant, Constants
-from llmservice_operator.planner.encoder import profiled
-from llmservice_operator.planner.engines import Engine
+from llmservice_operator.planner.constants import CONSTANTS, Constants
+from llmservice_operator.planner.encoder import profiled_tokens
 from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.model.architecture import Architecture, Attention, FeedForward, Kind, Layer
+from llmservice_operator.planner.model_runner import ModelRunner
 from llmservice_operator.planner.plan import GIB, Device, Line, Request
 
 MIB = 2**20
@@ -34,8 +34,7 @@ class Load:
     layer_values: float
     """That a token holds inside the widest layer, copies of the hidden state and experts apart."""
     expert_values: float
-    """That each of `expert_tokens` holds inside the widest layer of experts."""
-    expert_tokens: int
+    """That a token holds inside the widest layer of experts."""
     value_bytes: int
     sequences: int
     vocab_size: int
@@ -68,23 +67,22 @@ class Overheads:
         return self.activation + self.non_torch + self.counted_graphs
 
 
-def load(request: Request, model: Architecture, device: Device, engine: Engine, step: Batching) -> Load:
+def load(request: Request, model: Architecture, device: Device, step: Batching) -> Load:
     """The sizes that count."""
     guesses = request.draft.num_speculative_tokens if request.draft is not None else 0
     has_graphs = not (request.enforce_eager or request.cuda_graphs == "none" or device.is_cpu)
     layers = [layer for layer, _ in model.distinct_layers]
-    seen = profiled(model, engine, longest_length(request), step.tokens, request.without)
+    encoder_tokens = profiled_tokens(model, longest_length(request), step.tokens, request.without)
     return Load(
         tokens=step.tokens,
         hidden_size=model.hidden_size,
         layer_values=max((_layer_values(request, model, layer) for layer in layers), default=0.0),
-        expert_values=max((_expert_values(request, model, layer, engine) for layer in layers), default=0.0),
-        expert_tokens=min(step.tokens, engine.expert_chunk or step.tokens),
+        expert_values=max((_expert_values(request, model, layer) for layer in layers), default=0.0),
         value_bytes=value_bytes(request),
         sequences=min(step.sequences, step.tokens),
         vocab_size=model.vocab_size,
-        encoder_tokens=seen.encoded,
-        encoder_results=seen.kept * model.hidden_size * model.vision_outputs,
+        encoder_tokens=encoder_tokens,
+        encoder_results=encoder_tokens * model.hidden_size * model.vision_outputs,
         encoder_values=model.vision_values + model.vision_shared_values / request.tensor_parallel_size,
         peers=request.tensor_parallel_size - 1,
         graph_layers=-(-len(model.layers) // max(1, request.pipeline_parallel_size)),
@@ -92,28 +90,26 @@ def load(request: Request, model: Architecture, device: Device, engine: Engine, 
     )
 
 
-def overheads(load: Load, engine: Engine, constants: Constants = CONSTANTS) -> Overheads:
+def overheads(load: Load, runner: ModelRunner, constants: Constants = CONSTANTS) -> Overheads:
     """Everything beside weights and KV cache."""
-    activation, shown = _activation(load, engine, constants)
-    non_torch, said = _non_torch(load, engine, constants)
+    activation, activation_line = _activation(load, runner, constants)
+    non_torch, non_torch_line = _non_torch(load, constants)
     graphs = load.graph_layers * load.graph_sizes * constants.graph_mib.value * MIB
     formula = f"{load.graph_layers} layers x {load.graph_sizes} sizes x {constants.graph_mib.value:g} MiB"
-    if graphs and not engine.graphs_in_budget:
-        formula += " (outside the budget of this engine)"
+    if graphs and not runner.graphs_in_budget:
+        formula += " (outside the budget of this version)"
     return Overheads(
         activation=activation,
         non_torch=non_torch,
         graphs=graphs,
-        counted_graphs=graphs if engine.graphs_in_budget else 0.0,
-        lines=(shown, said, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")),
+        counted_graphs=graphs if runner.graphs_in_budget else 0.0,
+        lines=(activation_line, non_torch_line, Line("CUDA graphs", graphs / GIB, formula, "graph_mib")),
     )
 
 
-def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float, Line]:
-    copies = (constants.hidden_copies_v0 if load.peers and not engine.is_v1 else constants.hidden_copies).value
-    experts = load.expert_tokens * load.expert_values
-    values = max(load.layer_values, experts / max(1, load.tokens)) + copies * load.hidden_size
-    entry = engine.sampler_bytes(constants).value
+def _activation(load: Load, runner: ModelRunner, constants: Constants) -> tuple[float, Line]:
+    values = max(load.layer_values, load.expert_values) + constants.hidden_copies.value * load.hidden_size
+    entry = runner.sampler_bytes(constants).value
     size = load.value_bytes
     # What the encoder made lies beside the language model's own step (gpu_model_runner.py, profile_run).
     pictures = load.encoder_results * size
@@ -135,20 +131,11 @@ def _activation(load: Load, engine: Engine, constants: Constants) -> tuple[float
     return peak, Line(f"activation ({where})", peak / GIB, formula, sources[where])
 
 
-def _non_torch(load: Load, engine: Engine, constants: Constants) -> tuple[float, Line]:
-    base = _base(engine, constants).value
-    context = constants.cuda_context.value if engine.counts_context else 0.0
-    peer = constants.non_torch_peer.value
-    gib = base + context + load.peers * peer
-    formula = f"{base:g}" + (f" + {context:g} (CUDA context)" if context else "")
-    formula += f" + {load.peers} x {peer:g} GiB" if load.peers else " GiB"
+def _non_torch(load: Load, constants: Constants) -> tuple[float, Line]:
+    base, peer = constants.non_torch.value, constants.non_torch_peer.value
+    gib = base + load.peers * peer
+    formula = f"{base:g}" + (f" + {load.peers} x {peer:g} GiB" if load.peers else " GiB")
     return gib * GIB, Line("non-torch", gib, formula, "non_torch, non_torch_peer")
-
-
-def _base(engine: Engine, constants: Constants) -> Constant:
-    if not engine.is_v1:
-        return constants.non_torch_v0
-    return constants.non_torch_growth if engine.counts_growth else constants.non_torch
 
 
 def _layer_values(request: Request, model: Architecture, layer: Layer) -> float:
@@ -174,33 +161,16 @@ def _feed_forward_values(layer: FeedForward, ranks: int) -> float:
     return matrices * max(layer.intermediate, layer.shared_intermediate) / ranks
 
 
-def _expert_values(request: Request, model: Architecture, layer: Layer, engine: Engine) -> float:
+def _expert_values(request: Request, model: Architecture, layer: Layer) -> float:
     """Of all experts that a token uses (vllm/model_executor/layers/fused_moe): one workspace for the first and the last
-    product (V0: one for each), one for the middle, and the sum."""
+    product, one for the middle, and the sum."""
     experts = layer.feed_forward
     if not experts.experts:
         return 0.0
     ranks = 1 if request.enable_expert_parallel else request.tensor_parallel_size
     width = experts.expert_intermediate / ranks
     first = (2 if experts.gated else 1) * width
-    outer = max(first, model.hidden_size) if engine.is_v1 else first + model.hidden_size
-    return experts.experts_per_token * (outer + width) + model.hidden_size
-
-
-def absorbed(request: Request, model: Architecture, engine: Engine) -> Iterator[float]:
-    """Bytes of each layer's matrices that V0 engines multiplied out for MLA, beside those of the checkpoint.
-
-    Queries times the keys' expansion and the values' expansion times the output (0.7: vllm/attention/backends/mla).
-    """
-    if engine.mla != "padded":
-        return
-    own = model.quantization.method if model.quantization is not None else ""
-    size = 1 if "fp8" in (request.quantization or own) else 2
-    for layer, count in model.distinct_layers:
-        attention = layer.attention
-        if attention.kind is Kind.LATENT:
-            width = (attention.query_rank or model.hidden_size) + model.hidden_size
-            yield count * attention.heads * attention.latent_dim * width * size / request.tensor_parallel_size
+    return experts.experts_per_token * (max(first, model.hidden_size) + width) + model.hidden_size
 
 
 def capture_sizes(device: Device, step: Batching, tokens_per_seq: int = 1) -> Iterator[int]:

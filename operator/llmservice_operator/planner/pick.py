@@ -29,7 +29,7 @@ GPU_FIELDS = "spec.accelerator.products or spec.accelerator.memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class GPUDemand:
     """What a spec says about its GPUs."""
 
     gpus: int
@@ -56,22 +56,22 @@ class Pick:
     """Other nodes would change the answer."""
 
 
-def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     """The first acceptable product that surely fits, else the first that is tight, else what stands in the way.
 
     A product that the spec names and of which no node has enough yet counts as one that an autoscaler may bring, after
     all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
     the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
-    there = offers(cluster, wish.tolerations)
-    if nicknames := _nicknames(wish, cluster):
-        return _without(nicknames, wish, cluster, plan_for)
-    others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= wish.gpus)
-    planned = [(device, _on_a_node(plan_for(device), device, wish, there)) for device in _candidates(wish, there)]
+    there = offers(cluster, demand.tolerations)
+    if nicknames := _nicknames(demand, cluster):
+        return _without(nicknames, demand, cluster, plan_for)
+    others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= demand.gpus)
+    planned = [(device, _on_a_node(plan_for(device), device, demand, there)) for device in _candidates(demand, there)]
     for verdict in (Fit.FITS, Fit.TIGHT):
         for device, plan in planned:
             if plan.verdict is verdict:
-                return Pick(_noted(plan, wish, cluster, there), _required(device, wish, there), device, others)
+                return Pick(_noted(plan, demand, cluster, there), _required(device, demand, there), device, others)
     unknown = next((plan for _, plan in planned if plan.verdict is Fit.UNKNOWN), None)
     if unknown is not None:
         return Pick(unknown, others=others)
@@ -80,35 +80,35 @@ def pick(wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
         elsewhere = [other for other in others if other not in [device for device, _ in planned]]
         reason = f"{plan.reason} {_would_fit(elsewhere, device, plan_for)}".strip()
         return Pick(replace(plan, reason=reason), None, device, others, is_short=True)
-    if too_few := _too_few(wish, there, plan_for):
+    if too_few := _too_few(demand, there, plan_for):
         return too_few
-    return Pick(_unknown_gpu(wish, cluster, there, plan_for(None)), others=others)
+    return Pick(_unknown_gpu(demand, cluster, there, plan_for(None)), others=others)
 
 
-def _nicknames(wish: Wish, cluster: ClusterGPUs) -> tuple[str, ...]:
+def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
     """Products that are no value of the node label, but what people write for one; none while nodes are not seen."""
     seen = {group.product for group in cluster.groups}
     if cluster.unread is not None:
         return ()
-    return tuple(product for product in wish.products if product not in seen and gpus.labels(product))
+    return tuple(product for product in demand.products if product not in seen and gpus.labels(product))
 
 
-def _without(nicknames: Sequence[str], wish: Wish, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+def _without(nicknames: Sequence[str], demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     """The choice among the other products; where there is none, what to write instead."""
-    others = tuple(product for product in wish.products if product not in nicknames)
-    said = " ".join(_written(nickname, cluster) for nickname in nicknames)
+    others = tuple(product for product in demand.products if product not in nicknames)
+    hints = " ".join(_written(nickname, cluster) for nickname in nicknames)
     if others:
-        choice = pick(replace(wish, products=others), cluster, plan_for)
+        choice = pick(replace(demand, products=others), cluster, plan_for)
         left_out = f"{', '.join(nicknames)} is left out: it is no value of the node label."
         return replace(choice, plan=replace(choice.plan, reason=f"{choice.plan.reason} {left_out}"))
     reason = (
-        f"spec.accelerator.products: {said} A node with such a value of its own needs no change: it is taken as soon "
+        f"spec.accelerator.products: {hints} A node with such a value of its own needs no change: it is taken as soon "
         "as the operator sees one."
     )
     labels = dict.fromkeys(label for nickname in nicknames for label in gpus.labels(nickname))
     remedies = tuple(_with_label(label, plan_for) for label in labels)
     fitting = tuple(remedy for remedy in remedies if remedy.verdict in (Fit.FITS, Fit.TIGHT))
-    refused = Plan(Fit.DOES_NOT_FIT, reason, gpu=nicknames[0], gpus=wish.gpus, remedies=fitting)
+    refused = Plan(Fit.DOES_NOT_FIT, reason, gpu=nicknames[0], gpus=demand.gpus, remedies=fitting)
     return Pick(refused, is_short=True)
 
 
@@ -122,68 +122,61 @@ def _written(nickname: str, cluster: ClusterGPUs) -> str:
 
 
 def _with_label(label: str, plan_for: PlanFor) -> Remedy:
-    plan = plan_for(gpus.device(label))
-    return Remedy(
-        change=f"set spec.accelerator.products to [{label}]",
-        patch=(("accelerator.products", (label,)),),
-        gpu=label,
-        verdict=plan.verdict,
-        max_model_len=plan.max_model_len,
-        kv_cache_tokens=plan.kv_cache_tokens,
-    )
+    change = f"set spec.accelerator.products to [{label}]"
+    return Remedy.of(change, (("accelerator.products", (label,)),), plan_for(gpus.device(label)), label)
 
 
-def _candidates(wish: Wish, there: Sequence[Offer]) -> Iterator[Device]:
+def _candidates(demand: GPUDemand, there: Sequence[Offer]) -> Iterator[Device]:
     """What nodes have first, in the spec's order or the smallest first; then what they may yet have."""
     by_product = {offer.product: offer for offer in there}
     named = tuple(product for product in by_product if product is not None)
-    for product in wish.products or named:
+    for product in demand.products or named:
         offer = by_product.get(product)
-        if offer is not None and offer.per_node >= wish.gpus:
-            device = offer.device or _stated(product, wish)
+        if offer is not None and offer.per_node >= demand.gpus:
+            device = offer.device or _stated(product, demand)
             if device is not None:
                 yield device
-    for product in wish.products:
+    for product in demand.products:
         offer = by_product.get(product)
-        if offer is None or offer.per_node < wish.gpus:
+        if offer is None or offer.per_node < demand.gpus:
             there_now = None if offer is None else offer.device
-            device = there_now or gpus.device(product, wish.memory_gib) or _stated(product, wish)
+            device = there_now or gpus.device(product, demand.memory_gib) or _stated(product, demand)
             if device is not None:
                 yield replace(device, name=product)
-    if not wish.products and wish.memory_gib is not None and not any(offer.device for offer in there):
-        yield Device(f"a GPU of {wish.memory_gib:g} GiB", wish.memory_gib)
+    if not demand.products and demand.memory_gib is not None and not any(offer.device for offer in there):
+        yield Device(f"a GPU of {demand.memory_gib:g} GiB", demand.memory_gib)
 
 
-def _on_a_node(plan: Plan, device: Device, wish: Wish, there: Sequence[Offer]) -> Plan:
+def _on_a_node(plan: Plan, device: Device, demand: GPUDemand, there: Sequence[Offer]) -> Plan:
     """The plan, which does not fit where one replica needs more GPUs than any node has or could have."""
     most = max(_most(there, device.name), node_size.largest(device.name))
-    if wish.gpus <= most or not there or plan.verdict is Fit.DOES_NOT_FIT:
+    if demand.gpus <= most or not there or plan.verdict is Fit.DOES_NOT_FIT:
         return plan
-    return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{device.name}: {_too_many(wish, there)}", margin_gib=None)
+    return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{device.name}: {_too_many(demand, there)}", margin_gib=None)
 
 
-def _too_many(wish: Wish, there: Sequence[Offer]) -> str:
+def _too_many(demand: GPUDemand, there: Sequence[Offer]) -> str:
     """All GPUs of a replica are in one pod, and so on one node: pipeline stages too."""
     has = max((offer.per_node for offer in there), default=0)
     most = max(has, node_size.USUAL)
     return (
-        f"one replica needs {wish.gpus} x {wish.resource} on one node; the largest here has {has}, and such machines "
-        f"have {node_size.USUAL} as a rule. Lower the product of the sizes in spec.parallelism to {most} or less, and "
-        "hold the weights in fewer bits or choose GPUs with more memory."
+        f"one replica needs {demand.gpus} x {demand.resource} on one node; the largest here has {has}, and such "
+        f"machines have {node_size.USUAL} as a rule. Lower the product of the sizes in spec.parallelism to {most} "
+        "or less, and hold the weights in fewer bits or choose GPUs with more memory."
     )
 
 
-def _stated(product: str, wish: Wish) -> Device | None:
-    return None if wish.memory_gib is None else Device(product, wish.memory_gib)
+def _stated(product: str, demand: GPUDemand) -> Device | None:
+    return None if demand.memory_gib is None else Device(product, demand.memory_gib)
 
 
-def _required(device: Device, wish: Wish, there: Sequence[Offer]) -> str | None:
+def _required(device: Device, demand: GPUDemand, there: Sequence[Offer]) -> str | None:
     """A product that came from nodes, or out of several, is what the pods must get: another may not fit."""
     is_there = any(offer.product == device.name for offer in there)
-    return device.name if is_there or (device.name in wish.products and len(wish.products) > 1) else None
+    return device.name if is_there or (device.name in demand.products and len(demand.products) > 1) else None
 
 
-def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
+def _noted(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
     seen, notes = {offer.product for offer in there}, []
     if cluster.unread is not None:
@@ -193,12 +186,12 @@ def _noted(plan: Plan, wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer])
                 f"{plan.gpu} is usually no value of the node label: no pod starts unless a node has {plan.gpu}. "
                 f"Else write {', '.join(labels)}."
             )
-    elif plan.gpu in wish.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
+    elif plan.gpu in demand.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
         notes.append(f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label.")
-    elif plan.gpu in wish.products and (most := _most(there, plan.gpu)) < wish.gpus:
-        notes.append(f"No node has {f'{wish.gpus} of ' if most else ''}{plan.gpu} now.")
-    if _most(there, plan.gpu or "") < wish.gpus:
-        notes.append(node_size.note(wish.gpus, plan.gpu))
+    elif plan.gpu in demand.products and (most := _most(there, plan.gpu)) < demand.gpus:
+        notes.append(f"No node has {f'{demand.gpus} of ' if most else ''}{plan.gpu} now.")
+    if _most(there, plan.gpu or "") < demand.gpus:
+        notes.append(node_size.note(demand.gpus, plan.gpu))
     return replace(plan, reason=" ".join(filter(None, (plan.reason, *notes)))) if any(notes) else plan
 
 
@@ -225,29 +218,29 @@ def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> 
     return ""
 
 
-def _too_few(wish: Wish, there: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
+def _too_few(demand: GPUDemand, there: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
     """No node has as many GPUs as one replica needs, and none is named.
 
     A larger node may be one that an autoscaler brings for a pod that waits, so this keeps no pod back.
     """
     most = max(there, key=lambda offer: offer.per_node, default=None)
-    if wish.products or most is None or most.per_node >= wish.gpus:
+    if demand.products or most is None or most.per_node >= demand.gpus:
         return None
     plan = plan_for(most.device)
-    if wish.gpus > max(most.per_node, *(node_size.largest(offer.product) for offer in there)):
-        why = _too_many(wish, there)
+    if demand.gpus > max(most.per_node, *(node_size.largest(offer.product) for offer in there)):
+        why = _too_many(demand, there)
         refused = replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{why[:1].upper()}{why[1:]}", margin_gib=None)
         return Pick(refused, device=most.device, is_short=True)
     reason = (
-        f"One replica needs {wish.gpus} x {wish.resource} on one node, and the largest node has {most.per_node}. Which "
-        "GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "
+        f"One replica needs {demand.gpus} x {demand.resource} on one node, and the largest node has {most.per_node}. "
+        "Which GPU a larger one would have is not known: lower spec.parallelism, add a node, or give "
         "spec.accelerator.products."
     )
-    missing = (f"a node with {wish.gpus} x {wish.resource}", *plan.missing)
+    missing = (f"a node with {demand.gpus} x {demand.resource}", *plan.missing)
     return Pick(replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=missing, margin_gib=None))
 
 
-def _unknown_gpu(wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer], plan: Plan) -> Plan:
+def _unknown_gpu(demand: GPUDemand, cluster: ClusterGPUs, there: Sequence[Offer], plan: Plan) -> Plan:
     """Which GPU it will be cannot be said; what the plan misses besides stays named."""
     if cluster.missing_right is not None:
         reason = (
@@ -259,16 +252,16 @@ def _unknown_gpu(wish: Wish, cluster: ClusterGPUs, there: Sequence[Offer], plan:
         reason = f"Which GPU it will be is not known: {cluster.unread}. Give {GPU_FIELDS}."
         missing = [GPU_FIELDS]
     else:
-        seen = f"no node has {wish.resource}"
+        seen = f"no node has {demand.resource}"
         if there:
-            seen = f"nodes with {wish.resource} do not say which GPU it is"
+            seen = f"nodes with {demand.resource} do not say which GPU it is"
         elif cluster.groups:
-            seen = f"nodes with {wish.resource} have taints that the pods do not tolerate"
+            seen = f"nodes with {demand.resource} have taints that the pods do not tolerate"
         reason = f"Which GPU it will be is not known: {seen}. Give {GPU_FIELDS}."
         missing = [GPU_FIELDS]
-    if wish.products:
+    if demand.products:
         reason = (
-            f"The memory of {', '.join(wish.products)} is not known: neither a node nor the catalogue has it. Give "
+            f"The memory of {', '.join(demand.products)} is not known: neither a node nor the catalogue has it. Give "
             "spec.accelerator.memory."
         )
         missing = ["spec.accelerator.memory"]

@@ -1,4 +1,4 @@
-"""A question to the planner and its answer: two frozen values. memory.py computes one from the other.
+"""`Request`, what the planner is asked, and `Plan`, its answer; memory.py computes one from the other.
 
 Everything per GPU is of the fullest one (the last or the widest pipeline stage); GiB are 2**30 bytes.
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # the command line starts without the spec's models
     from llmservice_operator.api.techniques import CudaGraphs, SpeculativeMethod
 
 GIB = 2**30
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.92
+"""--gpu-memory-utilization where it is not given."""
 NOT_READ = "config.json"
 """In `Plan.missing`: reading the model's configuration was stopped, and nothing of it is known."""
 
@@ -43,6 +45,11 @@ class Device:
     is_cpu: bool = False
     is_amd: bool = False
 
+    @property
+    def accelerator(self) -> Literal["cpu", "amd", "nvidia"]:
+        """The value of spec.accelerator.type."""
+        return "cpu" if self.is_cpu else "amd" if self.is_amd else "nvidia"
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -66,7 +73,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Everything that memory depends on, under vLLM's names. None: not said, and vLLM's own default holds."""
+    """Everything that memory depends on, under vLLM's names. None: not set, and vLLM's default applies."""
 
     architecture: Architecture | None
     """None: nothing is known of the model but perhaps `parameters` or `weights_gib`."""
@@ -74,7 +81,7 @@ class Request:
     """None: no GPU is known, and the verdict is Unknown."""
     tensors: Tensors | None = None
     dtype: DType = "auto"
-    """As said; `compute_dtype` is what vLLM gets."""
+    """As stated; `compute_dtype` is what vLLM gets."""
     quantization: str | None = None
     """vLLM's method, where it is given beside (or against) the checkpoint's own."""
     weights: Weights = "auto"
@@ -96,7 +103,7 @@ class Request:
     cuda_graphs: CudaGraphs | None = None
     """As spec.compilation comes down to; None: vLLM's default, which records some."""
     own_image: bool = False
-    """The image is the user's: for which GPUs its vLLM was built, nobody knows."""
+    """The image is the user's, so the GPUs that its vLLM was built for are unknown."""
     without: frozenset[str] = frozenset()
     """Kinds of input (image, video) that the model is started without."""
     draft: Draft | None = None
@@ -111,6 +118,11 @@ class Request:
     @property
     def compute_dtype(self) -> DType:
         return float_dtype(self.dtype, self.weights)
+
+    @property
+    def gpus(self) -> int:
+        """That one replica needs."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,11 @@ class Remedy:
     verdict: Fit
     max_model_len: int | None
     kv_cache_tokens: int | None
+
+    @classmethod
+    def of(cls, change: str, patch: tuple[tuple[str, object], ...], plan: Plan, gpu: str | None = None) -> Remedy:
+        """With what the plan after the change says."""
+        return cls(change, patch, gpu, plan.verdict, plan.max_model_len, plan.kv_cache_tokens)
 
 
 @dataclass(frozen=True, slots=True)

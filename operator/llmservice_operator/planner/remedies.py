@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from llmservice_operator.planner import changes, memory
-from llmservice_operator.planner.changes import Around, Change, Fields, Way
-from llmservice_operator.planner.node_size import gpus, largest
+from llmservice_operator.planner.changes import Alternatives, Change, ChangeKind, Fields
+from llmservice_operator.planner.node_size import largest
 from llmservice_operator.planner.plan import Device, Fit, Plan, Remedy, Request
 
 MOST = 3
@@ -40,7 +40,7 @@ def with_remedies(
     """
     if plan.verdict not in (Fit.DOES_NOT_FIT, Fit.TIGHT) or request.device is None or request.architecture is None:
         return plan
-    search = _Search(request, plan, Around(others, most_gpus), plan_for, accepts)
+    search = _Search(request, plan, Alternatives(others, most_gpus), plan_for, accepts)
     found = list(islice(chain(search.singles(), search.pairs()), MOST))
     if not found and plan.verdict is Fit.DOES_NOT_FIT:
         found = search.nearly[:MOST]
@@ -80,37 +80,32 @@ class _Tried:
     @property
     def remedy(self) -> Remedy:
         """For the answer."""
-        return Remedy(
-            change=self.change.words,
-            patch=self.change.fields,
-            gpu=self.change.gpu,
-            verdict=self.plan.verdict,
-            max_model_len=self.plan.max_model_len,
-            kv_cache_tokens=self.plan.kv_cache_tokens,
-        )
+        return Remedy.of(self.change.words, self.change.fields, self.plan, self.change.gpu)
 
 
 class _Search:
     """The changes of one request, in the order of their cost."""
 
-    def __init__(self, request: Request, plan: Plan, around: Around, plan_for: PlanFor, accepts: Accepts) -> None:
-        self.request, self.plan, self.around = request, plan, around
+    def __init__(
+        self, request: Request, plan: Plan, alternatives: Alternatives, plan_for: PlanFor, accepts: Accepts
+    ) -> None:
+        self.request, self.plan, self.alternatives = request, plan, alternatives
         self.plan_for, self.accepts = plan_for, accepts
         self.nearly: list[Remedy] = []
         """Those that end in Tight."""
-        self.not_enough: list[tuple[Way, _Tried]] = []
-        self.proposed: dict[Way, Change] = {}
+        self.not_enough: list[tuple[ChangeKind, _Tried]] = []
+        self.proposed: dict[ChangeKind, Change] = {}
 
     def singles(self) -> Iterator[Remedy]:
         """One of each kind that is enough by itself. Stages are for where ranks are not."""
-        for way in self._by_cost():
-            if way is changes.more_stages and changes.more_ranks in self.proposed:
+        for kind in self._by_cost():
+            if kind is changes.more_stages and changes.more_ranks in self.proposed:
                 continue
-            tried = self._first(way, self.request, self.plan)
+            tried = self._first(kind, self.request, self.plan)
             if tried is not None:
-                self.proposed[way] = tried.change
+                self.proposed[kind] = tried.change
                 yield tried.remedy
-            if way is changes.more_ranks:
+            if kind is changes.more_ranks:
                 yield from self._fewer_ranks()
 
     def _fewer_ranks(self) -> Iterator[Remedy]:
@@ -119,7 +114,7 @@ class _Search:
             return
         alone = self.proposed.get(changes.more_ranks)
         tried = self._first(changes.fp8_over_ranks, self.request, self.plan)
-        if tried is not None and (alone is None or gpus(tried.change.request) < gpus(alone.request)):
+        if tried is not None and (alone is None or tried.change.request.gpus < alone.request.gpus):
             yield tried.remedy
 
     def pairs(self) -> Iterator[Remedy]:
@@ -133,21 +128,21 @@ class _Search:
             tried = self._first(changes.int4_over_ranks, self.request, self.plan)
             if tried is not None:
                 yield tried.remedy
-        ways = [way for way in self._by_cost() if way is not changes.int4_checkpoint]
-        done: set[Way] = {changes.int4_checkpoint, changes.int4_over_ranks, changes.fp8_over_ranks}
-        for way, first in self.not_enough:
-            if way in done or not self._is_cheaper(way, first.change):
+        kinds = [kind for kind in self._by_cost() if kind is not changes.int4_checkpoint]
+        done: set[ChangeKind] = {changes.int4_checkpoint, changes.int4_over_ranks, changes.fp8_over_ranks}
+        for kind, first in self.not_enough:
+            if kind in done or not self._is_cheaper(kind, first.change):
                 continue
-            for second in ways[: ways.index(way)]:
+            for second in kinds[: kinds.index(kind)]:
                 if second in self.proposed and second is not changes.shorter:
                     continue
                 found = self._first(second, first.change.request, first.plan, first.change)
                 if found is not None and self._is_longer(second, found):
-                    done.add(way)
+                    done.add(kind)
                     yield found.remedy
                     break
 
-    def _is_longer(self, second: Way, pair: _Tried) -> bool:
+    def _is_longer(self, second: ChangeKind, pair: _Tried) -> bool:
         """A shorter length beside something else is worth it where it is longer than the one that does alone."""
         alone = self.proposed.get(second)
         if alone is None:
@@ -155,10 +150,10 @@ class _Search:
         one, other = pair.change.request.max_model_len, alone.request.max_model_len
         return isinstance(one, int) and isinstance(other, int) and one > other
 
-    def _is_cheaper(self, way: Way, change: Change) -> bool:
+    def _is_cheaper(self, kind: ChangeKind, change: Change) -> bool:
         """A second change beside another product is worth it where that is clearly smaller than one that does alone."""
-        alone = self.proposed.get(way)
-        if way is not changes.another_gpu or alone is None:
+        alone = self.proposed.get(kind)
+        if kind is not changes.another_gpu or alone is None:
             return True
         one, other = change.request.device, alone.request.device
         return one is not None and other is not None and one.memory_gib < CLEARLY_SMALLER * other.memory_gib
@@ -167,14 +162,14 @@ class _Search:
         """The least memory of known GPUs on which it would run as it is asked for."""
         device = self.request.device
         assert device is not None
-        alike = {other.name: other for other in (device, *self.around.others) if other.is_amd == device.is_amd}
+        alike = {other.name: other for other in (device, *self.alternatives.others) if other.is_amd == device.is_amd}
         choices = [(count * other.memory_gib, count, other) for other in alike.values() for count in counts(other)]
         for _, count, other in sorted(choices, key=lambda choice: choice[:2]):
             if is_enough(self.request, self.plan, count, other, self.plan_for):
                 return f"No change that was tried is enough: it needs {count} x {other.name}."
         return f"Nothing that was tried is enough, up to {max(map(largest, alike))} GPUs of each kind on one node."
 
-    def _by_cost(self) -> tuple[Way, ...]:
+    def _by_cost(self) -> tuple[ChangeKind, ...]:
         """A shorter length costs nothing where nobody asked for one, and what was asked for where somebody did."""
         is_asked = isinstance(self.request.max_model_len, int)
         free = () if is_asked else (changes.shorter,)
@@ -192,9 +187,9 @@ class _Search:
             changes.another_gpu,
         )
 
-    def _first(self, way: Way, request: Request, plan: Plan, before: Change | None = None) -> _Tried | None:
+    def _first(self, kind: ChangeKind, request: Request, plan: Plan, before: Change | None = None) -> _Tried | None:
         """The first variant that surely fits."""
-        for change in way(request, plan, self.around):
+        for change in kind(request, plan, self.alternatives):
             whole = change if before is None else before.then(change)
             if not self.accepts(whole.fields):
                 continue
@@ -204,5 +199,5 @@ class _Search:
             if tried.plan.verdict is Fit.TIGHT:
                 self.nearly.append(tried.remedy)
             if before is None:
-                self.not_enough.append((way, tried))
+                self.not_enough.append((kind, tried))
         return None

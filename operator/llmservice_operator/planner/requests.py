@@ -15,7 +15,7 @@ from llmservice_operator.planner.quantity import amount
 
 CPU = "cpu"
 _GRAPHS_OF_LEVEL: Mapping[int | None, CudaGraphs] = {0: "none", 1: "piecewise"}
-"""Where nothing else is said; from level 2 on vLLM records all."""
+"""Where cudaGraphs is not set; from level 2 on vLLM records all."""
 _KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 
 

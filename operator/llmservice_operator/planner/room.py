@@ -90,12 +90,6 @@ class Room:
     """It could not be read just now: nothing is to be decided by that."""
 
 
-def room_for(room: Room, pod_spec: Json) -> int:
-    """How many more pods of this spec the nodes have room for."""
-    wanted = requests_of(pod_spec)
-    return sum(fitting(node, wanted) for node in nodes_for(room, pod_spec))
-
-
 def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
     """Nodes that pods of this spec may go to, full ones too."""
     tolerations = pod_spec.get("tolerations") or ()

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from llmservice_runtime.preflight.capabilities import MINIMUM_CAPABILITY
 
-from llmservice_operator.planner.engines import engine
 from llmservice_operator.planner.model import quantized
 from llmservice_operator.planner.model.architecture import Quantization
 from llmservice_operator.planner.plan import Device, Request
 
 Capability = tuple[int, int]
 
+_LEAST_OF_IMAGES: Capability = (7, 5)
+"""Of an NVIDIA GPU, for the vLLM project's own images, by its installation guide."""
 _MX_BLOCK = 32
 """Values that share one scale of 8 bit in the MX formats."""
 _COMPRESSED_LEAST: Capability = (7, 5)
@@ -27,14 +28,14 @@ def unserved(request: Request) -> str | None:
 
 
 def _reasons(request: Request) -> Iterator[str]:
-    device, generation = request.device, engine(request.vllm_version)
+    device = request.device
     if device is None:
         return
-    if not request.own_image and (too_old := _below(device, generation.least_capability)) is not None:
+    if not request.own_image and (too_old := _below(device, _LEAST_OF_IMAGES)) is not None:
         remedy = "Take a newer GPU, or an image that is built for it."
         yield f"{device.name}: vLLM's own images need compute capability {too_old}. {remedy}"
     own = request.architecture.quantization if request.architecture is not None else None
-    if own is None or request.quantization is not None or not generation.knows_methods:
+    if own is None or request.quantization is not None:
         return
     method = method_of(own)
     if (too_old := _below(device, least_capability(own))) is not None:
@@ -77,7 +78,7 @@ def _refused(request: Request, device: Device, method: str) -> Iterator[str]:
     from llmservice_operator.api.matrix import DIMENSIONS, ROWS  # and with them some of the spec's models
 
     asked: Mapping[str, str] = {
-        "accelerator": "cpu" if device.is_cpu else "amd" if device.is_amd else "nvidia",
+        "accelerator": device.accelerator,
         "method": method,
         "dtype": request.compute_dtype,
     }

@@ -105,7 +105,7 @@ def _having(spelling: str, value: str | None) -> tuple[str, ...]:
 
 
 def _field(token: str) -> str | None:
-    """Where users say what a flag says; --no-X is said where --X is. None for what no field stands for."""
+    """The field for a flag; --no-X has that of --X. None where no field stands for it."""
     flag = f"--{token.removeprefix('--no-')}" if token.startswith("--no-") else token
     return " or ".join(KEYED[flag].values()) if flag in KEYED else TYPED.get(flag)
 

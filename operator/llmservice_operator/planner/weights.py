@@ -33,8 +33,6 @@ class Weights:
     """Over all GPUs of one replica, copies counted."""
     lines: tuple[Line, ...]
     """The arithmetic of the fullest GPU."""
-    checkpoint_parameters: int | None = None
-    """Of the model, as counted or stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def _unknown_model(request: Request) -> Weights:
     else:
         raise Incomplete("config.json, or the number of parameters")
     line = Line("weights", size / gpus / GIB, f"{how} / {gpus} GPUs")
-    return Weights(round(size / gpus), round(size * request.data_parallel_size), (line,), request.parameters)
+    return Weights(round(size / gpus), round(size * request.data_parallel_size), (line,))
 
 
 def _stages(request: Request, architecture: Architecture, held: Storage) -> Iterator[Stage]:
@@ -184,7 +182,7 @@ def _stated(
 ) -> tuple[list[Stage], str]:
     """The stages, brought to what is known better than by counting; and how that is."""
     if request.weights_gib is not None:
-        factor = request.weights_gib * GIB / _whole(stages, architecture)
+        factor = request.weights_gib * GIB / _whole(stages)
         return [_scaled(stage, factor) for stage in stages], f"{request.weights_gib:g} GiB stated"
     if request.parameters is None and request.tensors is not None and request.tensors.total:
         return _measured(request, architecture, held, stages, request.tensors), "real sizes of the checkpoint's tensors"
@@ -215,7 +213,7 @@ def _to_total(
     return [_scaled(stage, total / counted) for stage in stages]
 
 
-def _whole(stages: list[Stage], architecture: Architecture) -> float:
+def _whole(stages: list[Stage]) -> float:
     """Bytes of one copy of the model."""
     total = sum(amount.whole for stage in stages for amount in stage.values())
     if len(stages) > 1:
@@ -281,7 +279,6 @@ def _answer(request: Request, architecture: Architecture, held: Storage, stages:
         round(per_stage[fullest]),
         round(sum(per_stage) * ranks * request.data_parallel_size),
         lines,
-        request.parameters or architecture.total_parameters or architecture.counted_parameters,
     )
 
 

@@ -26,7 +26,7 @@ from llmservice_operator.planner.model import reading
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.model.reading import ReadingFailed, ReadingStopped, Stopped
 from llmservice_operator.planner.model.tensors import Tensors
-from llmservice_operator.planner.pick import Pick, Wish, pick
+from llmservice_operator.planner.pick import GPUDemand, Pick, pick
 from llmservice_operator.planner.plan import NOT_READ, Device, Fit, Plan, Request
 from llmservice_operator.planner.quantity import gibibytes
 from llmservice_operator.planner.requests import extended, request_of
@@ -94,7 +94,7 @@ def on(asked: Question, device: Device | None) -> Question:
 
 def picked(service: LLMService, asked: Question, cluster: ClusterGPUs) -> Pick:
     """The choice among the cluster's GPUs, with remedies where it is not sure to fit."""
-    choice = pick(wish(service), cluster, lambda device: judged(service, asked, device))
+    choice = pick(demand(service), cluster, lambda device: judged(service, asked, device))
     most = max((group.per_node for group in cluster.groups), default=_MOST_GPUS)
     plan = remedied(service, choice.plan, on(asked, choice.device), choice.others, most)
     return replace(choice, plan=plan)
@@ -132,11 +132,11 @@ def remedied(
     return find(asked, plan, others, most_gpus, spec)
 
 
-def wish(service: LLMService) -> Wish:
+def demand(service: LLMService) -> GPUDemand:
     """What the spec says about its GPUs."""
     spec, resource = service.spec, accelerator_resource(service)
     assert resource is not None, "on CPUs there is nothing to pick"
-    return Wish(
+    return GPUDemand(
         gpus=spec.parallelism.accelerators,
         resource=resource,
         products=spec.accelerator.products or (),

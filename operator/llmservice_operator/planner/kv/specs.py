@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmservice_operator.planner.engines import engine
 from llmservice_operator.planner.kv.blocks import Blocks, index_width
 from llmservice_operator.planner.kv.states import has_state, state_blocks, state_bytes
 from llmservice_operator.planner.kv.types import head_bytes, is_packed, latent_bytes, value_bytes
@@ -83,14 +82,7 @@ class _Setting:
         return Spec(Kind.FULL, self.blocks.full, self.blocks.full * token, shape)
 
     def _latent(self, attention: Attention, kv_dtype: str, size: int) -> Spec:
-        width = attention.latent_dim + attention.rope_dim
-        generation = engine(self.request.vllm_version).mla
-        if generation == "expanded":
-            # Before MLA was built in: keys and values of every head, both as wide as the next supported size.
-            token = max(1, attention.heads // self.ranks) * head_bytes(kv_dtype, 256, 256, size)
-        else:
-            width = -(-width // 128) * 128 if generation == "padded" else width
-            token = latent_bytes(kv_dtype, width, size)
+        token = latent_bytes(kv_dtype, attention.latent_dim + attention.rope_dim, size)
         return Spec(Kind.LATENT, self.blocks.full, self.blocks.full * token, (token,))
 
     def _state(self, attention: Attention) -> Spec:
@@ -99,7 +91,7 @@ class _Setting:
 
     def _keeps_window(self, attention: Attention) -> bool:
         """Whether what lies before the window is dropped; chunks (Llama 4) do not go with drafts from hidden states."""
-        if attention.kind is not Kind.SLIDING or not engine(self.request.vllm_version).swa_groups:
+        if attention.kind is not Kind.SLIDING:
             return False
         draft = self.request.draft
         return not (attention.chunked and draft is not None and draft.method in ("eagle", "eagle3", "mtp"))

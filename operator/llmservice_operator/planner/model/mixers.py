@@ -32,7 +32,7 @@ def attention(keys: Keys, family: Family, kind: str) -> Mixer:
     """What a layer of that kind is: full, sliding or chunked."""
     if not latent(keys) or kind != "full":
         return _grouped(keys, family, kind)
-    found = _latent(keys, family)
+    found = _latent(keys)
     return _expanded(found) if keys.text("model_type") in _EXPANDED else found
 
 
@@ -163,7 +163,7 @@ def _norms(keys: Keys, family: Family, heads: int, kv_heads: int, dim: int) -> i
     return (heads + kv_heads) * dim
 
 
-def _latent(keys: Keys, family: Family) -> Mixer:
+def _latent(keys: Keys) -> Mixer:
     facts = keys.section("mla") or keys
     hidden, heads = keys.needed("hidden_size"), heads_of(keys)
     rank, rope = facts.needed("kv_lora_rank"), facts.needed("qk_rope_head_dim", least=0)

@@ -35,7 +35,7 @@ def _largest(keys: Keys, name: str) -> int:
 
 
 def dense(keys: Keys, family: Family, index: int = 0, times: int = 1) -> Mlp:
-    """A layer's dense MLP, so many times as wide as it is said to be."""
+    """A layer's dense MLP, as many times as wide as config.json states."""
     width = dense_width(keys, index) * times
     linears = _matrices("mlp", keys.needed("hidden_size"), width, _gated(keys, family), bias=_biased(keys, family))
     return FeedForward(intermediate=width, gated=_gated(keys, family)), linears, 0

@@ -94,10 +94,10 @@ def _hybrid(keys: Keys, layers: int) -> tuple[str, ...] | None:
     chosen = _indices(keys, "full_attn_idxs")
     if chosen is not None:
         return tuple("full" if index in chosen else "conv" for index in range(layers))
-    return _linear(keys, model_type, layers)
+    return _linear(keys, layers)
 
 
-def _linear(keys: Keys, model_type: str, layers: int) -> tuple[str, ...] | None:
+def _linear(keys: Keys, layers: int) -> tuple[str, ...] | None:
     section = keys.section("linear_attn_config")
     if section is not None:
         # Kimi counts layers from 1.

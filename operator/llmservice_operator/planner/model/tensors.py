@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -34,14 +34,5 @@ class Tensors:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Tensors:
         """From the inspection's JSON: the same names in camelCase; absent ones are 0."""
-        return cls(
-            embedding=int(document.get("embedding", 0)),
-            head=int(document.get("head", 0)),
-            attention=int(document.get("attention", 0)),
-            feed_forward=int(document.get("feedForward", 0)),
-            experts=int(document.get("experts", 0)),
-            vision=int(document.get("vision", 0)),
-            mtp=int(document.get("mtp", 0)),
-            other=int(document.get("other", 0)),
-            parameters=int(document.get("parameters", 0)),
-        )
+        named = {"feed_forward": "feedForward"}
+        return cls(**{one.name: int(document.get(named.get(one.name, one.name), 0)) for one in fields(cls)})

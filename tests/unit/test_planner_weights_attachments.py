@@ -19,7 +19,7 @@ def asked(model: Architecture = LLAMA, **more: Any) -> Request:
     return Request(model, None, **more)
 
 
-def test_a_draft_model_is_whole_and_beside() -> None:
+def test_a_draft_model_adds_its_own_weights() -> None:
     small = architecture("qwen2.5-0.5b")
     draft = Draft("draftModel", 5, small)
     assert weigh(asked(draft=draft)).per_gpu - weigh(asked()).per_gpu == weigh(asked(small)).per_gpu

@@ -117,7 +117,7 @@ def test_newer(one: str, other: str, expected: bool) -> None:
         pytest.param(pod(2, "written", name="q", uid="u2"), (CHAT,), id="another object"),
     ],
 )
-def test_what_is_expected_is_no_news(comes: Any, news: tuple[Key, ...]) -> None:
+def test_what_is_expected_changes_nothing(comes: Any, news: tuple[Key, ...]) -> None:
     cache = Cache({"Pod": project})
     cache.update("Pod", pod(1))
     with cache.expecting("Pod", project(pod(1, "written"), None)):

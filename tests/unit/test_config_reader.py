@@ -147,7 +147,7 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
     assert turns > 20
 
 
-async def test_a_look_waits_a_moment_only_and_is_woken() -> None:
+async def test_a_reconcile_waits_a_moment_only_and_is_woken() -> None:
     woken: asyncio.Queue[Key] = asyncio.Queue()
     async with a_reader("time.sleep(0.5); return reading.read(document)") as (reader, _):
         reader.wake = woken.put_nowait
@@ -191,7 +191,7 @@ async def test_nobody_drives_the_answers_of_others_out(monkeypatch: pytest.Monke
     assert len(reader._known) == 5
 
 
-async def test_few_looks_wait_for_configurations_that_take_long() -> None:
+async def test_few_reconciles_wait_for_configurations_that_take_long() -> None:
     """Each of them is a worker, and there are eight for all services."""
 
     async def looks(reader: ConfigReader, *namespaces: str) -> int:

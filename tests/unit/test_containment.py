@@ -166,7 +166,7 @@ async def test_what_fails_beside_the_reconcile_does_not_stop_it_and_is_not_writt
 
 
 @pytest.mark.parametrize("what", ["quarantined", "may_begin", "during"])
-async def test_what_fails_around_the_reconcile_is_told_with_its_service_and_tried_again(
+async def test_what_fails_around_the_reconcile_is_reported_with_its_service_and_tried_again(
     what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(parent(), named(GOOD[0].name))
@@ -189,7 +189,7 @@ async def test_what_fails_around_the_reconcile_is_told_with_its_service_and_trie
     assert world.ctx.queue._failures == {}
 
 
-async def test_a_status_that_cannot_be_made_is_told_with_its_service_and_not_tried_for_ever_at_once(
+async def test_a_status_that_cannot_be_made_is_reported_with_its_service_and_not_tried_for_ever_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(parent())
@@ -312,7 +312,7 @@ def test_many_errors_of_one_service_are_bounded() -> None:
     assert len(errors._open[KEY]) == 64
 
 
-def test_errors_are_told_by_type_and_place_and_never_by_their_text() -> None:
+def test_errors_are_reported_by_type_and_place_and_never_by_their_text() -> None:
     errors = InternalErrors()
     with errors.contained(Part.STATE, KEY, "of pod x"):
         Cache(PROJECTIONS).update(PARENT, {"metadata": {"secret": "word"}})

@@ -33,7 +33,7 @@ async def told(world: World) -> tuple[int, float]:
     return world.api.calls.count("event StreamsEnded"), ended or 0.0
 
 
-async def test_each_pod_that_cut_streams_is_told_of_once() -> None:
+async def test_each_pod_that_cut_streams_is_reported_once() -> None:
     world = World(parent(), ending("a", None), ending("b", None))
     assert await told(world) == (0, 0)
     world.ctx.cache.update("Pod", ending("a", 3))
@@ -43,7 +43,7 @@ async def test_each_pod_that_cut_streams_is_told_of_once() -> None:
     assert await told(world) == (1, 4)
 
 
-async def test_one_that_cut_none_is_not_told_of() -> None:
+async def test_one_that_cut_none_is_not_reported() -> None:
     world = World(parent(), ending("a", None))
     world.ctx.cache.update("Pod", ending("a", 0))
     assert await told(world) == (0, 0)

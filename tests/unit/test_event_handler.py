@@ -29,7 +29,7 @@ def an_object(resource: Resource, version: int, **content: Any) -> dict[str, Any
 @pytest.mark.parametrize(
     ("resource", "is_at_once"), [(LLMSERVICE, True), (DEPLOYMENT, False), (POD, False)], ids=lambda given: str(given)
 )
-def test_who_is_told(resource: Resource, is_at_once: bool) -> None:
+def test_which_changes_are_queued_at_once(resource: Resource, is_at_once: bool) -> None:
     changed: list[Key] = []
     children_changed: list[Key] = []
     handler = EventHandler(Cache(PROJECTIONS), changed.append, children_changed.append)
@@ -78,7 +78,7 @@ def test_what_could_not_be_read_and_is_given_to_another_service_leaves_no_error_
     assert errors._open == {}
 
 
-def test_a_burst_is_one_look() -> None:
+def test_a_burst_is_one_reconcile() -> None:
     moments = [0.0]
     queue: WorkQueue[Key] = WorkQueue(clock=lambda: moments[-1])
     for moment in (0.0, 0.05, 0.1):

@@ -64,7 +64,7 @@ async def test_no_kubeconfig_says_how_to_name_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"just a word", b"\xff\xfe\x00", b"- a list"])
-async def test_a_file_that_is_no_kubeconfig_is_told_as_such(tmp_path: Path, content: bytes) -> None:
+async def test_a_file_that_is_no_kubeconfig_is_reported_as_such(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="kubeconfig") as caught:

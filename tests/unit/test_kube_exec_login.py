@@ -49,7 +49,7 @@ async def test_a_client_certificate(tmp_path: Path) -> None:
     assert (login.token, login.certificate, login.key) == (None, b"C", b"K")
 
 
-async def test_the_program_gets_its_variables_and_is_told_what_to_speak(tmp_path: Path) -> None:
+async def test_the_program_gets_its_variables_and_the_api_version(tmp_path: Path) -> None:
     script = (
         "import json, os\n"
         "spoken = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['apiVersion']\n"
@@ -162,7 +162,7 @@ async def test_a_failing_program_ends_the_start(tmp_path: Path) -> None:
         await load(kubeconfig=config_of(tmp_path, {**program, "command": "no-such-login"}))
 
 
-async def test_a_program_that_asks_for_it_is_told_of_the_cluster(tmp_path: Path) -> None:
+async def test_a_program_that_asks_for_it_gets_the_cluster(tmp_path: Path) -> None:
     script = (
         "import json, os\n"
         "cluster = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec'].get('cluster')\n"

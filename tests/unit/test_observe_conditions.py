@@ -32,7 +32,7 @@ def test_the_conditions_of_each_state(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_every_state_is_told_by_the_conventions(case: Case) -> None:
+def test_every_state_is_reported_by_the_conventions(case: Case) -> None:
     obj = case.make().obj
     status, generation = obj["status"], obj["metadata"]["generation"]
     assert status["observedGeneration"] == generation
@@ -44,7 +44,7 @@ def test_every_state_is_told_by_the_conventions(case: Case) -> None:
     assert kept == json.loads(json.dumps(status)), "the CRD drops nothing of it"
 
 
-def test_what_is_slow_is_told_with_what_it_does_and_how_long_it_takes() -> None:
+def test_what_is_slow_is_reported_with_what_it_does_and_how_long_it_takes() -> None:
     ready = CASES["starting slowly"].make().conditions()["Ready"]
     assert "vLLM is loading the model." in ready["message"]
     assert "about 83 s" in ready["message"]

@@ -64,7 +64,7 @@ def test_without_the_right_to_look_nothing_is_said() -> None:
     assert seen(hidden=frozenset({"EndpointSlice"})) is None
 
 
-def test_what_moves_by_itself_in_a_slice_is_no_news() -> None:
+def test_what_moves_by_itself_in_a_slice_changes_nothing() -> None:
     cache = Cache(PROJECTIONS)
     first, later = a_slice("a", endpoint("p")), a_slice("a", endpoint("p"))
     later["metadata"] |= {
@@ -106,7 +106,7 @@ def test_a_watch_that_lags_a_moment_makes_no_status_of_its_own(late: str) -> Non
     assert world.status_writes == writes + 1
 
 
-def test_what_lasts_is_told() -> None:
+def test_what_lasts_is_reported() -> None:
     world = starting()
     world.unlisted = {"x-0"}
     world.roll_out(replicas=1, updated=1, ready=1, available=1)
@@ -116,7 +116,7 @@ def test_what_lasts_is_told() -> None:
     assert (conditions["Ready"]["reason"], conditions["Available"]["reason"]) == ("NoEndpoints", "NoEndpoints")
 
 
-def test_endpoints_that_are_lost_are_told_after_a_moment() -> None:
+def test_endpoints_that_are_lost_are_reported_after_a_moment() -> None:
     world = served()
     world.unlisted, world.unsettled_for = {"x-0"}, 0.0
     assert world.step().is_unsettled

@@ -206,7 +206,7 @@ def test_figures_of_an_eviction_are_left_out() -> None:
     assert "available:" not in texts.pop()
 
 
-def test_an_eviction_is_told_until_what_replaces_the_pod_is_ready() -> None:
+def test_an_eviction_is_reported_until_what_replaces_the_pod_is_ready() -> None:
     out = pods.pod("x-0", status=pods.evicted())
     new = pods.pod("x-1", status=pods.running(started=False), creationTimestamp="2026-01-02T03:00:04Z")
     assert must(out, new).reason is Reason.EVICTED
@@ -220,7 +220,7 @@ def test_an_eviction_of_long_ago_says_nothing_of_a_pod_that_starts_now() -> None
     assert look(out, new) is None
 
 
-def test_an_eviction_is_told_while_no_pod_replaces_it_yet_unless_it_is_old() -> None:
+def test_an_eviction_is_reported_while_no_pod_replaces_it_yet_unless_it_is_old() -> None:
     """A service that was at zero has no pod either at first, and what was put out once may lie there still."""
     assert look(pods.pod(status=pods.evicted(at="2026-01-01T03:00:00Z"))) is None
     recent = must(pods.pod(status=pods.evicted(at="2026-01-02T03:04:00Z")))
@@ -229,7 +229,7 @@ def test_an_eviction_is_told_while_no_pod_replaces_it_yet_unless_it_is_old() -> 
     assert later == recent, "nothing has come in its place since"
 
 
-def test_the_replacement_s_own_trouble_tells_more_than_the_eviction() -> None:
+def test_the_replacement_s_own_failure_shows_more_than_the_eviction() -> None:
     out = pods.pod("x-0", status=pods.evicted())
     new = ended(1, message=told_by_runtime("KVCacheTooSmall"))
     new["metadata"]["name"] = "x-1"
@@ -300,7 +300,7 @@ def test_an_end_without_a_time_began_now() -> None:
     assert must(shown).to_object()["since"] == NOW
 
 
-def test_a_failure_told_without_a_time_is_told_anew() -> None:
+def test_a_failure_reported_without_a_time_is_reported_anew() -> None:
     told = must(pods.unplaced(NONE_FITS.format("2 Insufficient nvidia.com/gpu"))).to_object()
     found = failure_of(
         None,
@@ -313,7 +313,7 @@ def test_a_failure_told_without_a_time_is_told_anew() -> None:
     assert found.since == NOW
 
 
-def test_no_more_lines_are_told_than_a_status_takes() -> None:
+def test_no_more_lines_are_reported_than_a_status_takes() -> None:
     """Each team's nodes have a taint of their own."""
     causes = ", ".join(f"1 node(s) had untolerated taint {{team: t{n}}}" for n in range(100))
     told = must(pods.unplaced(NONE_FITS.format(causes)))

@@ -55,7 +55,7 @@ def told(status: Mapping[str, Any], state: State | None, restarts: int = 0) -> S
         pytest.param(starts_again(), None, 0, "EngineDied", id="an end that it has not got over"),
     ],
 )
-def test_what_is_told(status: Json, state: State | None, restarts: int, reason: str | None) -> None:
+def test_what_is_reported(status: Json, state: State | None, restarts: int, reason: str | None) -> None:
     found = told(status, state, restarts)
     assert (str(found.reason) if found is not None else None) == reason
 

@@ -147,7 +147,7 @@ def test_the_words_are_read() -> None:
     assert InspectionFacts.from_object(a_pod(ended(WHY_NOT.to_json()))).inspection == WHY_NOT
 
 
-def test_what_moves_by_itself_is_no_news() -> None:
+def test_what_moves_by_itself_changes_nothing() -> None:
     one = InspectionFacts.from_object(a_pod(container(running={"startedAt": STARTED})))
     other = InspectionFacts.from_object(a_pod(container(running={"startedAt": STARTED}), resourceVersion="9"))
     assert one == other
@@ -231,7 +231,7 @@ def test_a_jobs_own_pod_is_asked_and_nobody_elses() -> None:
     assert pod.name == "looks"
 
 
-def test_jobs_of_two_questions_are_told_apart() -> None:
+def test_jobs_of_two_questions_are_kept_apart() -> None:
     found = around(a_job("later", FINISHED), a_job("first", CREATED))
     assert [job.name for job in found.inspection_jobs] == ["first", "later"]
     assert found.child("Job", "first") is found.inspection_job("first")

@@ -148,7 +148,7 @@ def test_what_is_made_of_events(case: str) -> None:
         assert look(status, *events, reports=reports, before=found) == found
 
 
-def test_the_volume_s_own_error_is_told() -> None:
+def test_the_volume_s_own_error_is_reported() -> None:
     found = look(pods.setting_up(), event("FailedMount", SUMMARY), event("FailedMount", MOUNT))
     assert found is not None
     assert "nobody-made-it" in found.message

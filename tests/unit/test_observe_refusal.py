@@ -49,7 +49,7 @@ def test_a_child_that_is_refused_is_a_failure(code: int, message: str, reason: s
 
 
 @pytest.mark.parametrize(("code", "message", "reason", "evidence"), REFUSED)
-def test_it_is_told_once_since_when_it_began_and_over_with_its_cause(
+def test_it_is_reported_once_since_when_it_began_and_over_with_its_cause(
     code: int, message: str, reason: str, evidence: str
 ) -> None:
     world = World(refused={SERVICE: Refusal(code, message)})
@@ -93,7 +93,7 @@ def test_what_the_spec_says_is_no_failure(edit: Json) -> None:
     assert "failure" not in world.obj["status"]
 
 
-def test_what_pods_showed_is_told_again_when_nothing_is_refused_any_more() -> None:
+def test_what_pods_showed_is_reported_again_when_nothing_is_refused_any_more() -> None:
     world = edited(served())
     with_pods(world, a_pod("x-1", world.revision(), state={"terminated": ENDED}))
     shown = failure(world)
@@ -135,7 +135,7 @@ def test_pods_that_are_refused_next_are_another_failure_of_the_same_reason() -> 
     assert failure(world)["message"] == pods["message"]
 
 
-def test_a_paused_service_tells_of_no_refusal() -> None:
+def test_a_paused_service_reports_no_refusal() -> None:
     world = served()
     world.edit(paused=True)
     world.refused = {SERVICE: Refusal(422, POLICY)}

@@ -74,7 +74,7 @@ def asked(world: World) -> list[tuple[str, bool]]:
         pytest.param(State(Phase.SMOKE), {"phase": "Smoke"}, "first request", id="smoke"),
     ],
 )
-def test_a_pod_that_starts_tells_how_far_it_is(state: State, told: Json, message: str) -> None:
+def test_a_pod_that_starts_shows_how_far_it_is(state: State, told: Json, message: str) -> None:
     world = starting()
     hear(world, state)
     assert world.obj["status"]["progress"] == {"pod": "x-0", **told}
@@ -106,7 +106,7 @@ def test_what_is_no_progress(state: State | None, pod: Json) -> None:
     assert "progress" not in world.obj["status"]
 
 
-def test_one_pod_is_told_of_for_as_long_as_it_starts() -> None:
+def test_one_pod_is_reported_for_as_long_as_it_starts() -> None:
     world = starting()
     world.pods["x-1"] = a_pod("x-1", world.revision(), address="10.0.0.8")
     hear(world, FETCHING, "x-1")
@@ -131,7 +131,7 @@ def test_pods_are_asked_while_they_start_and_once_when_they_serve() -> None:
     assert asked(world) == [], "pods of other revisions are not asked"
 
 
-def test_what_was_measured_is_told_and_stays() -> None:
+def test_what_was_measured_is_reported_and_stays() -> None:
     world = starting()
     hear(world, SERVING)
     becomes_ready(world)
@@ -144,7 +144,7 @@ def test_what_was_measured_is_told_and_stays() -> None:
     assert "measured" not in world.obj["status"], "another revision measures anew"
 
 
-def test_that_a_pod_cannot_be_asked_is_told_beforehand_and_is_no_news() -> None:
+def test_that_a_pod_cannot_be_asked_is_reported_beforehand_and_changes_nothing() -> None:
     world = starting()
     becomes_ready(world)
     assert "port 8081" in world.obj["status"]["measured"]["reason"]
@@ -195,7 +195,7 @@ ONE, TWO = AdapterState("one", loaded=True), AdapterState("two", loaded=True)
 BAD = AdapterState("two", loaded=False, message="Its rank is too great.")
 
 
-def test_adapters_are_told_of_by_every_replica() -> None:
+def test_adapters_are_reported_by_every_replica() -> None:
     world = with_adapters("two", "one")
     assert world.obj["status"]["adapters"] == [{"name": "one", "loaded": False}, {"name": "two", "loaded": False}]
     assert world.obj["status"]["endpoint"]["modelNames"] == ["x"]
@@ -210,7 +210,7 @@ def test_adapters_are_told_of_by_every_replica() -> None:
     assert asked(world) == [("x-1", False)]
 
 
-def test_a_broken_adapter_leaves_the_service_ready_and_is_told_of_once() -> None:
+def test_a_broken_adapter_leaves_the_service_ready_and_is_reported_once() -> None:
     world = with_adapters("one", "two")
     world.reports["x-0"] = Report("uid-x-0", 0, serving(world, ONE, BAD))
     decision = world.step()

@@ -103,7 +103,7 @@ def look(cause: str, before: StatusFailure | None, now: str, room: Room | None =
     return found
 
 
-def test_a_nearer_cause_is_told_at_once_and_a_lesser_one_after_a_minute() -> None:
+def test_a_nearer_cause_is_reported_at_once_and_a_lesser_one_after_a_minute() -> None:
     first = look("node(s) had untolerated taint(s)", None, "2026-01-02T03:00:00Z")
     nearer = look("Insufficient cpu", first, "2026-01-02T03:00:01Z")
     assert (first.reason, nearer.reason) == ("UntoleratedTaint", "InsufficientResources")
@@ -114,7 +114,7 @@ def test_a_nearer_cause_is_told_at_once_and_a_lesser_one_after_a_minute() -> Non
     assert (later.reason, later.evidence) == ("UntoleratedTaint", ("node(s) had untolerated taint(s)",))
 
 
-def test_causes_that_alternate_every_second_are_told_twice_a_minute_at_most() -> None:
+def test_causes_that_alternate_every_second_are_reported_twice_a_minute_at_most() -> None:
     told: StatusFailure | None = None
     stories: list[object] = []
     for second in range(600):

@@ -138,7 +138,7 @@ def test_not_ready_while_one_replica_is_not(counts: dict[str, int]) -> None:
     assert world.conditions()["Reconciling"]["status"] == "True"
 
 
-def test_a_condition_that_is_no_longer_told_is_taken_away() -> None:
+def test_a_condition_that_is_no_longer_reported_is_taken_away() -> None:
     status = served().obj["status"]
     for gone in ("Fits", "Stalled"):
         less = {**status, "conditions": [c for c in status["conditions"] if c["type"] != gone]}
@@ -148,7 +148,7 @@ def test_a_condition_that_is_no_longer_told_is_taken_away() -> None:
 
 
 @pytest.mark.parametrize("part", ["plan", "model", "measured"])
-def test_a_part_that_changed_is_told(part: str) -> None:
+def test_a_part_that_changed_is_reported(part: str) -> None:
     status = served().obj["status"]
     assert not is_stored({**status, part: {"verdict": "Fits"}}, status)
 

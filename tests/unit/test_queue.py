@@ -62,7 +62,7 @@ def test_what_comes_first(added: list[tuple[str, Priority]], expected: str) -> N
     assert "".join(drain(schedule, 0)) == expected
 
 
-def test_an_edit_of_a_key_in_work_keeps_its_rank() -> None:
+def test_an_edit_of_a_key_in_work_keeps_its_priority() -> None:
     schedule: Schedule[str] = Schedule()
     schedule.add("a", 0)
     schedule.take(0)
@@ -73,7 +73,7 @@ def test_an_edit_of_a_key_in_work_keeps_its_rank() -> None:
     assert drain(schedule, 1) == ["a", "b"]
 
 
-def test_a_delayed_key_keeps_its_rank() -> None:
+def test_a_delayed_key_keeps_its_priority() -> None:
     schedule: Schedule[str] = Schedule()
     schedule.add("a", 0, NEW)
     schedule.add_at("b", 1, SERVES)
@@ -81,7 +81,7 @@ def test_a_delayed_key_keeps_its_rank() -> None:
     assert drain(schedule, 1) == ["b", "a", "c"]
 
 
-def test_the_last_rank_does_not_wait_for_ever() -> None:
+def test_the_last_priority_does_not_wait_for_ever() -> None:
     """Thousands of new services arrive; those that are on their way are looked at meanwhile."""
     schedule: Schedule[str] = Schedule()
     for number in range(100):
@@ -96,7 +96,7 @@ def test_the_last_rank_does_not_wait_for_ever() -> None:
     [(EDITED, False), (SERVES, False), (NEW, False), (REST, True)],
     ids=[r.name for r in Priority],
 )
-def test_what_waits_by_rank(priority: Priority, waits: bool) -> None:
+def test_what_waits_by_priority(priority: Priority, waits: bool) -> None:
     """One was taken, one moved up and was taken, one is not due yet."""
     schedule: Schedule[str] = Schedule()
     schedule.add("a", 0, NEW)

@@ -99,7 +99,7 @@ async def test_a_starting_pod_is_asked_every_few_seconds() -> None:
         assert await world.after(LONGEST_INTERVAL) == 0
 
 
-async def test_a_change_of_phase_or_step_is_told_at_once() -> None:
+async def test_a_change_of_phase_or_step_is_reported_at_once() -> None:
     async with running() as world:
         world.want(ask())
         for state in (LISTING, downloading(0), LOADING, SERVING):
@@ -108,7 +108,7 @@ async def test_a_change_of_phase_or_step_is_told_at_once() -> None:
             assert (world.told(), world.phase()) == (1, state.phase)
 
 
-async def test_more_of_the_same_is_told_every_fifteen_seconds() -> None:
+async def test_more_of_the_same_is_reported_every_fifteen_seconds() -> None:
     async with running() as world:
         world.want(ask())
         world.answers["x-0"] = downloading(1)
@@ -122,7 +122,7 @@ async def test_more_of_the_same_is_told_every_fifteen_seconds() -> None:
         assert sum(told) == pytest.approx(40 * INTERVAL / QUIET, abs=1)
 
 
-async def test_the_same_is_told_once_whatever_the_clock_of_the_phase_says() -> None:
+async def test_the_same_is_reported_once_whatever_the_clock_of_the_phase_says() -> None:
     async with running() as world:
         world.want(ask())
         for seconds in range(20):
@@ -131,7 +131,7 @@ async def test_the_same_is_told_once_whatever_the_clock_of_the_phase_says() -> N
         assert world.told() == 1
 
 
-async def test_a_change_of_adapters_is_told_at_once() -> None:
+async def test_a_change_of_adapters_is_reported_at_once() -> None:
     async with running() as world:
         world.want(ask(is_starting=False))
         world.answers["x-0"] = SERVING
@@ -149,7 +149,7 @@ async def test_a_serving_pod_that_does_not_change_is_asked_less_and_less() -> No
         assert 10 <= len(world.asked) <= 20
 
 
-async def test_a_pod_that_says_nothing_is_let_be_and_told_of_once() -> None:
+async def test_a_pod_that_says_nothing_is_left_alone_and_reported_once() -> None:
     async with running() as world:
         world.answers["x-0"] = Unreadable("it is shy")
         world.want(ask())
@@ -223,7 +223,7 @@ async def test_what_was_heard_stays_as_long_as_the_pod() -> None:
         assert world.state_poller._services == {}
 
 
-async def test_what_was_held_back_of_a_pod_that_is_asked_no_more_is_told() -> None:
+async def test_what_was_held_back_of_a_pod_that_is_asked_no_more_is_reported() -> None:
     async with running() as world:
         world.want(ask())
         for number in range(100):

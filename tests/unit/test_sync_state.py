@@ -20,7 +20,7 @@ def state(*namespaces: str | None, warm: tuple[str | None, ...] = ()) -> SyncSta
     return made
 
 
-def test_one_that_only_takes_its_time_is_waited_for_and_one_in_trouble_is_not() -> None:
+def test_one_that_only_takes_its_time_is_waited_for_and_one_with_a_problem_is_not() -> None:
     seen = state("blue", "green", warm=("blue",))
     assert seen.is_warm("blue")
     assert not seen.settled.is_set()
@@ -29,7 +29,7 @@ def test_one_that_only_takes_its_time_is_waited_for_and_one_in_trouble_is_not() 
     assert not seen.is_warm("green")
 
 
-def test_trouble_everywhere_is_no_reason_to_begin() -> None:
+def test_problems_everywhere_are_no_reason_to_begin() -> None:
     seen = state("blue")
     seen.failed("blue", WATCH, NO_RIGHT)
     assert not seen.settled.is_set()
@@ -65,7 +65,7 @@ def test_a_warm_namespace_goes_on_through_what_passes_and_says_so(case: str) -> 
     assert (list(seen.working()), seen.problems()) == (["blue"], [])
 
 
-def test_a_kind_that_is_done_without_is_no_problem_and_is_told_when_it_changes() -> None:
+def test_a_kind_that_is_done_without_is_no_problem_and_is_reported_when_it_changes() -> None:
     changed: list[str | None] = []
     seen = SyncState(("blue",), KINDS, on_hidden=changed.append)
     for _ in range(2):
@@ -89,6 +89,6 @@ def test_the_same_problem_of_many_kinds_is_one_line_and_many_namespaces_are_cut_
     assert len(lines) == 21
 
 
-def test_only_a_missing_right_is_told_as_one() -> None:
+def test_only_a_missing_right_is_reported_as_one() -> None:
     assert problem_of(NO_RIGHT) == "missing right: list deployments.apps"
     assert problem_of(Refused("the namespace is being terminated")).startswith("the namespace is being terminated")

@@ -159,7 +159,7 @@ async def test_what_was_put_off_is_written_when_there_is_time() -> None:
     assert status["flips"] == "the last"
 
 
-async def test_an_edit_is_told_at_once_whatever_was_before() -> None:
+async def test_an_edit_is_reported_at_once_whatever_was_before() -> None:
     world = Told(parent())
     await world.for_an_hour()
     for generation in range(2, 5):

@@ -79,7 +79,7 @@ class ConfigReader:
         """By namespace; a document that several of them wait for is in the line of each."""
         self._looking: set[str] = set()
         self._failed: dict[Key, BaseException] = {}
-        """What those are to be told who were woken because of it."""
+        """Errors for those that were woken because of them."""
         self._pump: asyncio.Task[None] | None = None
 
     async def read(self, key: Key, document: str) -> bytes | None:

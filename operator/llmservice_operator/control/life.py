@@ -55,5 +55,5 @@ class Life:
         lease = self._lease_problem()
         is_ready = self.stage in (Stage.SYNCED, Stage.ACTING) and lease is None and bool(self._sync.working())
         found = [*self._sync.problems(), *([lease] if lease else [])]
-        told = [f"warning: {line}" for line in found] if is_ready else found
-        return Readiness(is_ready, (f"stage: {self.stage}", *told))
+        lines = [f"warning: {line}" for line in found] if is_ready else found
+        return Readiness(is_ready, (f"stage: {self.stage}", *lines))

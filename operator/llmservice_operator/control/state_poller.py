@@ -2,7 +2,7 @@
 
 Reports reach decisions in steps: at once where a phase or an adapter changed, else every 15 seconds a service,
 since each step may become a write. Of pods that change all the time the steps are held back, and reach decisions
-together every 15 seconds. A service whose pods have all said what there is to say costs nothing.
+together every 15 seconds. A service whose pods have nothing more to report costs nothing.
 """
 
 from __future__ import annotations

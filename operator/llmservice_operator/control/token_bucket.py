@@ -1,8 +1,8 @@
-"""How often a service may cause Events, status writes and looks, whatever its pods say: token buckets.
+"""Token buckets: how often a service may cause Events, status writes and reconciles, whatever its pods report.
 
-Ordinary lives stay within the burst, so that whatever happens is told at once. A pod that flips what it says all the
-time uses the burst up, and from then on gets one at a time. As in client-go's EventCorrelator (tools/record), of which
-the figures for Events are.
+Ordinary services stay within the burst, so that their changes are reported at once. A pod whose reports alternate all
+the time uses the burst up, and from then on gets one at a time. As in client-go's EventCorrelator (tools/record), of
+which the figures for Events are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EVENT_BURST, EVENT_SECONDS = 25, 300.0
 WRITE_BURST, WRITE_SECONDS = 30, 10.0
 """Status writes that no edit of the spec calls for, likewise. Others are put off: the status says all of it later."""
 EDIT_WRITES = 10
-"""Writes that an edit gives back: what follows from it is to be told at once."""
+"""Writes that an edit gives back: what follows from it is reported at once."""
 STEP_BURST, STEP_SECONDS = 40, 15.0
 """Steps of a service's pods that are passed on at once. Others are passed on together, when the time is over."""
 

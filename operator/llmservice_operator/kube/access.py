@@ -29,7 +29,7 @@ KEPT_SECONDS, REFUSAL_KEPT_SECONDS = 60.0, 10.0
 KEPT = 64
 """Tokens that are known at a time of those that are good, and as many of the others."""
 AT_A_TIME, WAITING = 2, 16
-"""Tokens that are asked about, and that wait for it: the next one is told to come later."""
+"""Tokens that are asked about, and that wait for it: the next one is refused with 429."""
 QUESTION_SECONDS = 5.0
 
 

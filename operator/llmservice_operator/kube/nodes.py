@@ -121,7 +121,7 @@ class Nodes:
         except Forbidden:
             return ClusterGPUs(missing_right=RIGHT)
         except Invalid:
-            # No label is like this, so no node has it; that the spec is wrong is the Deployment's refusal to tell.
+            # No label is like this, so no node has it; the API server refuses such a Deployment with the reason.
             return ClusterGPUs()
         groups = (replace(group, nodes=nodes) for group, nodes in counts.items())
         return ClusterGPUs(tuple(sorted(groups, key=repr)))

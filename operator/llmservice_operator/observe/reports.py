@@ -18,8 +18,8 @@ Json = Mapping[str, Any]
 _TEXT_LIMIT = 1024
 """Longer texts would be refused by the CRD, and the whole status with them."""
 _UNREAD = (
-    f"No pod has reported its measurements yet. The operator asks a ready pod on port {STATE_PORT}; where that stays "
-    "without an answer, let a NetworkPolicy admit it."
+    f"No pod has reported its measurements yet. The operator asks a ready pod on its port {STATE_PORT}; where it gets "
+    "no answer, let a NetworkPolicy admit it."
 )
 _STARTING = frozenset({Phase.PREFLIGHT, Phase.FETCHING, Phase.LOADING, Phase.SMOKE})
 

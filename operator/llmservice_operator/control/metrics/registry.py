@@ -190,12 +190,12 @@ class Metrics:
 
     def forget_pod(self, key: Key, pod: str) -> None:
         """A pod is not asked any more."""
-        told = self._fetching.get(key, set())
-        if pod in told:
-            told.discard(pod)
+        pods = self._fetching.get(key, set())
+        if pod in pods:
+            pods.discard(pod)
             self.fetched_bytes.remove(*key, pod)
             self.fetch_total_bytes.remove(*key, pod)
-        if not told:
+        if not pods:
             self._fetching.pop(key, None)
 
     def exposition(self) -> bytes:

@@ -211,3 +211,8 @@ def test_tokens_of_several_groups_are_those_of_whole_requests() -> None:
     assert "requests of 8,192); " in found.kv_cache_text
     assert found.kv_cache_text.endswith("blocks that 2 groups of layers share")
     assert any(line.name == "KV tokens" and found.kv_cache_text in line.formula for line in found.explanation)
+
+
+def test_a_replica_has_the_gpus_of_all_its_ranks_stages_and_engines() -> None:
+    found = plan(asked(tensor_parallel_size=2, pipeline_parallel_size=4, data_parallel_size=2))
+    assert found.gpus == 16

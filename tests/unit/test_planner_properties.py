@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from llmservice_operator.planner import memory
@@ -331,3 +332,36 @@ def test_what_is_proposed_fits(case: Case, others: list[Device]) -> None:
     assert all(remedy.verdict in (Fit.FITS, Fit.TIGHT) and remedy.change for remedy in better.remedies)
     assert replace(better, remedies=(), reason=plan.reason) == plan
     assert with_remedies(request, plan, others) == better
+
+
+_LATENT = {
+    "model_type": "deepseek_v2",
+    "torch_dtype": "float32",
+    "num_hidden_layers": 15,
+    "hidden_size": 8192,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "kv_lora_rank": 256,
+    "q_lora_rank": None,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "first_k_dense_replace": 0,
+    "n_shared_experts": 0,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 2048,
+    "intermediate_size": 1024,
+    "vocab_size": 262208,
+    "max_position_embeddings": 1048576,
+}
+
+
+@pytest.mark.parametrize(("asked", "chunked"), [(1, None), (4096, False)], ids=["short steps", "whole prompts"])
+def test_a_longer_request_that_makes_steps_larger_fits(asked: int, chunked: bool | None) -> None:
+    device = Device("AMD_Radeon_AI_PRO_R9700", 31.86, is_amd=True)
+    request = Case(_LATENT, {"device": device, "max_model_len": asked, "chunked_prefill": chunked}).request
+    longest = memory.plan(request).max_model_len
+    assert longest is not None
+    assert longest >= asked
+    assert memory.plan(replace(request, max_model_len=longest)).verdict is Fit.FITS

@@ -150,11 +150,13 @@ def text(raw: object) -> str:
     return raw.strip()
 
 
-def version(raw: object) -> str:
-    """--vllm-version: one that the operator knows, such as 0.32.0."""
+def version(raw: object) -> str | None:
+    """--vllm-version: one that the operator knows, such as 0.32.0; None (latest, nightly, main): the newest."""
     if is_not_given(raw):
         raise NotGiven
     word = str(raw).strip()
+    if word.lower() in ("latest", "nightly", "main"):
+        return None
     if series(word) not in known_versions():
         message = f"{shown(raw)} is no version of vLLM that can be planned for."
         raise Refused(message, f"Write one of {', '.join(known_versions())}, or leave it out for {newest_version()}.")

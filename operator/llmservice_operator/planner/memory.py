@@ -77,7 +77,19 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
         budget = _budget(request, request.architecture, request.device, weighed, constants)
     except Incomplete as incomplete:
         return _by_weights_alone(request, request.device, weighed, incomplete.missing)
-    return _planned(request, request.architecture, request.device, budget, layout)
+    return _with_longest(_planned(request, request.architecture, request.device, budget, layout), request, constants)
+
+
+def _with_longest(found: Plan, request: Request, constants: Constants) -> Plan:
+    """With the longest request that fits once it is asked for: a longer one may make steps larger (batching.py)."""
+    asked, longest = request.max_model_len, found.max_model_len
+    if not isinstance(asked, int) or not longest or longest <= asked:
+        return found
+    longer = replace(request, max_model_len=longest)
+    if batching(longer) == batching(request):
+        return found
+    fitting = plan(longer, constants).max_model_len or 0
+    return replace(found, max_model_len=min(longest, max(asked, fitting)))
 
 
 def _missing(request: Request) -> tuple[str, ...]:

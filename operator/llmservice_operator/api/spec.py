@@ -52,7 +52,7 @@ class LLMServiceSpec(ApiModel):
     )
     batching: Batching = section(
         Batching,
-        "Continuous batching: how many requests share one step of the engine, how long each may be, and which wait. "
+        "Continuous batching and PagedAttention: how many requests share one step, how long each may be, which wait. "
         "vLLM's defaults suit most services; change maxModelLen when the KV cache is too small. See "
         "docs/serving/batching.md.",
     )

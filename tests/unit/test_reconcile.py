@@ -1,13 +1,10 @@
 """One look at one service: what is sent to the API server, in which order, and what is not."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.context import Context
 from llmservice_operator.control.queue.work_queue import Priority
-from llmservice_operator.control.queue.worker import Workers
 from llmservice_operator.control.reconcile import FIRST_STATUS_AFTER, Next
 from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.decide.decision import Decision, Update
@@ -15,7 +12,7 @@ from llmservice_operator.decide.inputs import Inputs
 from llmservice_operator.decide.requirements import Requirements
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 
-from tests.unit.reconcile_world import KEY, LABELS, World, parent, service
+from tests.unit.reconcile_world import LABELS, World, parent, service
 
 
 async def test_create_then_nothing() -> None:
@@ -383,79 +380,3 @@ async def test_a_new_object_of_the_same_name_starts_afresh() -> None:
     world.ctx.cache.update(PARENT, again)
     await world.look()
     assert world.api.calls[0] == "get LLMService"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [pytest.param(Unreachable("no answer"), id="an API error"), pytest.param(ZeroDivisionError(), id="a bug of ours")],
-)
-async def test_a_failed_look_is_tried_again_and_stops_no_other_key(error: Exception) -> None:
-    world = World()
-    seen: list[Key] = []
-    both = asyncio.Event()
-
-    async def failing(key: Key, _: Context) -> Next:
-        seen.append(key)
-        if key.name == "bad":
-            raise error
-        both.set()
-        return Next()
-
-    world.ctx.queue.add(Key("ns", "bad"))
-    world.ctx.queue.add(Key("ns", "good"))
-    workers = Workers(world.ctx, reconcile=failing, count=1)
-    task = asyncio.create_task(workers.run())
-    await asyncio.wait_for(both.wait(), 2)
-    workers.stop()
-    await task
-    assert seen == [Key("ns", "bad"), Key("ns", "good")]
-    assert world.ctx.queue.delayed == 1
-
-
-async def test_stopping_finishes_what_is_in_work() -> None:
-    world = World()
-    started, go_on, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def slow(key: Key, _: Context) -> Next:
-        started.set()
-        await go_on.wait()
-        finished.set()
-        return Next()
-
-    workers = Workers(world.ctx, reconcile=slow, count=2)
-    task = asyncio.create_task(workers.run())
-    world.ctx.queue.add(KEY)
-    await started.wait()
-    workers.stop()
-    world.ctx.queue.add(Key("ns", "later"))
-    go_on.set()
-    await asyncio.wait_for(task, 1)
-    assert finished.is_set()
-    assert world.ctx.queue.depth == 1
-
-
-async def test_what_is_anothers_is_left_alone_and_what_became_so_meanwhile_is_forgotten() -> None:
-    world = World()
-    ours, seen = {KEY}, []
-
-    async def slow(key: Key, ctx: Context) -> Next:
-        seen.append(key)
-        ctx.memory(key, "u")
-        ours.clear()
-        return Next(failure="something")
-
-    world.ctx.is_ours = lambda key: key in ours
-    other = Key("other", "chat")
-    for key in (other, KEY):
-        world.ctx.memory(key, "u")
-        world.ctx.queue.add(key)
-    workers = Workers(world.ctx, reconcile=slow, count=1)
-    task = asyncio.create_task(workers.run())
-    for _ in range(100):
-        await asyncio.sleep(0)
-    workers.stop()
-    await task
-    assert seen == [KEY]
-    assert (world.ctx.memories, world.ctx.queue.depth) == ({}, 0)
-    world.ctx.queue.add(KEY)
-    assert world.ctx.queue.depth == 1, "the failure is forgotten too: nothing makes it wait when it is ours again"

@@ -21,6 +21,11 @@ from tests.unit.fit_world import H100, serving
 from tests.unit.status_states import CASES, UNTOLD, edited, served, service
 from tests.unit.test_decide_rollouts import a_room, surging
 
+LABELS_AND_TAINTS = (
+    "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
+    "1 node(s) had untolerated taint {a: b}."
+)
+
 
 def everything(world: World) -> dict[str, Any]:
     """Each part, as the test's cluster has it."""
@@ -48,12 +53,38 @@ def without_a_volume(*, is_edited: bool = False) -> World:
     world = serving(H100)
     if is_edited:
         world.edit(precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
-    pod = a_pod("x-0", world.revision(), state={"waiting": {"reason": "ContainerCreating"}})
+    return with_a_lost_volume(world, world.revision())
+
+
+def with_a_lost_volume(world: World, revision: str) -> World:
+    pod = a_pod("x-0", revision, state={"waiting": {"reason": "ContainerCreating"}})
     pod["status"]["phase"] = "Pending"
     pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T03:00:00Z"
     world.pods = {"x-0": pod}
     said = {"reason": "FailedMount", "message": "no such claim", "lastTimestamp": "2026-01-02T03:04:00Z"}
     world.events = {"x-0": [said]}
+    return world
+
+
+def returned_and_held() -> World:
+    """Back at a spec that ran while its plan was ignored, and is held now; the pod of the revision between waits."""
+    does_not_fit = {"precision": {"weights": "float32"}, "batching": {"maxModelLen": 2**21}}
+    world = serving(H100, fitPolicy="Warn", **does_not_fit)
+    world.edit(fitPolicy="Enforce", precision={"weights": "auto"}, batching={"maxModelLen": 4096})
+    world.settle()
+    world.roll_out()
+    world.settle()
+    world.edit(fitPolicy="Enforce", **does_not_fit)
+    return with_a_lost_volume(
+        world, world.deployment["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
+    )
+
+
+def without_a_node(world: World, *messages: str) -> World:
+    world.pods = {
+        f"x-{i}": a_pod(f"x-{i}", world.revision(), unschedulable=message, scheduled=False)
+        for i, message in enumerate(messages)
+    }
     return world
 
 
@@ -64,6 +95,8 @@ STATES: dict[str, Callable[[], World]] = {
     "waiting for room": waiting_for_room,
     "without a volume": without_a_volume,
     "without a volume, and held": lambda: without_a_volume(is_edited=True),
+    "returned and held": returned_and_held,
+    "labels and taints": lambda: without_a_node(edited(service()), LABELS_AND_TAINTS),
 }
 
 
@@ -105,6 +138,25 @@ def test_an_edit_of_what_serves_requires_what_is_free_now() -> None:
     world = served()
     world.edit(batching={"maxNumSeqs": 8})
     assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 0.0)
+
+
+def test_a_held_edit_requires_what_was_free_a_minute_ago() -> None:
+    """Else each of its passes would list the nodes, and all pods on them."""
+    world = serving(H100)
+    world.edit(precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
+    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 0.0)
+    world.settle()
+    assert requirements(replace(world.inputs(), room=None)).room == NodeRoom("nvidia.com/gpu", 60.0)
+
+
+def test_labels_and_taints_beside_another_cause_require_the_nodes() -> None:
+    world = without_a_node(edited(service()), LABELS_AND_TAINTS, "0/1 nodes are available: 1 Insufficient cpu.")
+    assert requirements(replace(world.inputs(), room=None)).room is not None
+
+
+def test_the_pods_that_run_while_a_return_is_held_require_their_events() -> None:
+    world = returned_and_held()
+    assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
 
 
 def test_a_pod_without_a_node_requires_what_is_free_for_its_message_only() -> None:

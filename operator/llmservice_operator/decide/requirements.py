@@ -19,6 +19,7 @@ from llmservice_operator.decide.rollout.strategy import Change, max_age_of_room
 from llmservice_operator.decide.timing import REFRESH_SECONDS
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.pod_events import event_query
+from llmservice_operator.observe.status.previous_status import is_plan_of_another
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,10 @@ def _of_rollout(inputs: Inputs, selection: Selection) -> NodeRoom | None:
         return None if is_free or not service.spec.scaling.replicas else NodeRoom(accelerator_resource(service))
     change = Change(service, label, live, inputs.observed, inputs.settings, inputs.now)
     age = max_age_of_room(change, may_choose=selection.may_choose_strategy)
-    return None if age is None else NodeRoom(accelerator_resource(service), age)
+    if age is None:
+        return None
+    is_held = is_plan_of_another(service.status) and service.status.get("observedGeneration") == service.generation
+    return NodeRoom(accelerator_resource(service), max(age, REFRESH_SECONDS) if is_held else age)
 
 
 def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
@@ -135,7 +139,7 @@ def _of_failure(inputs: Inputs, selection: Selection) -> NodeRoom | None:
     failure = selection.service.status.get("failure") or {}
     if failure.get("reason") in scheduling.REASONS and any(not pod.scheduled for pod in pods):
         causes |= set(failure.get("evidence") or ())
-    if not causes or not (scheduling.are_of_gpus(causes) or scheduling.must_ask(causes)):
+    if not scheduling.are_of_gpus(causes) and not scheduling.may_need_nodes(causes):
         return None
     shown = scheduling.wanted_of(selection.service.status.get("effective") or {})
     resource = shown.resource if shown is not None else accelerator_resource(selection.service)
@@ -153,7 +157,8 @@ def _labels(inputs: Inputs, selection: Selection) -> Iterator[str]:
     label, live = selection.match.label, inputs.observed.deployment
     if label is not None:
         yield label
-    if live is not None and live.revision != label and selection.match.chosen is None:
+    may_be_held = selection.match.chosen is None or selection.service.spec.fit_policy == "Enforce"
+    if live is not None and live.revision != label and may_be_held:
         yield live.revision
 
 

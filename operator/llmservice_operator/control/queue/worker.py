@@ -14,7 +14,9 @@ from llmservice_operator.control.containment.internal_errors import Contained, P
 from llmservice_operator.control.containment.unhandled import report_unhandled
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import object_logger
+from llmservice_operator.control.queue.priorities import of_itself
 from llmservice_operator.control.reconcile import Next, reconcile
+from llmservice_operator.control.watch.kinds import PARENT
 from llmservice_operator.kube.errors import KubeError, NotLeader
 
 logger = logging.getLogger(__name__)
@@ -140,7 +142,9 @@ class Workers:
             return
         if not self._ctx.errors.has_failed_lately(key):
             self._ctx.queue.succeeded(key)
-        if then.after is not None:
+        if then.after == 0:  # its status is not written yet, so it goes on before those that are well
+            self._ctx.queue.add_after(key, 0, of_itself(self._ctx.cache.get(PARENT, *key)))
+        elif then.after is not None:
             self._ctx.queue.add_after(key, then.after)
 
     def _retry(self, key: Key, why: str) -> None:

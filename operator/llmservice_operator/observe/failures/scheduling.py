@@ -57,6 +57,11 @@ def must_ask(causes: Iterable[str]) -> bool:
     return is_between(_kinds(causes))
 
 
+def may_need_nodes(causes: Iterable[str]) -> bool:
+    """Whether `must_ask` holds for some of the causes."""
+    return _kinds(causes) >= {Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT}
+
+
 def are_of_gpus(causes: Iterable[str]) -> bool:
     """Whether one of the causes is a lack of GPUs."""
     return Reason.INSUFFICIENT_GPUS in _kinds(causes)

@@ -72,10 +72,6 @@ def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
     """All registrations, in a registry of their own."""
     made = kopf.OperatorRegistry()
 
-    @kopf.on.startup(registry=made)
-    async def started(**_: Any) -> None:
-        resync.started()
-
     @kopf.on.event(*_LLMSERVICES, registry=made)
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         resync.event(event["type"], dict(event["object"]))
@@ -83,7 +79,9 @@ def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
     @kopf.on.login(registry=made, backoff=LOGIN_AGAIN)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         # Called again whenever the API server does not accept the token any more.
-        return await connection(credentials)
+        found = await connection(credentials)
+        resync.started()
+        return found
 
     return made
 
@@ -126,10 +124,11 @@ def settings() -> kopf.OperatorSettings:
 class Watch:
     """kopf's watch of the LLMServices of one namespace, or of all, started again whenever it ends.
 
-    The watch ends with any of kopf's tasks. kopf 1.45 expects a lost place (410) in the events of a watch, but not as
-    the answer to its request; nor does it expect an answer that is no JSON. `kopf.operator` then cancels every task
-    of the process that is younger than itself, so the tasks of `kopf.spawn_tasks` are awaited here. One kopf for each
-    namespace, since one that may not list a single namespace ends for all of them.
+    The watch ends with any of kopf's tasks, or where kopf brings nothing of what there is. kopf 1.45 expects a lost
+    place (410) in the events of a watch, but not as the answer to its request; nor does it expect an answer that is no
+    JSON. `kopf.operator` then cancels every task of the process that is younger than itself, so the tasks of
+    `kopf.spawn_tasks` are awaited here. One kopf for each namespace, since one that may not list a single namespace
+    ends for all of them.
     """
 
     def __init__(
@@ -170,6 +169,7 @@ class Watch:
             namespaces=() if self._namespace is None else (self._namespace,),
         )
         self._spawned()  # no await before it: a signal reaches its handler in the event loop only
+        tasks = [*tasks, asyncio.create_task(self._resync.check_first_event(), name="first event")]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

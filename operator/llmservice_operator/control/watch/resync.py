@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any
 
 from llmservice_operator.control.containment.internal_errors import InternalErrors, Part
+from llmservice_operator.control.watch.cache import Seen
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.sync_state import WATCH, SyncState
 from llmservice_operator.kube.errors import KubeError
@@ -21,14 +23,24 @@ from llmservice_operator.kube.informer import list_all
 from llmservice_operator.kube.resources import LLMSERVICE, Resource
 from llmservice_operator.kube.transport import Transport
 
+logger = logging.getLogger(__name__)
+
 INTERVAL = 600.0
 """Seconds between two lists of LLMServices whose watch goes on."""
 AFTER_RELIST = 3.0
 """Seconds from the first object that kopf lists until they are listed here: kopf brings them one by one."""
 RETRY = 5.0
 """Seconds after which a list that failed is tried again."""
+FIRST_EVENT, LONGEST_FIRST_EVENT = 10.0, 60.0
+"""Seconds between two lists while kopf has brought nothing: of no objects it never does, so more and more."""
 CURRENT = 5.0
 """Seconds for which a watch that brought something is taken to have brought all that there was before."""
+NAMED = 5
+"""LLMServices that a warning names."""
+
+
+class WatchesNothingError(Exception):
+    """kopf goes on, but brings none of the LLMServices that there are."""
 
 
 class Resync:
@@ -56,11 +68,18 @@ class Resync:
         self._heard_at = float("-inf")
         self._deleted: set[str] = set()
         """uids whose deletion the watch showed since the last list began: a page of it may still have them."""
+        self._heard: set[str] = set()
+        """uids that the watch brought anything about since the last list began."""
+        self._started, self._has_brought = asyncio.Event(), asyncio.Event()
+        self._has_objects = False
+        """Whether the last list had any."""
 
     # Called by kopf
 
     def event(self, kind: str | None, obj: Mapping[str, Any]) -> None:
         """An LLMService was listed by kopf (None), ADDED, MODIFIED or DELETED."""
+        self._has_brought.set()
+        self._heard.add(obj["metadata"]["uid"])
         if kind == "DELETED":
             self._deleted.add(obj["metadata"]["uid"])
             self._handler.deleted(LLMSERVICE, obj)
@@ -72,14 +91,36 @@ class Resync:
             self._heard_at = self._clock()
 
     def started(self) -> None:
-        """kopf watches from now on."""
+        """kopf has its credentials, and watches from now on."""
+        self._started.set()
         self._sync.synced(self._namespace, WATCH)
 
     def ended(self, why: str) -> None:
         """kopf's watch ended; it may start again once `listed` is set."""
         self._sync.failed(self._namespace, WATCH, why)
         self.listed.clear()
+        self._started.clear()
+        self._has_brought.clear()
         self._list_again(after=0.0)
+
+    async def check_first_event(self) -> None:
+        """List until kopf, once started, brings its first event; WatchesNothingError where there are objects and it
+        brings none, else it never returns.
+
+        kopf asks once which kinds there are. Where it is told too early (a CRD is new, and not all of the API server
+        knows it yet) it watches nothing, for ever.
+        """
+        await self._started.wait()
+        waited, self._has_objects = 0.0, False
+        while True:
+            pause = min(LONGEST_FIRST_EVENT, max(FIRST_EVENT, waited))
+            await self._sleep(pause)
+            waited += pause
+            if self._has_brought.is_set():
+                await asyncio.Event().wait()
+            if self._has_objects:
+                raise WatchesNothingError(f"no event came, and there are objects, {pause:.0f} s after a list had some")
+            self._list_again(after=0.0)
 
     # Read by others
 
@@ -90,25 +131,45 @@ class Resync:
 
     async def run(self) -> None:
         """List now, and again whenever something may have been missed; never returns."""
+        is_routine = False
         while True:
             self._due.clear()
             wait = RETRY
             with self._errors.contained(Part.RESYNC):
+                before = self._known()
                 wait = await self._list()
+                if is_routine:
+                    await self._warn_of_missed(before ^ self._known())
+            is_routine = wait == INTERVAL
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._due.wait()
+                is_routine = False
                 await self._sleep(self._delay)
+
+    def _known(self) -> Set[tuple[tuple[str, str], Seen]]:
+        return self._handler.cache.seen(LLMSERVICE.kind, self._namespace).items()
+
+    async def _warn_of_missed(self, changed: Set[tuple[tuple[str, str], Seen]]) -> None:
+        """The watch may bring a moment later what changed while the list was read."""
+        if changed and self._started.is_set():
+            await self._sleep(CURRENT)
+            missed = sorted({f"{where[0]}/{where[1]}" for where, seen in changed if seen.uid not in self._heard})
+            if missed and self._started.is_set():
+                some = ", ".join(missed[:NAMED])
+                logger.warning("the watch of LLMServices missed changes of %d, found by a list: %s", len(missed), some)
 
     async def _list(self) -> float:
         """List once; returns the seconds until the next list."""
         self._deleted.clear()
+        self._heard.clear()
         try:
             version, uids = await list_all(self._transport, LLMSERVICE, self._namespace, self._take)
         except KubeError as error:
             self._sync.failed(self._namespace, LLMSERVICE.full_name, error)
             return RETRY
         self._handler.listed(LLMSERVICE, self._namespace, uids, version)
+        self._has_objects = bool(uids)
         self._is_complete = not self._due.is_set()
         self.listed.set()
         self._sync.synced(self._namespace, LLMSERVICE.full_name)

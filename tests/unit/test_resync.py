@@ -239,6 +239,10 @@ async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_fol
             made.resync.event(None, service("a", 6))
         else:
             made.resync.ended("it was reset")
+            made.resync._due.clear()
+            await made.resync._list()
+            assert not made.resync.is_current(), "kopf does not watch again yet"
+            made.resync._list_again(0.0)
         made.resync.event("MODIFIED", service("a", 7))
         assert not made.resync.is_current(), "others may have changed in the gap"
         made.resync._due.clear()

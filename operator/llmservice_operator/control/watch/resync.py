@@ -99,6 +99,7 @@ class Resync:
         """kopf's watch ended; it may start again once `listed` is set."""
         self._sync.failed(self._namespace, WATCH, why)
         self.listed.clear()
+        self._heard_at = float("-inf")
         self._started.clear()
         self._has_brought.clear()
         self._list_again(after=0.0)

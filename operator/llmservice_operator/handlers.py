@@ -15,11 +15,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import kopf
 
 from llmservice_operator.api.constants import GROUP
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.kube.credentials import Credentials
+from llmservice_operator.kube.errors import KubeError, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE
 
 logger = logging.getLogger(__name__)
@@ -157,7 +159,7 @@ class Watch:
             pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(LONGEST_PAUSE, pause * 2)
             await self._sleep(pause)
 
-    async def _once(self) -> str:
+    async def _once(self) -> KubeError | str:
         """Run kopf until one of its tasks ends; returns why it ended."""
         tasks = await kopf.spawn_tasks(
             registry=registry(self._credentials, self._resync),
@@ -177,6 +179,15 @@ class Watch:
                 task.cancel()
             ended, _ = await asyncio.wait(tasks, timeout=STOPS_WITHIN)
         errors = [task.exception() for task in (*done, *ended) if not task.cancelled()]
-        return next(
-            (f"{type(error).__name__}: {error}" for error in errors if error is not None), "a task of kopf's returned"
-        )
+        return next((_reason(error) for error in errors if error is not None), "a task of kopf's returned")
+
+
+def _reason(error: BaseException) -> KubeError | str:
+    """A KubeError where the API server is away or busy, which passes without anybody's doing.
+
+    kopf's own errors are known by their `status` alone: it does not export them.
+    """
+    what, status = f"{type(error).__name__}: {error}", getattr(error, "status", None)
+    is_away = isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
+    is_busy = isinstance(status, int) and (status == 429 or status >= 500)
+    return Unreachable(what) if is_away or is_busy else what

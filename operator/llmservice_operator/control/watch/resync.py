@@ -95,8 +95,8 @@ class Resync:
         self._started.set()
         self._sync.synced(self._namespace, WATCH)
 
-    def ended(self, why: str) -> None:
-        """kopf's watch ended; it may start again once `listed` is set."""
+    def ended(self, why: KubeError | str) -> None:
+        """kopf's watch ended, for a reason as in SyncState.failed; it may start again once `listed` is set."""
         self._sync.failed(self._namespace, WATCH, why)
         self.listed.clear()
         self._heard_at = float("-inf")

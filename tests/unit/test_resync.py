@@ -10,7 +10,7 @@ from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
-from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, INTERVAL, RETRY, Resync
+from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, INTERVAL, LONGEST_RELIST, RETRY, Resync
 from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube.errors import Forbidden, Gone
 from llmservice_operator.kube.resources import LLMSERVICE
@@ -50,6 +50,8 @@ class Harness:
         self.slept: list[float] = []
         self.brings_later: list[dict[str, Any]] = []
         """What the watch brings during the next sleep."""
+        self.relist: Callable[[], None] = lambda: None
+        """Called at the end of each sleep."""
         self.keys: list[Key] = []
         self.kube, self.cache = Lists(*listed), Cache(projections)
         self.sync = SyncState((None,), WATCHED)
@@ -58,6 +60,8 @@ class Harness:
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
+        self.now += seconds
+        self.relist()
         while self.brings_later:
             self.resync.event("ADDED", self.brings_later.pop())
         await asyncio.sleep(0)
@@ -188,9 +192,31 @@ async def test_it_lists_after_kopf_did_after_its_watch_ended_and_at_intervals(mo
     assert made.sync.problems() == ["it was reset"]
     assert not made.resync.listed.is_set(), "kopf starts after the list"
     await until(lambda: made.kube.requests == 3)
-    assert made.slept == [AFTER_RELIST, 0.0], "at once"
+    assert made.slept == [AFTER_RELIST], "at once"
     await until(lambda: made.kube.requests > 4)
     running.cancel()
+
+
+async def test_while_kopf_lists_thousands_no_list_is_made_and_a_steady_stream_does_not_put_it_off_for_ever() -> None:
+    made = Harness()
+    lasts = 7.5
+
+    def goes_on() -> None:
+        if made.now < lasts:
+            made.resync.event(None, service("a", 5))
+
+    made.relist = goes_on
+    running = asyncio.create_task(made.resync.run())
+    await until(lambda: made.kube.requests == 1)
+    made.resync.event(None, service("a", 5))
+    await until(lambda: made.kube.requests == 2)
+    assert made.slept == [AFTER_RELIST] * 3
+    lasts = 1000.0
+    made.resync.event(None, service("a", 5))
+    await until(lambda: made.kube.requests == 3)
+    lasts = 0.0
+    running.cancel()
+    assert sum(made.slept[3:]) == LONGEST_RELIST
 
 
 async def test_the_first_list_for_kopf_is_soon_then_seldom_and_ends_with_its_first_event() -> None:

@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 
 INTERVAL = 600.0
 """Seconds between two lists of LLMServices whose watch goes on."""
-AFTER_RELIST = 3.0
-"""Seconds from the first object that kopf lists until they are listed here: kopf brings them one by one."""
+AFTER_RELIST, LONGEST_RELIST = 3.0, 60.0
+"""Seconds from the last object that kopf lists, and at most from the first, until they are listed here: kopf brings
+them one by one."""
 RETRY = 5.0
 """Seconds after which a list that failed is tried again."""
 FIRST_EVENT, LONGEST_FIRST_EVENT = 10.0, 60.0
@@ -63,7 +64,7 @@ class Resync:
         self.listed = asyncio.Event()
         """Set while kopf may watch: a list succeeded since its watch ended last."""
         self._due = asyncio.Event()
-        self._delay = 0.0
+        self._due_at = 0.0
         self._is_complete = False
         self._heard_at = float("-inf")
         self._deleted: set[str] = set()
@@ -146,7 +147,9 @@ class Resync:
                 async with asyncio.timeout(wait):
                     await self._due.wait()
                 is_routine = False
-                await self._sleep(self._delay)
+                latest = self._clock() + LONGEST_RELIST
+                while (left := min(self._due_at, latest) - self._clock()) > 0:
+                    await self._sleep(left)
 
     def _known(self) -> Set[tuple[tuple[str, str], Seen]]:
         return self._handler.cache.seen(LLMSERVICE.kind, self._namespace).items()
@@ -181,5 +184,5 @@ class Resync:
             self._handler.updated(resource, obj)
 
     def _list_again(self, after: float) -> None:
-        self._delay, self._is_complete = after, False
+        self._due_at, self._is_complete = self._clock() + after, False
         self._due.set()

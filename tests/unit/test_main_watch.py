@@ -142,6 +142,7 @@ async def test_a_lost_place_in_the_stream_is_kopfs_to_mend_and_a_list_finds_what
 UNEXPECTED = [
     pytest.param([410], None, id="the place is lost, as the answer"),
     pytest.param([422], None, id="a refusal"),
+    pytest.param([404], None, id="the CRD is gone for a moment"),
     pytest.param([403] * 8, None, id="forbidden for a while"),
     pytest.param([500] * 8, None, id="etcd is away for a while"),
     pytest.param([], b"<html>sign in</html>\n", id="a page of a proxy"),

@@ -1,8 +1,8 @@
 """The LLMServices of one namespace, or of all: what kopf's watch brings, and the lists that find what it missed.
 
 kopf 1.45 tells neither when it has listed everything nor which objects vanished while it did not watch. So the
-informers' list goes into the same event handler: before kopf starts, after kopf lists, after its watch ended, and every
-ten minutes. docs/architecture.md has the rule for all kinds.
+informers' list goes into the same event handler: before kopf starts, until its first event, after kopf lists, after
+its watch ended, and every ten minutes. docs/architecture.md has the rule for all kinds.
 """
 
 from __future__ import annotations

@@ -19,6 +19,10 @@ from llmservice_operator.kube.transport import Transport
 from .api import USER_AGENT, Api
 from .errors import CliError
 
+LOGIN_TIMEOUT = 65.0
+"""Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than a
+login program has, so that what it was waiting for is told."""
+
 
 @dataclass(frozen=True)
 class Connection:
@@ -69,7 +73,7 @@ async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
             kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None,
             context=options.context,
         )
-        async with Transport(found, user_agent=USER_AGENT) as transport:
+        async with Transport(found, user_agent=USER_AGENT, login_timeout=LOGIN_TIMEOUT) as transport:
             yield Connection(Api(transport), found, options.namespace or found.namespace)
     except KubeError as error:
         raise cli_error(error) from error

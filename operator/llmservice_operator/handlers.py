@@ -15,11 +15,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import kopf
 
 from llmservice_operator.api.constants import GROUP
 from llmservice_operator.control.watch.resync import Resync
 from llmservice_operator.kube.credentials import Credentials
+from llmservice_operator.kube.errors import KubeError, Unreachable
 from llmservice_operator.kube.resources import LLMSERVICE
 
 logger = logging.getLogger(__name__)
@@ -72,10 +74,6 @@ def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
     """All registrations, in a registry of their own."""
     made = kopf.OperatorRegistry()
 
-    @kopf.on.startup(registry=made)
-    async def started(**_: Any) -> None:
-        resync.started()
-
     @kopf.on.event(*_LLMSERVICES, registry=made)
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         resync.event(event["type"], dict(event["object"]))
@@ -83,7 +81,9 @@ def registry(credentials: Credentials, resync: Resync) -> kopf.OperatorRegistry:
     @kopf.on.login(registry=made, backoff=LOGIN_AGAIN)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         # Called again whenever the API server does not accept the token any more.
-        return await connection(credentials)
+        found = await connection(credentials)
+        resync.started()
+        return found
 
     return made
 
@@ -126,10 +126,11 @@ def settings() -> kopf.OperatorSettings:
 class Watch:
     """kopf's watch of the LLMServices of one namespace, or of all, started again whenever it ends.
 
-    The watch ends with any of kopf's tasks. kopf 1.45 expects a lost place (410) in the events of a watch, but not as
-    the answer to its request; nor does it expect an answer that is no JSON. `kopf.operator` then cancels every task
-    of the process that is younger than itself, so the tasks of `kopf.spawn_tasks` are awaited here. One kopf for each
-    namespace, since one that may not list a single namespace ends for all of them.
+    The watch ends with any of kopf's tasks, or where kopf brings nothing of what there is. kopf 1.45 expects a lost
+    place (410) in the events of a watch, but not as the answer to its request; nor does it expect an answer that is no
+    JSON. `kopf.operator` then cancels every task of the process that is younger than itself, so the tasks of
+    `kopf.spawn_tasks` are awaited here. One kopf for each namespace, since one that may not list a single namespace
+    ends for all of them.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Watch:
             pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(LONGEST_PAUSE, pause * 2)
             await self._sleep(pause)
 
-    async def _once(self) -> str:
+    async def _once(self) -> KubeError | str:
         """Run kopf until one of its tasks ends; returns why it ended."""
         tasks = await kopf.spawn_tasks(
             registry=registry(self._credentials, self._resync),
@@ -170,6 +171,7 @@ class Watch:
             namespaces=() if self._namespace is None else (self._namespace,),
         )
         self._spawned()  # no await before it: a signal reaches its handler in the event loop only
+        tasks = [*tasks, asyncio.create_task(self._resync.check_first_event(), name="first event")]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -177,6 +179,15 @@ class Watch:
                 task.cancel()
             ended, _ = await asyncio.wait(tasks, timeout=STOPS_WITHIN)
         errors = [task.exception() for task in (*done, *ended) if not task.cancelled()]
-        return next(
-            (f"{type(error).__name__}: {error}" for error in errors if error is not None), "a task of kopf's returned"
-        )
+        return next((_reason(error) for error in errors if error is not None), "a task of kopf's returned")
+
+
+def _reason(error: BaseException) -> KubeError | str:
+    """A KubeError where the API server is away or busy, which passes without anybody's doing.
+
+    kopf's own errors are known by their `status` alone: it does not export them.
+    """
+    what, status = f"{type(error).__name__}: {error}", getattr(error, "status", None)
+    is_away = isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
+    is_busy = isinstance(status, int) and (status == 429 or status >= 500)
+    return Unreachable(what) if is_away or is_busy else what

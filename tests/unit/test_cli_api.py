@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from llmservice_cli.api import USER_AGENT, Api
-from llmservice_operator.kube import errors
+from llmservice_cli.cluster import connect
+from llmservice_operator.kube import credentials, errors
 from llmservice_operator.kube.credentials import Credentials, Issued, Token
 from llmservice_operator.kube.resources import CONTROLLER_REVISION, LLMSERVICE, POD
 from llmservice_operator.kube.transport import Transport
@@ -69,6 +72,31 @@ async def test_without_a_token_none_is_sent(server: Server) -> None:
     ):
         await Api(transport).get(POD, "team", "p")
     assert "Authorization" not in server.headers[0]
+
+
+async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have to confirm it in a browser."""
+    server.says(200, {"kind": "Pod"})
+
+    async def confirmed() -> Issued:
+        await asyncio.sleep(0.3)
+        return Issued("renewed")
+
+    async with application(server.answer) as address:
+        found = Credentials(address, "team", Token(Issued("old"), confirmed))
+
+        async def load(**_: Any) -> Credentials:
+            return found
+
+        monkeypatch.setattr(credentials, "load", load)
+        options = argparse.Namespace(kubeconfig=None, context=None, namespace=None)
+        async with connect(options) as connection:
+            found.token.forget()
+            path = POD.path("team", "p")
+            assert await connection.kube._transport.request("get", POD, path, timeout=0.1) == {"kind": "Pod"}
+    assert server.headers[0]["Authorization"] == "Bearer renewed"
 
 
 async def test_a_refused_token_is_renewed_once(api: Api, server: Server) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import kopf
 import pytest
 from llmservice_operator import handlers
@@ -19,12 +20,20 @@ from llmservice_operator.control.life import Stage
 from llmservice_operator.control.watch import children
 from llmservice_operator.kube import informer
 from llmservice_operator.kube.credentials import Credentials, load
+from llmservice_operator.kube.errors import KubeError
 from llmservice_operator.kube.resources import BY_KIND
 
 from tests.support.kubeconfig import kubeconfig
 from tests.unit.ready_world import World, rival_lease, running
 
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+
+
+def refusal(code: int) -> Exception:
+    """As kopf raises it: all that can be told of its kind is the status."""
+    error = Exception("no")
+    error.status = code  # type: ignore[attr-defined]
+    return error
 
 
 @pytest.fixture
@@ -211,6 +220,44 @@ async def test_a_watch_that_kopf_cannot_go_on_with_ends_nothing_else(
         await operator.until(lambda code, text: code == 200 and "warning" not in text)
         assert await operator.metric('llmservice_stage{stage="acting"} 1.0')
     assert "workers ended" not in caplog.text
+
+
+async def test_an_api_server_that_is_away_for_long_is_a_warning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No replacement of the pod would help; what its watch is told by kopf ended its readiness."""
+    real = handlers.settings
+
+    def impatient() -> kopf.OperatorSettings:
+        made = real()
+        made.networking.error_backoffs = (0.01, 0.01)
+        return made
+
+    monkeypatch.setattr(handlers, "settings", impatient)
+    monkeypatch.setattr(handlers, "FIRST_PAUSE", 30.0)  # it stays ended while it is looked at
+    async with running(world) as operator:
+        await operator.becomes_ready()
+        world.refused_watches["llmservices"] = (503, "ServiceUnavailable")
+        world.end_watches()
+        text = await operator.says("APIServerError")
+        assert (await operator.readyz())[0] == 200, text
+        assert "warning: " in text
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.ClientOSError(111, "refused"), True),
+        (TimeoutError(), True),
+        (refusal(429), True),
+        (refusal(500), True),
+        (refusal(403), False),
+        (refusal(410), False),
+        (RuntimeError("a defect"), False),
+    ],
+    ids=repr,
+)
+def test_which_ends_of_kopfs_watch_pass_by_themselves(error: Exception, passes: bool) -> None:
+    assert isinstance(handlers._reason(error), KubeError) is passes
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)

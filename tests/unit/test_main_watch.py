@@ -60,7 +60,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 
 @contextlib.asynccontextmanager
-async def watching(api: Api, token: Token | None = None) -> AsyncIterator[Watching]:
+async def watching(api: Api, token: Token | None = None, *, begun: bool = True) -> AsyncIterator[Watching]:
+    """kopf and the lists beside it; `begun`: from when kopf watches."""
     async with application(api.answer) as url, asyncio.TaskGroup() as group:
         credentials = Credentials(server=url, namespace="ns", token=token or Token.fixed("t"))
         async with Transport(credentials) as transport:
@@ -70,7 +71,8 @@ async def watching(api: Api, token: Token | None = None) -> AsyncIterator[Watchi
             watch = handlers.Watch(credentials, lists, None, "test", spawned=seen.take_signals)
             running = [group.create_task(lists.run()), group.create_task(watch.run())]
             try:
-                await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
+                if begun:
+                    await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
                 yield seen
             finally:
                 for stream in api.streams.values():
@@ -140,6 +142,7 @@ async def test_a_lost_place_in_the_stream_is_kopfs_to_mend_and_a_list_finds_what
 UNEXPECTED = [
     pytest.param([410], None, id="the place is lost, as the answer"),
     pytest.param([422], None, id="a refusal"),
+    pytest.param([404], None, id="the CRD is gone for a moment"),
     pytest.param([403] * 8, None, id="forbidden for a while"),
     pytest.param([500] * 8, None, id="etcd is away for a while"),
     pytest.param([], b"<html>sign in</html>\n", id="a page of a proxy"),
@@ -176,6 +179,31 @@ async def test_an_answer_that_ends_kopf_does_not_end_the_watch(
         await seen.send("ADDED", service("three", 60))
         await seen.until(lambda: Key("ns", "three") in seen.keys)
     assert "the watch of LLMServices ended and is started again" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+async def test_where_discovery_lags_kopf_is_started_again_until_it_watches(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The CRD is new, and the API server that kopf asked does not know it yet: kopf then waits for ever."""
+    monkeypatch.setattr(resync, "FIRST_EVENT", 0.1)
+    monkeypatch.setattr(resync, "LONGEST_FIRST_EVENT", 0.2)
+    api.undiscovered.add(LLMSERVICE)
+    async with watching(api, begun=False) as seen:
+        await seen.until(lambda: seen.spawned == 1 and not seen.sync.problems()[1:])
+        await asyncio.sleep(1)
+        assert seen.spawned == 1, "of nothing it brings nothing"
+        api.objects[LLMSERVICE] = [service("one", 5)]
+        await seen.until(lambda: seen.keys == [Key("ns", "one")])
+        await seen.until(lambda: seen.spawned > 1)
+        api.undiscovered.clear()
+        await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
+        spawned = seen.spawned
+        await seen.send("ADDED", service("two", 60))
+        await seen.until(lambda: Key("ns", "two") in seen.keys)
+        await asyncio.sleep(0.5)
+        assert seen.spawned == spawned, "it watches"
+    assert "started again: WatchesNothingError: no event came" in caplog.text
 
 
 async def test_a_connection_that_is_reset_is_made_again_where_the_watch_was(api: Api) -> None:

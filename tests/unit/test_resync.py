@@ -10,7 +10,7 @@ from llmservice_operator.control.watch import resync
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.ingest import EventHandler
 from llmservice_operator.control.watch.kinds import PARENT, PROJECTIONS, WATCHED
-from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, INTERVAL, RETRY, Resync
+from llmservice_operator.control.watch.resync import AFTER_RELIST, CURRENT, INTERVAL, LONGEST_RELIST, RETRY, Resync
 from llmservice_operator.control.watch.sync_state import SyncState
 from llmservice_operator.kube.errors import Forbidden, Gone
 from llmservice_operator.kube.resources import LLMSERVICE
@@ -48,6 +48,10 @@ class Harness:
     def __init__(self, *listed: dict[str, Any], projections: Any = PROJECTIONS) -> None:
         self.now = 0.0
         self.slept: list[float] = []
+        self.brings_later: list[dict[str, Any]] = []
+        """What the watch brings during the next sleep."""
+        self.relist: Callable[[], None] = lambda: None
+        """Called at the end of each sleep."""
         self.keys: list[Key] = []
         self.kube, self.cache = Lists(*listed), Cache(projections)
         self.sync = SyncState((None,), WATCHED)
@@ -56,6 +60,11 @@ class Harness:
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
+        self.now += seconds
+        self.relist()
+        while self.brings_later:
+            self.resync.event("ADDED", self.brings_later.pop())
+        await asyncio.sleep(0)
 
     def watched(self, kind: str | None, *services: dict[str, Any]) -> None:
         for one in services:
@@ -183,9 +192,62 @@ async def test_it_lists_after_kopf_did_after_its_watch_ended_and_at_intervals(mo
     assert made.sync.problems() == ["it was reset"]
     assert not made.resync.listed.is_set(), "kopf starts after the list"
     await until(lambda: made.kube.requests == 3)
-    assert made.slept == [AFTER_RELIST, 0.0], "at once"
+    assert made.slept == [AFTER_RELIST], "at once"
     await until(lambda: made.kube.requests > 4)
     running.cancel()
+
+
+async def test_while_kopf_lists_thousands_no_list_is_made_and_a_steady_stream_does_not_put_it_off_for_ever() -> None:
+    made = Harness()
+    lasts = 7.5
+
+    def goes_on() -> None:
+        if made.now < lasts:
+            made.resync.event(None, service("a", 5))
+
+    made.relist = goes_on
+    running = asyncio.create_task(made.resync.run())
+    await until(lambda: made.kube.requests == 1)
+    made.resync.event(None, service("a", 5))
+    await until(lambda: made.kube.requests == 2)
+    assert made.slept == [AFTER_RELIST] * 3
+    lasts = 1000.0
+    made.resync.event(None, service("a", 5))
+    await until(lambda: made.kube.requests == 3)
+    lasts = 0.0
+    running.cancel()
+    assert sum(made.slept[3:]) == LONGEST_RELIST
+
+
+async def test_the_first_list_for_kopf_is_soon_then_seldom_and_ends_with_its_first_event() -> None:
+    made = Harness()
+    checking = asyncio.create_task(made.resync.check_first_event())
+    await asyncio.sleep(0)
+    assert made.slept == [], "it did not start yet"
+    made.resync.started()
+    await until(lambda: len(made.slept) > 6)
+    made.resync.event("ADDED", service("a", 5))
+    await made.resync._list()
+    await asyncio.sleep(0.01)
+    assert made.slept[:6] == [10, 10, 20, 40, 60, 60]
+    assert not checking.done()
+    checking.cancel()
+
+
+async def test_what_the_watch_missed_is_named_and_what_it_brings_a_moment_later_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resync, "INTERVAL", 0.01)
+    made = Harness(service("a", 5), service("b", 5))
+    made.resync.started()
+    running = asyncio.create_task(made.resync.run())
+    await until(lambda: made.kube.requests > 2)
+    assert "missed" not in caplog.text, "all was listed at the start"
+    made.brings_later = [service("c", 5)]
+    made.kube.objects = (service("b", 6), service("c", 5))
+    await until(lambda: "missed" in caplog.text)
+    running.cancel()
+    assert "missed changes of 2, found by a list: ns/a, ns/b" in caplog.text
 
 
 async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_followed_a_gap() -> None:
@@ -203,6 +265,10 @@ async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_fol
             made.resync.event(None, service("a", 6))
         else:
             made.resync.ended("it was reset")
+            made.resync._due.clear()
+            await made.resync._list()
+            assert not made.resync.is_current(), "kopf does not watch again yet"
+            made.resync._list_again(0.0)
         made.resync.event("MODIFIED", service("a", 7))
         assert not made.resync.is_current(), "others may have changed in the gap"
         made.resync._due.clear()

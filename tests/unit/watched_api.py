@@ -43,6 +43,8 @@ class Api:
         """What the next watches of a kind bring instead of events, each before the server ends it."""
         self.resets: set[Resource] = set()
         """Kinds whose next event is a connection that is reset."""
+        self.undiscovered: set[Resource] = set()
+        """Kinds whose group and version discovery does not know yet, though they can be listed and watched."""
         self.answered = asyncio.Event()
         """Set with each of these."""
 
@@ -58,6 +60,8 @@ class Api:
                 self.answered.set()
                 return web.json_response({"kind": "Status", "code": code, "message": "no"}, status=code)
             return await (self._watch(request, resource) if "watch" in request.query else self._list(request, resource))
+        if path in {f"/apis/{resource.api_version}" for resource in self.undiscovered}:
+            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         return web.json_response(self._discovery(path))
 
     async def _list(self, request: web.Request, resource: Resource) -> web.Response:

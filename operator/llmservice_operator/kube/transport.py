@@ -43,11 +43,14 @@ class Transport:
         *,
         user_agent: str = OPERATOR,
         observer: Observer = ignore,
+        login_timeout: float | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`login_timeout`: seconds that a request waits for its token (None: as long as it may take itself)."""
         self.credentials = credentials
         self._observer = observer
+        self._login_timeout = login_timeout
         self._sleep = sleep
         self._clock = clock
         self._user_agent = user_agent
@@ -174,6 +177,7 @@ class Transport:
         return self._session
 
     async def _signed(self, headers: Mapping[str, str], seconds: float) -> Mapping[str, str]:
+        seconds = seconds if self._login_timeout is None else self._login_timeout
         try:
             async with asyncio.timeout(seconds):
                 token = await self.credentials.token()

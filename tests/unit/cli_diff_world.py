@@ -31,6 +31,7 @@ SPEC = {
 SETTINGS = Settings(operator_image="llmservice-operator:1", image_pull_policy="IfNotPresent")
 INSPECTED_FIRST = "no restart yet (InspectingModel): the model is inspected first, and --config shows what follows"
 PATHS = {f"/{resource.plural}": resource.kind for resource in (*ALL, NODE)}
+PATHS["/clusterrolebindings"] = "ClusterRoleBinding"
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -92,11 +93,17 @@ class Api:
         return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
 
 
-def operator_settings(**content: Any) -> dict[str, Any]:
+def operator_binding(namespace: str = "system") -> dict[str, Any]:
+    metadata = {"name": "operator", "labels": {"app.kubernetes.io/name": "llmservice-operator"}}
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
+    return {"kind": "ClusterRoleBinding", "metadata": metadata, "subjects": [subject]}
+
+
+def operator_settings(namespace: str = "system", **content: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "llmservice-operator", "app.kubernetes.io/version": version()}
     return {
         "kind": "ConfigMap",
-        "metadata": {"name": "operator", "namespace": "system", "labels": labels},
+        "metadata": {"name": "operator", "namespace": namespace, "labels": labels},
         "data": {"settings.yaml": yaml.safe_dump({"services": {"operatorImage": SETTINGS.operator_image}} | content)},
     }
 

@@ -27,6 +27,7 @@ from .cli_diff_world import (
     actions,
     diff,
     manifest,
+    operator_binding,
     operator_settings,
     options_of,
     told,
@@ -250,6 +251,15 @@ async def test_rules_about_changes_are_evaluated(api: Api, capsys: pytest.Captur
         ([operator_settings(services={"nonsense": 1})], set(), "cannot be read: unknown settings: nonsense"),
         ([operator_settings(namespaces=["team-a"])], set(), "settings: ConfigMap system/operator"),
         ([operator_settings()], {"ConfigMap"}, "you may not read the operator's"),
+        ([operator_settings(namespaces=5)], set(), "no operator's settings are found"),
+        ([operator_settings(namespaces="team-a")], set(), "no operator's settings are found"),
+        ([operator_settings(services={"imagePullSecrets": 5})], set(), "imagePullSecrets: give a list"),
+        ([operator_settings(services={5: "x", "a\033": "x"})], set(), "a key is of type int"),
+        ([operator_settings(services={"a\033": "x"})], set(), "unknown settings: a?"),
+        ([operator_settings(comment="x" * 100_000)], set(), "no operator's settings are found"),
+        ([operator_settings("team-b"), operator_settings(), operator_binding()], set(), "ConfigMap system/operator"),
+        ([operator_settings("team-b"), operator_binding()], set(), "no operator's settings are found"),
+        ([operator_settings(), operator_binding()], {"ClusterRoleBinding"}, "operator (no ClusterRoleBinding"),
     ],
 )
 async def test_where_the_settings_are_from_is_said(

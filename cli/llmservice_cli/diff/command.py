@@ -40,7 +40,7 @@ examples:
 A diff shows the fields that the operator applies, and what it takes away. Values of environment variables that are
 named like secrets are shown as ***. Rights: get and list on llmservices and their children (`view` has them). With the
 right to list nodes and all pods the fit is the operator's; with the right to list ConfigMaps in all namespaces its
-settings are read, too.
+settings are read, too, and with that to list ClusterRoleBindings they are known to be an operator's.
 
 exit codes, as of `kubectl diff`:
   0    no difference

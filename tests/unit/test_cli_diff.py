@@ -206,6 +206,45 @@ async def test_what_others_changed_is_put_back(api: Api, capsys: pytest.CaptureF
     assert "-        - name: ADDED" in out
 
 
+def owned_by(manager: str, operation: str, *items: str) -> dict[str, Any]:
+    """An entry of managedFields: fields of the container `server`."""
+    server = {f"f:{item}": {} for item in items}
+    fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"server"}': server}}}}}
+    return {"manager": manager, "operation": operation, "fieldsV1": fields}
+
+
+@pytest.mark.parametrize(
+    ("owners", "applied", "code", "first"),
+    [
+        pytest.param([owned_by("llmservice-operator", "Apply", "image")], None, 0, "no restart", id="a webhook"),
+        pytest.param([owned_by("llmservice-operator", "Apply", "args"), owned_by("kubectl-edit", "Update", "image")],
+                     None, 1, "RESTART: 2 pods are replaced by the same revision", id="somebody"),
+        pytest.param([owned_by("llmservice-operator", "Apply", "image")], "of an earlier release",
+                     1, "RESTART: 2 pods are replaced by the same revision", id="not what was applied"),
+    ],
+)  # fmt: skip
+async def test_what_a_webhook_made_of_an_apply_is_no_difference(
+    api: Api,
+    owners: list[dict[str, Any]],
+    applied: str | None,
+    code: int,
+    first: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The operator remembers what came of its apply, and leaves it."""
+    metadata = api.world.deployment["metadata"]
+    api.world.deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror/vllm:v0.32.0"
+    metadata["managedFields"] = owners
+    if applied is not None:
+        metadata["annotations"]["llmservice.dev/applied-hash"] = applied
+    ended, service = await told(capsys, manifest())
+    assert ended == code
+    assert service["restart"]["reason"].startswith(first)
+    noted = any("Deployment x stays: a webhook made it differ" in note for note in service["notes"])
+    assert noted is (code == 0)
+    assert ("Deployment" in actions(service)) is (code == 1)
+
+
 async def test_a_field_that_is_no_longer_asked_for_is_taken_away(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     deployment = api.world.deployment
     deployment["spec"]["minReadySeconds"] = 5

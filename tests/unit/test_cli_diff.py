@@ -170,6 +170,27 @@ async def test_after_the_apply_nothing_differs(api: Api, capsys: pytest.CaptureF
     assert (await diff(capsys, edited))[0] == ExitCode.DONE
 
 
+@pytest.mark.parametrize(("policy", "is_held"), [("Enforce", True), ("Warn", False)])
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_an_edit_that_does_not_fit_is_no_pass(
+    api: Api, policy: str, is_held: bool, is_live: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not is_live:
+        api.world.obj, api.world.children, api.world.pods = {}, {}, {}
+    large = {"numHiddenLayers": 200, "hiddenSize": 16384, "numAttentionHeads": 128, "vocabSize": 128256,
+             "intermediateSize": 53248}  # fmt: skip
+    edited = manifest(
+        accelerator={"type": "nvidia", "products": ["NVIDIA-L4"]},
+        model={"uri": "file:///models/tiny", "architecture": large},
+        fitPolicy=policy,
+    )
+    code, service = await told(capsys, edited)
+    assert code == ExitCode.DIFFERS
+    said = "the edit is held until it is changed: DoesNotFit. " if is_live else "(DoesNotFit)"
+    assert (said in service["restart"]["reason"]) is is_held
+    assert ("Deployment" in actions(service)) is not is_held
+
+
 async def test_a_service_that_is_not_there_is_created(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     api.world.obj, api.world.children, api.world.pods = {}, {}, {}
     code, service = await told(capsys, manifest())
@@ -237,6 +258,7 @@ async def test_what_a_webhook_made_of_an_apply_is_no_difference(
     metadata["managedFields"] = owners
     if applied is not None:
         metadata["annotations"]["llmservice.dev/applied-hash"] = applied
+        owners[0]["fieldsV1"]["f:metadata"] = {"f:annotations": {"f:llmservice.dev/applied-hash": {}}}
     ended, service = await told(capsys, manifest())
     assert ended == code
     assert service["restart"]["reason"].startswith(first)

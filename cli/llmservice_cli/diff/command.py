@@ -46,7 +46,7 @@ settings are read, too, and with that to list ClusterRoleBindings they are known
 
 exit codes, as of `kubectl diff`:
   0    no difference
-  1    the operator would change something
+  1    the operator would change something; or it would hold the edit, such as where it does not fit (fitPolicy Enforce)
   2    bad input, or the operator refuses the spec, or the cluster could not be asked; the message says why
 """
 
@@ -71,7 +71,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     print_problems(problems, notes)
     if problems or not all(each.is_accepted for each in made):
         return ExitCode.BAD_INPUT
-    return ExitCode.DIFFERS if any(each.differs for each in made) else ExitCode.DONE
+    return ExitCode.DIFFERS if any(each.differs or each.is_held for each in made) else ExitCode.DONE
 
 
 async def _preview(manifest: Json, connection: Connection, options: argparse.Namespace) -> Preview:

@@ -82,6 +82,10 @@ class Preview:
         return self._status_of("Stalled") == "True"
 
     @property
+    def is_held(self) -> bool:
+        return holding({"conditions": self.conditions}) is not None
+
+    @property
     def differs(self) -> bool:
         """Whether the operator would write a child."""
         return any(change.action != UNCHANGED for change in self.changes)
@@ -133,6 +137,14 @@ class Preview:
             what = f"{change.kind} {change.name}"
             yield f"  {change.action:<10} {what:<{width}}  {change.reason}".rstrip()
         yield from (f"  note       {note}" for note in self.notes)
+
+
+def holding(status: Json) -> Json | None:
+    """The condition for which nothing of what the spec asks for is made until it is changed; None: there is none."""
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    fits, stalled = conditions.get("Fits") or {}, conditions.get("Stalled") or {}
+    is_held = (fits.get("status"), stalled.get("status")) == ("False", "True") and fits["reason"] == stalled["reason"]
+    return fits if is_held else None
 
 
 def changes(decision: Decision, observed: Observed, uid: str, live: Mapping[ChildId, Json]) -> tuple[Change, ...]:

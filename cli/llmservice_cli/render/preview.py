@@ -58,6 +58,8 @@ class Preview:
     notes: tuple[str, ...]
     diffs: Mapping[ChildId, str]
     """Unified diffs, where a cluster was read."""
+    spec: Json
+    """The LLMService's: messages may quote its secrets."""
 
     @classmethod
     def of(
@@ -71,7 +73,16 @@ class Preview:
     ) -> Self:
         """`status` is the LLMService's once the decision is carried out."""
         metadata, conditions = obj["metadata"], tuple(status.get("conditions") or ())
-        return cls(metadata["namespace"], metadata["name"], tuple(changes), conditions, restart, tuple(notes), diffs)
+        return cls(
+            metadata["namespace"],
+            metadata["name"],
+            tuple(changes),
+            conditions,
+            restart,
+            tuple(notes),
+            diffs,
+            obj["spec"],
+        )
 
     @property
     def is_accepted(self) -> bool:

@@ -382,6 +382,7 @@ async def test_the_list_of_adapters_is_compared_where_it_may_be_read(
     api.denied = {"ConfigMap"}
     _, out = await diff(capsys, given)
     assert "ConfigMap x-adapters is not compared: you may not read it" in out
+    assert [line.split()[0] for line in out.splitlines() if "ConfigMap x-adapters  " in line] == ["apply"]
 
 
 async def test_secrets_that_change_are_not_shown(api: Api, capsys: pytest.CaptureFixture[str]) -> None:

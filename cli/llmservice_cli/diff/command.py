@@ -101,7 +101,7 @@ async def _preview(manifest: Json, connection: Connection, options: argparse.Nam
         decision, status = await decided(obj, observed, given, now, cluster)
         notes += [_by_webhook(each, there.objects[each.kind, each.name]) for each in rewritten]
     objects, unread = await _with_adapters(decision.apply, there.objects, kube)
-    made = changes(decision, observed, obj["metadata"]["uid"], objects)
+    made = changes(decision, observed, obj["metadata"]["uid"], objects, unread)
     diffs = {  # a record repeats the Deployment's template
         change.id: unified(change.before, change.manifest, f"{change.kind}/{change.name}")
         for change in made

@@ -9,47 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.diff import live
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.desired import new
 from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.build.inspection import inspection_key
 
-from tests.support.kubeconfig import kubeconfig
-
 from .cli_diff_world import (
     IMAGE,
     INSPECTED_FIRST,
-    SETTINGS,
     Api,
     actions,
     diff,
     manifest,
-    operator_binding,
-    operator_settings,
     options_of,
+    served,
     told,
 )
 from .cli_plan_world import LLAMA_8B, config
-from .decide_world import World
 
 
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    world = World(new(manifest(), "team-a"), settings=SETTINGS)
-    world.obj["metadata"] |= {"uid": "uid-x", "resourceVersion": "1"}
-    world.settle()
-    world.roll_out()
-    world.settle()
-    made = Api(world, [operator_settings()])
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    async with TestServer(app) as server:
-        path = kubeconfig(tmp_path, namespace="team-a", server=str(server.make_url("")).rstrip("/"))
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        monkeypatch.chdir(tmp_path)
+    async with served(tmp_path, monkeypatch) as made:
         yield made
 
 
@@ -229,7 +211,7 @@ async def test_what_others_changed_is_put_back(api: Api, capsys: pytest.CaptureF
 
 def owned_by(manager: str, operation: str, *items: str) -> dict[str, Any]:
     """An entry of managedFields: fields of the container `server`."""
-    server = {f"f:{item}": {} for item in items}
+    server: dict[str, Any] = {f"f:{item}": {} for item in items}
     fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"server"}': server}}}}}
     return {"manager": manager, "operation": operation, "fieldsV1": fields}
 
@@ -301,35 +283,6 @@ async def test_rules_about_changes_are_evaluated(api: Api, capsys: pytest.Captur
     options = options_of(manifest(model={"uri": "hf://a/b", "cache": {"size": "5Gi"}}))
     assert await options.run(options) == ExitCode.BAD_INPUT
     assert "spec.model.cache.size: a claim cannot shrink" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("objects", "denied", "note"),
-    [
-        ([], set(), "no operator's settings are found"),
-        ([operator_settings(namespaces=["other"])], set(), "no operator's settings are found"),
-        ([operator_settings(), operator_settings()], set(), "2 operators watch this namespace"),
-        ([operator_settings(services={"nonsense": 1})], set(), "cannot be read: unknown settings: nonsense"),
-        ([operator_settings(namespaces=["team-a"])], set(), "settings: ConfigMap system/operator"),
-        ([operator_settings()], {"ConfigMap"}, "you may not read the operator's"),
-        ([operator_settings(namespaces=5)], set(), "no operator's settings are found"),
-        ([operator_settings(namespaces="team-a")], set(), "no operator's settings are found"),
-        ([operator_settings(services={"imagePullSecrets": 5})], set(), "imagePullSecrets: give a list"),
-        ([operator_settings(services={5: "x", "a\033": "x"})], set(), "a key is of type int"),
-        ([operator_settings(services={"a\033": "x"})], set(), "unknown settings: a?"),
-        ([operator_settings(comment="x" * 100_000)], set(), "no operator's settings are found"),
-        ([operator_settings("team-b"), operator_settings(), operator_binding()], set(), "ConfigMap system/operator"),
-        ([operator_settings("team-b"), operator_binding()], set(), "no operator's settings are found"),
-        ([operator_settings(), operator_binding()], {"ClusterRoleBinding"}, "operator (no ClusterRoleBinding"),
-    ],
-)
-async def test_where_the_settings_are_from_is_said(
-    api: Api, objects: list[dict[str, Any]], denied: set[str], note: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api.objects, api.denied = objects, denied
-    code, service = await told(capsys, manifest())
-    assert note in service["notes"][0]
-    assert code == ExitCode.DONE  # the recorded template stands, whatever the settings
 
 
 async def test_a_missing_right_on_nodes_is_the_users(api: Api, capsys: pytest.CaptureFixture[str]) -> None:

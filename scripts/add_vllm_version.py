@@ -81,7 +81,7 @@ def vllm_parser() -> argparse.ArgumentParser:
 
 
 def entry(action: argparse.Action) -> Entry:
-    """A flag as vllm_flags.json has it, without what is so by default (flag_table.py says what)."""
+    """A flag as vllm_flags.json has it, without what is so by default (flags/table.py says what)."""
     kinds: dict[Any, str] = {int: "int", float: "float"}
     # A type of its own may turn the text into something else before the choices are looked at.
     comparable = action.choices if action.type in (None, int, str) else None

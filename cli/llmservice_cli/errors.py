@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     FAILED = 1  # nothing came of it; the message says why
     DOES_NOT_FIT = 1  # plan: the answer is no
     STALLED = 1  # render: the operator would start nothing until the spec is changed
-    DIFFERS = 1  # diff: the operator would change something
+    DIFFERS = 1  # diff: the operator would change something, or hold the edit
     USAGE = 2  # argparse's own
     BAD_INPUT = 2  # plan, render, diff: a value, a file or a manifest cannot be used; a line for each says why
     NOT_ASKED = 2  # wait, diff: no usable kubeconfig, no answer from the cluster, or a right is missing

@@ -13,6 +13,7 @@ from llmservice_operator.api.errors import InvalidSpec, Problem
 
 from .admission.check import problems
 from .errors import STDIN, BadInput, read_text
+from .masking import redactor_of, without_secrets
 
 Json = Mapping[str, Any]
 
@@ -28,15 +29,20 @@ class Manifest:
 
     @contextmanager
     def collecting(self, problems: list[Problem]) -> Iterator[None]:
-        """InvalidSpec and BadInput of the block go to `problems`; of a spec with the file and the service's name."""
+        """InvalidSpec and BadInput of the block go to `problems` without the manifest's secrets; of a spec with the
+        file and the service's name."""
         try:
             yield
         except InvalidSpec as invalid:
             name = _name(self.manifest)
             place = f"{self.where}: {name}: " if name else f"{self.where}: "
-            problems += [replace(problem, field=f"{place}{problem.field}") for problem in invalid.problems]
+            found = [replace(problem, field=f"{place}{problem.field}") for problem in invalid.problems]
         except BadInput as bad:
-            problems += bad.problems
+            found = list(bad.problems)
+        else:
+            return
+        redactor = redactor_of(self.manifest)
+        problems += (without_secrets(problem, redactor) for problem in found)
 
 
 @dataclass(frozen=True, slots=True)

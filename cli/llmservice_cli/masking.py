@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from llmservice_operator.api.errors import Problem
 from llmservice_runtime.redact import Redactor
+
+_COLLECTIONS = (Mapping, list, tuple)
+_QUOTED = 78
+"""Characters of a longer value that a message about it has at least (admission/structural.py)."""
 
 
 def redactor_of(*objects: Any) -> Redactor:
@@ -23,13 +29,29 @@ def masked(value: Any, redactor: Redactor) -> Any:
     return redactor.clean(value) if isinstance(value, str) else value
 
 
-def _variables(value: Any) -> Iterator[tuple[str, str]]:
-    """Every {name, value} of an object."""
-    if isinstance(value, Mapping):
-        if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
-            yield value["name"], value["value"]
-        for one in value.values():
-            yield from _variables(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _variables(one)
+def without_secrets(problem: Problem, redactor: Redactor) -> Problem:
+    """The same problem with every text cleaned."""
+    field, message, remedy = map(redactor.clean, (problem.field, problem.message, problem.remedy))
+    return replace(problem, field=field, message=message, remedy=remedy)
+
+
+def _variables(objects: Any) -> Iterator[tuple[str, str]]:
+    """The value of every {name, value}, also of a wrong type, and as much of it as a message quotes."""
+    for one in _within(objects):
+        if isinstance(one, Mapping) and isinstance(one.get("name"), str):
+            for value in _within(one.get("value")):
+                if not isinstance(value, _COLLECTIONS) and value is not None:
+                    yield one["name"], str(value)
+                    yield one["name"], str(value)[:_QUOTED]
+
+
+def _within(value: Any) -> Iterator[Any]:
+    """A value and all that it holds; what the aliases of a file repeat comes once."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        one = left.pop()
+        yield one
+        if isinstance(one, _COLLECTIONS) and id(one) not in seen:
+            seen.add(id(one))
+            left += one.values() if isinstance(one, Mapping) else one

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,15 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from llmservice_cli.app import make_parser
+from llmservice_cli.render.desired import new
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.kube.nodes import NODE
 from llmservice_operator.kube.resources import ALL
 from llmservice_operator.options import version
+
+from tests.support.kubeconfig import kubeconfig
 
 from .decide_world import World
 
@@ -31,6 +37,7 @@ SPEC = {
 SETTINGS = Settings(operator_image="llmservice-operator:1", image_pull_policy="IfNotPresent")
 INSPECTED_FIRST = "no restart yet (InspectingModel): the model is inspected first, and --config shows what follows"
 PATHS = {f"/{resource.plural}": resource.kind for resource in (*ALL, NODE)}
+PATHS["/clusterrolebindings"] = "ClusterRoleBinding"
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -92,13 +99,37 @@ class Api:
         return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
 
 
-def operator_settings(**content: Any) -> dict[str, Any]:
+def operator_binding(namespace: str = "system") -> dict[str, Any]:
+    metadata = {"name": "operator", "labels": {"app.kubernetes.io/name": "llmservice-operator"}}
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
+    return {"kind": "ClusterRoleBinding", "metadata": metadata, "subjects": [subject]}
+
+
+def operator_settings(namespace: str = "system", **content: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "llmservice-operator", "app.kubernetes.io/version": version()}
     return {
         "kind": "ConfigMap",
-        "metadata": {"name": "operator", "namespace": "system", "labels": labels},
+        "metadata": {"name": "operator", "namespace": namespace, "labels": labels},
         "data": {"settings.yaml": yaml.safe_dump({"services": {"operatorImage": SETTINGS.operator_image}} | content)},
     }
+
+
+@asynccontextmanager
+async def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    """A service that is rolled out, in the cluster of the kubeconfig."""
+    world = World(new(manifest(), "team-a"), settings=SETTINGS)
+    world.obj["metadata"] |= {"uid": "uid-x", "resourceVersion": "1"}
+    world.settle()
+    world.roll_out()
+    world.settle()
+    made = Api(world, [operator_settings()])
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", made.answer)
+    async with TestServer(app) as server:
+        path = kubeconfig(folder, namespace="team-a", server=str(server.make_url("")).rstrip("/"))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        monkeypatch.chdir(folder)
+        yield made
 
 
 def options_of(given: dict[str, Any], *words: str) -> Namespace:

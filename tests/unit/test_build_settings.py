@@ -35,6 +35,13 @@ def test_camel_case_keys_and_defaults() -> None:
         pytest.param({"operatorimage": "x"}, "operatorimage", id="unknown key"),
         pytest.param({"runAsUser": "2000"}, "runAsUser", id="wrong type"),
         pytest.param({"caBundle": {"secret": "x"}}, "caBundle", id="wrong source"),
+        pytest.param({"caBundle": {"configMap": ["x"]}}, "caBundle", id="no name"),
+        pytest.param({"caBundle": "x"}, "caBundle", id="no mapping"),
+        pytest.param({"imagePullSecrets": 5}, "imagePullSecrets", id="no list"),
+        pytest.param({"imagePullSecrets": "abc"}, "imagePullSecrets", id="a text for a list"),
+        pytest.param({"imagePullSecrets": [{"name": "a"}]}, "imagePullSecrets", id="no names"),
+        pytest.param({"operatorImage": ["x"]}, "operatorImage", id="a list for a text"),
+        pytest.param({5: "x", "other": 1}, "key", id="a key that is no name"),
     ],
 )
 def test_a_mistake_is_named(mapping: dict[str, Any], named: str) -> None:

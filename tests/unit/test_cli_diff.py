@@ -9,46 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from llmservice_cli.diff import live
 from llmservice_cli.errors import BadInput, CliError, ExitCode
 from llmservice_cli.render.desired import new
 from llmservice_operator.api.child_kinds import CHILD_KINDS
 from llmservice_operator.build.inspection import inspection_key
 
-from tests.support.kubeconfig import kubeconfig
-
 from .cli_diff_world import (
     IMAGE,
     INSPECTED_FIRST,
-    SETTINGS,
     Api,
     actions,
     diff,
     manifest,
-    operator_settings,
     options_of,
+    served,
     told,
 )
 from .cli_plan_world import LLAMA_8B, config
-from .decide_world import World
 
 
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    world = World(new(manifest(), "team-a"), settings=SETTINGS)
-    world.obj["metadata"] |= {"uid": "uid-x", "resourceVersion": "1"}
-    world.settle()
-    world.roll_out()
-    world.settle()
-    made = Api(world, [operator_settings()])
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    async with TestServer(app) as server:
-        path = kubeconfig(tmp_path, namespace="team-a", server=str(server.make_url("")).rstrip("/"))
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        monkeypatch.chdir(tmp_path)
+    async with served(tmp_path, monkeypatch) as made:
         yield made
 
 
@@ -169,6 +152,27 @@ async def test_after_the_apply_nothing_differs(api: Api, capsys: pytest.CaptureF
     assert (await diff(capsys, edited))[0] == ExitCode.DONE
 
 
+@pytest.mark.parametrize(("policy", "is_held"), [("Enforce", True), ("Warn", False)])
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_an_edit_that_does_not_fit_is_no_pass(
+    api: Api, policy: str, is_held: bool, is_live: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not is_live:
+        api.world.obj, api.world.children, api.world.pods = {}, {}, {}
+    large = {"numHiddenLayers": 200, "hiddenSize": 16384, "numAttentionHeads": 128, "vocabSize": 128256,
+             "intermediateSize": 53248}  # fmt: skip
+    edited = manifest(
+        accelerator={"type": "nvidia", "products": ["NVIDIA-L4"]},
+        model={"uri": "file:///models/tiny", "architecture": large},
+        fitPolicy=policy,
+    )
+    code, service = await told(capsys, edited)
+    assert code == ExitCode.DIFFERS
+    said = "the edit is held until it is changed: DoesNotFit. " if is_live else "(DoesNotFit)"
+    assert (said in service["restart"]["reason"]) is is_held
+    assert ("Deployment" in actions(service)) is not is_held
+
+
 async def test_a_service_that_is_not_there_is_created(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     api.world.obj, api.world.children, api.world.pods = {}, {}, {}
     code, service = await told(capsys, manifest())
@@ -205,6 +209,46 @@ async def test_what_others_changed_is_put_back(api: Api, capsys: pytest.CaptureF
     assert "-        - name: ADDED" in out
 
 
+def owned_by(manager: str, operation: str, *items: str) -> dict[str, Any]:
+    """An entry of managedFields: fields of the container `server`."""
+    server: dict[str, Any] = {f"f:{item}": {} for item in items}
+    fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"server"}': server}}}}}
+    return {"manager": manager, "operation": operation, "fieldsV1": fields}
+
+
+@pytest.mark.parametrize(
+    ("owners", "applied", "code", "first"),
+    [
+        pytest.param([owned_by("llmservice-operator", "Apply", "image")], None, 0, "no restart", id="a webhook"),
+        pytest.param([owned_by("llmservice-operator", "Apply", "args"), owned_by("kubectl-edit", "Update", "image")],
+                     None, 1, "RESTART: 2 pods are replaced by the same revision", id="somebody"),
+        pytest.param([owned_by("llmservice-operator", "Apply", "image")], "of an earlier release",
+                     1, "RESTART: 2 pods are replaced by the same revision", id="not what was applied"),
+    ],
+)  # fmt: skip
+async def test_what_a_webhook_made_of_an_apply_is_no_difference(
+    api: Api,
+    owners: list[dict[str, Any]],
+    applied: str | None,
+    code: int,
+    first: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The operator remembers what came of its apply, and leaves it."""
+    metadata = api.world.deployment["metadata"]
+    api.world.deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror/vllm:v0.32.0"
+    metadata["managedFields"] = owners
+    if applied is not None:
+        metadata["annotations"]["llmservice.dev/applied-hash"] = applied
+        owners[0]["fieldsV1"]["f:metadata"] = {"f:annotations": {"f:llmservice.dev/applied-hash": {}}}
+    ended, service = await told(capsys, manifest())
+    assert ended == code
+    assert service["restart"]["reason"].startswith(first)
+    noted = any("Deployment x stays: a webhook made it differ" in note for note in service["notes"])
+    assert noted is (code == 0)
+    assert ("Deployment" in actions(service)) is (code == 1)
+
+
 async def test_a_field_that_is_no_longer_asked_for_is_taken_away(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
     deployment = api.world.deployment
     deployment["spec"]["minReadySeconds"] = 5
@@ -239,26 +283,6 @@ async def test_rules_about_changes_are_evaluated(api: Api, capsys: pytest.Captur
     options = options_of(manifest(model={"uri": "hf://a/b", "cache": {"size": "5Gi"}}))
     assert await options.run(options) == ExitCode.BAD_INPUT
     assert "spec.model.cache.size: a claim cannot shrink" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("objects", "denied", "note"),
-    [
-        ([], set(), "no operator's settings are found"),
-        ([operator_settings(namespaces=["other"])], set(), "no operator's settings are found"),
-        ([operator_settings(), operator_settings()], set(), "2 operators watch this namespace"),
-        ([operator_settings(services={"nonsense": 1})], set(), "cannot be read: unknown settings: nonsense"),
-        ([operator_settings(namespaces=["team-a"])], set(), "settings: ConfigMap system/operator"),
-        ([operator_settings()], {"ConfigMap"}, "you may not read the operator's"),
-    ],
-)
-async def test_where_the_settings_are_from_is_said(
-    api: Api, objects: list[dict[str, Any]], denied: set[str], note: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api.objects, api.denied = objects, denied
-    code, service = await told(capsys, manifest())
-    assert note in service["notes"][0]
-    assert code == ExitCode.DONE  # the recorded template stands, whatever the settings
 
 
 async def test_a_missing_right_on_nodes_is_the_users(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,6 +335,7 @@ async def test_the_list_of_adapters_is_compared_where_it_may_be_read(
     api.denied = {"ConfigMap"}
     _, out = await diff(capsys, given)
     assert "ConfigMap x-adapters is not compared: you may not read it" in out
+    assert [line.split()[0] for line in out.splitlines() if "ConfigMap x-adapters  " in line] == ["apply"]
 
 
 async def test_secrets_that_change_are_not_shown(api: Api, capsys: pytest.CaptureFixture[str]) -> None:

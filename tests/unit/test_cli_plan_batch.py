@@ -195,10 +195,18 @@ def test_words_for_what_nobody_knows_are_noted(said: Mapping[str, Any], noted: s
             {"gpu": "T4", "kv_cache_dtype": "fp8"},
             f"vLLM {NEWEST} refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
         ),
+        (
+            {"gpu": "T4", "kv_cache_dtype": "fp8", "vllm_version": "0.30.0"},
+            "vLLM 0.30 refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
+        ),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
         ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
         ({"quantization": "torchao"}, "they are taken as 8 bit"),
         ({"quantization": "bitsandbytes"}, f"vLLM {NEWEST} has no bitsandbytes of its own any more"),
+        (
+            {"quantization": "bitsandbytes", "vllm_version": "0.30.0"},
+            f"whether vLLM 0.30 has bitsandbytes of its own: with {NEWEST} it needs a plugin",
+        ),
     ],
     ids=str,
 )

@@ -13,8 +13,11 @@ import yaml
 from llmservice_cli.app import run
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.manifests import services
+from llmservice_cli.masking import redactor_of
 from llmservice_cli.render import decided, settings
 from llmservice_cli.render.desired import new
+from llmservice_cli.render.output import show
+from llmservice_cli.render.preview import Preview, Restart
 from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.planner.cluster import ClusterGPUs
@@ -240,3 +243,40 @@ def test_status_of_a_manifest_is_not_believed(tmp_path: Path, capsys: pytest.Cap
     manifest = service() | {"status": {"model": model}, "spec": {"model": {"uri": "hf://a/b"}}}
     (told,) = render(capsys, "-f", write(tmp_path, manifest)).services
     assert [each["kind"] for each in told["objects"]] == ["Job"]
+
+
+@pytest.mark.parametrize("command", ["render", "plan"])
+@pytest.mark.parametrize("value", [12345678, 1234567.5, ["12345678"], {"a": 12345678}, 10**99 + 12345678])
+def test_secrets_are_not_printed_in_what_is_wrong_with_them(
+    command: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = [{"name": "DB_PASSWORD", "value": value}]
+    path = write(tmp_path, service(**{**FITS, "runtime": {**FITS["runtime"], "env": env}}))
+    assert run([command, "-f", path]) == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "must be of type string, not " in said
+    assert "***" in said
+    assert "1234567" not in said
+    assert "10000000" not in said
+
+
+def test_secrets_among_aliases_are_found_soon() -> None:
+    value: list[Any] = [{"name": "DB_PASSWORD", "value": 12345678}]
+    for _ in range(60):
+        value = [value, value]
+    value.append(value)
+    assert redactor_of(value).clean("not 12345678") == "not ***"
+
+
+@pytest.mark.parametrize("output", ["yaml", "json", "summary"])
+def test_secrets_are_not_printed_in_conditions(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a refused spec no object is made that has the value."""
+    env = [{"name": "TEAM_TOKEN", "value": TOKEN}]
+    refused = Preview.of(
+        new(service(runtime={"env": env}), "default"),
+        (),
+        {"conditions": [{"type": "Accepted", "status": "False", "reason": "Invalid", "message": f"not {TOKEN}"}]},
+        Restart(0, ""),
+    )
+    show([refused], output)
+    assert "not ***" in capsys.readouterr().out

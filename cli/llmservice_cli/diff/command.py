@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from llmservice_operator.decide.decision import Apply
 from llmservice_operator.kube.errors import Forbidden
 from llmservice_operator.kube.resources import BY_KIND, CONTROLLER_REVISION, LLMSERVICE
+from llmservice_operator.observe.observed import AppliedRecord, Observed
 
 from llmservice_cli.api import Api
 from llmservice_cli.cluster import Connection, add_scope, connect
@@ -17,7 +19,7 @@ from llmservice_cli.manifests import Json, admit
 from llmservice_cli.render import settings
 from llmservice_cli.render.decided import decided
 from llmservice_cli.render.desired import changed, namespace_of, new
-from llmservice_cli.render.difference import unified
+from llmservice_cli.render.difference import fields, is_rewritten, restricted, unified
 from llmservice_cli.render.inputs import add_inputs, previews, with_config
 from llmservice_cli.render.output import show
 from llmservice_cli.render.preview import Preview, changes
@@ -40,11 +42,11 @@ examples:
 A diff shows the fields that the operator applies, and what it takes away. Values of environment variables that are
 named like secrets are shown as ***. Rights: get and list on llmservices and their children (`view` has them). With the
 right to list nodes and all pods the fit is the operator's; with the right to list ConfigMaps in all namespaces its
-settings are read, too.
+settings are read, too, and with that to list ClusterRoleBindings they are known to be an operator's.
 
 exit codes, as of `kubectl diff`:
   0    no difference
-  1    the operator would change something
+  1    the operator would change something; or it would hold the edit, such as where it does not fit (fitPolicy Enforce)
   2    bad input, or the operator refuses the spec, or the cluster could not be asked; the message says why
 """
 
@@ -69,7 +71,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     print_problems(problems, notes)
     if problems or not all(each.is_accepted for each in made):
         return ExitCode.BAD_INPUT
-    return ExitCode.DIFFERS if any(each.differs for each in made) else ExitCode.DONE
+    return ExitCode.DIFFERS if any(each.differs or each.is_held for each in made) else ExitCode.DONE
 
 
 async def _preview(manifest: Json, connection: Connection, options: argparse.Namespace) -> Preview:
@@ -92,9 +94,14 @@ async def _preview(manifest: Json, connection: Connection, options: argparse.Nam
         notes.append(note)
     there = await live(kube, namespace, name)
     obj = with_config(obj, options.config)
-    decision, status = await decided(obj, there.observed, given, datetime.now(UTC), Cluster(kube, namespace, name))
+    cluster, now, observed = Cluster(kube, namespace, name), datetime.now(UTC), there.observed
+    decision, status = await decided(obj, observed, given, now, cluster)
+    if rewritten := [each for each in decision.apply if _is_rewritten(each, there.objects)]:
+        observed = _remembering(rewritten, observed)
+        decision, status = await decided(obj, observed, given, now, cluster)
+        notes += [_by_webhook(each, there.objects[each.kind, each.name]) for each in rewritten]
     objects, unread = await _with_adapters(decision.apply, there.objects, kube)
-    made = changes(decision, there.observed, obj["metadata"]["uid"], objects)
+    made = changes(decision, observed, obj["metadata"]["uid"], objects, unread)
     diffs = {  # a record repeats the Deployment's template
         change.id: unified(change.before, change.manifest, f"{change.kind}/{change.name}")
         for change in made
@@ -102,9 +109,31 @@ async def _preview(manifest: Json, connection: Connection, options: argparse.Nam
     }
     if "deletionTimestamp" in obj["metadata"]:
         notes += decision.notes
-    restart = restart_of(made, decision.restart, there.observed.deployment, status)
+    restart = restart_of(made, decision.restart, observed.deployment, status)
     notes += [*there.notes, *(f"{kind} {child} is not compared: you may not read it" for kind, child in unread)]
     return Preview.of(obj, made, status, restart, notes, diffs)
+
+
+def _is_rewritten(apply: Apply, objects: Mapping[ChildId, Json]) -> bool:
+    """Whether only a webhook made the child differ. The operator remembers what came of its own applies, and applies
+    nothing again for that; a field that others added it takes out."""
+    live = objects.get((apply.kind, apply.name))
+    return live is not None and not apply.expel and is_rewritten(apply.manifest, live)
+
+
+def _remembering(applies: Sequence[Apply], observed: Observed) -> Observed:
+    """What the operator observes that has these applies in memory."""
+    records = {
+        (apply.kind, apply.name): AppliedRecord(apply.input_hash, child.managed_hash)
+        for apply in applies
+        if (child := observed.child(apply.kind, apply.name)) is not None
+    }
+    return replace(observed, applied=records)
+
+
+def _by_webhook(apply: Apply, live: Json) -> str:
+    differing = fields(restricted(apply.manifest, live), apply.manifest)
+    return f"{apply.kind} {apply.name} stays: a webhook made it differ from what the operator applied ({differing})"
 
 
 async def _with_adapters(

@@ -12,7 +12,7 @@ from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner import gpus
 from llmservice_operator.planner.model import heads
 from llmservice_operator.planner.plan import Adapters, Device, Request
-from llmservice_runtime.flags.table import known_versions
+from llmservice_runtime.flags.table import known_versions, newest_version, series
 
 from llmservice_cli.errors import BadInput
 
@@ -128,8 +128,16 @@ def notes(request: Request) -> Iterator[str]:
         yield f"the configuration does not say how {request.quantization} holds the weights: they are taken as {bits}"
 
     if request.quantization in _NOT_IN_TODAYS:
-        newest = known_versions()[0]
-        yield f"vLLM {newest} has no {request.quantization} of its own any more: it needs a plugin, or an older version"
+        method, newest, asked = request.quantization, known_versions()[0], version_of(request)
+        if asked == newest:
+            yield f"vLLM {newest} has no {method} of its own any more: it needs a plugin, or an older version"
+        else:
+            yield f"it is not known whether vLLM {asked} has {method} of its own: with {newest} it needs a plugin"
+
+
+def version_of(request: Request) -> str:
+    """The version of vLLM that a request is planned for, as MAJOR.MINOR."""
+    return series(request.vllm_version or newest_version()) or known_versions()[0]
 
 
 def exceeded_length(request: Request) -> int | None:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from llmservice_operator.api.dtypes import LOAD_METHODS
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.planner.plan import Fit, Plan, Remedy, Request
-from llmservice_runtime.flags.table import known_versions
 
 from llmservice_cli.errors import BadInput
 
 from .options import in_options
-from .questions import Label, Question, exceeded_length
+from .questions import Label, Question, exceeded_length, version_of
 
 ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 """The variable with which vLLM takes requests that are longer than the model was made for."""
@@ -65,9 +64,9 @@ def only_served(question: Question, label: Label, *, is_grid: bool) -> Question:
 
 
 def noted(question: Question, label: Label) -> Question:
-    """The question with a note of what vLLM refuses today: what was measured once ran all the same."""
+    """The question with a note of what vLLM refuses in that version: what was measured once ran all the same."""
     found = dict.fromkeys(problem for request in question.requests for problem in refused(request, label))
-    notes = tuple(f"vLLM {known_versions()[0]} refuses it: {problem}" for problem in found)
+    notes = tuple(f"vLLM {version_of(question.request)} refuses it: {problem}" for problem in found)
     return replace(question, notes=(*question.notes, *notes))
 
 

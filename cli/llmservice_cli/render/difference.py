@@ -41,6 +41,38 @@ def restricted(manifest: Json, live: Json) -> dict[str, Any]:
     return found
 
 
+def is_rewritten(manifest: Json, live: Json) -> bool:
+    """Whether nobody but a mutating webhook made the live object differ from the manifest, which was applied to it.
+
+    Whoever writes a field takes its ownership from the operator, except for webhooks: what they make of an apply is
+    recorded as the operator's.
+    """
+    metadata = live.get("metadata", {})
+    hashes = [(each.get("annotations") or {}).get(APPLIED_HASH_ANNOTATION) for each in (manifest["metadata"], metadata)]
+    if hashes[0] is None or hashes[0] != hashes[1]:
+        return False
+    applied = [each for each in metadata.get("managedFields") or () if each.get("operation") == "Apply"]
+    owned = _owned(each for each in applied if each.get("manager") == MANAGER)
+    before = restricted(manifest, live)
+    return all(_is_owned(manifest[key], before.get(key), owned.get(f"f:{key}"), key) for key in manifest)
+
+
+def _is_owned(wanted: Any, live: Any, owned: Json | None, name: str) -> bool:
+    """Whether every difference is in a field that is owned."""
+    if wanted == live or (live in UNSET and wanted in UNSET):
+        return True
+    if not owned:  # a leaf, or nothing
+        return owned is not None
+    keys = MERGE_KEYS.get(name)
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        return all(_is_owned(wanted.get(key), live.get(key), owned.get(f"f:{key}"), key) for key in {**wanted, **live})
+    if keys and isinstance(wanted, list) and isinstance(live, list):
+        marks = {_owner_key(mark, keys): mine for mark, mine in owned.items() if mark.startswith("k:")}
+        old, new = ({merge_key(item, keys): item for item in side} for side in (live, wanted))
+        return all(_is_owned(new.get(key), old.get(key), marks.get(key), "") for key in {**old, **new})
+    return False
+
+
 def fields(before: Json, after: Json) -> str:
     """Which fields differ, the first few by their paths; empty: none, but for the hash of what is applied."""
     found = [path for path in paths(before, after) if not path.endswith(APPLIED_HASH_ANNOTATION)]

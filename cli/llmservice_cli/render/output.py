@@ -19,7 +19,7 @@ _PLAIN = "\033[0m"
 def show(previews: Sequence[Preview], output: str) -> None:
     """As `-o` asks: json, yaml (manifests, with the rest as comments), summary, or diff."""
     documents = [preview.document() for preview in previews]
-    redactor = redactor_of(documents)
+    redactor = redactor_of(documents, [preview.spec for preview in previews])
     if output == "json":
         print(json.dumps({"version": 1, "services": masked(documents, redactor)}, indent=2, ensure_ascii=False))
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
@@ -17,7 +17,8 @@ Json = Mapping[str, Any]
 ChildId = tuple[str, str]
 """(kind, name)"""
 
-CREATE, CHANGE, ADOPT, DELETE, UNCHANGED = "create", "change", "adopt", "delete", "unchanged"
+CREATE, CHANGE, APPLY, ADOPT, DELETE, UNCHANGED = "create", "change", "apply", "adopt", "delete", "unchanged"
+"""APPLY: what may be there already, and was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Preview:
     notes: tuple[str, ...]
     diffs: Mapping[ChildId, str]
     """Unified diffs, where a cluster was read."""
+    spec: Json
+    """The LLMService's: messages may quote its secrets."""
 
     @classmethod
     def of(
@@ -71,7 +74,16 @@ class Preview:
     ) -> Self:
         """`status` is the LLMService's once the decision is carried out."""
         metadata, conditions = obj["metadata"], tuple(status.get("conditions") or ())
-        return cls(metadata["namespace"], metadata["name"], tuple(changes), conditions, restart, tuple(notes), diffs)
+        return cls(
+            metadata["namespace"],
+            metadata["name"],
+            tuple(changes),
+            conditions,
+            restart,
+            tuple(notes),
+            diffs,
+            obj["spec"],
+        )
 
     @property
     def is_accepted(self) -> bool:
@@ -80,6 +92,10 @@ class Preview:
     @property
     def is_stalled(self) -> bool:
         return self._status_of("Stalled") == "True"
+
+    @property
+    def is_held(self) -> bool:
+        return holding({"conditions": self.conditions}) is not None
 
     @property
     def differs(self) -> bool:
@@ -135,14 +151,28 @@ class Preview:
         yield from (f"  note       {note}" for note in self.notes)
 
 
-def changes(decision: Decision, observed: Observed, uid: str, live: Mapping[ChildId, Json]) -> tuple[Change, ...]:
+def holding(status: Json) -> Json | None:
+    """The condition for which nothing of what the spec asks for is made until it is changed; None: there is none."""
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    fits, stalled = conditions.get("Fits") or {}, conditions.get("Stalled") or {}
+    is_held = (fits.get("status"), stalled.get("status")) == ("False", "True") and fits["reason"] == stalled["reason"]
+    return fits if is_held else None
+
+
+def changes(
+    decision: Decision,
+    observed: Observed,
+    uid: str,
+    live: Mapping[ChildId, Json],
+    unread: Collection[ChildId] = (),
+) -> tuple[Change, ...]:
     """In the order in which the operator makes them; then the service's own children that stay as they are.
 
-    `live` are the objects that exist and were read, whoever owns them.
+    `live` are the objects that exist and were read, whoever owns them; of those in `unread` nothing is known.
     """
     made = [
         *(Change(ADOPT, each.kind, each.name, "an earlier service of this name left it") for each in decision.adopt),
-        *(_applied(each, live.get((each.kind, each.name))) for each in decision.apply),
+        *(_applied(each, live.get((each.kind, each.name)), unread) for each in decision.apply),
         *(Change(DELETE, each.kind, each.name, each.reason) for each in decision.prune),
     ]
     touched = {change.id for change in made}
@@ -154,10 +184,11 @@ def changes(decision: Decision, observed: Observed, uid: str, live: Mapping[Chil
     return (*made, *stays)
 
 
-def _applied(apply: Apply, live: Json | None) -> Change:
+def _applied(apply: Apply, live: Json | None, unread: Collection[ChildId]) -> Change:
     """The reason of a change is the fields that differ: the operator's own names but the first."""
     if live is None:
-        return Change(CREATE, apply.kind, apply.name, apply.reason, apply.manifest)
+        action = APPLY if (apply.kind, apply.name) in unread else CREATE
+        return Change(action, apply.kind, apply.name, apply.reason, apply.manifest)
     before = restricted(apply.manifest, live)
     return Change(
         CHANGE, apply.kind, apply.name, fields(before, apply.manifest) or apply.reason, apply.manifest, before

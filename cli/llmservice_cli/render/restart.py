@@ -12,7 +12,7 @@ from llmservice_operator.observe.projections.children import DeploymentFacts
 from llmservice_cli.server import changes_between, server_of
 
 from .difference import fields
-from .preview import Change, Restart
+from .preview import Change, Restart, holding
 
 Json = Mapping[str, Any]
 
@@ -31,6 +31,9 @@ def restart_of(
     if (conditions.get("Accepted") or {}).get("status") == "False":
         stays = "nothing is made" if live is None else "no restart, and what runs stays as it is"
         return Restart(0, f"{stays}: the spec is refused")
+    if live is not None and (held := holding(status)) is not None:
+        stays = "no restart, and what runs stays as it is: the edit is held until it is changed"
+        return Restart(0, f"{stays}: {held['reason']}. {held['message']}")
     change = next((each for each in changes if each.kind == DeploymentFacts.kind and each.manifest is not None), None)
     if change is None or change.manifest is None:
         return Restart(0, _none(live, conditions, status))

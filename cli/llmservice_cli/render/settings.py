@@ -37,7 +37,7 @@ def of_text(text: str) -> Settings:
     """Of the content of a settings file; InvalidSettings says what is wrong in it."""
     try:
         content = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InvalidSettings(f"it is no YAML: {' '.join(str(error).split())}") from None
     services = content.get("services") if isinstance(content, dict) else None
     if not isinstance(services, dict):

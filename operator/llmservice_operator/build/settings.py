@@ -9,6 +9,7 @@ from typing import Any, Self
 from llmservice_runtime.flags.table import newest_version
 
 DEFAULT_VLLM_VERSION = newest_version()
+_COLLECTIONS = (list, tuple, set, dict)
 
 
 class InvalidSettings(ValueError):
@@ -58,6 +59,8 @@ class Settings:
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
         """From the settings file: camelCase keys, absent and null ones at their defaults."""
         by_key = {_camel(field.name): field.name for field in fields(cls)}
+        if odd := [key for key in mapping if not isinstance(key, str)]:
+            raise InvalidSettings(f"a key is of type {type(odd[0]).__name__}; keys are names")
         unknown = sorted(set(mapping) - set(by_key))
         if unknown:
             raise InvalidSettings(f"unknown settings: {', '.join(unknown)}; known are {', '.join(sorted(by_key))}")
@@ -67,7 +70,7 @@ class Settings:
         if "ca_bundle" in values:
             values["ca_bundle"] = _ca_bundle(values["ca_bundle"])
         if "image_pull_secrets" in values:
-            values["image_pull_secrets"] = tuple(values["image_pull_secrets"])
+            values["image_pull_secrets"] = _names("imagePullSecrets", values["image_pull_secrets"])
         for name, value in values.items():
             _check_type(name, value, getattr(cls(), name))
         return cls(**values)
@@ -76,12 +79,23 @@ class Settings:
 def _ca_bundle(value: Any) -> CABundle | None:
     if not isinstance(value, Mapping) or set(value) - {"configMap", "key"}:
         raise InvalidSettings("caBundle: give configMap (a name) and, where it is not ca.crt, key")
+    if any(isinstance(one, _COLLECTIONS) for one in value.values()):
+        raise InvalidSettings("caBundle: configMap and key are names")
     if not value.get("configMap"):
         return None
     return CABundle(str(value["configMap"]), str(value.get("key") or "ca.crt"))
 
 
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise InvalidSettings(f"{key}: give a list of names")
+    return tuple(value)
+
+
 def _check_type(name: str, value: object, default: object) -> None:
+    """The message leaves collections out: those of aliases may be much longer printed than in the file."""
+    if isinstance(value, _COLLECTIONS) and not isinstance(default, tuple):
+        raise InvalidSettings(f"{_camel(name)}: a {type(value).__name__} is not a single value")
     if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
         raise InvalidSettings(f"{_camel(name)}: {value!r} is not an integer")
 

@@ -18,6 +18,8 @@ from .masking import redactor_of, without_secrets
 Json = Mapping[str, Any]
 
 _CORRECT = "Correct the file."
+MOST_VALUES = 200_000
+"""Of a whole file: a few lines of aliases of aliases can stand for billions, and an API server takes 3 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except (yaml.YAMLError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise BadInput.of("-f", f"{_shown(place)} is no YAML: {why}.", _CORRECT) from None
+    if _values(documents) > MOST_VALUES:
+        raise BadInput.of("-f", f"{_shown(place)} has more than {MOST_VALUES:,} values, aliases included.", _CORRECT)
     for index, document in enumerate(documents, 1):
         if document is None:
             continue
@@ -91,6 +95,19 @@ def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not isinstance(item, dict):
                 raise BadInput.of("-f", f"{where} is no Kubernetes object.", _CORRECT)
             yield where, item
+
+
+def _values(document: object) -> int:
+    """How many values it has with every alias written out; counting ends above MOST_VALUES."""
+    waiting, count = [document], 0
+    while waiting and count <= MOST_VALUES:
+        count += 1
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return count
 
 
 def _name(manifest: Mapping[str, Any]) -> str:

@@ -261,6 +261,10 @@ def test_what_the_operator_would_refuse_is_bad_input(
     assert said in errors[0]
 
 
+ALIASES = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
+"""Ten lines that stand for a billion values."""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -268,6 +272,7 @@ def test_what_the_operator_would_refuse_is_bad_input(
         ("a: [", "is no YAML: while parsing"),
         ("- 1", "is no Kubernetes object."),
         ("", "it holds no LLMService."),
+        (ALIASES, "has more than 200,000 values, aliases included."),
     ],
 )
 def test_a_file_that_is_no_manifest(

@@ -13,7 +13,7 @@ from typing import Any
 
 from localcluster.addons import forget_node
 from localcluster.kube import Kubectl
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, eventually
 
 _KEY = "llmservice.test/simulated"
 TOLERATION: Mapping[str, Any] = {"key": _KEY, "operator": "Exists", "effect": "NoSchedule"}
@@ -30,6 +30,11 @@ class SimulatedNode:
     def lose(self) -> None:
         """It says no more that it is Ready."""
         self._say("Unknown")
+
+    def is_open(self) -> bool:
+        """Whether only its own taint is on it."""
+        taints = json.loads(self.cluster.kubectl("get", "node", self.name, "-o", "json"))["spec"].get("taints") or ()
+        return {taint["key"] for taint in taints} <= {_KEY}
 
     def _say(self, ready: str) -> None:
         amounts = {"cpu": "2", "memory": "8Gi", "ephemeral-storage": "50Gi", "pods": "10"}
@@ -54,6 +59,8 @@ def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
     cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
     try:
         node._say("True")
+        # Until the controller takes its own taint away, pods that spread do not count the node and go elsewhere.
+        eventually(f"{name} without a taint of Kubernetes", node.is_open, 30)
         yield node
     finally:
         forget_node(Kubectl(cluster.paths), name)

@@ -20,8 +20,8 @@ from .api import USER_AGENT, Api
 from .errors import CliError
 
 LOGIN_TIMEOUT = 65.0
-"""Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than a
-login program has, so that what it was waiting for is told."""
+"""Seconds for a token that is renewed while a command runs: somebody may have to confirm it in a browser. Longer than
+the login program's own limit, so that the program's error is the one that is shown."""
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,27 @@ async def test_an_error_passes(api: Api, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [query.get("resourceVersion") for query in queries] == [None, "50", "50", "50", "50"], "it listed again"
 
 
+async def first_pauses(api: Api, count: int) -> list[float]:
+    """Seconds of the first pauses that an informer makes against this server."""
+    paused: list[float] = []
+    enough = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == count:
+            enough.set()
+            await asyncio.Event().wait()
+
+    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
+    async with serving(api) as credentials, Transport(credentials) as transport:
+        asking = informer.Informer(transport, POD, None, "", handler, sleep=sleep, rng=lambda: 1.0)
+        running = asyncio.create_task(asking.run())
+        async with asyncio.timeout(10):
+            await enough.wait()
+        running.cancel()
+    return paused
+
+
 @pytest.mark.parametrize(
     "events",
     [pytest.param([], id="nothing"), pytest.param([{"type": "ERROR", "object": GONE}], id="that it is too old")],
@@ -208,45 +229,13 @@ async def test_an_error_passes(api: Api, monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_one_that_brings_nothing_is_asked_less_and_less(api: Api, events: list[dict[str, Any]]) -> None:
     """Else a server that ends each watch at once would be asked as fast as it answers."""
     api.ends_at_once[POD] = events
-    paused: list[float] = []
-    enough = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 7:
-            enough.set()
-            await asyncio.Event().wait()
-
-    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
-    async with serving(api) as credentials, Transport(credentials) as transport:
-        asking = informer.Informer(transport, POD, None, "", handler, sleep=sleep, rng=lambda: 1.0)
-        running = asyncio.create_task(asking.run())
-        async with asyncio.timeout(10):
-            await enough.wait()
-        running.cancel()
-    assert paused == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert await first_pauses(api, 7) == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
 @pytest.mark.parametrize(("code", "longest"), [(403, 30.0), (404, 30.0), (500, 10.0)])
 async def test_what_is_missing_is_asked_for_seldom(api: Api, code: int, longest: float) -> None:
-    paused: list[float] = []
-    enough = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 8:
-            enough.set()
-            await asyncio.Event().wait()
-
     api.refused[POD] = [code] * 9
-    handler = EventHandler(Cache(PROJECTIONS), lambda _: None, lambda _: None)
-    async with serving(api) as credentials, Transport(credentials) as transport:
-        asking = informer.Informer(transport, POD, None, "", handler, sleep=sleep, rng=lambda: 1.0)
-        running = asyncio.create_task(asking.run())
-        async with asyncio.timeout(10):
-            await enough.wait()
-        running.cancel()
-    assert paused[-1] == longest
+    assert (await first_pauses(api, 8))[-1] == longest
 
 
 async def test_a_watch_whose_kind_vanished_lists_again(api: Api) -> None:

@@ -158,7 +158,7 @@ def _with_rollout(
     waits, replicas = selection.waits_for is not None, selection.service.spec.scaling.replicas
     update = update_of(desired, selection.revisions, after, waits=waits, replicas=replicas)
     if update is Update.UNDER_WAY and obstacle is not None and obstacle.is_final:
-        update = Update.FAILED  # it is not taken, and who waits for it is to know whom to ask
+        update = Update.FAILED  # its turn ends, and the status of waiting services names it
     has_just_failed = "failedSpec" in after and after["failedSpec"] != before.get("failedSpec")
     return replace(
         decision,

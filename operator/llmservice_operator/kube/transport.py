@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import aiohttp
 import orjson
@@ -32,6 +32,17 @@ MAX_PATIENCE = 5.0
 
 def ignore(verb: str, resource: str, code: int, seconds: float) -> None:
     """An observer for those who do not count."""
+
+
+class Options(TypedDict, total=False):
+    """What a request may have beside its path; the defaults are those of `Transport.read`."""
+
+    params: Mapping[str, str] | None
+    body: Mapping[str, Any] | list[dict[str, Any]] | None
+    content_type: str
+    accept: str | None
+    timeout: Callable[[], float] | float
+    max_bytes: int | None
 
 
 class Transport:
@@ -78,31 +89,14 @@ class Transport:
         verb: str,
         resource: Resource,
         path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | list[dict[str, Any]] | None = None,
-        content_type: str = "application/json",
-        accept: str | None = None,
-        timeout: Callable[[], float] | float = REQUEST_TIMEOUT,
-        max_bytes: int | None = None,
+        **options: Unpack[Options],
     ) -> dict[str, Any]:
         """Send it; 429 and 503 are tried again only where the server says when, and only for a few seconds.
 
         Of an answer no more than `max_bytes` are read: Unreachable where there are more. `timeout` may be a
         function: it is then asked before each attempt and may raise to give up.
         """
-        raw = await self.read(
-            verb,
-            resource,
-            path,
-            params=params,
-            body=body,
-            content_type=content_type,
-            accept=accept,
-            timeout=timeout,
-            max_bytes=max_bytes,
-        )
-        return await object_of(raw, f"{verb} {path}")
+        return await object_of(await self.read(verb, resource, path, **options), f"{verb} {path}")
 
     async def read(
         self,

@@ -29,7 +29,7 @@ class Dimension:
     field: str
     values: tuple[str, ...]
     label: str = ""
-    """What is meant, where it is not the value of the field."""
+    """What the row stands for, where that is not the value of the field."""
 
 
 DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(

@@ -1,6 +1,6 @@
 """The LLMServices of one namespace, or of all: what kopf's watch brings, and the lists that find what it missed.
 
-kopf 1.45 tells neither when it has listed everything nor which objects vanished while it did not watch. So the
+kopf 1.45 reports neither the end of its list nor objects that vanished while it did not watch. So the
 informers' list goes into the same event handler: before kopf starts, until its first event, after kopf lists, after
 its watch ended, and every ten minutes. docs/architecture.md has the rule for all kinds.
 """
@@ -109,8 +109,8 @@ class Resync:
         """List until kopf, once started, brings its first event; WatchesNothingError where there are objects and it
         brings none, else it never returns.
 
-        kopf asks once which kinds there are. Where it is told too early (a CRD is new, and not all of the API server
-        knows it yet) it watches nothing, for ever.
+        kopf discovers the kinds once. If a new CRD is not in every API server's discovery yet, kopf watches nothing
+        until it is restarted.
         """
         await self._started.wait()
         waited, self._has_objects = 0.0, False

@@ -25,6 +25,8 @@ _KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     (Reason.NO_MATCHING_NODE, re.compile(r"didn't match|didn't satisfy|^no nodes available")),
     (Reason.UNTOLERATED_TAINT, re.compile(r"taint|were unschedulable|unknown conditions")),
 )
+_TAINT_OR_LABEL = frozenset({Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT})
+"""The scheduler does not compare labels of nodes with a taint, so only the nodes show which of both is the cause."""
 REASONS = frozenset({reason for reason, _ in _KINDS} | {Reason.UNSCHEDULABLE})
 
 
@@ -42,24 +44,14 @@ def reason_of(causes: Iterable[str], is_taint: bool | None = None) -> Reason:
     `is_taint` is what the nodes say where taints and labels keep the pod away together.
     """
     kinds = _kinds(causes)
-    if is_taint and is_between(kinds):
+    if is_taint and kinds == _TAINT_OR_LABEL:
         return Reason.UNTOLERATED_TAINT
     return next((reason for reason, _ in _KINDS if reason in kinds), Reason.UNSCHEDULABLE)
 
 
-def is_between(kinds: Iterable[Reason]) -> bool:
-    """Nodes with a taint are never looked at for their labels: only the nodes can say which of both is in the way."""
-    return set(kinds) == {Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT}
-
-
-def must_ask(causes: Iterable[str]) -> bool:
-    """Whether only the nodes can tell taints from labels."""
-    return is_between(_kinds(causes))
-
-
 def may_need_nodes(causes: Iterable[str]) -> bool:
-    """Whether `must_ask` holds for some of the causes."""
-    return _kinds(causes) >= {Reason.NO_MATCHING_NODE, Reason.UNTOLERATED_TAINT}
+    """Whether some of the causes are taints and labels, which only the nodes can tell apart."""
+    return _kinds(causes) >= _TAINT_OR_LABEL
 
 
 def are_of_gpus(causes: Iterable[str]) -> bool:

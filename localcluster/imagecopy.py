@@ -42,6 +42,19 @@ class ImageStore:
         rows = [line.split() for line in self.ctr("images", "ls").decode().splitlines()[1:]]
         return {row[0]: row[2] for row in rows}
 
+    def remove_replaced(self) -> int:
+        """Remove the images that lost their name to a newer build, and return how many.
+
+        containerd's CRI plugin lists each image by the digest of its configuration too, and that entry would keep
+        the layers. Containers that run from such an image keep their own layers.
+        """
+        digests = self.digests()
+        named = {digest for name, digest in digests.items() if not name.startswith("sha256:")}
+        replaced = [name for name, digest in digests.items() if digest not in named]
+        if replaced:
+            self.ctr("images", "rm", "--sync", *replaced)
+        return len(replaced)
+
     def snapshots(self) -> frozenset[str]:
         return frozenset(line.split()[0] for line in self.ctr("snapshots", "ls").decode().splitlines()[1:])
 

@@ -30,8 +30,10 @@ from localcluster.tinymodel.cache import model_folder
 
 INPUTS_LABEL = "llmservice.dev/inputs"
 GIGABYTE = 10**9
-# What the vLLM image takes on the way: packages, layer and unpacked image, 15 GB when measured, with some air.
-VLLM_NEEDS_FREE = 20 * GIGABYTE
+# Disk that the vLLM image takes, with 2 GB of air. Built: packages, layer and unpacked image, 15 GB when measured; from
+# the cache: the layer's archive, dropped once it is unpacked, and the unpacked image, 10 GB.
+VLLM_BUILT_NEEDS = 17 * GIGABYTE
+VLLM_CACHED_NEEDS = 12 * GIGABYTE
 OPERATOR_CACHE_MEGABYTES = 2000
 
 
@@ -133,6 +135,10 @@ class Store:
         """Import a kept image. Its layers can be had again, so they are dropped once they are unpacked."""
         restore(folder, (*self._images.command, "images", "import", "--local", "--discard-unpacked-layers", "-"))
 
+    def remove_replaced(self) -> None:
+        """Give back the disk of images that a newer build replaced; the kubelet's own collection is off."""
+        self._images.remove_replaced()
+
     def record(self, reference: str, inputs: str) -> None:
         """The label lives and dies with the image, so it cannot speak of one that is gone."""
         self._images.ctr("images", "label", reference, f"{INPUTS_LABEL}={inputs}")
@@ -162,8 +168,11 @@ def build_all(
         for image, inputs in wanted:
             if (image, inputs) not in stale:
                 progress.line(f"image {image.reference} is up to date")
-        if any(image is VLLM for image, _ in stale):
-            check_disk(paths.state, VLLM_NEEDS_FREE, lambda path: shutil.disk_usage(path).free)
+        store.remove_replaced()
+        for image, inputs in stale:
+            if image is VLLM:
+                needed = VLLM_CACHED_NEEDS if _cached(image, inputs, cache).is_dir() else VLLM_BUILT_NEEDS
+                check_disk(paths.state, needed, lambda path: shutil.disk_usage(path).free)
         unbuilt = [(image, inputs) for image, inputs in stale if not _taken(image, inputs, store, cache, progress)]
         if unbuilt:
             with running_builder(paths, environment) as builder:
@@ -173,12 +182,13 @@ def build_all(
                     store.record(image.reference, inputs)
                     _keep(image, inputs, store, cache, progress)
                     builder.prune(0 if image.kept else OPERATOR_CACHE_MEGABYTES)
+        store.remove_replaced()
     return tuple(image.name for image, _ in stale)
 
 
 def _taken(image: Image, inputs: str, store: Store, cache: Path, progress: Progress) -> bool:
     """Whether another clone built it before, and it came from there."""
-    folder = cache / "images" / image.name / inputs
+    folder = _cached(image, inputs, cache)
     if not image.kept or not folder.is_dir():
         return False
     with progress.step(f"image {image.reference} from the cache"):
@@ -188,10 +198,14 @@ def _taken(image: Image, inputs: str, store: Store, cache: Path, progress: Progr
     return True
 
 
+def _cached(image: Image, inputs: str, cache: Path) -> Path:
+    return cache / "images" / image.name / inputs
+
+
 def _keep(image: Image, inputs: str, store: Store, cache: Path, progress: Progress) -> None:
     if not image.kept:
         return
-    folder = cache / "images" / image.name / inputs
+    folder = _cached(image, inputs, cache)
     if not keep(first(store.paths).containerd_root, image.reference, store.digest(image.reference), folder):
         progress.line(f"{image.reference} is not kept for other clones: {cache} is on another file system")
 

@@ -108,6 +108,25 @@ def test_a_store_that_is_not_there_names_the_remedy(monkeypatch: pytest.MonkeyPa
         Store(ClusterPaths(tmp_path)).built_from("registry.local/x:1")
 
 
+def test_an_image_that_a_newer_build_replaced_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The CRI plugin lists each image by the digest of its configuration too, which keeps a replaced one's layers."""
+    rows = (("registry.local/x:1", "aa"), ("sha256:01", "aa"), ("sha256:02", "bb"), ("sha256:03", "cc"))
+    listing = HEADER + "".join(
+        f"{name} application/x sha256:{digest} 2.0 MiB linux/amd64 - \n" for name, digest in rows
+    )
+    commands: list[Sequence[str]] = []
+
+    def ctr(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, listing.encode() if "ls" in command else b"", b"")
+
+    monkeypatch.setattr(subprocess, "run", ctr)
+    Store(ClusterPaths(tmp_path)).remove_replaced()
+    assert [command[-5:] for command in commands if "rm" in command] == [
+        ("images", "rm", "--sync", "sha256:02", "sha256:03")
+    ]
+
+
 def test_too_little_disk_is_said_before_anything_is_built() -> None:
     with pytest.raises(ClusterError, match=r"12 GB are free.*takes 30 GB"):
         check_disk(Path("/somewhere"), 30 * 10**9, lambda _: 12 * 10**9)

@@ -109,7 +109,7 @@ class Operator:
         self._life = Life(self._sync, lambda: None if self._shards is None else self._shards.problem())
         handler = EventHandler(self._ctx.cache, self._changed, self._children_changed, self._errors)
         self._resyncs = {name: Resync(transport, handler, name, self._sync, errors=self._errors) for name in namespaces}
-        self._ctx.is_current = lambda namespace: self._resync_of(namespace).is_current()
+        self._ctx.is_current = lambda parent: self._resync_of(parent.namespace).is_current(parent.uid)
         self._children = ChildrenWatch(transport, handler, namespaces, self._sync)
         self._ctx.hidden = self._sync.hidden
         self._stop = asyncio.Event()

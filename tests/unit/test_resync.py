@@ -253,13 +253,13 @@ async def test_what_the_watch_missed_is_named_and_what_it_brings_a_moment_later_
 async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_followed_a_gap() -> None:
     made = Harness()
     made.resync.event("ADDED", service("a", 5))
-    assert not made.resync.is_current(), "nothing is listed yet"
+    assert not made.resync.is_current("other"), "nothing is listed yet"
     await made.resync._list()
-    assert made.resync.is_current()
+    assert made.resync.is_current("other")
     made.now += CURRENT + 0.1
-    assert not made.resync.is_current(), "whether the watch still brings anything is not known"
+    assert not made.resync.is_current("other"), "whether the watch still brings anything is not known"
     made.resync.event("MODIFIED", service("a", 6))
-    assert made.resync.is_current()
+    assert made.resync.is_current("other")
     for by_kopf in (True, False):
         if by_kopf:
             made.resync.event(None, service("a", 6))
@@ -267,13 +267,24 @@ async def test_the_watch_is_current_for_a_moment_and_never_before_a_list_has_fol
             made.resync.ended("it was reset")
             made.resync._due.clear()
             await made.resync._list()
-            assert not made.resync.is_current(), "kopf does not watch again yet"
+            assert not made.resync.is_current("other"), "kopf does not watch again yet"
             made.resync._list_again(0.0)
         made.resync.event("MODIFIED", service("a", 7))
-        assert not made.resync.is_current(), "others may have changed in the gap"
+        assert not made.resync.is_current("other"), "others may have changed in the gap"
         made.resync._due.clear()
         await made.resync._list()
-        assert made.resync.is_current()
+        assert made.resync.is_current("other")
+
+
+def test_what_was_brought_itself_is_current_for_a_moment_whatever_else_was_missed() -> None:
+    """After a start kopf brings all services in its list, and their first passes write before the next list."""
+    made = Harness()
+    made.resync.event(None, service("a", 5))
+    uid = service("a", 5)["metadata"]["uid"]
+    assert made.resync.is_current(uid)
+    assert not made.resync.is_current("other"), "no list has followed kopf's yet"
+    made.now += CURRENT
+    assert not made.resync.is_current(uid)
 
 
 async def test_a_gap_while_a_list_is_read_needs_another_list() -> None:
@@ -281,4 +292,4 @@ async def test_a_gap_while_a_list_is_read_needs_another_list() -> None:
     made.kube.between_pages = lambda: made.resync.event(None, service("a", 5))
     await made.resync._list()
     made.resync.event("MODIFIED", service("a", 101))
-    assert not made.resync.is_current()
+    assert not made.resync.is_current("other")

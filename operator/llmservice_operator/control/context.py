@@ -19,7 +19,7 @@ from llmservice_operator.control.state_poller import StatePoller
 from llmservice_operator.control.token_bucket import Bucket, event_bucket, write_bucket
 from llmservice_operator.control.updates import Updates
 from llmservice_operator.control.watch.cache import Cache
-from llmservice_operator.control.watch.kinds import PARENT
+from llmservice_operator.control.watch.kinds import PARENT, ParentFacts
 from llmservice_operator.decide.decide import decide
 from llmservice_operator.decide.decision import Decision, Update
 from llmservice_operator.decide.inputs import Inputs
@@ -129,9 +129,8 @@ class Context:
     in_work: InWork = field(default_factory=InWork)
     is_ours: Callable[[Key], bool] = lambda key: True
     """Whether this process is to work on a service; others may have it."""
-    is_current: Callable[[str], bool] = lambda namespace: False
-    """Whether a namespace's LLMServices in the cache are as they were a moment ago; else they are read before a write.
-    """
+    is_current: Callable[[ParentFacts], bool] = lambda parent: False
+    """Whether an LLMService in the cache is as it was a moment ago; else it is read before a write."""
     hidden: Callable[[str], frozenset[str]] = lambda namespace: frozenset()
     """Kinds that the operator has no right to list in a namespace, as far as it can do without."""
 

@@ -158,7 +158,7 @@ def known(key: Key, ctx: Context) -> ParentFacts | None:
 async def fresh(parent: ParentFacts, ctx: Context) -> ParentFacts | None:
     """The LLMService as it is now: a watch may lag, but not behind our own last write."""
     memory = ctx.memory(key_of(parent), parent.uid)
-    if parent.resource_version == memory.parent_version or ctx.is_current(parent.namespace):
+    if parent.resource_version == memory.parent_version or ctx.is_current(parent):
         return parent
     return await read(parent, ctx)
 

@@ -69,8 +69,9 @@ class Resync:
         self._heard_at = float("-inf")
         self._deleted: set[str] = set()
         """uids whose deletion the watch showed since the last list began: a page of it may still have them."""
-        self._heard: set[str] = set()
-        """uids that the watch brought anything about since the last list began."""
+        self._heard: dict[str, float] = {}
+        """When the watch, or kopf's list, brought each LLMService last, by uid; the older ones go at each list."""
+        self._list_began = float("-inf")
         self._started, self._has_brought = asyncio.Event(), asyncio.Event()
         self._has_objects = False
         """Whether the last list had any."""
@@ -80,7 +81,7 @@ class Resync:
     def event(self, kind: str | None, obj: Mapping[str, Any]) -> None:
         """An LLMService was listed by kopf (None), ADDED, MODIFIED or DELETED."""
         self._has_brought.set()
-        self._heard.add(obj["metadata"]["uid"])
+        self._heard[obj["metadata"]["uid"]] = self._clock()
         if kind == "DELETED":
             self._deleted.add(obj["metadata"]["uid"])
             self._handler.deleted(LLMSERVICE, obj)
@@ -126,10 +127,14 @@ class Resync:
 
     # Read by others
 
-    def is_current(self) -> bool:
-        """Whether the cache has what the API server had a moment ago: nothing was missed since the last list, and the
-        watch, which keeps the order of changes, brought something in the last seconds."""
-        return self._is_complete and self._clock() - self._heard_at < CURRENT
+    def is_current(self, uid: str) -> bool:
+        """Whether the cache has this LLMService as it was in the API server a moment ago.
+
+        Either it was itself brought in the last seconds, or nothing was missed since the last list and the watch, which
+        keeps the order of changes, brought something in the last seconds.
+        """
+        heard_at = max(self._heard.get(uid, float("-inf")), self._heard_at if self._is_complete else float("-inf"))
+        return self._clock() - heard_at < CURRENT
 
     async def run(self) -> None:
         """List now, and again whenever something may have been missed; never returns."""
@@ -158,15 +163,20 @@ class Resync:
         """The watch may bring a moment later what changed while the list was read."""
         if changed and self._started.is_set():
             await self._sleep(CURRENT)
-            missed = sorted({f"{where[0]}/{where[1]}" for where, seen in changed if seen.uid not in self._heard})
+            missed = sorted({f"{where[0]}/{where[1]}" for where, seen in changed if not self._was_heard(seen.uid)})
             if missed and self._started.is_set():
                 some = ", ".join(missed[:NAMED])
                 logger.warning("the watch of LLMServices missed changes of %d, found by a list: %s", len(missed), some)
 
+    def _was_heard(self, uid: str) -> bool:
+        """Whether the watch brought anything about it since the last list began."""
+        return self._heard.get(uid, float("-inf")) >= self._list_began
+
     async def _list(self) -> float:
         """List once; returns the seconds until the next list."""
         self._deleted.clear()
-        self._heard.clear()
+        self._list_began = self._clock()
+        self._heard = {uid: at for uid, at in self._heard.items() if self._list_began - at < CURRENT}
         try:
             version, uids = await list_all(self._transport, LLMSERVICE, self._namespace, self._take)
         except KubeError as error:

@@ -211,6 +211,17 @@ def test_a_longer_request_never_needs_less(case: Case, more: int) -> None:
 
 
 @SMALL
+@given(cases(), st.integers(0, 2**37), st.integers(1, 200_000))
+def test_the_longest_length_fits_and_the_next_does_not(case: Case, available: int, limit: int) -> None:
+    made = layout(case.request)
+    longest = made.longest(available, limit)
+    assert 0 <= longest <= limit
+    assert longest == 0 or made.needed(longest) <= available
+    assert longest == limit or made.needed(longest + 1) > available
+    assert made.capacity(available // 2, limit).tokens <= made.capacity(available, limit).tokens
+
+
+@SMALL
 @given(cases(), st.integers(0, 65_536), st.integers(0, 2048))
 def test_larger_steps_never_need_less(case: Case, tokens: int, sequences: int) -> None:
     request = _same_steps(case.request)

@@ -16,7 +16,7 @@ from llmservice_operator.planner.plan import Device, Draft, Fit, Plan, Remedy, R
 from llmservice_operator.planner.remedies import MOST, with_remedies
 from llmservice_operator.planner.requests import request_of
 
-from tests.unit.planner_models import CONFIGS, architecture
+from tests.unit.planner_models import PLAIN, architecture
 
 PRODUCTS = (
     *("Tesla-T4", "NVIDIA-L4", "NVIDIA-L40S", "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H200"),
@@ -85,7 +85,7 @@ def test_the_cheapest_first(
 
 def cases() -> Iterator[Any]:
     lengths = (None, 8192, 32768)
-    for model, gpu, length in product(CONFIGS, ("Tesla-T4", "NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"), lengths):
+    for model, gpu, length in product(PLAIN, ("Tesla-T4", "NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"), lengths):
         yield pytest.param(model, gpu, length, id=f"{model} {gpu} {length}")
 
 

@@ -22,7 +22,7 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.plan import Device, Fit, Request
 from llmservice_operator.planner.remedies import with_remedies
 
-from tests.unit.planner_models import CONFIGS
+from tests.unit.planner_models import CONFIGS, PLAIN
 
 SERVICES = 1000
 PRODUCTS = (
@@ -57,7 +57,7 @@ def services(count: int, seed: int = 5) -> Iterator[Service]:
     chance = random.Random(seed)
     cluster = devices()
     for _ in range(count):
-        config = dict(CONFIGS[chance.choice(tuple(CONFIGS))])
+        config = dict(CONFIGS[chance.choice(PLAIN)])
         config["num_hidden_layers"] = max(4, int(config["num_hidden_layers"] * chance.uniform(0.5, 1.2)))
         config["vocab_size"] += 64 * chance.randrange(2000)
         request = Request(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from llmservice_operator.planner import weights
 from llmservice_operator.planner.batching import batching
-from llmservice_operator.planner.constants import Constant
+from llmservice_operator.planner.constants import Constant, Constants
 from llmservice_operator.planner.model_runner import ModelRunner, model_runner
 from llmservice_operator.planner.overheads import Load, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Request
@@ -55,6 +56,12 @@ class Point:
     non_torch_gib: float | None
     graph_gib: float | None
     """As printed, where they were."""
+
+    @cached_property
+    def alike(self) -> tuple[str, bool, bool]:
+        """Equal for points that have the same constants (`constants_of`)."""
+        request = self.request
+        return generation(self.version).name, request.vllm_version is None, request.tensor_parallel_size > 1
 
 
 def points(records: Iterable[Startup]) -> list[Point]:
@@ -115,9 +122,9 @@ def fit(known: Sequence[Point], start: EarlierConstants = PRIOR) -> EarlierConst
     return _with(start, values)
 
 
-def residuals(one: Point, constants: EarlierConstants) -> Iterator[float]:
+def residuals(one: Point, constants: Constants) -> Iterator[float]:
     """GiB that the planner is off, part by part where they were printed."""
-    made = overheads(one.load, one.runner, constants_of(constants, one.version, one.request))
+    made = overheads(one.load, one.runner, constants)
     pairs = (
         (made.activation, one.activation_gib),
         (made.non_torch, one.non_torch_gib),
@@ -130,8 +137,10 @@ def residuals(one: Point, constants: EarlierConstants) -> Iterator[float]:
 def _cost(known: Sequence[Point], constants: EarlierConstants) -> float:
     if any(getattr(constants, name).value < 0 for name in VARIED):
         return float("inf")
-    errors = sum(abs(residual) / one.scale for one in known for residual in residuals(one, constants))
-    return errors + sum(_pull(constants.named()[name], PRIOR.named()[name]) for name in VARIED)
+    alike = {one.alike: one for one in known}
+    made = {key: constants_of(constants, one.version, one.request) for key, one in alike.items()}
+    errors = sum(abs(residual) / one.scale for one in known for residual in residuals(one, made[one.alike]))
+    return errors + sum(_pull(getattr(constants, name), getattr(PRIOR, name)) for name in VARIED)
 
 
 def _pull(constant: Constant, prior: Constant) -> float:

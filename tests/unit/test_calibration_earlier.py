@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner import memory
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.kv_cache import layout
 from llmservice_operator.planner.model import config_json
@@ -16,7 +16,7 @@ from llmservice_operator.planner.weights import weigh
 
 from benchmarks.calibration.earlier import ALL, as_today, constants_of, generation, printed
 from benchmarks.calibration.records import HERE
-from tests.unit.planner_models import architecture
+from tests.unit.planner_models import architecture, gpu
 from tests.unit.test_planner_kv_cache import DEEPSEEK, GEMMA_27B, ask, latent, model
 
 LITE = model(27, latent(16))
@@ -29,40 +29,28 @@ def plan(request: Request, version: str) -> Plan:
     return printed(memory.plan(made, constants_of(ALL, version, made)), version)
 
 
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [
-        (None, "V1, 0.32 on"),
-        ("0.32.0", "V1, 0.32 on"),
-        ("v0.32.0", "V1, 0.32 on"),
-        ("1.0.0", "V1, 0.32 on"),
-        ("nightly", "V1, 0.32 on"),
-        ("2026", "V1, 0.32 on"),
-        ("2026 (>=0.21)", "V1, 0.21 to 0.22"),
-        ("June 2026 (>=0.22)", "V1, 0.21 to 0.22"),
-        ("0.2.3 / 0.2.4", "V0, to 0.2"),
-        ("0.3.x (Mar 2024)", "V0, 0.3 to 0.5.2"),
-        ("0.4.3-0.5.0 (Jun 2024)", "V0, 0.3 to 0.5.2"),
-        ("0.5.3 (24 Jul 2024)", "V0, 0.5.3 to 0.5.5"),
-        ("0.6.4.post1", "V0, 0.6"),
-        ("0.7.4.dev382", "V0, 0.7 on"),
-        ("0.8.3 (V0)", "V0, 0.7 on"),
-        ("0.8.3 (V1)", "V1, 0.8.0 to 0.8.4"),
-        ("0.7.1 dev (V1)", "V1, 0.8.0 to 0.8.4"),
-        ("0.8.5.dev22 (V1)", "V1, 0.8.5 to 0.9.1"),
-        ("0.9.x (Jul 2025, V1)", "V1, 0.8.5 to 0.9.1"),
-        ("0.9.2", "V1, 0.9.2"),
-        ("0.26.1rc1.dev608", "V1, 0.23 to 0.26"),
-        ("2026-08-16", "V1, 0.27 to 0.31"),
-        ("0.10.x (Aug 2025)", "V1, 0.10 to 0.18"),
-        ("2026-02, V1 (version not stated)", "V1, 0.10 to 0.18"),
-        ("Mar 2026 (~0.18)", "V1, 0.10 to 0.18"),
-        ("commit bfde49e28 (~0.19)", "V1, 0.19"),
-        ("0.20.0 (V1)", "V1, 0.20"),
-    ],
-)
-def test_generation(version: str | None, name: str) -> None:
-    assert generation(version).name == name
+GENERATIONS: dict[str, tuple[str | None, ...]] = {
+    "V1, 0.32 on": (None, "0.32.0", "v0.32.0", "1.0.0", "nightly", "2026"),
+    "V1, 0.27 to 0.31": ("2026-08-16",),
+    "V1, 0.23 to 0.26": ("0.26.1rc1.dev608",),
+    "V1, 0.21 to 0.22": ("2026 (>=0.21)", "June 2026 (>=0.22)"),
+    "V1, 0.20": ("0.20.0 (V1)",),
+    "V1, 0.19": ("commit bfde49e28 (~0.19)",),
+    "V1, 0.10 to 0.18": ("0.10.x (Aug 2025)", "2026-02, V1 (version not stated)", "Mar 2026 (~0.18)"),
+    "V1, 0.9.2": ("0.9.2",),
+    "V1, 0.8.5 to 0.9.1": ("0.8.5.dev22 (V1)", "0.9.x (Jul 2025, V1)"),
+    "V1, 0.8.0 to 0.8.4": ("0.8.3 (V1)", "0.7.1 dev (V1)"),
+    "V0, 0.7 on": ("0.7.4.dev382", "0.8.3 (V0)"),
+    "V0, 0.6": ("0.6.4.post1",),
+    "V0, 0.5.3 to 0.5.5": ("0.5.3 (24 Jul 2024)",),
+    "V0, 0.3 to 0.5.2": ("0.3.x (Mar 2024)", "0.4.3-0.5.0 (Jun 2024)"),
+    "V0, to 0.2": ("0.2.3 / 0.2.4",),
+}
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_generation(name: str) -> None:
+    assert {generation(version).name for version in GENERATIONS[name]} == {name}
 
 
 LIMITS: dict[str, tuple[str, float, dict[str, Any], Batching]] = {
@@ -96,24 +84,18 @@ def test_bytes_of_a_token(request_: Request, version: str, expected: int) -> Non
     assert layout(as_today(request, version)).bytes_per_token == expected
 
 
-# A start-up that prints both: its id, and why they do not belong together.
-EXPLAINED = {
-    "vllm21348-qwen3-235b-fp8-4xH100": "every rank prints its own memory, and the smallest of four decides",
-}
+MEASURED = [
+    pytest.param(facts, id=facts["id"])
+    for facts in map(json.loads, (HERE / "startups.jsonl").read_text().splitlines())
+    if facts.get("kv_cache_gib") is not None
+    and facts.get("kv_cache_tokens") is not None
+    # There every rank prints its own memory, and the smallest of four decides.
+    and facts["id"] != "vllm21348-qwen3-235b-fp8-4xH100"
+]
+"""Start-ups that print their cache in GiB and in tokens."""
 
 
-def measured() -> list[Any]:
-    """Start-ups that print their cache in GiB and in tokens."""
-    cases = []
-    for line in (HERE / "startups.jsonl").read_text().splitlines():
-        facts = json.loads(line)
-        if facts.get("kv_cache_gib") is not None and facts.get("kv_cache_tokens") is not None:
-            skip = [pytest.mark.skip(reason=EXPLAINED[facts["id"]])] if facts["id"] in EXPLAINED else []
-            cases.append(pytest.param(facts, id=facts["id"], marks=skip))
-    return cases
-
-
-@pytest.mark.parametrize("facts", measured())
+@pytest.mark.parametrize("facts", MEASURED)
 def test_tokens_follow_from_the_printed_memory(facts: dict[str, Any]) -> None:
     """To the rounding of the GiB, which are printed with two places."""
     models = json.loads((HERE / "models.json").read_text())
@@ -143,11 +125,8 @@ def test_blocks_were_divided_evenly_among_groups() -> None:
 
 @pytest.mark.parametrize(
     ("version", "length", "gib", "share"),
-    [
-        pytest.param("0.6", 20000, 2.07, 0.08, id="8B at 20,000 tokens (vllm#10517)"),
-        pytest.param("0.6", 29000, 2.99, 0.08, id="8B at 29,000 tokens (vllm#10517)"),
-        pytest.param("0.6.5", 8192, 1.26, 0.15, id="8B: the sampler's floor (vllm#10511)"),
-    ],
+    # 8B at 20,000 and at 29,000 tokens (vllm#10517), and the sampler's floor (vllm#10511)
+    [("0.6", 20000, 2.07, 0.08), ("0.6", 29000, 2.99, 0.08), ("0.6.5", 8192, 1.26, 0.15)],
 )
 def test_activation_peaks_that_were_printed(version: str, length: int, gib: float, share: float) -> None:
     found = plan(Request(LLAMA, L4, max_model_len=length), version)
@@ -160,16 +139,13 @@ def test_before_021_graphs_came_on_top_and_the_share_was_smaller() -> None:
     assert sum(part for part in parts if part is not None) == pytest.approx(22.03 * 0.9)
 
 
-def test_v0_did_not_ask_what_is_free() -> None:
+def test_v0_did_not_ask_what_is_free_and_old_images_served_old_gpus() -> None:
     """A 22 GB A10 served with 0.98."""
     request = Request(LLAMA, Device("NVIDIA-A10", 22.03, (8, 6)), max_model_len=2048)
     assert plan(replace(request, gpu_memory_utilization=0.98), "0.7.3").verdict is Fit.FITS
-
-
-def test_an_old_image_served_old_gpus() -> None:
-    request = Request(LLAMA, gpus.device("Tesla-V100-SXM2-32GB"), max_model_len=2048)
-    assert plan(request, "0.18.0").verdict is Fit.FITS
-    assert "compute capability" in plan(request, "0.32.0").reason
+    old = replace(request, device=gpu("Tesla-V100-SXM2-32GB"))
+    assert plan(old, "0.18.0").verdict is Fit.FITS
+    assert "compute capability" in plan(old, "0.32.0").reason
 
 
 @pytest.mark.parametrize(("version", "gib"), [("0.7.3", 4.05), ("0.8.4 (V1)", 0.0), (None, 0.0)])

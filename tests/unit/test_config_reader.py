@@ -22,16 +22,8 @@ from tests.unit.decide_world import QWEN_7B
 
 KEY = Key("team-a", "x")
 USUAL = json.dumps(QWEN_7B)
-COSTLY = json.dumps(
-    QWEN_7B
-    | {
-        "num_hidden_layers": 1024,
-        "quantization_config": {
-            "quant_method": "compressed-tensors",
-            "ignore": [f"re:.*(a|b|.)*{n}!" for n in range(14)],
-        },
-    }
-)
+_PATTERNS = {"quant_method": "compressed-tensors", "ignore": [f"re:.*(a|b|.)*{n}!" for n in range(14)]}
+COSTLY = json.dumps(QWEN_7B | {"num_hidden_layers": 1024, "quantization_config": _PATTERNS})
 """It takes some tenth of a second of processor time."""
 
 
@@ -59,8 +51,8 @@ async def a_reader(code: str | None = None, **limits: Any) -> AsyncIterator[tupl
         await reader.close()
 
 
-async def told(reader: ConfigReader, key: Key, document: str) -> bytes:
-    """The answer, of a look that is made again whenever the reader says so."""
+async def answer_of(reader: ConfigReader, key: Key, document: str) -> bytes:
+    """The answer, of a read that is repeated whenever the reader wakes the key."""
     while True:
         woken, others = asyncio.Event(), reader.wake
 
@@ -83,36 +75,27 @@ def why_stopped(answer: bytes | None) -> Stopped:
     return found.why
 
 
-async def test_a_configuration_is_read_as_in_the_process_itself() -> None:
-    async with a_reader() as (reader, results):
-        answer = await reader.read(KEY, USUAL)
-    assert answer is not None
-    assert reading.architecture(answer) == config_json.read(QWEN_7B)
-    assert results == ["read"]
-
-
 async def test_what_takes_too_long_is_stopped_and_the_next_is_read() -> None:
     async with a_reader(seconds=0.02) as (reader, results):
         assert why_stopped(await reader.read(KEY, COSTLY)) is Stopped.CPU
         answer = await reader.read(KEY, USUAL)
         assert answer is not None
-        assert isinstance(reading.architecture(answer), Architecture)
+        assert reading.architecture(answer) == config_json.read(QWEN_7B)
         assert why_stopped(await reader.read(KEY, COSTLY)) is Stopped.CPU
     assert results == ["cpu", "read"], "it is not tried again"
 
 
-STOPPED = [
-    pytest.param("while True: pass", {"seconds": 0.05}, Stopped.CPU, id="it computes for ever"),
-    pytest.param("time.sleep(600)", {"wall": 1.5}, Stopped.TIME, id="it does nothing"),
-    pytest.param("return bytes(2**30)", {}, Stopped.MEMORY, id="it takes memory"),
-    pytest.param("os._exit(0)", {}, Stopped.DIED, id="it ends"),
-    pytest.param("os.kill(os.getpid(), 11)", {}, Stopped.DIED, id="it crashes"),
-    pytest.param("return b'no answer'", {}, Stopped.DIED, id="it answers something else"),
-    pytest.param("return b'x' * 2**20", {}, Stopped.DIED, id="it answers too much"),
-]
+STOPPED: dict[str, tuple[str, dict[str, Any], Stopped]] = {
+    "it computes for ever": ("while True: pass", {"seconds": 0.05}, Stopped.CPU),
+    "it does nothing": ("time.sleep(600)", {"wall": 0.5}, Stopped.TIME),
+    "it takes memory": ("return bytes(2**30)", {}, Stopped.MEMORY),
+    "it ends": ("os._exit(0)", {}, Stopped.DIED),
+    "it answers something else": ("return b'no answer'", {}, Stopped.DIED),
+    "it answers too much": ("return b'x' * 2**20", {}, Stopped.DIED),
+}
 
 
-@pytest.mark.parametrize(("code", "limits", "why"), STOPPED)
+@pytest.mark.parametrize(("code", "limits", "why"), STOPPED.values(), ids=STOPPED)
 async def test_whatever_it_does_the_answer_says_why(code: str, limits: dict[str, Any], why: Stopped) -> None:
     async with a_reader(code, **limits) as (reader, results):
         assert why_stopped(await reader.read(KEY, USUAL)) is why
@@ -149,7 +132,7 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
 
 async def test_a_reconcile_waits_a_moment_only_and_is_woken() -> None:
     woken: asyncio.Queue[Key] = asyncio.Queue()
-    async with a_reader("time.sleep(0.5); return reading.read(document)") as (reader, _):
+    async with a_reader("time.sleep(0.2); return reading.read(document)") as (reader, _):
         reader.wake = woken.put_nowait
         reader._patience = 0.01
         assert await reader.read(KEY, USUAL) is None
@@ -159,7 +142,7 @@ async def test_a_reconcile_waits_a_moment_only_and_is_woken() -> None:
 
 async def test_the_same_is_read_once_for_all_who_ask() -> None:
     async with a_reader() as (reader, results):
-        answers = await asyncio.gather(*(told(reader, Key(f"team-{n % 3}", f"x{n}"), USUAL) for n in range(10)))
+        answers = await asyncio.gather(*(answer_of(reader, Key(f"team-{n % 3}", f"x{n}"), USUAL) for n in range(10)))
     assert len(set(answers)) == 1
     assert results == ["read"]
 
@@ -170,7 +153,7 @@ async def test_namespaces_take_turns(wanted: int) -> None:
 
     async def ask(reader: ConfigReader, namespace: str, number: int) -> None:
         document = json.dumps(QWEN_7B | {"vocab_size": number + 1})
-        await told(reader, Key(namespace, f"x{number}"), document)
+        await answer_of(reader, Key(namespace, f"x{number}"), document)
         order.append(f"{namespace}{number}")
 
     async with a_reader() as (reader, results):
@@ -183,9 +166,9 @@ async def test_namespaces_take_turns(wanted: int) -> None:
 async def test_nobody_drives_the_answers_of_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmservice_operator.control.config_reader.REMEMBERED", 5)
     async with a_reader() as (reader, results):
-        await told(reader, KEY, USUAL)
+        await answer_of(reader, KEY, USUAL)
         for number in range(10):
-            await told(reader, Key("b", "x"), json.dumps(QWEN_7B | {"vocab_size": number + 1}))
+            await answer_of(reader, Key("b", "x"), json.dumps(QWEN_7B | {"vocab_size": number + 1}))
         assert await reader.read(KEY, USUAL) is not None
     assert len(results) == 11
     assert len(reader._known) == 5
@@ -194,7 +177,7 @@ async def test_nobody_drives_the_answers_of_others_out(monkeypatch: pytest.Monke
 async def test_few_reconciles_wait_for_configurations_that_take_long() -> None:
     """Each of them is a worker, and there are eight for all services."""
 
-    async def looks(reader: ConfigReader, *namespaces: str) -> int:
+    async def waiting_reads(reader: ConfigReader, *namespaces: str) -> int:
         """How many of them wait."""
         documents = (json.dumps(QWEN_7B | {"vocab_size": next(numbers)}) for _ in namespaces)
         made = [
@@ -212,9 +195,9 @@ async def test_few_reconciles_wait_for_configurations_that_take_long() -> None:
 
     numbers = count(1)
     async with a_reader("time.sleep(600)") as (reader, _):
-        assert await looks(reader, *["a"] * 100) == 1
-        assert await looks(reader, *(f"ns-{number}" for number in range(100))) == LOOKS
-        assert await looks(reader, "a") == 1, "none that ended is counted"
+        assert await waiting_reads(reader, *["a"] * 100) == 1
+        assert await waiting_reads(reader, *(f"ns-{number}" for number in range(100))) == LOOKS
+        assert await waiting_reads(reader, "a") == 1, "none that ended is counted"
 
 
 async def test_whatever_goes_wrong_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +238,7 @@ def environment(process: int) -> set[str]:
     return {entry.partition("=")[0] for entry in Path(f"/proc/{process}/environ").read_text().split("\0")}
 
 
-async def test_nothing_is_started_before_the_first_configuration_and_nothing_left_behind() -> None:
+async def test_the_process_is_started_for_the_first_configuration_and_ends_with_the_operator() -> None:
     async with a_reader() as (reader, _):
         assert reader._process is None
         await reader.read(KEY, USUAL)
@@ -263,18 +246,17 @@ async def test_nothing_is_started_before_the_first_configuration_and_nothing_lef
         assert process is not None
         assert process.stdin is not None
         assert environment(process.pid) <= {"", "PYTHONPATH", "LANG"}
-    assert process.returncode is not None
-
-
-async def test_it_ends_with_the_operator() -> None:
-    async with a_reader() as (reader, _):
-        await reader.read(KEY, USUAL)
-        process = reader._process
-        assert process is not None
-        assert process.stdin is not None
         process.stdin.close()
         async with asyncio.timeout(30):
             assert await process.wait() == 0
+
+
+async def test_a_closed_reader_leaves_no_process() -> None:
+    async with a_reader() as (reader, _):
+        await reader.read(KEY, USUAL)
+        process = reader._process
+    assert process is not None
+    assert process.returncode is not None
 
 
 FORGED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [

@@ -28,27 +28,30 @@ def messages(features: frozenset[str] | None, kv_cache: str, quantized: Any = No
     return [failure.message for failure in cpu_features.check(features, kv_cache, method, bits)]
 
 
-@pytest.mark.parametrize(
-    ("features", "kv_cache", "quantized", "named"),
-    [
-        pytest.param(OLD, "fp8", None, ["AVX-512 or AMX"], id="fp8 cache on AVX2"),
-        pytest.param(OLD, "fp8_e5m2", None, ["AVX-512 or AMX"], id="another fp8 cache on AVX2"),
-        pytest.param(AVX512, "fp8", None, [], id="fp8 cache on AVX-512"),
-        pytest.param(AMX, "fp8", None, [], id="fp8 cache on AMX"),
-        pytest.param(OLD, "auto", None, [], id="plain on AVX2"),
-        pytest.param(OLD, "bfloat16", None, [], id="bfloat16 on AVX2"),
-        pytest.param(OLD, "auto", {"quant_method": "awq"}, ["AVX-512"], id="AWQ on AVX2"),
-        pytest.param(OLD, "auto", {"quant_method": "gptq", "bits": 4}, ["AVX-512"], id="GPTQ of four bits on AVX2"),
-        pytest.param(OLD, "auto", {"quant_method": "gptq", "bits": 8}, [], id="GPTQ of eight bits"),
-        pytest.param(OLD, "auto", {"quant_method": "gptq"}, [], id="GPTQ that does not say"),
-        pytest.param(OLD, "auto", INT4, ["AVX-512"], id="int4 on AVX2"),
-        pytest.param(OLD, "auto", INT8, [], id="int8 on AVX2"),
-        pytest.param(AVX512, "auto", INT4, [], id="int4 on AVX-512"),
-        pytest.param(OLD, "fp8", INT4, ["AVX-512 or AMX", "AVX-512"], id="both on AVX2"),
-        pytest.param(None, "fp8", INT4, [], id="a machine that does not say"),
-        pytest.param(OLD, "auto", {"quant_method": 5, "bits": "x", "config_groups": [1]}, [], id="nonsense"),
-    ],
-)
+def gptq(**bits: int) -> dict[str, Any]:
+    return {"quant_method": "gptq", **bits}
+
+
+REQUIREMENTS: dict[str, tuple[frozenset[str] | None, str, Any, list[str]]] = {
+    "fp8 cache on AVX2": (OLD, "fp8", None, ["AVX-512 or AMX"]),
+    "another fp8 cache on AVX2": (OLD, "fp8_e5m2", None, ["AVX-512 or AMX"]),
+    "fp8 cache on AVX-512": (AVX512, "fp8", None, []),
+    "fp8 cache on AMX": (AMX, "fp8", None, []),
+    "plain on AVX2": (OLD, "auto", None, []),
+    "AWQ on AVX2": (OLD, "auto", {"quant_method": "awq"}, ["AVX-512"]),
+    "GPTQ of four bits on AVX2": (OLD, "auto", gptq(bits=4), ["AVX-512"]),
+    "GPTQ of eight bits": (OLD, "auto", gptq(bits=8), []),
+    "GPTQ without bits": (OLD, "auto", gptq(), []),
+    "int4 on AVX2": (OLD, "auto", INT4, ["AVX-512"]),
+    "int8 on AVX2": (OLD, "auto", INT8, []),
+    "int4 on AVX-512": (AVX512, "auto", INT4, []),
+    "both on AVX2": (OLD, "fp8", INT4, ["AVX-512 or AMX", "AVX-512"]),
+    "an unknown machine": (None, "fp8", INT4, []),
+    "nonsense": (OLD, "auto", {"quant_method": 5, "bits": "x", "config_groups": [1]}, []),
+}
+
+
+@pytest.mark.parametrize(("features", "kv_cache", "quantized", "named"), REQUIREMENTS.values(), ids=REQUIREMENTS)
 def test_requirements(features: frozenset[str] | None, kv_cache: str, quantized: Any, named: list[str]) -> None:
     said = messages(features, kv_cache, quantized)
     assert len(said) == len(named)
@@ -56,23 +59,18 @@ def test_requirements(features: frozenset[str] | None, kv_cache: str, quantized:
         assert f"needs a CPU with {words};" in message
 
 
+X86 = "processor : 0\nflags\t\t: fpu avx2 avx512f\n\nprocessor : 1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "features"),
-    [
-        pytest.param(
-            "processor : 0\nflags\t\t: fpu avx2 avx512f\n\nprocessor : 1\n", {"fpu", "avx2", "avx512f"}, id="x86"
-        ),
-        pytest.param("processor : 0\nFeatures\t: fp asimd\n", None, id="arm"),
-        pytest.param("", None, id="empty"),
-    ],
+    [(X86, {"fpu", "avx2", "avx512f"}), ("processor : 0\nFeatures\t: fp asimd\n", None), ("", None), (None, None)],
+    ids=["x86", "arm", "empty", "no file"],
 )
-def test_what_proc_says(tmp_path: Path, text: str, features: set[str] | None) -> None:
-    (tmp_path / "cpuinfo").write_text(text)
+def test_features_in_proc(tmp_path: Path, text: str | None, features: set[str] | None) -> None:
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
     assert cpu_features.read_features(tmp_path / "cpuinfo") == features
-
-
-def test_no_proc(tmp_path: Path) -> None:
-    assert cpu_features.read_features(tmp_path / "cpuinfo") is None
 
 
 @pytest.mark.parametrize(("accelerator", "refused"), [("cpu", True), ("nvidia", False)])

@@ -29,25 +29,15 @@ def domains(given: list[str]) -> list[str]:
     return after[: next(place for place, token in enumerate(after) if token.startswith("--"))]
 
 
-@pytest.mark.parametrize("version", known_versions())
-def test_every_version_has_the_flag(version: str) -> None:
-    assert flag_table(version).by_spelling[FLAG].values == "+"
-    assert flag_table(version).by_spelling["--allowed-local-media-path"].values == 1
+def test_every_version_has_the_flags() -> None:
+    for version in known_versions():
+        by_spelling = flag_table(version).by_spelling
+        assert (by_spelling[FLAG].values, by_spelling["--allowed-local-media-path"].values) == ("+", 1), version
 
 
-@pytest.mark.parametrize(
-    ("listed", "rendered"),
-    [
-        pytest.param([], ["spec.multimodal.allowedMediaDomains"], id="nobody"),
-        pytest.param(["a.example", "b.example"], ["a.example", "b.example"], id="two"),
-    ],
-)
-def test_domains_are_rendered(listed: list[str], rendered: list[str]) -> None:
-    assert domains(flags(allowedMediaDomains=listed)) == rendered
-
-
-def test_by_default_nobody_is_asked_and_a_star_lifts_that() -> None:
-    assert domains(flags()) == domains(flags(allowedMediaDomains=[]))
+def test_domains_are_rendered_and_by_default_nobody_is_asked() -> None:
+    assert domains(flags()) == domains(flags(allowedMediaDomains=[])) == ["spec.multimodal.allowedMediaDomains"]
+    assert domains(flags(allowedMediaDomains=["a.example", "b.example"])) == ["a.example", "b.example"]
     assert FLAG not in flags(allowedMediaDomains=["*"])
     assert "--allowed-local-media-path" not in flags(allowedMediaDomains=["*"])
 
@@ -124,45 +114,43 @@ async def _fetched(connector: Any, url: str) -> bytes:
             await client.close()
 
 
-VLLM = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
-WAYS = pytest.mark.parametrize("is_async", [False, True], ids=["at once", "async"])
+HOST = "127.0.0.1"
+DOMAINS, FILES = "allowed domains", "allowed-local-media-path"
+NOBODY = r"\['spec.multimodal.allowedMediaDomains'\]"
+FETCHED: list[tuple[str, list[str], bytes]] = [
+    (f"http://{HOST}:PORT/a", [HOST], b"media"),
+    (f"http://{HOST}:PORT/a", ["*"], b"media"),
+    # The redirect's own body is what it gets, and that is no picture.
+    (f"http://{HOST}:PORT/away", [HOST], b"media"),
+    # What is in the request needs no host.
+    ("data:image/png;base64,bWVkaWE=", [], b"bWVkaWE="),
+]
+REFUSED: list[tuple[str, list[str], str]] = [
+    (f"http://{HOST}:PORT/a", [], DOMAINS),
+    (f"http://{HOST}:PORT/a", ["localhost"], DOMAINS),
+    (f"http://{HOST}:PORT/a", ["27.0.0.1"], DOMAINS),
+    (f"HTTP://{HOST}:PORT/a", [], DOMAINS),
+    (f"http://u:p@{HOST}:PORT/a", ["localhost"], DOMAINS),
+    # The word for nobody is no host.
+    ("http://spec.multimodal.allowedMediaDomains/a", [], NOBODY),
+    ("file:///proc/1/environ", [], FILES),
+    ("file:///proc/1/environ", ["*"], FILES),
+]
 
 
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 class TestVllmsOwnConnector:
     """What it does with what is rendered."""
 
-    pytestmark = VLLM
+    @pytest.mark.parametrize(("url", "listed", "media"), FETCHED)
+    def test_fetched(self, site: Site, url: str, listed: list[str], media: bytes, is_async: bool) -> None:
+        assert fetch(url.replace("PORT", str(site.port)), listed, is_async=is_async) == media
+        assert len(site.asked) == ("PORT" in url), "a listed host cannot send it elsewhere"
 
-    @WAYS
-    def test_a_listed_host_is_asked(self, site: Site, is_async: bool) -> None:
-        assert fetch(f"http://127.0.0.1:{site.port}/a", ["127.0.0.1"], is_async=is_async) == b"media"
-        assert fetch(f"http://127.0.0.1:{site.port}/a", ["*"], is_async=is_async) == b"media"
-
-    @WAYS
-    @pytest.mark.parametrize("listed", [[], ["localhost"], ["27.0.0.1"]], ids=["none", "another", "a part"])
-    @pytest.mark.parametrize("address", ["http://127.0.0.1:{}/a", "HTTP://127.0.0.1:{}/a", "http://u:p@127.0.0.1:{}/a"])
-    def test_no_other_is(self, site: Site, listed: list[str], address: str, is_async: bool) -> None:
-        with pytest.raises(ValueError, match="allowed domains"):
-            fetch(address.format(site.port), listed, is_async=is_async)
+    @pytest.mark.parametrize(("url", "listed", "why"), REFUSED)
+    def test_refused(self, site: Site, url: str, listed: list[str], why: str, is_async: bool) -> None:
+        with pytest.raises((ValueError, RuntimeError), match=why):
+            fetch(url.replace("PORT", str(site.port)), listed, is_async=is_async)
         assert site.asked == []
-
-    @WAYS
-    def test_the_word_for_nobody_is_no_host(self, is_async: bool) -> None:
-        with pytest.raises(ValueError, match=r"\['spec.multimodal.allowedMediaDomains'\]"):
-            fetch("http://spec.multimodal.allowedMediaDomains/a", [], is_async=is_async)
-
-    @WAYS
-    def test_a_listed_host_cannot_send_it_elsewhere(self, site: Site, is_async: bool) -> None:
-        """The redirect's own body is what it gets, and that is no picture."""
-        assert fetch(f"http://127.0.0.1:{site.port}/away", ["127.0.0.1"], is_async=is_async) == b"media"
-        assert site.asked == ["/away"]
-
-    @WAYS
-    @pytest.mark.parametrize("listed", [[], ["*"]], ids=["none", "any"])
-    def test_files_of_the_pod_stay_closed(self, listed: list[str], is_async: bool) -> None:
-        with pytest.raises(RuntimeError, match="allowed-local-media-path"):
-            fetch("file:///proc/1/environ", listed, is_async=is_async)
-
-    @WAYS
-    def test_what_is_in_the_request_needs_no_host(self, is_async: bool) -> None:
-        assert fetch("data:image/png;base64,bWVkaWE=", [], is_async=is_async) == b"bWVkaWE="

@@ -20,19 +20,11 @@ LIMITS: dict[str, tuple[Request, Batching]] = {
     "an H100": (Request(MODEL, H100), Batching(1024, 8192)),
     "a B200": (Request(MODEL, B200), Batching(1024, 16384)),
     "a CPU": (Request(MODEL, CPU), Batching(128, 2048)),
-    "CPUs in parallel": (
-        Request(MODEL, CPU, tensor_parallel_size=2, pipeline_parallel_size=2),
-        Batching(512, 8192),
-    ),
+    "CPUs in parallel": (Request(MODEL, CPU, tensor_parallel_size=2, pipeline_parallel_size=2), Batching(512, 8192)),
+    "whole prompts": (Request(MODEL, CPU, chunked_prefill=False), Batching(128, 8192)),
     "asked for": (Request(MODEL, H100, max_num_seqs=8, max_num_batched_tokens=512), Batching(8, 512)),
-    "no more than all sequences have": (
-        Request(MODEL, H100, max_num_seqs=4, max_model_len=1024),
-        Batching(4, 4096),
-    ),
-    "auto starts from the model's own length": (
-        Request(MODEL, B200, max_num_seqs=1, max_model_len="auto"),
-        Batching(1, 8192),
-    ),
+    "no more than all sequences have": (Request(MODEL, H100, max_num_seqs=4, max_model_len=1024), Batching(4, 4096)),
+    "auto: the model's own length": (Request(MODEL, B200, max_num_seqs=1, max_model_len="auto"), Batching(1, 8192)),
     "a model without a limit": (Request(None, H100, max_num_seqs=1), Batching(1, 8192)),
 }
 

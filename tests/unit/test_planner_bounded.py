@@ -19,41 +19,21 @@ from llmservice_operator.planner.model import config_json, reading, spec_facts
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, InvalidModel
 from llmservice_operator.planner.model.config_keys import ALIASES, LARGEST, MOST_LAYERS
 from llmservice_operator.planner.model.reading import LARGEST_ANSWER, ReadingFailed
-from llmservice_operator.planner.plan import Device, Draft, Request
+from llmservice_operator.planner.plan import Draft, Request
 from llmservice_runtime.inspection.config_keys import INSPECTED_KEYS, SECTION_KEYS
 
 from tests.support import cpu
 from tests.unit.hostile import json_value, seeds
-from tests.unit.inspected_configs import BY_NAME
-from tests.unit.planner_models import CONFIGS
+from tests.unit.planner_models import CONFIGS, PUBLISHED, gpu
 
 Json = dict[str, Any]
 
-REAL: list[Json] = [*CONFIGS.values(), *BY_NAME.values()]
-BASE: Json = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 131072,
-}
-H100 = Device("NVIDIA-H100-80GB-HBM3", 79.6, (9, 0))
+REAL = list(PUBLISHED.values())
+BASE = CONFIGS["llama-3.1-8b"]
+H100 = gpu("H100")
 HUGE: list[Any] = [2**31, 2**40, 2**48, 2**63, 10**60, -(2**63), 1e18, 1e300, -1.0, 0, float("inf"), float("nan")]
 WORDS = [
-    "",
-    "auto",
-    "re:(.|.)*!",
-    "re:(",
-    "*" * 40,
-    "layers." + "9" * 400,
-    "\u00b2",
-    "\ud800",
-    "bfloat16",
-    "awq",
-    "M*-E",
+    *("", "auto", "re:(.|.)*!", "re:(", "*" * 40, "layers." + "9" * 400, "\u00b2", "\ud800", "bfloat16", "awq", "M*-E")
 ]
 RUNS: list[Any] = [[["x", 10**9]], [[1, 10**6]], [["full_attention", 1024]], [[[], 2]], [[["a", 2], 3]], [[0, 0]]]
 

@@ -8,6 +8,8 @@ import pytest
 from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Incomplete, InvalidModel, Kind, Layer
 
+from tests.unit.planner_models import CONFIGS
+
 PLAIN: dict[str, Any] = {
     "num_hidden_layers": 12,
     "hidden_size": 1024,
@@ -29,6 +31,10 @@ _LATENT = {"kv_lora_rank": 128, "q_lora_rank": 256, "qk_rope_head_dim": 32, "qk_
 LETTER = {Kind.FULL: "F", Kind.SLIDING: "s", Kind.LATENT: "L", Kind.STATE: "m"}
 
 
+def of(model_type: str, **more: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **more}
+
+
 def letters(layers: tuple[Layer, ...]) -> str:
     """F full, s sliding, c chunked, L latent, m a state, - nothing stored, b a state beside attention."""
     found = []
@@ -44,80 +50,53 @@ def letters(layers: tuple[Layer, ...]) -> str:
     return "".join(found)
 
 
+_LISTED = ["sliding_attention", "full_attention"] * 6
+_RUNS = [["sliding_attention", 10], ["full_attention", 2]]
+_KIMI = {"full_attn_layers": [4, 8, 12], "num_heads": 8, "head_dim": 64}
+_JAMBA = {"attn_layer_period": 6, "attn_layer_offset": 2, "mamba_d_state": 16, "mamba_d_conv": 4}
+_GRANITE = {"layer_types": ["mamba", "mamba", "mamba", "attention"] * 3, **_MAMBA2}
+_LETTERED = {"hybrid_override_pattern": "M-M-M*-M-M*-", "mamba_num_heads": 32, "mamba_head_dim": 64}
 KINDS = {
-    "llama: all full": ({"model_type": "llama"}, "FFFFFFFFFFFF"),
-    "an unknown class is a plain decoder": ({"model_type": "brand_new"}, "FFFFFFFFFFFF"),
-    "mistral: all sliding": ({"model_type": "mistral", "sliding_window": 4096}, "ssssssssssss"),
-    "mistral: null is no window": ({"model_type": "mistral", "sliding_window": None}, "FFFFFFFFFFFF"),
-    "qwen2: a window that is not used": (
-        {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False},
-        "FFFFFFFFFFFF",
-    ),
-    "qwen2: not said is not used": ({"model_type": "qwen2", "sliding_window": 4096}, "FFFFFFFFFFFF"),
-    "qwen2: used from a layer on": (
-        {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 8},
+    "all full": (of("llama"), "FFFFFFFFFFFF"),
+    "an unknown class is a plain decoder": (of("brand_new"), "FFFFFFFFFFFF"),
+    "all sliding": (of("mistral", sliding_window=4096), "ssssssssssss"),
+    "null is no window": (of("mistral", sliding_window=None), "FFFFFFFFFFFF"),
+    "a window that is not used": (of("qwen2", sliding_window=4096), "FFFFFFFFFFFF"),
+    "used from a layer on": (
+        of("qwen2", sliding_window=4096, use_sliding_window=True, max_window_layers=8),
         "FFFFFFFFssss",
     ),
-    "gemma 2: every other": ({"model_type": "gemma2", "sliding_window": 4096}, "sFsFsFsFsFsF"),
-    "gemma 3: every sixth is full": ({"model_type": "gemma3_text", "sliding_window": 1024}, "sssssFsssssF"),
-    "gemma 3: its pattern": (
-        {"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 4},
-        "sssFsssFsssF",
-    ),
-    "gemma 3n: every fifth is full": ({"model_type": "gemma3n_text"}, "ssssFssssFss"),
-    "gemma 4: every sixth is full": ({"model_type": "gemma4_text", "sliding_window": 512}, "sssssFsssssF"),
-    "gpt-oss: every other": ({"model_type": "gpt_oss", "sliding_window": 128}, "sFsFsFsFsFsF"),
-    "cohere 2: every fourth is full": ({"model_type": "cohere2"}, "sssFsssFsssF"),
-    "a list": (
-        {"sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"] * 6},
-        "sFsFsFsFsFsF",
-    ),
-    "a list in runs": (
-        {"sliding_window": 512, "layer_types": [["sliding_attention", 10], ["full_attention", 2]]},
-        "ssssssssssFF",
-    ),
-    "llama 4: chunks where positions are rotated": (
-        {"model_type": "llama4_text", "attention_chunk_size": 8192},
-        "cccFcccFcccF",
-    ),
-    "llama 4: a list of zeros and ones": (
-        {"model_type": "llama4_text", "attention_chunk_size": 8192, "no_rope_layers": [1, 0] * 6},
+    "every other": (of("gemma2", sliding_window=4096), "sFsFsFsFsFsF"),
+    "every sixth is full": (of("gemma3_text", sliding_window=1024), "sssssFsssssF"),
+    "a pattern": (of("gemma3_text", sliding_window=1024, sliding_window_pattern=4), "sssFsssFsssF"),
+    "letters for windows": (of("exaone4", sliding_window=512, sliding_window_pattern="LLG"), "ssFssFssFssF"),
+    "every fifth is full": (of("gemma3n_text"), "ssssFssssFss"),
+    "gemma 4": (of("gemma4_text", sliding_window=512), "sssssFsssssF"),
+    "gpt-oss": (of("gpt_oss", sliding_window=128), "sFsFsFsFsFsF"),
+    "every fourth is full": (of("cohere2"), "sssFsssFsssF"),
+    "a list": ({"sliding_window": 512, "layer_types": _LISTED}, "sFsFsFsFsFsF"),
+    "a list in runs": ({"sliding_window": 512, "layer_types": _RUNS}, "ssssssssssFF"),
+    "so many, spread": ({"sliding_window": 512, "sliding_layers": 9}, "sssFsssFsssF"),
+    "chunks where positions are rotated": (of("llama4_text", attention_chunk_size=8192), "cccFcccFcccF"),
+    "a list of zeros and ones": (
+        of("llama4_text", attention_chunk_size=8192, no_rope_layers=[1, 0] * 6),
         "cFcFcFcFcFcF",
     ),
-    "deepseek: latent": ({"model_type": "deepseek_v3", **_LATENT}, "LLLLLLLLLLLL"),
-    "minicpm3: latent, and stored in full": ({"model_type": "minicpm3", **_LATENT}, "FFFFFFFFFFFF"),
-    "qwen3-next: every fourth is full": ({"model_type": "qwen3_next", **_DELTA}, "mmmFmmmFmmmF"),
-    "qwen3.5: every third": ({"model_type": "qwen3_5_text", "full_attention_interval": 3, **_DELTA}, "mmFmmFmmFmmF"),
-    "kimi linear: counted from one": (
-        {
-            "model_type": "kimi_linear",
-            "linear_attn_config": {"full_attn_layers": [4, 8, 12], "num_heads": 8, "head_dim": 64},
-            **_LATENT,
-        },
-        "mmmLmmmLmmmL",
-    ),
-    "jamba: a period and an offset": (
-        {"model_type": "jamba", "attn_layer_period": 6, "attn_layer_offset": 2, "mamba_d_state": 16, "mamba_d_conv": 4},
-        "mmFmmmmmFmmm",
-    ),
-    "bamba: chosen layers": ({"model_type": "bamba", "attn_layer_indices": [3, 9], **_MAMBA2}, "mmmFmmmmmFmm"),
-    "granite 4: a list": (
-        {"model_type": "granitemoehybrid", "layer_types": ["mamba", "mamba", "mamba", "attention"] * 3, **_MAMBA2},
-        "mmmFmmmFmmmF",
-    ),
-    "nemotron-h: letters": (
-        {
-            "model_type": "nemotron_h",
-            "hybrid_override_pattern": "M-M-M*-M-M*-",
-            "mamba_num_heads": 32,
-            "mamba_head_dim": 64,
-        },
-        "m-m-mF-m-mF-",
-    ),
-    "falcon-h1: both in each": ({"model_type": "falcon_h1", **_MAMBA2}, "bbbbbbbbbbbb"),
-    "mamba: states alone": ({"model_type": "mamba", "state_size": 16}, "mmmmmmmmmmmm"),
-    "lfm2: convolutions": ({"model_type": "lfm2", "full_attn_idxs": [2, 5, 8, 11]}, "mmFmmFmmFmmF"),
-    "minimax: numbers": ({"model_type": "minimax", "attn_type_list": [0, 0, 0, 1] * 3}, "mmmFmmmFmmmF"),
+    "latent": (of("deepseek_v3", **_LATENT), "LLLLLLLLLLLL"),
+    "latent, in a section": ({"mla": _LATENT}, "LLLLLLLLLLLL"),
+    "latent, and stored in full": (of("minicpm3", **_LATENT), "FFFFFFFFFFFF"),
+    "a delta net": (of("qwen3_next", **_DELTA), "mmmFmmmFmmmF"),
+    "every third is full": (of("qwen3_5_text", full_attention_interval=3, **_DELTA), "mmFmmFmmFmmF"),
+    "so many are full": ({"attention_layers": 2, **_DELTA}, "mmmmmFmmmmmF"),
+    "counted from one": (of("kimi_linear", linear_attn_config=_KIMI, **_LATENT), "mmmLmmmLmmmL"),
+    "a period and an offset": (of("jamba", **_JAMBA), "mmFmmmmmFmmm"),
+    "chosen layers": (of("bamba", attn_layer_indices=[3, 9], **_MAMBA2), "mmmFmmmmmFmm"),
+    "states in a list": (of("granitemoehybrid", **_GRANITE), "mmmFmmmFmmmF"),
+    "letters": (of("nemotron_h", **_LETTERED), "m-m-mF-m-mF-"),
+    "both in each": (of("falcon_h1", **_MAMBA2), "bbbbbbbbbbbb"),
+    "states alone": (of("mamba", state_size=16), "mmmmmmmmmmmm"),
+    "convolutions": (of("lfm2", full_attn_idxs=[2, 5, 8, 11]), "mmFmmFmmFmmF"),
+    "numbers": (of("minimax", attn_type_list=[0, 0, 0, 1] * 3), "mmmFmmmFmmmF"),
 }
 
 
@@ -126,34 +105,21 @@ def test_kinds_of_layers(more: dict[str, Any], expected: str) -> None:
     assert letters(config_json.read({**PLAIN, **more}).layers) == expected
 
 
+_DENSE_FIRST = {"n_routed_experts": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1}
+_PERIOD = {"num_experts": 8, "expert_layer_period": 2, "expert_layer_offset": 1}
+_FROM = {"moe_num_experts": 8, "moe_layer_start_index": 1, "moe_layer_interval": 1}
 EXPERTS = {
-    "mixtral: all": ({"model_type": "mixtral", "num_local_experts": 8}, "EEEEEEEEEEEE"),
-    "deepseek: dense ones first": (
-        {"model_type": "deepseek_v3", "n_routed_experts": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1},
-        "...EEEEEEEEE",
-    ),
+    "all": (of("mixtral", num_local_experts=8), "EEEEEEEEEEEE"),
+    "dense ones first": (of("deepseek_v3", **_DENSE_FIRST), "...EEEEEEEEE"),
     "a list of zeros and ones": ({"num_experts": 8, "moe_layer_freq": [0, 1] * 6}, ".E.E.E.E.E.E"),
-    "qwen: a step": ({"model_type": "qwen3_moe", "num_experts": 8, "decoder_sparse_step": 2}, ".E.E.E.E.E.E"),
-    "qwen: chosen dense ones": (
-        {"model_type": "qwen3_moe", "num_experts": 8, "mlp_only_layers": [0, 11]},
-        ".EEEEEEEEEE.",
-    ),
-    "llama 4: a step": (
-        {"model_type": "llama4_text", "num_local_experts": 8, "interleave_moe_layer_step": 2},
-        ".E.E.E.E.E.E",
-    ),
-    "llama 4: chosen": ({"model_type": "llama4_text", "num_local_experts": 8, "moe_layers": [1]}, ".E.........."),
-    "jamba: a period and an offset": (
-        {"model_type": "jamba", "num_experts": 8, "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_conv": 4}
-        | {"attn_layer_period": 1, "mamba_d_state": 16},
-        ".E.E.E.E.E.E",
-    ),
-    "ernie: from a layer on": (
-        {"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_layer_start_index": 1, "moe_layer_interval": 1},
-        ".EEEEEEEEEEE",
-    ),
+    "a step": (of("qwen3_moe", num_experts=8, decoder_sparse_step=2), ".E.E.E.E.E.E"),
+    "chosen dense ones": (of("qwen3_moe", num_experts=8, mlp_only_layers=[0, 11]), ".EEEEEEEEEE."),
+    "llama 4's step": (of("llama4_text", num_local_experts=8, interleave_moe_layer_step=2), ".E.E.E.E.E.E"),
+    "chosen ones": (of("llama4_text", num_local_experts=8, moe_layers=[1]), ".E.........."),
+    "a period and an offset": (of("jamba", **_PERIOD | _JAMBA), ".E.E.E.E.E.E"),
+    "from a layer on": (of("ernie4_5_moe", **_FROM), ".EEEEEEEEEEE"),
     "a list of words": ({"num_experts": 8, "mlp_layer_types": ["dense"] + ["sparse"] * 11}, ".EEEEEEEEEEE"),
-    "step3: a text": ({"num_experts": 8, "moe_layers_enum": "4,5,6"}, "....EEE....."),
+    "a text": ({"num_experts": 8, "moe_layers_enum": "4,5,6"}, "....EEE....."),
     "one expert is none": ({"num_experts": 1}, "............"),
 }
 
@@ -164,35 +130,19 @@ def test_layers_with_experts(more: dict[str, Any], expected: str) -> None:
     assert "".join("E" if layer.feed_forward.experts else "." for layer in made.layers) == expected
 
 
+_ALL = {"num_key_value_heads": None}
+_GROUPS = {"multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 128}
 HEADS = {
     # key/value heads and width of a key
-    "said": ({"model_type": "llama"}, 4, 64),
-    "as many as heads": ({"model_type": "llama", "num_key_value_heads": None}, 16, 64),
-    "a width of its own": ({"model_type": "qwen3", "head_dim": 128}, 4, 128),
-    "falcon 7b: one for all": ({"model_type": "falcon", "multi_query": True, "num_key_value_heads": None}, 1, 64),
-    "falcon 40b: an old name": (
-        {"model_type": "RefinedWeb", "new_decoder_architecture": True, "n_head_kv": 8, "num_key_value_heads": None},
-        8,
-        64,
-    ),
-    "falcon 1b: as many as heads": (
-        {"model_type": "falcon", "multi_query": False, "num_key_value_heads": None},
-        16,
-        64,
-    ),
-    "starcoder: one for all": ({"model_type": "gpt_bigcode", "multi_query": True}, 1, 64),
-    "chatglm: groups": (
-        {
-            "model_type": "chatglm",
-            "multi_query_attention": True,
-            "multi_query_group_num": 2,
-            "num_key_value_heads": None,
-            "kv_channels": 128,
-        },
-        2,
-        128,
-    ),
-    "mpt: nested": ({"model_type": "mpt", "attn_config": {"kv_n_heads": 2}}, 2, 64),
+    "said": (of("llama"), 4, 64),
+    "as many as heads": (of("llama", **_ALL), 16, 64),
+    "a width of its own": (of("qwen3", head_dim=128), 4, 128),
+    "one for all": (of("falcon", multi_query=True, **_ALL), 1, 64),
+    "an old name": (of("RefinedWeb", new_decoder_architecture=True, n_head_kv=8, **_ALL), 8, 64),
+    "falcon 1b": (of("falcon", multi_query=False, **_ALL), 16, 64),
+    "starcoder": (of("gpt_bigcode", multi_query=True), 1, 64),
+    "chatglm": (of("chatglm", **_GROUPS, **_ALL), 2, 128),
+    "nested": (of("mpt", attn_config={"kv_n_heads": 2}), 2, 64),
 }
 
 
@@ -242,32 +192,17 @@ def test_equal_layers_are_one_object() -> None:
 
 
 def test_the_language_model_of_a_multimodal_file() -> None:
-    tower = {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 27, "patch_size": 14}
-    made = config_json.read(
-        {
-            "architectures": ["Gemma3ForConditionalGeneration"],
-            "model_type": "gemma3",
-            "dtype": "bfloat16",
-            "mm_tokens_per_image": 256,
-            "vision_config": {**tower, "intermediate_size": 4304, "image_size": 896},
-            "text_config": {
-                "model_type": "gemma3_text",
-                "hidden_size": 5376,
-                "intermediate_size": 21504,
-                "num_hidden_layers": 62,
-                "num_attention_heads": 32,
-                "num_key_value_heads": 16,
-                "head_dim": 128,
-                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-                "sliding_window": 1024,
-            },
-        }
-    )
+    made = config_json.read(CONFIGS["gemma_3"])
     # google/gemma-3-27b-it by the hub's count; the encoder's norms are counted roughly.
     assert made.counted_parameters == pytest.approx(27_432_406_640, rel=1e-6)
     assert (made.name, made.dtype, made.tokens_per_image) == ("Gemma3ForConditionalGeneration", "bfloat16", 256)
     assert made.max_position_embeddings == 131072
     assert letters(made.layers).count("F") == 10
+
+
+def test_linear_attention_keeps_a_state() -> None:
+    state = config_json.read({**PLAIN, "model_type": "qwen3_next", **_DELTA}).layers[0].attention
+    assert (state.conv_values, state.recurrent_values) == ((2 * 4 * 64 + 8 * 64) * 3, 8 * 64 * 64)
 
 
 def test_experts_of_every_layer_in_a_list() -> None:
@@ -277,59 +212,37 @@ def test_experts_of_every_layer_in_a_list() -> None:
         config_json.read({**PLAIN, "moe_num_experts": ["many"]})
 
 
-_QWEN_1 = {
-    "model_type": "qwen",
-    "architectures": ["QWenLMHeadModel"],
-    "kv_channels": 128,
-    "no_bias": True,
-    "seq_length": 8192,
-    "tie_word_embeddings": False,
-}
+def _sizes(layers: int, hidden: int, heads: int, intermediate: int, vocabulary: int) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": intermediate,
+        "vocab_size": vocabulary,
+    }
+
+
+_QWEN_1 = {"model_type": "qwen", "kv_channels": 128, "no_bias": True, "tie_word_embeddings": False}
+_HUNYUAN = {"num_experts": 64, "moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "attention_head_dim": 128}
 PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
     # config.json, and the published number of parameters
     "Qwen-7B: gate and up together have the width": (
-        {
-            **_QWEN_1,
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "intermediate_size": 22016,
-            "vocab_size": 151936,
-        },
+        _QWEN_1 | _sizes(32, 4096, 32, 22016, 151936),
         7_721_324_544,
-    ),
-    "Qwen-14B": (
-        {
-            **_QWEN_1,
-            "num_hidden_layers": 40,
-            "hidden_size": 5120,
-            "num_attention_heads": 40,
-            "intermediate_size": 27392,
-            "vocab_size": 152064,
-        },
-        14_167_290_880,
     ),
     "BLOOM: n_embed": (
         {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880},
         176_247_271_424,
     ),
     "Hunyuan-A13B: numbers for each layer": (
-        {
-            "model_type": "hunyuan_v1_moe",
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "attention_head_dim": 128,
-            "intermediate_size": 3072,
-            "vocab_size": 128167,
-            "num_experts": 64,
-            "moe_topk": [8] * 32,
-            "num_shared_expert": [1] * 32,
-            "moe_intermediate_size": [3072] * 32,
-            "tie_word_embeddings": True,
-        },
+        {"model_type": "hunyuan_v1_moe", "num_key_value_heads": 8, "moe_intermediate_size": [3072] * 32}
+        | {**_HUNYUAN, **_sizes(32, 4096, 32, 3072, 128167), "tie_word_embeddings": True},
         80_393_183_232,
+    ),
+    "Falcon-40B: the total tells that its MLP has two matrices and that nothing is tied": (
+        _sizes(60, 8192, 128, 32768, 65024)
+        | {"num_key_value_heads": 8, "head_dim": 64, "total_parameters": 41_835_000_000},
+        41_835_000_000,
     ),
 }
 

@@ -17,82 +17,21 @@ from llmservice_operator.planner.model.architecture import Kind
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
-TEXT: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "mixtral": {},
-    "qwen2": {},
-    "qwen2_moe": {},
-    "qwen3": {},
-    "qwen3_moe": {},
-    "qwen3_next": {},
-    "qwen3_5_text": {},
-    "qwen3_5_moe_text": {},
-    "gemma": {},
-    "gemma2": {},
-    "gemma3_text": {},
-    "gemma3n_text": {},
-    "gemma4_text": {},
-    "phi": {},
-    "phi3": {},
-    "phimoe": {},
-    "gpt_oss": {},
-    "deepseek_v2": {},
-    "deepseek_v3": {},
-    "kimi_linear": {},
-    "glm": {},
-    "glm4": {},
-    "glm4_moe": {},
-    "granite": {},
-    "granitemoe": {},
-    "granitemoehybrid": {},
-    "falcon": {},
-    "falcon_h1": {},
-    "bloom": {},
-    "mpt": {},
-    "opt": {"word_embed_proj_dim": 512, "hidden_size": 1024, "num_attention_heads": 16, "do_layer_norm_before": False},
-    "gpt2": {},
-    "gpt_bigcode": {},
-    "starcoder2": {},
-    "gpt_neox": {},
-    "gptj": {},
-    "jamba": {},
-    "bamba": {},
-    "mamba": {},
-    "mamba2": {},
-    "falcon_mamba": {},
-    "nemotron_h": {},
-    "cohere": {},
-    "cohere2": {},
-    "olmo": {},
-    "olmo2": {},
-    "olmoe": {},
-    "stablelm": {},
-    "llama4_text": {},
-    "minimax_m2": {},
-    "exaone4": {},
-    "smollm3": {},
-    "seed_oss": {},
-    "ernie4_5": {},
-    "ernie4_5_moe": {},
-    "lfm2": {},
+_CLASSES = """
+    llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next qwen3_5_text qwen3_5_moe_text gemma gemma2
+    gemma3_text gemma3n_text gemma4_text phi phi3 phimoe gpt_oss deepseek_v2 deepseek_v3 kimi_linear glm glm4 glm4_moe
+    granite granitemoe granitemoehybrid falcon falcon_h1 bloom mpt opt gpt2 gpt_bigcode starcoder2 gpt_neox gptj jamba
+    bamba mamba mamba2 falcon_mamba nemotron_h cohere cohere2 olmo olmo2 olmoe stablelm llama4_text minimax_m2 exaone4
+    smollm3 seed_oss ernie4_5 ernie4_5_moe lfm2
+"""
+TEXT: dict[str, dict[str, Any]] = {name: {} for name in _CLASSES.split()} | {
+    "opt": {"word_embed_proj_dim": 512, "hidden_size": 1024, "num_attention_heads": 16, "do_layer_norm_before": False}
 }
-PICTURES = {
-    # Of the encoder: its first and last norms are counted roughly.
-    "qwen2_vl": 1e-4,
-    "qwen2_5_vl": 1e-4,
-    "qwen3_vl": 1e-4,
-    "qwen3_5": 1e-4,
-    "qwen3_5_moe": 1e-4,
-    "gemma3": 1e-4,
-    "paligemma": 1e-4,
-    "llava": 1e-4,
-    "llava_next": 1e-4,
-    "llava_onevision": 1e-4,
-    "llama4": 1e-4,
-    "glm4v": 1e-4,
-    "cohere2_vision": 1e-3,
-}
+_ENCODERS = """
+    qwen2_vl qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe gemma3 paligemma llava llava_next llava_onevision llama4 glm4v
+"""
+PICTURES = dict.fromkeys(_ENCODERS.split(), 1e-4) | {"cohere2_vision": 1e-3}
+"""The difference as a share of the encoder: its first and last norms are counted roughly."""
 _NOT_LOADED = ("vision_tower.head", "rotary_emb")
 """vLLM leaves SigLIP's pooling head out."""
 
@@ -155,23 +94,15 @@ def test_a_saved_nested_file_keeps_only_what_differs(model_type: str) -> None:
     short = json.loads(json.dumps(config.to_diff_dict(), default=str))
     assert len(short.get("text_config") or {}) < len(document(config)["text_config"])
     full, found = config_json.read(document(config)), config_json.read({"text_config": {}} | short)
-    assert (found.counted_parameters, found.max_position_embeddings) == (
-        full.counted_parameters,
-        full.max_position_embeddings,
-    )
+    assert found.counted_parameters == full.counted_parameters
+    assert found.max_position_embeddings == full.max_position_embeddings
 
 
 ROPES: dict[str, dict[str, Any]] = {
     "none": {"max_position_embeddings": 8192},
     "llama3": {
         "max_position_embeddings": 131072,
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
+        "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
     },
     "linear": {"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "linear", "factor": 4.0}},
     "dynamic": {"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
@@ -217,53 +148,18 @@ def test_the_longest_request_is_vllms(torch: Any, name: str, model_type: str) ->
         taken(made.max_position_embeddings + 1)
 
 
+def _mamba2(width: int, groups: int, dim: int, state: int) -> tuple[str, dict[str, int]]:
+    sizes = {"intermediate_size": width, "n_groups": groups, "head_dim": dim, "state_size": state}
+    return "mamba2", sizes | {"num_heads": 128, "conv_kernel": 4}
+
+
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("mamba1", {"intermediate_size": 1536, "state_size": 16, "conv_kernel": 4}),
     "jamba": ("mamba1", {"intermediate_size": 8192, "state_size": 16, "conv_kernel": 4}),
-    "mamba2": (
-        "mamba2",
-        {
-            "intermediate_size": 8192,
-            "n_groups": 8,
-            "num_heads": 128,
-            "head_dim": 64,
-            "state_size": 128,
-            "conv_kernel": 4,
-        },
-    ),
-    "falcon_h1": (
-        "mamba2",
-        {
-            "intermediate_size": 1024,
-            "n_groups": 1,
-            "num_heads": 128,
-            "head_dim": 8,
-            "state_size": 256,
-            "conv_kernel": 4,
-        },
-    ),
-    "nemotron_h": (
-        "mamba2",
-        {
-            "intermediate_size": 8192,
-            "n_groups": 8,
-            "num_heads": 128,
-            "head_dim": 64,
-            "state_size": 128,
-            "conv_kernel": 4,
-        },
-    ),
-    "granitemoehybrid": (
-        "mamba2",
-        {
-            "intermediate_size": 8192,
-            "n_groups": 1,
-            "num_heads": 128,
-            "head_dim": 64,
-            "state_size": 256,
-            "conv_kernel": 4,
-        },
-    ),
+    "mamba2": _mamba2(8192, 8, 64, 128),
+    "falcon_h1": _mamba2(1024, 1, 8, 256),
+    "nemotron_h": _mamba2(8192, 8, 64, 128),
+    "granitemoehybrid": _mamba2(8192, 1, 64, 256),
     "qwen3_next": (
         "gated_delta_net",
         {"num_k_heads": 16, "num_v_heads": 32, "head_k_dim": 128, "head_v_dim": 128, "conv_kernel_size": 4},

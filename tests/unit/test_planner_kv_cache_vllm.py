@@ -146,13 +146,10 @@ def agree(caches: Any, layers: Layers, setting: Any, planned: Request) -> None:
             with pytest.raises(ValueError, match=r"is needed|No available memory"):
                 caches.counted(layers, setting, available)
             continue
-        said = caches.counted(layers, setting, available)
+        printed = caches.counted(layers, setting, available)
         capacity = made.capacity(available, setting.length)
-        assert (capacity.num_blocks, capacity.tokens, capacity.max_concurrency) == (
-            said.num_blocks,
-            said.tokens,
-            said.concurrency,
-        )
+        assert (capacity.num_blocks, capacity.tokens) == (printed.num_blocks, printed.tokens)
+        assert capacity.max_concurrency == printed.concurrency
 
 
 @pytest.mark.parametrize(("layers", "changes"), CASES)
@@ -161,45 +158,27 @@ def test_attention_of_every_kind(caches: Any, layers: Layers, changes: dict[str,
     agree(caches, layers, setting, request(layers, setting))
 
 
+_HYBRID = (GATED_DELTA_NET,) * 3
+_WIDE = (replace(GATED_DELTA_NET, recurrent_bytes=4),) * 3
+_NET, _MAMBA = {"states": "gated delta net"}, {"states": "mamba2", "checkpoints": 1}
+_FP8 = {"kv_dtype": "fp8", "state_dtype": "float32"}
+STATES: dict[str, tuple[str, Layers, dict[str, Any]]] = {
+    "qwen3-next": ("Qwen3NextForCausalLM", pattern(48, *_HYBRID, full(16, 2, 256)), _NET),
+    "qwen3.5, fp8": ("Qwen3_5ForCausalLM", pattern(48, *_WIDE, full(16, 2, 256)), _NET | _FP8),
+    "granite-4": ("GraniteMoeHybridForCausalLM", (*pattern(36, MAMBA2), *pattern(4, full(32, 8))), _MAMBA),
+    "nemotron-h": (
+        *("NemotronHForCausalLM", pattern(33, *(MAMBA2,) * 7, full(40, 8))),
+        _MAMBA | {"state_dtype": "float32", "stages": 2},
+    ),
+    "kimi-linear": ("KimiLinearForCausalLM", pattern(27, *_HYBRID, LATENT), _NET | {"state_dtype": "float32"}),
+}
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 8, 16])
 @pytest.mark.parametrize("guesses", [0, 3])
-@pytest.mark.parametrize(
-    ("layers", "changes", "name"),
-    [
-        pytest.param(
-            pattern(48, *(GATED_DELTA_NET,) * 3, full(16, 2, 256)),
-            {"states": "gated delta net"},
-            "Qwen3NextForCausalLM",
-            id="qwen3-next",
-        ),
-        pytest.param(
-            pattern(48, *(replace(GATED_DELTA_NET, recurrent_bytes=4),) * 3, full(16, 2, 256)),
-            {"states": "gated delta net", "kv_dtype": "fp8", "state_dtype": "float32"},
-            "Qwen3_5ForCausalLM",
-            id="qwen3.5, fp8",
-        ),
-        pytest.param(
-            (*pattern(36, MAMBA2), *pattern(4, full(32, 8))),
-            {"states": "mamba2", "checkpoints": 1},
-            "GraniteMoeHybridForCausalLM",
-            id="granite-4",
-        ),
-        pytest.param(
-            pattern(33, *(MAMBA2,) * 7, full(40, 8)),
-            {"states": "mamba2", "checkpoints": 1, "state_dtype": "float32", "stages": 2},
-            "NemotronHForCausalLM",
-            id="nemotron-h",
-        ),
-        pytest.param(
-            pattern(27, *(GATED_DELTA_NET,) * 3, LATENT),
-            {"states": "gated delta net", "state_dtype": "float32"},
-            "KimiLinearForCausalLM",
-            id="kimi-linear",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "layers", "changes"), STATES.values(), ids=STATES)
 def test_states_and_attention(
-    caches: Any, layers: Layers, changes: dict[str, Any], name: str, ranks: int, guesses: int
+    caches: Any, name: str, layers: Layers, changes: dict[str, Any], ranks: int, guesses: int
 ) -> None:
     setting = caches.Setting(ranks=ranks, guesses=guesses, **changes)
     planned = request(layers, setting, name)

@@ -12,13 +12,13 @@ from llmservice_operator.planner.model import config_json
 from llmservice_operator.planner.model.architecture import Kind
 from llmservice_operator.planner.plan import GIB, Device, Fit, Request
 
-from tests.unit.test_planner_overheads import config
+from tests.unit.planner_models import architecture
 
 L4 = Device("NVIDIA-L4", 22.03, (8, 9))
 T4 = Device("Tesla-T4", 14.58, (7, 5))
 H100 = Device("NVIDIA-H100-80GB-HBM3", 79.18, (9, 0))
 CPU = Device("cpu", 4.0, is_cpu=True)
-LLAMA_8B = config_json.read(config(torch_dtype="bfloat16"))
+LLAMA_8B = architecture("llama-3.1-8b")
 
 
 def asked(**more: Any) -> Request:
@@ -26,36 +26,36 @@ def asked(**more: Any) -> Request:
     return replace(Request(LLAMA_8B, L4), **more)
 
 
-@pytest.mark.parametrize(
-    ("request_", "verdict", "says"),
-    [
-        pytest.param(asked(max_model_len=8192), Fit.FITS, "needs 1.00 GiB", id="8B, 8k on an L4"),
-        pytest.param(asked(), Fit.DOES_NOT_FIT, "The longest request that fits has", id="8B, its whole 128k on an L4"),
-        pytest.param(asked(max_model_len="auto"), Fit.FITS, "GiB of KV cache", id="auto takes what there is"),
-        pytest.param(
-            asked(max_model_len=32768), Fit.TIGHT, "closer than the planner's error", id="about what there is"
-        ),
-        pytest.param(asked(device=T4), Fit.DOES_NOT_FIT, "nothing is left for the KV cache", id="not even the weights"),
-        pytest.param(asked(device=H100), Fit.FITS, "131072 tokens needs 16.00 GiB", id="128k on an H100"),
-        pytest.param(asked(tensor_parallel_size=3), Fit.DOES_NOT_FIT, "use one of 1, 2, 4, 8, 16, 32", id="TP 3"),
-        pytest.param(asked(device=None), Fit.UNKNOWN, "a GPU and its memory", id="no GPU"),
-        pytest.param(Request(None, L4), Fit.UNKNOWN, "config.json", id="nothing of the model"),
-        pytest.param(Request(None, L4, parameters=8_030_261_248), Fit.UNKNOWN, "14.96 GiB", id="its size alone"),
-        pytest.param(Request(None, L4, parameters=70 * 10**9), Fit.DOES_NOT_FIT, "weights alone take", id="too large"),
-        pytest.param(Request(None, L4, weights_gib=40), Fit.DOES_NOT_FIT, "40.00 GiB", id="too many GiB"),
-    ],
-)
+VERDICTS: dict[str, tuple[Request, Fit, str]] = {
+    "8B, 8k on an L4": (asked(max_model_len=8192), Fit.FITS, "needs 1.00 GiB"),
+    "8B, its whole 128k on an L4": (asked(), Fit.DOES_NOT_FIT, "The longest request that fits has"),
+    "auto takes what there is": (asked(max_model_len="auto"), Fit.FITS, "GiB of KV cache"),
+    "about what there is": (asked(max_model_len=32768), Fit.TIGHT, "closer than the planner's error"),
+    "not even the weights": (asked(device=T4), Fit.DOES_NOT_FIT, "nothing is left for the KV cache"),
+    "128k on an H100": (asked(device=H100), Fit.FITS, "131072 tokens needs 16.00 GiB"),
+    "TP 3": (asked(tensor_parallel_size=3), Fit.DOES_NOT_FIT, "use one of 1, 2, 4, 8, 16, 32"),
+    "no GPU": (asked(device=None), Fit.UNKNOWN, "a GPU and its memory"),
+    "nothing of the model": (Request(None, L4), Fit.UNKNOWN, "config.json"),
+    "its size alone": (Request(None, L4, parameters=8_030_261_248), Fit.UNKNOWN, "14.96 GiB"),
+    "too large": (Request(None, L4, parameters=70 * 10**9), Fit.DOES_NOT_FIT, "weights alone take"),
+    "too many GiB": (Request(None, L4, weights_gib=40), Fit.DOES_NOT_FIT, "40.00 GiB"),
+    "a given cache": (asked(kv_cache_memory_bytes=4 * GIB, max_model_len=8192), Fit.FITS, "4.00 GiB of KV cache"),
+    "a given cache without room": (
+        asked(kv_cache_memory_bytes=9 * GIB, max_model_len=8192),
+        *(Fit.DOES_NOT_FIT, "--kv-cache-memory-bytes is more than the GPU has"),
+    ),
+    "a given cache near the end of the GPU": (
+        asked(kv_cache_memory_bytes=int(5.3 * GIB), max_model_len=8192),
+        *(Fit.TIGHT, "--kv-cache-memory-bytes leaves"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "verdict", "says"), VERDICTS.values(), ids=VERDICTS)
 def test_verdict(request_: Request, verdict: Fit, says: str) -> None:
     found = plan(request_)
     assert found.verdict is verdict
     assert says in found.reason
-
-
-def test_the_budget_is_spent_to_the_last_byte() -> None:
-    found = plan(asked())
-    assert found.budget_gib == pytest.approx(22.03 * 0.92, abs=1e-6)
-    parts = (found.weights_gib, found.non_torch_gib, found.activation_gib, found.graph_gib, found.kv_cache_gib)
-    assert sum(part for part in parts if part is not None) == pytest.approx(found.budget_gib)
 
 
 def test_the_longest_fits_when_it_is_asked_for() -> None:
@@ -64,65 +64,20 @@ def test_the_longest_fits_when_it_is_asked_for() -> None:
     assert 4096 < longest < 131072
     assert plan(asked(max_model_len=longest)).verdict is Fit.FITS
     assert plan(asked(max_model_len=longest + 16)).verdict is not Fit.FITS
+    assert plan(asked(device=H100)).max_model_len == 131072, "no longer than the model"
 
 
-def test_the_longest_is_no_longer_than_the_model() -> None:
-    assert plan(asked(device=H100)).max_model_len == 131072
+_MAMBA = {"hidden_size": 2560, "state_size": 16, "conv_kernel": 4, "intermediate_size": 5120, "time_step_rank": 160}
+MAMBA = config_json.read(_MAMBA | {"model_type": "mamba", "num_hidden_layers": 64, "vocab_size": 50280})
 
 
-MAMBA = config_json.read(
-    {
-        "model_type": "mamba",
-        "num_hidden_layers": 64,
-        "hidden_size": 2560,
-        "state_size": 16,
-        "conv_kernel": 4,
-        "intermediate_size": 5120,
-        "time_step_rank": 160,
-        "vocab_size": 50280,
-    }
-)
-
-
-@pytest.mark.parametrize(
-    ("asked_for", "longest"),
-    [
-        pytest.param(None, 2048, id="nothing is asked for"),
-        pytest.param("auto", 2048, id="auto"),
-        pytest.param(8192, 8192, id="as long as somebody wants"),
-    ],
-)
+@pytest.mark.parametrize(("asked_for", "longest"), [(None, 2048), ("auto", 2048), (8192, 8192)])
 def test_a_model_without_a_length_has_vllms(asked_for: Any, longest: int) -> None:
     """States cost the same for any length; vLLM takes 2,048 tokens where config.json has no length."""
     found = plan(Request(MAMBA, L4, max_model_len=asked_for))
     assert found.verdict is Fit.FITS
     assert (found.max_model_len, found.requested_max_model_len) == (longest, longest)
     assert longest_length(Request(MAMBA, L4, max_model_len=asked_for)) == longest
-
-
-def test_tokens_are_bytes_by_bytes_per_token() -> None:
-    found = plan(asked(max_model_len=8192))
-    assert found.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
-    assert found.kv_cache_gib is not None
-    assert found.kv_cache_tokens is not None
-    assert found.kv_cache_tokens == pytest.approx(found.kv_cache_gib * GIB / found.kv_bytes_per_token, abs=16 * 8)
-
-
-def test_a_given_kv_cache_is_taken_as_it_is() -> None:
-    found = plan(asked(kv_cache_memory_bytes=2 * GIB, max_model_len=8192))
-    assert found.kv_cache_gib == 2.0
-    assert found.error_band_gib == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "verdict"),
-    [
-        pytest.param(4 * GIB, Fit.FITS, id="it has room"),
-        pytest.param(9 * GIB, Fit.DOES_NOT_FIT, id="more than the GPU has beside the weights"),
-    ],
-)
-def test_a_given_kv_cache_must_have_room(given: int, verdict: Fit) -> None:
-    assert plan(asked(kv_cache_memory_bytes=given, max_model_len=8192)).verdict is verdict
 
 
 def test_cpus_have_the_space_that_they_are_given() -> None:
@@ -166,23 +121,17 @@ def test_both_shortages_are_reported() -> None:
     assert "The longest request that fits has" in tight.reason
 
 
-def test_a_given_kv_cache_near_the_end_of_the_gpu_is_tight() -> None:
-    found = plan(asked(kv_cache_memory_bytes=int(5.3 * GIB), max_model_len=8192))
-    assert found.verdict is Fit.TIGHT
-    assert "--kv-cache-memory-bytes leaves" in found.reason
-
-
 @pytest.mark.parametrize(
-    ("more", "recommended"),
+    ("recommended", "more"),
     [
-        pytest.param({"max_model_len": 16384}, 16, id="a small cache: 33,600 tokens"),
-        pytest.param({"max_model_len": 512}, 64, id="short requests"),
-        pytest.param({"device": H100}, 192, id="a large one: 450,976 tokens"),
-        pytest.param({"device": H100, "max_num_seqs": 32}, 32, id="no more than is asked for"),
-        pytest.param({"device": T4}, 1, id="none at all"),
+        (16, {"max_model_len": 16384}),
+        (64, {"max_model_len": 512}),
+        (192, {"device": H100}),
+        (32, {"device": H100, "max_num_seqs": 32}),
+        (1, {"device": T4}),
     ],
 )
-def test_the_recommended_number_of_sequences_follows_the_cache(more: dict[str, Any], recommended: int) -> None:
+def test_the_recommended_number_of_sequences_follows_the_cache(recommended: int, more: dict[str, Any]) -> None:
     assert plan(asked(**more)).recommended_max_num_seqs == recommended
 
 
@@ -198,6 +147,8 @@ def test_tokens_and_blocks_agree_where_all_layers_keep_everything() -> None:
     assert found.kv_groups == 1
     assert found.kv_cache_text == f"{found.kv_cache_tokens:,} tokens in {found.num_blocks:,} blocks of 16"
     assert found.kv_cache_tokens == 16 * (found.num_blocks or 0)
+    assert found.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
+    assert found.kv_cache_tokens == pytest.approx((found.kv_cache_gib or 0) * GIB / 131_072, abs=16)
 
 
 def test_tokens_of_several_groups_are_those_of_whole_requests() -> None:
@@ -211,8 +162,3 @@ def test_tokens_of_several_groups_are_those_of_whole_requests() -> None:
     assert "requests of 8,192); " in found.kv_cache_text
     assert found.kv_cache_text.endswith("blocks that 2 groups of layers share")
     assert any(line.name == "KV tokens" and found.kv_cache_text in line.formula for line in found.explanation)
-
-
-def test_a_replica_has_the_gpus_of_all_its_ranks_stages_and_engines() -> None:
-    found = plan(asked(tensor_parallel_size=2, pipeline_parallel_size=4, data_parallel_size=2))
-    assert found.gpus == 16

@@ -14,39 +14,18 @@ from llmservice_operator.planner.model_runner import model_runner
 from llmservice_operator.planner.overheads import Overheads, capture_sizes, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
 
-
-def config(**more: Any) -> dict[str, Any]:
-    """A Llama of 8 billion parameters, or what is said instead."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-    } | more
-
+from tests.unit.planner_models import CONFIGS
 
 L4 = Device("NVIDIA-L4", 22.03, (8, 9))
 B200 = Device("NVIDIA-B200", 178.4, (10, 0))
-QWEN_7B: dict[str, Any] = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "hidden_size": 3584,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "intermediate_size": 18944,
-    "vocab_size": 152064,
-}
+LLAMA, QWEN_7B = CONFIGS["llama-3.1-8b"], CONFIGS["qwen2.5-7b"]
 MOE: dict[str, Any] = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128, "num_experts_per_tok": 8}
 MOE |= {"moe_intermediate_size": 1536, "head_dim": 128}
 
 
 def beside(version: str | None = None, model: dict[str, Any] | None = None, **more: Any) -> Overheads:
     """Of one request."""
-    architecture = config_json.read(config(**(model or {})))
+    architecture = config_json.read(LLAMA | (model or {}))
     request = Request(architecture, L4, vllm_version=version, **more)
     return of_step(request, architecture, batching(request))
 
@@ -63,35 +42,25 @@ def test_the_peaks_that_a_start_up_printed() -> None:
     assert found.graphs / GIB == pytest.approx(0.53, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("step", "where"),
-    [
-        pytest.param({"max_num_seqs": 256, "max_num_batched_tokens": 2048}, "sampler", id="many words"),
-        pytest.param({"max_num_seqs": 16, "max_num_batched_tokens": 16384}, "layer", id="many tokens"),
-    ],
-)
-def test_the_peak_is_where_it_is_highest(step: dict[str, Any], where: str) -> None:
+@pytest.mark.parametrize(("sequences", "tokens", "where"), [(256, 2048, "sampler"), (16, 16384, "layer")])
+def test_the_peak_is_where_it_is_highest(sequences: int, tokens: int, where: str) -> None:
     """With the first model runner, which copies the logits."""
-    assert beside(draft=Draft("medusa"), **step).lines[0].name == f"activation ({where})"
+    found = beside(draft=Draft("medusa"), max_num_seqs=sequences, max_num_batched_tokens=tokens)
+    assert found.lines[0].name == f"activation ({where})"
 
 
-@pytest.mark.parametrize(
-    ("tokens_per_image", "tokens"),
-    [pytest.param(256, 2048, id="several pictures"), pytest.param(16384, 16384, id="one large picture")],
-)
+@pytest.mark.parametrize(("tokens_per_image", "tokens"), [(256, 2048), (16384, 16384)])
 def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
-    architecture = replace(config_json.read(config()), vision_values=200_000, tokens_per_image=tokens_per_image)
+    architecture = replace(config_json.read(LLAMA), vision_values=200_000, tokens_per_image=tokens_per_image)
     request = Request(architecture, L4)
     found = of_step(request, architecture, Batching(256, 2048))
     assert found.lines[0].name == "activation (encoder)"
     assert found.activation == tokens * (200_000 + 4096) * 2
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(Batching(256, 2048), id="sampler"), pytest.param(Batching(1, 8192), id="layer")]
-)
+@pytest.mark.parametrize("step", [Batching(256, 2048), Batching(1, 8192)], ids=["sampler", "layer"])
 def test_encoder_results_add_to_the_step(step: Batching) -> None:
-    text = config_json.read(config())
+    text = config_json.read(LLAMA)
     seeing = replace(text, vision_values=1, tokens_per_image=256)
     blind, found = (of_step(Request(one, L4), one, step) for one in (text, seeing))
     assert found.activation - blind.activation == step.tokens * 4096 * 2
@@ -109,21 +78,18 @@ def test_experts_count_for_every_token_that_uses_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "counted"),
-    [
-        pytest.param({}, True, id="current engine"),
-        pytest.param({"enforce_eager": True}, False, id="eager"),
-        pytest.param({"cuda_graphs": "none"}, False, id="switched off"),
-        pytest.param({"version": "0.31.0"}, False, id="the second model runner before 0.32"),
-    ],
+    ("counted", "more"),
+    # The second model runner before 0.32 does not count them.
+    [(True, {}), (False, {"enforce_eager": True}), (False, {"cuda_graphs": "none"}), (False, {"version": "0.31.0"})],
 )
-def test_graphs_in_the_budget(more: dict[str, Any], counted: bool) -> None:
+def test_graphs_in_the_budget(counted: bool, more: dict[str, Any]) -> None:
     assert (beside(**more).counted_graphs > 0) is counted
 
 
-def test_each_rank_adds_buffers() -> None:
+def test_each_rank_adds_buffers_and_speculation_captures_more() -> None:
     one, four = beside(), beside(tensor_parallel_size=4)
     assert (four.non_torch - one.non_torch) / GIB == pytest.approx(3 * CONSTANTS.non_torch_peer.value)
+    assert beside(draft=Draft("ngram", 4), max_num_seqs=32).graphs > beside(max_num_seqs=32).graphs
 
 
 @pytest.mark.parametrize(
@@ -139,8 +105,3 @@ def test_each_rank_adds_buffers() -> None:
 def test_captured_sizes(device: Device, step: Batching, each: int, count: int, largest: int) -> None:
     sizes = list(capture_sizes(device, step, each))
     assert (len(sizes), max(sizes)) == (count, largest)
-
-
-def test_speculation_captures_more() -> None:
-    few: dict[str, Any] = {"max_num_seqs": 32}
-    assert beside(draft=Draft("ngram", 4), **few).graphs > beside(**few).graphs

@@ -19,8 +19,10 @@ from llmservice_operator.planner.remedies import MOST, with_remedies
 from llmservice_operator.planner.served import unserved
 from llmservice_operator.planner.weights import weigh
 
+from tests.unit.planner_models import CONFIGS
+
 WORST_FIRST = (Fit.DOES_NOT_FIT, Fit.TIGHT, Fit.FITS)
-SMALL = settings(max_examples=80)
+SMALL = settings(max_examples=60)
 VERSIONS = ("0.28.0", None)
 
 
@@ -198,16 +200,25 @@ def test_more_memory_never_fits_less(case: Case, more: float) -> None:
 
 
 @SMALL
-@given(cases(), st.integers(0, 500_000))
-def test_a_longer_request_never_needs_less(case: Case, more: int) -> None:
-    request = case.request
-    assume(isinstance(request.max_model_len, int))
-    assert isinstance(request.max_model_len, int)
-    short, long = memory.plan(request), memory.plan(replace(request, max_model_len=request.max_model_len + more))
+@given(cases(), st.integers(1, 1_000_000), st.integers(0, 500_000))
+def test_a_longer_request_never_needs_less(case: Case, length: int, more: int) -> None:
+    request = replace(case.request, max_model_len=length)
+    short, long = memory.plan(request), memory.plan(replace(request, max_model_len=length + more))
     assert _rank(long) <= _rank(short)
     assert (long.margin_gib or 0.0) <= (short.margin_gib or 0.0)
     found = layout(request)
-    assert found.needed(request.max_model_len + more) >= found.needed(request.max_model_len)
+    assert found.needed(length + more) >= found.needed(length)
+
+
+@SMALL
+@given(cases(), st.integers(0, 2**37), st.integers(1, 200_000))
+def test_the_longest_length_fits_and_the_next_does_not(case: Case, available: int, limit: int) -> None:
+    made = layout(case.request)
+    longest = made.longest(available, limit)
+    assert 0 <= longest <= limit
+    assert longest == 0 or made.needed(longest) <= available
+    assert longest == limit or made.needed(longest + 1) > available
+    assert made.capacity(available // 2, limit).tokens <= made.capacity(available, limit).tokens
 
 
 @SMALL
@@ -334,27 +345,10 @@ def test_what_is_proposed_fits(case: Case, others: list[Device]) -> None:
     assert with_remedies(request, plan, others) == better
 
 
-_LATENT = {
-    "model_type": "deepseek_v2",
-    "torch_dtype": "float32",
-    "num_hidden_layers": 15,
-    "hidden_size": 8192,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "kv_lora_rank": 256,
-    "q_lora_rank": None,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "first_k_dense_replace": 0,
-    "n_shared_experts": 0,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 1,
-    "moe_intermediate_size": 2048,
-    "intermediate_size": 1024,
-    "vocab_size": 262208,
-    "max_position_embeddings": 1048576,
-}
+_LATENT = CONFIGS["deepseek-v2-lite"] | {"torch_dtype": "float32", "num_hidden_layers": 15, "hidden_size": 8192}
+_LATENT |= {"num_attention_heads": 1, "num_key_value_heads": 1, "kv_lora_rank": 256, "n_shared_experts": 0}
+_LATENT |= {"first_k_dense_replace": 0, "n_routed_experts": 8, "num_experts_per_tok": 1, "intermediate_size": 1024}
+_LATENT |= {"moe_intermediate_size": 2048, "vocab_size": 262208, "max_position_embeddings": 1048576}
 
 
 @pytest.mark.parametrize(("asked", "chunked"), [(1, None), (4096, False)], ids=["short steps", "whole prompts"])

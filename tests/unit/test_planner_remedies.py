@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner import memory
 from llmservice_operator.planner.changes import LESS_BATCHING, comfortable
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.plan import Device, Draft, Fit, Plan, Remedy, Request
 from llmservice_operator.planner.remedies import MOST, with_remedies
 from llmservice_operator.planner.requests import request_of
 
-from tests.unit.planner_models import CONFIGS, architecture
+from tests.unit.planner_models import PLAIN, architecture, gpu
 
 PRODUCTS = (
     *("Tesla-T4", "NVIDIA-L4", "NVIDIA-L40S", "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H200"),
@@ -24,20 +24,15 @@ PRODUCTS = (
 )
 
 
-def device(name: str) -> Device:
-    found = gpus.device(name)
-    assert found is not None
-    return found
+OTHERS = tuple(map(gpu, PRODUCTS))
 
 
-OTHERS = tuple(map(device, PRODUCTS))
+def asked(model: str, product: str, **settings: Any) -> Request:
+    return replace(Request(architecture(model), gpu(product)), **settings)
 
 
-def asked(model: str, gpu: str, **settings: Any) -> Request:
-    return replace(Request(architecture(model), device(gpu)), **settings)
-
-
-ON_CPUS = replace(asked("llama-3.1-8b", "NVIDIA-L4"), device=Device("cpu", 1.0, is_cpu=True))
+LLAMA = asked("llama-3.1-8b", "NVIDIA-L4")
+ON_CPUS = replace(LLAMA, device=Device("cpu", 1.0, is_cpu=True))
 
 
 def remedied(request: Request, others: tuple[Device, ...] = (), **how: Any) -> Plan:
@@ -83,16 +78,16 @@ def test_the_cheapest_first(
     assert tuple(map(paths, plan.remedies)) == proposed
 
 
-def cases() -> Iterator[Any]:
-    lengths = (None, 8192, 32768)
-    for model, gpu, length in product(CONFIGS, ("Tesla-T4", "NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"), lengths):
-        yield pytest.param(model, gpu, length, id=f"{model} {gpu} {length}")
+CASES = [
+    *product(PLAIN, ("NVIDIA-L4",), (None, 8192, 32768)),
+    *product(("qwen2.5-7b", "deepseek-r1"), ("Tesla-T4", "NVIDIA-H100-80GB-HBM3"), (None, 8192)),
+]
 
 
-@pytest.mark.parametrize(("model", "gpu", "length"), tuple(cases()))
-def test_a_patched_spec_fits(model: str, gpu: str, length: int | None) -> None:
+@pytest.mark.parametrize(("model", "product", "length"), CASES, ids=str)
+def test_a_patched_spec_fits(model: str, product: str, length: int | None) -> None:
     """Through the manifest, as somebody applies it: the operator asks the same question, and nothing is refused."""
-    body: dict[str, Any] = {"accelerator": {"products": [gpu]}}
+    body: dict[str, Any] = {"accelerator": {"products": [product]}}
     if length is not None:
         body["batching"] = {"maxModelLen": length}
     plan = remedied(_request(body, model), OTHERS)
@@ -104,11 +99,9 @@ def test_a_patched_spec_fits(model: str, gpu: str, length: int | None) -> None:
             continue
         assert remedy.patch
         again = memory.plan(_request(_patched(body, remedy), model))
-        assert (again.verdict, again.max_model_len, again.kv_cache_tokens) == (
-            *(Fit.FITS, remedy.max_model_len),
-            remedy.kv_cache_tokens,
-        ), remedy
-        assert (again.gpu == gpu) == (remedy.gpu is None)
+        assert again.verdict is Fit.FITS
+        assert (again.max_model_len, again.kv_cache_tokens) == (remedy.max_model_len, remedy.kv_cache_tokens), remedy
+        assert (again.gpu == product) == (remedy.gpu is None)
 
 
 def _request(body: dict[str, Any], model: str) -> Request:
@@ -119,7 +112,7 @@ def _request(body: dict[str, Any], model: str) -> Request:
         spec,
         architecture=architecture(model),
         tensors=None,
-        device=device(spec.accelerator.products[0]),
+        device=gpu(spec.accelerator.products[0]),
         vllm_version="0.32.0",
         cpu_kv_cache_gib=1,
     )
@@ -134,29 +127,24 @@ def _patched(body: dict[str, Any], remedy: Remedy) -> dict[str, Any]:
 
 
 def test_a_length_is_comfortable_and_no_shorter_than_it_must_be() -> None:
-    request = asked("llama-3.1-8b", "NVIDIA-L4")
-    plan = memory.plan(request)
+    plan = memory.plan(LLAMA)
     assert plan.max_model_len is not None
-    ((_, length),) = with_remedies(request, plan).remedies[0].patch
+    ((_, length),) = with_remedies(LLAMA, plan).remedies[0].patch
     assert isinstance(length, int)
     assert length == comfortable(length)
     assert 15 / 16 * plan.max_model_len <= length <= plan.max_model_len
 
 
-@pytest.mark.parametrize(
-    ("tokens", "rounded"),
-    [(1, 1), (31, 31), (33, 32), (1000, 992), (2047, 1984), (20992, 20480), (131071, 126976), (131072, 131072)],
-)
+@pytest.mark.parametrize(("tokens", "rounded"), [(1, 1), (31, 31), (33, 32), (2047, 1984), (131072, 131072)])
 def test_comfortable(tokens: int, rounded: int) -> None:
     assert comfortable(tokens) == rounded
 
 
 def test_a_length_that_is_of_no_use_is_not_proposed() -> None:
     """A few hundred tokens of 128k serve nobody; a few hundred of 1,024 may."""
-    request = asked("llama-3.1-8b", "NVIDIA-L4")
     for longest, wanted, is_proposed in ((600, 131072, False), (2048, 131072, True), (600, 4096, True)):
         short = _planned(Fit.DOES_NOT_FIT, longest=longest, wanted=wanted)
-        plan = with_remedies(request, short, plan_for=_fits_when(_is_shorter, short))
+        plan = with_remedies(LLAMA, short, plan_for=_fits_when(_is_shorter, short))
         assert (("maxModelLen",) in map(paths, plan.remedies)) == is_proposed
 
 
@@ -169,24 +157,22 @@ def test_a_spec_that_would_be_refused_is_not_proposed() -> None:
 
 
 def test_tight_is_proposed_only_where_nothing_surely_fits() -> None:
-    request = asked("llama-3.1-8b", "NVIDIA-L4")
     bad = _planned(Fit.DOES_NOT_FIT, longest=4096, wanted=131072)
-    tight = with_remedies(request, bad, plan_for=lambda _: _planned(Fit.TIGHT, longest=4096, wanted=131072))
+    tight = with_remedies(LLAMA, bad, plan_for=lambda _: _planned(Fit.TIGHT, longest=4096, wanted=131072))
     assert [remedy.verdict for remedy in tight.remedies] == [Fit.TIGHT] * MOST
     mixed = with_remedies(
-        request,
+        LLAMA,
         bad,
         plan_for=lambda new: _planned(Fit.FITS if _is_shorter(new) else Fit.TIGHT, longest=4096, wanted=131072),
     )
     assert {remedy.verdict for remedy in mixed.remedies} == {Fit.FITS}
     nearly = _planned(Fit.TIGHT, longest=4096, wanted=131072)
-    assert with_remedies(request, nearly, plan_for=lambda _: nearly).remedies == ()
+    assert with_remedies(LLAMA, nearly, plan_for=lambda _: nearly).remedies == ()
 
 
 def test_nothing_is_proposed_that_does_not_fit() -> None:
-    request = asked("llama-3.1-8b", "NVIDIA-L4")
     bad = _planned(Fit.DOES_NOT_FIT, longest=4096, wanted=131072)
-    plan = with_remedies(request, bad, OTHERS, plan_for=lambda _: bad)
+    plan = with_remedies(LLAMA, bad, OTHERS, plan_for=lambda _: bad)
     assert plan.remedies == ()
     assert "up to 8 GPUs" in plan.reason
 
@@ -212,18 +198,15 @@ def test_weights_in_8_bit_go_over_fewer_gpus() -> None:
     assert {"precision.weights": "fp8", "parallelism.tensorParallelSize": 2} in patches
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pytest.param(asked("qwen2.5-0.5b", "NVIDIA-H100-80GB-HBM3"), id="fits"),
-        pytest.param(replace(asked("llama-3.1-8b", "NVIDIA-L4"), device=None), id="no GPU is known"),
-        pytest.param(replace(asked("llama-3.1-8b", "NVIDIA-L4"), architecture=None), id="no model is known"),
-        pytest.param(
-            replace(asked("llama-3.1-8b", "NVIDIA-L4"), architecture=None, weights_gib=900.0),
-            id="only too much is known",
-        ),
-    ],
-)
+UNCHANGED = {
+    "fits": asked("qwen2.5-0.5b", "NVIDIA-H100-80GB-HBM3"),
+    "no GPU is known": replace(LLAMA, device=None),
+    "no model is known": replace(LLAMA, architecture=None),
+    "only too much is known": replace(LLAMA, architecture=None, weights_gib=900.0),
+}
+
+
+@pytest.mark.parametrize("request_", UNCHANGED.values(), ids=UNCHANGED)
 def test_a_plan_that_needs_or_allows_no_change_stays(request_: Request) -> None:
     plan = memory.plan(request_)
     assert with_remedies(request_, plan, OTHERS) == plan
@@ -278,16 +261,15 @@ def test_a_smaller_product_with_a_second_change_and_one_without() -> None:
 def test_another_checkpoint_is_half_of_no_pair_but_with_more_gpus() -> None:
     """What no patch brings stays out of pairs, but for models that need both; the words say it."""
     bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)
-    request = asked("llama-3.1-8b", "NVIDIA-L4")
     shorter = _fits_when(lambda new: new.weights == "int4" and _is_shorter(new), bad)
-    assert with_remedies(request, bad, plan_for=shorter).remedies == ()
+    assert with_remedies(LLAMA, bad, plan_for=shorter).remedies == ()
     over = _fits_when(lambda new: new.weights == "int4" and new.tensor_parallel_size > 2, bad)
-    (remedy,) = with_remedies(request, bad, plan_for=over).remedies
+    (remedy,) = with_remedies(LLAMA, bad, plan_for=over).remedies
     assert remedy.change.startswith("name an int4 checkpoint")
     assert remedy.change.endswith("and set spec.parallelism.tensorParallelSize to 4")
     assert remedy.patch == (("parallelism.tensorParallelSize", 4),)
     alone = _fits_when(lambda new: new.tensor_parallel_size > 4 or over(new).verdict is Fit.FITS, bad)
-    assert [remedy.change for remedy in with_remedies(request, bad, plan_for=alone).remedies] == [
+    assert [remedy.change for remedy in with_remedies(LLAMA, bad, plan_for=alone).remedies] == [
         "set spec.parallelism.tensorParallelSize to 8"
     ]
 
@@ -301,11 +283,10 @@ def test_a_70b_on_cards_of_24_gb_needs_another_checkpoint_and_more_of_them() -> 
 
 def test_a_pair_has_no_change_that_is_enough_by_itself() -> None:
     """What is beside it would be for nothing; a length beside something else must be longer than alone."""
-    request = asked("llama-3.1-8b", "NVIDIA-L4")
     bad = _planned(Fit.DOES_NOT_FIT, longest=9000, wanted=32768)
     eight_bits = _fits_when(lambda new: new.kv_cache_dtype == "fp8", bad)
-    assert [paths(one) for one in with_remedies(request, bad, plan_for=eight_bits).remedies] == [("kvCache",)]
-    same = with_remedies(request, bad, plan_for=_fits_when(_is_shorter, bad))
+    assert [paths(one) for one in with_remedies(LLAMA, bad, plan_for=eight_bits).remedies] == [("kvCache",)]
+    same = with_remedies(LLAMA, bad, plan_for=_fits_when(_is_shorter, bad))
     assert [paths(one) for one in same.remedies] == [("maxModelLen",)]
 
 
@@ -325,7 +306,7 @@ def test_what_it_takes_has_ranks_that_share_the_heads() -> None:
 
 
 def test_what_it_takes_is_counted_in_gpus_of_the_same_kind() -> None:
-    plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), (device("MI300X"), device("NVIDIA-B200")))
+    plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), (gpu("MI300X"), gpu("NVIDIA-B200")))
     assert plan.reason.endswith("it needs 8 x NVIDIA-B200.")
 
 
@@ -337,7 +318,7 @@ def test_less_of_the_gpu_where_the_engine_asks_for_more_than_is_free() -> None:
 
 
 def test_amd_is_no_replacement_for_nvidia() -> None:
-    plan = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=8192), (device("MI300X"),), most_gpus=1)
+    plan = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=8192), (gpu("MI300X"),), most_gpus=1)
     assert plan.remedies == ()
 
 

@@ -27,6 +27,12 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
 
 VIDEO = frozenset({"video"})
 DRAFT = {"method": "eagle3", "model": {"uri": "hf://a/eagle"}, "numSpeculativeTokens": 3, "draftTensorParallelSize": 1}
+
+
+def args(*arguments: str) -> dict[str, Any]:
+    return {"runtime": {"extraArgs": list(arguments)}}
+
+
 FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"precision": {"dtype": "float16"}}, {"dtype": "float16"}),
     ({"precision": {"weights": "fp8"}}, {"weights": "fp8"}),
@@ -57,23 +63,23 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"speculativeDecoding": {"method": "ngram", "numSpeculativeTokens": 4}},
         {"draft": Draft("ngram", 4)},
     ),
-    ({"runtime": {"extraArgs": ["--kv-cache-memory-bytes", "8G"]}}, {"kv_cache_memory_bytes": 8 * 2**30}),
-    ({"runtime": {"extraArgs": ["--kv-cache-memory-bytes=8g"]}}, {"kv_cache_memory_bytes": 8 * 10**9}),
-    ({"runtime": {"extraArgs": ["--kv_cache_memory_bytes", "1000"]}}, {"kv_cache_memory_bytes": 1000}),
-    ({"runtime": {"extraArgs": ["--kv-cache-memory-bytes"]}}, {}),
-    ({"runtime": {"extraArgs": ["--kv-cache-memory-bytes=lots"]}}, {}),
-    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt", '{"video": 0}']}}, {"without": VIDEO}),
-    ({"runtime": {"extraArgs": ['--limit-mm-per-prompt={"video": {"count": 0}, "image": 2}']}}, {"without": VIDEO}),
-    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt.video=0"]}}, {"without": VIDEO}),
-    ({"runtime": {"extraArgs": ["--limit_mm_per_prompt.video", "0"]}}, {"without": VIDEO}),
-    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt.video", "1"]}}, {}),
-    ({"runtime": {"extraArgs": ["--language-model-only"]}}, {"without": frozenset({"image", "video"})}),
-    ({"runtime": {"extraArgs": ["--language-model"]}}, {"without": frozenset({"image", "video"})}),
-    ({"runtime": {"extraArgs": ["--language-model-only", "--no-language-model-only"]}}, {}),
-    ({"runtime": {"extraArgs": ["--no-skip-mm-profiling"]}}, {}),
-    ({"runtime": {"extraArgs": ["--limit-mm-per", '{"video": 0}']}}, {"without": VIDEO}),
-    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt", "[" * 1000]}}, {}),
-    ({"runtime": {"extraArgs": ["--limit-mm-per-prompt", "[0]"]}}, {}),
+    (args("--kv-cache-memory-bytes", "8G"), {"kv_cache_memory_bytes": 8 * 2**30}),
+    (args("--kv-cache-memory-bytes=8g"), {"kv_cache_memory_bytes": 8 * 10**9}),
+    (args("--kv_cache_memory_bytes", "1000"), {"kv_cache_memory_bytes": 1000}),
+    (args("--kv-cache-memory-bytes"), {}),
+    (args("--kv-cache-memory-bytes=lots"), {}),
+    (args("--limit-mm-per-prompt", '{"video": 0}'), {"without": VIDEO}),
+    (args('--limit-mm-per-prompt={"video": {"count": 0}, "image": 2}'), {"without": VIDEO}),
+    (args("--limit-mm-per-prompt.video=0"), {"without": VIDEO}),
+    (args("--limit_mm_per_prompt.video", "0"), {"without": VIDEO}),
+    (args("--limit-mm-per-prompt.video", "1"), {}),
+    (args("--language-model-only"), {"without": frozenset({"image", "video"})}),
+    (args("--language-model"), {"without": frozenset({"image", "video"})}),
+    (args("--language-model-only", "--no-language-model-only"), {}),
+    (args("--no-skip-mm-profiling"), {}),
+    (args("--limit-mm-per", '{"video": 0}'), {"without": VIDEO}),
+    (args("--limit-mm-per-prompt", "[" * 1000), {}),
+    (args("--limit-mm-per-prompt", "[0]"), {}),
     ({"drain": {"timeoutSeconds": 5}, "scaling": {"replicas": 3}, "fitPolicy": "Warn"}, {}),
 ]
 

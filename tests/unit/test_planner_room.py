@@ -55,10 +55,22 @@ def expression(key: str, operator: str, *values: str) -> Json:
 
 TAINT = ("nvidia.com/gpu", "", "NoSchedule")
 PRODUCT = "nvidia.com/gpu.product"
+TEAM = (("team", "b", "NoExecute"),)
+NOT_READY = (("node.kubernetes.io/not-ready", "", "NoSchedule"),)
+TWO_LABELS = {"matchExpressions": [{"key": PRODUCT, "operator": "Exists"}, {"key": "pool", "operator": "Exists"}]}
+BY_NAME = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
+SOFT = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+SMALL = {"containers": [container(cpu="500m", memory="1Gi")]}
+BOTH = [a_node("a"), a_node("b", H100)]
+
+
+def where(*terms: Json) -> Json:
+    return pod(affinity=affinity(*terms))
+
+
 # id, nodes, pod, how many more
 ROOM: list[tuple[str, list[NodeRoom], Json, int]] = [
     ("no node", [], ONE_GPU, 0),
-    ("all free", [a_node()], ONE_GPU, 4),
     ("two nodes", [a_node("a"), a_node("b", used={GPU: "3"})], ONE_GPU, 5),
     ("no GPU free", [a_node(used={GPU: "4"})], ONE_GPU, 0),
     ("more in use than there is", [a_node(used={GPU: "5"})], ONE_GPU, 0),
@@ -67,72 +79,32 @@ ROOM: list[tuple[str, list[NodeRoom], Json, int]] = [
     ("CPUs for one", [a_node(used={"cpu": "13500m"})], ONE_GPU, 1),
     ("a full node", [a_node(used={"pods": "110"})], ONE_GPU, 0),
     (
-        "GPUs of one pod on one node",
-        [a_node(used={GPU: "3"}), a_node("b", used={GPU: "3"})],
-        pod(containers=[container({GPU: "2"})]),
-        0,
+        *("GPUs of one pod on one node", [a_node(used={GPU: "3"}), a_node("b", used={GPU: "3"})]),
+        *(pod(containers=[container({GPU: "2"})]), 0),
     ),
     ("no such resource", [a_node(has={GPU: "0"})], ONE_GPU, 0),
-    ("a CPU pod", [a_node(used={"cpu": "15"})], {"containers": [container(cpu="500m", memory="1Gi")]}, 2),
+    ("a CPU pod", [a_node(used={"cpu": "15"})], SMALL, 2),
     ("a pod that asks for nothing", [a_node(used={"pods": "109"})], {"containers": [{"name": "c"}]}, 1),
     ("a taint", [a_node(taints=(TAINT,))], ONE_GPU, 0),
     ("a taint that is tolerated", [a_node(taints=(TAINT,))], pod(tolerations=[{"key": GPU, "operator": "Exists"}]), 4),
-    (
-        "another value",
-        [a_node(taints=(("team", "b", "NoExecute"),))],
-        pod(tolerations=[{"key": "team", "value": "a"}]),
-        0,
-    ),
-    ("the value", [a_node(taints=(("team", "b", "NoExecute"),))], pod(tolerations=[{"key": "team", "value": "b"}]), 4),
-    ("not ready", [a_node(taints=(("node.kubernetes.io/not-ready", "", "NoSchedule"),))], ONE_GPU, 0),
+    ("another value", [a_node(taints=TEAM)], pod(tolerations=[{"key": "team", "value": "a"}]), 0),
+    ("the value", [a_node(taints=TEAM)], pod(tolerations=[{"key": "team", "value": "b"}]), 4),
+    ("another effect", [a_node(taints=TEAM)], pod(tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]), 0),
+    ("not ready", [a_node(taints=NOT_READY)], ONE_GPU, 0),
     ("a mild taint", [a_node(taints=(("team", "b", "PreferNoSchedule"),))], ONE_GPU, 4),
     ("the selector", [a_node("a"), a_node("b")], pod(nodeSelector={"kubernetes.io/hostname": "a"}), 4),
     ("no node of the selector", [a_node("a")], pod(nodeSelector={"pool": "x"}), 0),
-    ("the product", [a_node("a"), a_node("b", H100)], pod(affinity=affinity(expression(PRODUCT, "In", H100))), 4),
-    (
-        "not the product",
-        [a_node("a"), a_node("b", H100)],
-        pod(affinity=affinity(expression(PRODUCT, "NotIn", H100))),
-        4,
-    ),
-    (
-        "one term of two",
-        [a_node("a"), a_node("b", H100)],
-        pod(affinity=affinity(expression(PRODUCT, "In", H100), expression("pool", "Exists"))),
-        4,
-    ),
-    (
-        "both expressions",
-        [a_node("a")],
-        pod(
-            affinity=affinity(
-                {"matchExpressions": [{"key": PRODUCT, "operator": "Exists"}, {"key": "pool", "operator": "Exists"}]}
-            )
-        ),
-        0,
-    ),
-    ("a label that must not be", [a_node("a", None)], pod(affinity=affinity(expression(PRODUCT, "DoesNotExist"))), 4),
-    ("more than", [a_node(labels={"gen": "9"})], pod(affinity=affinity(expression("gen", "Gt", "8"))), 4),
-    ("less than", [a_node(labels={"gen": "9"})], pod(affinity=affinity(expression("gen", "Lt", "8"))), 0),
-    (
-        "more than, without a number",
-        [a_node(labels={"gen": "x"})],
-        pod(affinity=affinity(expression("gen", "Gt", "8"))),
-        0,
-    ),
-    (
-        "by name",
-        [a_node("a"), a_node("b")],
-        pod(affinity=affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]})),
-        4,
-    ),
-    ("a term that says nothing", [a_node("a")], pod(affinity=affinity({})), 0),
-    (
-        "preferences only",
-        [a_node("a")],
-        pod(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}),
-        4,
-    ),
+    ("the product", BOTH, where(expression(PRODUCT, "In", H100)), 4),
+    ("not the product", BOTH, where(expression(PRODUCT, "NotIn", H100)), 4),
+    ("one term of two", BOTH, where(expression(PRODUCT, "In", H100), expression("pool", "Exists")), 4),
+    ("both expressions", [a_node("a")], where(TWO_LABELS), 0),
+    ("a label that must not be", [a_node("a", None)], where(expression(PRODUCT, "DoesNotExist")), 4),
+    ("more than", [a_node(labels={"gen": "9"})], where(expression("gen", "Gt", "8")), 4),
+    ("less than", [a_node(labels={"gen": "9"})], where(expression("gen", "Lt", "8")), 0),
+    ("more than, without a number", [a_node(labels={"gen": "x"})], where(expression("gen", "Gt", "8")), 0),
+    ("by name", [a_node("a"), a_node("b")], where(BY_NAME), 4),
+    ("a term that says nothing", [a_node("a")], where({}), 0),
+    ("preferences only", [a_node("a")], pod(affinity=SOFT), 4),
 ]
 
 
@@ -143,32 +115,22 @@ def test_room_for_more_pods(nodes: list[NodeRoom], spec: Json, count: int) -> No
 
 
 ALWAYS = {"restartPolicy": "Always"}
+
+
+def starting(main: str, *init: Json) -> Json:
+    return {"containers": [container(cpu=main)], "initContainers": list(init)}
+
+
 # id, pod, CPUs that the scheduler counts
 CPUS: list[tuple[str, Json, str]] = [
     ("containers add up", {"containers": [container(cpu="1"), container(cpu="500m")]}, "1.5"),
     ("a limit alone is a request", {"containers": [container({"cpu": "3"})]}, "3"),
     ("a request beside a limit counts", {"containers": [container({"cpu": "3"}, cpu="1")]}, "1"),
-    (
-        "init containers run one by one",
-        {"containers": [container(cpu="1")], "initContainers": [container(cpu="2"), container(cpu="3")]},
-        "3",
-    ),
-    ("small ones cost nothing", {"containers": [container(cpu="4")], "initContainers": [container(cpu="2")]}, "4"),
-    (
-        "a sidecar runs beside",
-        {"containers": [container(cpu="4")], "initContainers": [container(cpu="2") | ALWAYS]},
-        "6",
-    ),
-    (
-        "and beside what starts after it",
-        {"containers": [container(cpu="1")], "initContainers": [container(cpu="2") | ALWAYS, container(cpu="5")]},
-        "7",
-    ),
-    (
-        "not beside what ended before",
-        {"containers": [container(cpu="1")], "initContainers": [container(cpu="5"), container(cpu="2") | ALWAYS]},
-        "5",
-    ),
+    ("init containers run one by one", starting("1", container(cpu="2"), container(cpu="3")), "3"),
+    ("small ones cost nothing", starting("4", container(cpu="2")), "4"),
+    ("a sidecar runs beside", starting("4", container(cpu="2") | ALWAYS), "6"),
+    ("and beside what starts after it", starting("1", container(cpu="2") | ALWAYS, container(cpu="5")), "7"),
+    ("not beside what ended before", starting("1", container(cpu="5"), container(cpu="2") | ALWAYS), "5"),
     ("overhead", {"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, "1.25"),
     ("of the whole pod", {"containers": [container(cpu="1")], "resources": {"requests": {"cpu": "2"}}}, "2"),
     ("nonsense is nothing", {"containers": [container(cpu="lots")]}, "0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from llmservice_cli.plan.compare import compare
 from llmservice_cli.plan.questions import Question
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.decide.fit import planning
-from llmservice_operator.planner import gpus, memory
+from llmservice_operator.planner import memory
 from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.model import config_json, reading
 from llmservice_operator.planner.plan import Device, Fit, Request
@@ -17,7 +18,7 @@ from llmservice_operator.planner.requests import request_of
 from llmservice_operator.planner.served import unserved
 
 from tests.unit.decide_world import SETTINGS, an_llmservice
-from tests.unit.planner_models import CONFIGS
+from tests.unit.planner_models import CONFIGS, gpu
 
 Json = dict[str, Any]
 
@@ -27,16 +28,14 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
-INT4 = {
-    "quant_method": "compressed-tensors",
-    "format": "pack-quantized",
-    "config_groups": {"a": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 128}}},
-}
-CT_MXFP4 = {
-    "quant_method": "compressed-tensors",
-    "format": "mxfp4-pack-quantized",
-    "config_groups": {"a": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 32}}},
-}
+
+
+def _int4(packing: str, group_size: int) -> Json:
+    weights = {"num_bits": 4, "strategy": "group", "group_size": group_size}
+    return {"quant_method": "compressed-tensors", "format": packing, "config_groups": {"a": {"weights": weights}}}
+
+
+INT4, CT_MXFP4 = _int4("pack-quantized", 128), _int4("mxfp4-pack-quantized", 32)
 P100, V100, T4, L4 = "Tesla-P100-PCIE-16GB", "Tesla-V100-SXM2-32GB", "Tesla-T4", "NVIDIA-L4"
 A100, H100, MI300 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3", "AMD_Instinct_MI300X_OAM"
 
@@ -47,49 +46,35 @@ def asked(product: str, quantization: Json | None, **more: Any) -> Request:
 
 
 def device(product: str) -> Device:
-    if product == "cpu":
-        return Device("cpu", 4, is_cpu=True)
-    found = gpus.device(product)
-    assert found is not None, product
-    return found
+    return Device("cpu", 4, is_cpu=True) if product == "cpu" else gpu(product)
 
 
-REFUSED: dict[str, tuple[str, Json | None, str]] = {
+CHECKPOINTS: dict[str, tuple[str, Json | None, str]] = {
+    # GPU, quantization, and why it is refused
     "a P100": (P100, None, "compute capability 7.5"),
     "a V100": (V100, None, "compute capability 7.5"),
-    "a V100, AWQ": (V100, AWQ, "compute capability 7.5"),
     "mxfp4 on a T4": (T4, MXFP4, "mxfp4 needs compute capability 8.0"),
-    "mxfp4 on a V100": (V100, MXFP4, "compute capability"),
     "mxfp4 of another maker on a T4": (T4, CT_MXFP4, "needs compute capability 8.0"),
     "fp8 on a V100": (V100, FP8, "compute capability"),
     "NVFP4 on a CPU": ("cpu", NVFP4, "NVFP4"),
-}
-SERVED: dict[str, tuple[str, Json | None]] = {
-    "AWQ on a T4": (T4, AWQ),
-    "GPTQ on a T4": (T4, GPTQ),
-    "fp8 on a T4, weights only": (T4, FP8),
-    "fp8 on an A100, weights only": (A100, FP8),
-    "mxfp4 on an A100": (A100, MXFP4),
-    "NVFP4 on a T4, by Marlin": (T4, NVFP4),
-    "int4 of compressed-tensors on a T4": (T4, INT4),
-    "fp8 on AMD": (MI300, FP8),
-    "a plain model on a CPU": ("cpu", None),
+    "AWQ on a T4": (T4, AWQ, ""),
+    "GPTQ on a T4": (T4, GPTQ, ""),
+    "fp8 on a T4, weights only": (T4, FP8, ""),
+    "mxfp4 on an A100": (A100, MXFP4, ""),
+    "NVFP4 on a T4, by Marlin": (T4, NVFP4, ""),
+    "int4 of compressed-tensors on a T4": (T4, INT4, ""),
+    "fp8 on AMD": (MI300, FP8, ""),
+    "a plain model on a CPU": ("cpu", None, ""),
 }
 
 
-@pytest.mark.parametrize(("product", "quantization", "why"), REFUSED.values(), ids=REFUSED)
-def test_it_does_not_fit(product: str, quantization: Json | None, why: str) -> None:
+@pytest.mark.parametrize(("product", "quantization", "why"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_what_is_served(product: str, quantization: Json | None, why: str) -> None:
     plan = memory.plan(asked(product, quantization))
-    assert plan.verdict is Fit.DOES_NOT_FIT
+    assert plan.verdict is (Fit.DOES_NOT_FIT if why else Fit.FITS), plan.reason
     assert why in plan.reason
     assert plan.reason.startswith(product)
-    assert plan.margin_gib is None
-
-
-@pytest.mark.parametrize(("product", "quantization"), SERVED.values(), ids=SERVED)
-def test_it_fits(product: str, quantization: Json | None) -> None:
-    plan = memory.plan(asked(product, quantization))
-    assert plan.verdict is Fit.FITS, plan.reason
+    assert (plan.margin_gib is None) == bool(why)
 
 
 def test_an_old_gpu_is_refused_without_a_known_model() -> None:
@@ -106,8 +91,6 @@ def test_a_compute_type_that_the_checkpoints_method_does_not_take(dtype: str) ->
 
 def picked(quantization: Json, *products: str) -> Any:
     """As the operator chooses among a cluster's nodes."""
-    import json
-
     llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "batching": {"maxModelLen": 2048}}))
     document = json.dumps(SMALL | {"quantization_config": quantization})
     nodes = ClusterGPUs(tuple(NodeGroup(product, 8) for product in products))
@@ -116,9 +99,6 @@ def picked(quantization: Json, *products: str) -> Any:
 
 def test_the_operator_passes_a_gpu_over_that_cannot_compute_with_it() -> None:
     assert picked(MXFP4, T4, L4).product == L4
-
-
-def test_the_operator_names_a_gpu_that_fits() -> None:
     choice = picked(MXFP4, T4)
     assert choice.plan.verdict is Fit.DOES_NOT_FIT
     assert "It would fit on NVIDIA-L4" in choice.plan.reason

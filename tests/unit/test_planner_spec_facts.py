@@ -37,27 +37,23 @@ def test_nothing_stated_is_nothing() -> None:
     assert spec_facts.merge(None, {}) == {}
 
 
+_W4 = {"quantizationMethod": "compressed-tensors", "quantizationBits": 4, "quantizationGroupSize": 128}
+
+
 @pytest.mark.parametrize(
-    ("facts", "method", "bits", "group"),
+    ("method", "bits", "group", "facts"),
     [
-        pytest.param({"quantizationMethod": "awq"}, "awq", 4, 128, id="awq by its method"),
-        pytest.param({"quantizationBits": 4, "quantizationGroupSize": 32}, "gptq", 4, 32, id="bits alone"),
-        pytest.param({"quantizationBits": 8}, "fp8", 8, 0, id="eight bits alone"),
-        pytest.param({"quantizationMethod": "bitsandbytes"}, "bitsandbytes", 4, 64, id="nf4"),
-        pytest.param({"quantizationMethod": "bitsandbytes", "quantizationBits": 8}, "bitsandbytes", 8, 0, id="int8"),
-        pytest.param(
-            {"quantizationMethod": "compressed-tensors", "quantizationBits": 4, "quantizationGroupSize": 128},
-            "compressed-tensors",
-            4,
-            128,
-            id="w4a16",
-        ),
-        pytest.param({"quantizationMethod": "compressed-tensors"}, "compressed-tensors", 8, 0, id="of eight bits"),
-        pytest.param({"quantizationMethod": "modelopt_fp4"}, "modelopt_fp4", 4, 16, id="nvfp4"),
-        pytest.param({"quantizationMethod": "mxfp4"}, "mxfp4", 4, 32, id="mxfp4"),
+        ("awq", 4, 128, {"quantizationMethod": "awq"}),
+        ("gptq", 4, 32, {"quantizationBits": 4, "quantizationGroupSize": 32}),
+        ("fp8", 8, 0, {"quantizationBits": 8}),
+        ("bitsandbytes", 4, 64, {"quantizationMethod": "bitsandbytes"}),
+        ("bitsandbytes", 8, 0, {"quantizationMethod": "bitsandbytes", "quantizationBits": 8}),
+        ("compressed-tensors", 4, 128, _W4),
+        ("compressed-tensors", 8, 0, {"quantizationMethod": "compressed-tensors"}),
+        ("modelopt_fp4", 4, 16, {"quantizationMethod": "modelopt_fp4"}),
     ],
 )
-def test_quantization(facts: dict[str, Any], method: str, bits: int, group: int) -> None:
+def test_quantization(method: str, bits: int, group: int, facts: dict[str, Any]) -> None:
     found = config_json.read(stated(**facts)).quantization
     assert found is not None
     assert (found.method, found.bits, found.group_size) == (method, bits, group)
@@ -76,18 +72,17 @@ def test_linear_attention() -> None:
     assert [layer.attention.kind for layer in made.layers].count(Kind.FULL) == 7
 
 
-def test_what_is_stated_wins() -> None:
-    document = spec_facts.merge({"num_hidden_layers": 64, "hidden_size": 5120}, stated())
-    assert len(config_json.read(document).layers) == 28
-
-
-def test_what_is_stated_wins_inside_a_multimodal_file() -> None:
-    document = spec_facts.merge({"model_type": "mistral3", "text_config": {"num_hidden_layers": 64}}, stated())
-    assert len(config_json.read(document).layers) == 28
-
-
-def test_what_is_stated_wins_under_an_old_name() -> None:
-    assert len(config_json.read(spec_facts.merge({"n_layer": 64}, stated())).layers) == 28
+@pytest.mark.parametrize(
+    "read",
+    [
+        {"num_hidden_layers": 64, "hidden_size": 5120},
+        {"model_type": "mistral3", "text_config": {"num_hidden_layers": 64}},
+        {"n_layer": 64},
+    ],
+    ids=["plain", "inside a multimodal file", "under an old name"],
+)
+def test_what_is_stated_wins(read: dict[str, Any]) -> None:
+    assert len(config_json.read(spec_facts.merge(read, stated())).layers) == 28
 
 
 def test_how_many_layers_have_a_window_wins_over_the_list() -> None:
@@ -97,11 +92,6 @@ def test_how_many_layers_have_a_window_wins_over_the_list() -> None:
 
 
 def test_a_vision_tower_stays_what_was_read() -> None:
-    tower = {
-        "hidden_size": 1152,
-        "num_hidden_layers": 27,
-        "intermediate_size": 4304,
-        "model_type": "siglip_vision_model",
-    }
+    tower = {"hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304}
     made = config_json.read(spec_facts.merge({"model_type": "llava", "vision_config": tower}, stated()))
     assert made.vision_parameters > 400_000_000

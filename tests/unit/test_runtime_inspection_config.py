@@ -16,7 +16,7 @@ from llmservice_runtime.inspection import config_json as inspected_config
 from llmservice_runtime.inspection.config_json import INSPECTED_KEYS, SECTION_KEYS, expanded, modules, selected
 from llmservice_runtime.inspection.inspected import Inspection
 
-from tests.unit.inspected_configs import BY_NAME
+from tests.unit.planner_models import PUBLISHED
 
 Json = dict[str, Any]
 
@@ -39,10 +39,10 @@ def told(config: Json) -> Json:
     return dict(found.config)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_planner_reads_the_same(name: str) -> None:
-    full = without_patterns(config_json.read(BY_NAME[name]))
-    assert without_patterns(config_json.read(told(BY_NAME[name]))) == full
+    full = without_patterns(config_json.read(PUBLISHED[name]))
+    assert without_patterns(config_json.read(told(PUBLISHED[name]))) == full
 
 
 def without_patterns(architecture: Architecture) -> Architecture:
@@ -68,15 +68,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def test_what_the_planner_looks_for_is_inspected(asked: set[str]) -> None:
-    for config in BY_NAME.values():
+    for config in PUBLISHED.values():
         config_json.read(config)
     assert len(asked) > 60
     assert asked - INSPECTED_KEYS - set(SECTION_KEYS) == set()
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_nothing_else_is(name: str) -> None:
-    text = json.dumps(told(BY_NAME[name]))
+    text = json.dumps(told(PUBLISHED[name]))
     for word in ("_name_or_path", "LABEL_", "long_factor", "auto_map", "eos_token_id", "init_config"):
         assert word not in text
 
@@ -197,7 +197,7 @@ def test_whatever_stands_there_it_stays_small_and_is_json(name: str) -> None:
 
 def test_what_matters_least_goes_first() -> None:
     """The modules that a quantizer left alone, then the encoder; the sizes of the language model stay."""
-    config = BY_NAME["gemma_3"] | {
+    config = PUBLISHED["gemma_3"] | {
         "quantization_config": {"quant_method": "x", "ignore": [f"a-module-of-its-own-{n}" for n in range(300)]}
     }
     kept = told(config)

@@ -2,7 +2,7 @@
 
 By model_type, never by a repository's name. The facts are those of the classes in transformers 5 and vLLM; a
 family that is not listed is read as a plain decoder of Llama's kind. Counts are held against the real classes in
-tests/unit/test_planner_weights_real.py.
+tests/unit/test_planner_config_real.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from llmservice_operator.api.flag_rules import argument_rules
 from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
 from llmservice_runtime.flags import FlagTable, Match, flag_table, known_versions
 
-from tests.contract.bad_pods import SPELLINGS
+from tests.contract.manifests import SPELLINGS
 
 TABLE: FlagTable = flag_table(known_versions()[0])
 REFUSED = {**TYPED, **OPERATOR_OWNED}

@@ -26,6 +26,8 @@ class Case:
     name: str = "good"
     before: Json = dataclasses.field(default_factory=dict)
     """What the object was like until this update."""
+    reason: str = ""
+    """What the operator's own matrix gives for it; none where only the API server refuses it."""
 
     @property
     def id(self) -> str:
@@ -51,10 +53,11 @@ def _read(name: str) -> Any:
 
 
 def _bad(row: dict[str, Any]) -> Case:
-    at, says, name, before = row.pop("at", None), row.pop("says"), row.pop("name", "good"), row.pop("before", {})
+    at, says = row.pop("at", None), row.pop("says")
+    more = {name: row.pop(name) for name in ("name", "before", "reason") if name in row}
     if at is None or at.startswith((".", "[")):
         at = f"spec.{list(row)[-1]}{at or ''}"
-    return Case(row, at, (says,) if isinstance(says, str) else tuple(says), name, before)
+    return Case(row, at, (says,) if isinstance(says, str) else tuple(says), **more)
 
 
 def _beyond_fractions(part: Json, path: str) -> Iterator[Case]:

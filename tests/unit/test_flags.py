@@ -35,7 +35,8 @@ FLAGS_OF: list[tuple[Json, str]] = yaml.safe_load("""
 - [{model: {servedModelNames: [n, b]}}, b]
 - [{model: {runner: pooling, convert: embed}}, --runner pooling --convert embed]
 - [{model: {runner: auto, convert: auto}}, ""]
-- [{model: {chatTemplate: {configMapKeyRef: {name: a, key: b}}}}, --chat-template /llmservice/chat-template/template.jinja]
+- [{model: {chatTemplate: {configMapKeyRef: {name: a, key: b}}}},
+   --chat-template /llmservice/chat-template/template.jinja]
 - [{model: {trustRemoteCode: true}}, --trust-remote-code]
 - [{precision: {dtype: bfloat16}}, --dtype bfloat16]
 - [{precision: {weights: float16}}, --dtype float16]

@@ -290,31 +290,21 @@ def _stages_on_cpus() -> Iterator[Row]:
 
 
 def _compilation() -> Iterator[Row]:
-    eager = "Remove spec.compilation.enforceEager, or the other one"
-    source = "vllm/config/vllm.py: __post_init__"
     for dimension, values, what, check in (
         ("compilation", others("compilation", "none"), "compiles nothing", Check.IGNORED),
         ("cudaGraphs", _DRAWN, "records no CUDA graphs", Check.NONE),
+        ("optimizationLevel", others("optimizationLevel", "0"), "optimizes nothing", Check.NONE),
     ):
         yield Row(
             when(enforceEager=ON, **{dimension: values}),
             dimension,
             f"enforceEager {what}, and vLLM ignores the other one",
-            eager,
-            source,
+            "Remove spec.compilation.enforceEager, or the other one",
+            "vllm/config/vllm.py: __post_init__",
             {"enforceEager": OFF},
             check,
             Reason.INVALID_SPEC,
         )
-    yield Row(
-        when(enforceEager=ON, optimizationLevel=others("optimizationLevel", "0")),
-        "optimizationLevel",
-        "enforceEager optimizes nothing, and vLLM ignores the other one",
-        eager,
-        source,
-        {"enforceEager": OFF},
-        reason=Reason.INVALID_SPEC,
-    )
     yield Row(
         when(cudaGraphs=PIECEWISE, compilation=others("compilation", "vllmCompile")),
         "cudaGraphs",

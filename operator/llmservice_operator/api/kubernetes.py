@@ -25,7 +25,7 @@ _LISTS = {
     "InitContainers": ("Container", ["name"], 16),
 }
 _OBJECTS = ("Affinity", "PodSecurityContext", "ResourceRequirements")
-_VOLUME_SOURCES = (
+VOLUME_SOURCES = (
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image"),
     *("nfs", "persistentVolumeClaim", "projected", "secret"),
 )
@@ -88,7 +88,7 @@ class _Cutter:
         cut = self.cut(self.schemas[name], "")
         dropped = _LEFT_OUT.get(kind, set())
         if kind == "Volume":
-            dropped = set(cut["properties"]) - {"name", *_VOLUME_SOURCES}
+            dropped = set(cut["properties"]) - {"name", *VOLUME_SOURCES}
         for field in dropped:
             cut["properties"].pop(field, None)
         if "name" in cut.get("properties", {}) and kind in ("Container", "Volume"):

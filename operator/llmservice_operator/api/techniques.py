@@ -89,8 +89,7 @@ class ContextExtension(ApiModel):
     original_max_position_embeddings: int | None = knob(
         description="Length that the model was trained for. Default: read from the model's config.json.",
         examples=[32768],
-        ge=1,
-        le=MAX_TOKENS,
+        bounds=(1, MAX_TOKENS),
     )
 
     @property
@@ -138,20 +137,17 @@ class SpeculativeDecoding(ApiModel):
         description="Fewest tokens that must match for a guess. Only with ngram. Default: vLLM's (5, or "
         "promptLookupMax where that is given).",
         examples=[2],
-        ge=1,
-        le=1024,
+        bounds=(1, 1024),
     )
     prompt_lookup_max: int | None = knob(
         description="Most tokens that are matched. Only with ngram. Default: vLLM's (5, or promptLookupMin where that "
         "is given).",
         examples=[4],
-        ge=1,
-        le=1024,
+        bounds=(1, 1024),
     )
     draft_tensor_parallel_size: int | None = knob(
         description="Spread the draft model over this many GPUs: 1, or as many as tensorParallelSize. Default: as "
         "many.",
         examples=[1],
-        ge=1,
-        le=64,
+        bounds=(1, 64),
     )

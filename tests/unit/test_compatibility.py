@@ -16,15 +16,17 @@ from llmservice_operator.planner.compatibility import Combination, matches, prob
 from tests.contract.manifests import BAD, GOOD, Case, manifest
 
 Json = dict[str, Any]
-CPU, AMD, POOLING = {"accelerator.type": "cpu"}, {"accelerator.type": "amd"}, {"model.runner": "pooling"}
+CPU: Json = {"accelerator.type": "cpu"}
+AMD: Json = {"accelerator.type": "amd"}
+POOLING: Json = {"model.runner": "pooling"}
 H100, A100, L4, T4, B200 = (
     {"accelerator.products": [name]}
     for name in ("NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "NVIDIA-L4", "Tesla-T4", "NVIDIA-B200")
 )
 DRAFT = {"method": "draftModel", "model": {"uri": "hf://a/b"}, "numSpeculativeTokens": 3}
-NGRAM = {"speculativeDecoding": {"method": "ngram", "numSpeculativeTokens": 3}}
-ALIBI = {"model.architecture": {"positions": "alibi"}}
-SHORT = {"model.architecture": {"positions": "rope", "maxPositionEmbeddings": 1024}}
+NGRAM: Json = {"speculativeDecoding": {"method": "ngram", "numSpeculativeTokens": 3}}
+ALIBI: Json = {"model.architecture": {"positions": "alibi"}}
+SHORT: Json = {"model.architecture": {"positions": "rope", "maxPositionEmbeddings": 1024}}
 
 
 def parsed(change: Json) -> LLMServiceSpec:

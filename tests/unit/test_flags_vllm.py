@@ -68,8 +68,8 @@ def typed_specs(draw: st.DrawFn) -> Json:
         spec["speculativeDecoding"]["model"] = {"uri": "file:///d"}
     if "generation" in spec:
         spec["generation"] |= {"toolCallParser": "granite-20b-fc", "reasoningParser": "openai_gptoss"}
-    extra = ([], ["--async-scheduling"], ["--stream-interval", "1"], ["--lora-target-modules", "a", "b"])
-    return spec | {"runtime": {"extraArgs": draw(st.sampled_from(extra))}}
+    extra = draw(st.sampled_from(["", "--async-scheduling", "--stream-interval 1", "--lora-target-modules a b"]))
+    return spec | {"runtime": {"extraArgs": extra.split()}}
 
 
 @given(sections=typed_specs())

@@ -9,7 +9,7 @@ import pytest
 from llmservice_operator.api.constants import GROUP, VERSION
 from llmservice_operator.api.service import LLMService, parse_spec
 
-from tests.contract.api import API_VERSION, NAMESPACE, RESOURCE, SERVICES, Api
+from tests.contract.api import API_VERSION, DRY_RUN, NAMESPACE, RESOURCE, SERVICES, Api
 from tests.contract.conftest import Kubectl
 from tests.contract.manifests import manifest
 from tests.support.documents import manifests
@@ -34,52 +34,36 @@ def without_scaling(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "scaling"}
 
 
-def test_there_are_examples_and_one_is_the_demos() -> None:
-    assert {"examples/tiny-chat.yaml-1", "examples/smallest.yaml-1"} <= DOCUMENTED.keys()
-    assert len(DOCUMENTED["examples/smallest.yaml-1"]["spec"]["model"]) == 1
-
-
-def test_only_replicas_are_written_into_the_spec(api: Api) -> None:
-    stored = api.try_create(SMALLEST).json()
+def test_only_replicas_are_written_into_the_spec_and_what_is_stored_can_be_parsed(api: Api) -> None:
+    with api.existing(SMALLEST) as stored:
+        service = LLMService.from_object(stored)
     assert stored["spec"] == {**SMALLEST["spec"], "scaling": {"replicas": 1}}
-    assert stored["status"] == {"observedGeneration": -1}
+    assert service.status == stored["status"] == {"observedGeneration": -1}
+    assert (service.name, service.spec.scaling.replicas) == ("five-lines", 1)
 
 
-def test_scale_answers_and_scales(api: Api) -> None:
-    with api.existing(SMALLEST):
-        scale = api.http.get(f"{SERVICES}/five-lines/scale")
-        assert scale.status_code == 200, scale.text
-        assert scale.json()["spec"] == {"replicas": 1}
-        scaled = api.http.put(f"{SERVICES}/five-lines/scale", json={**scale.json(), "spec": {"replicas": 3}})
+def test_scale_answers_and_scales_and_shows_pods_and_replicas(api: Api) -> None:
+    with api.existing(SMALLEST) as current:
+        status = {"replicas": 2, "selector": "llmservice.dev/service=five-lines"}
+        api.http.put(f"{SERVICES}/five-lines/status", json={**current, "status": status}).raise_for_status()
+        scale = api.http.get(f"{SERVICES}/five-lines/scale").raise_for_status().json()
+        assert (scale["spec"], scale["status"]) == ({"replicas": 1}, status)
+        scaled = api.http.put(f"{SERVICES}/five-lines/scale", json={**scale, "spec": {"replicas": 3}})
         assert scaled.status_code == 200, scaled.text
         assert api.get("five-lines")["spec"]["scaling"] == {"replicas": 3}
         too_many = api.http.put(f"{SERVICES}/five-lines/scale", json={**scaled.json(), "spec": {"replicas": 1001}})
         assert too_many.status_code == 422, too_many.text
 
 
-def test_an_autoscaler_finds_pods_and_replicas(api: Api) -> None:
-    with api.existing(SMALLEST) as current:
-        status = {"replicas": 2, "selector": "llmservice.dev/service=five-lines"}
-        api.http.put(f"{SERVICES}/five-lines/status", json={**current, "status": status}).raise_for_status()
-        scale = api.http.get(f"{SERVICES}/five-lines/scale").json()
-        assert scale["status"] == status
-
-
 def test_a_horizontal_pod_autoscaler_may_name_it(api: Api) -> None:
     target = {"apiVersion": API_VERSION, "kind": "LLMService", "name": "five-lines"}
     waiting = {"metric": {"name": "waiting"}, "target": {"type": "AverageValue", "averageValue": "5"}}
+    metrics = [{"type": "Pods", "pods": waiting}]
+    spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4, "metrics": metrics}
     answer = api.http.post(
         f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers",
-        json={
-            "metadata": {"name": "five-lines"},
-            "spec": {
-                "scaleTargetRef": target,
-                "minReplicas": 1,
-                "maxReplicas": 4,
-                "metrics": [{"type": "Pods", "pods": waiting}],
-            },
-        },
-        params={"dryRun": "All", "fieldValidation": "Strict"},
+        json={"metadata": {"name": "five-lines"}, "spec": spec},
+        params=DRY_RUN,
     )
     assert answer.status_code == 201, answer.text
 
@@ -112,14 +96,6 @@ def env(name: str) -> dict[str, str]:
     return {"name": name, "value": "x"}
 
 
-def test_what_is_stored_can_be_parsed(api: Api) -> None:
-    with api.existing(SMALLEST) as stored:
-        service = LLMService.from_object(stored)
-    assert service.name == "five-lines"
-    assert service.spec.scaling.replicas == 1
-    assert service.status == {"observedGeneration": -1}
-
-
 def test_columns(api: Api, kubectl: Kubectl) -> None:
     with api.existing(SMALLEST) as current:
         ready = {"type": "Ready", "status": "True", "reason": "RolledOut", "message": ""}
@@ -136,15 +112,8 @@ def test_columns(api: Api, kubectl: Kubectl) -> None:
         head, row = kubectl("get", RESOURCE, "five-lines", "-n", NAMESPACE).stdout.splitlines()
         wide = kubectl("get", RESOURCE, "five-lines", "-n", NAMESPACE, "-o", "wide").stdout.splitlines()
     assert head.split() == ["NAME", "MODEL", "GPUS", "READY", "URL", "REASON", "AGE"]
-    values = [
-        "five-lines",
-        "hf://Qwen/Qwen2.5-7B-Instruct",
-        "2",
-        "1/1",
-        "http://five-lines.default.svc/v1",
-        "RolledOut",
-    ]
-    assert row.split()[:-1] == values
+    values = "five-lines hf://Qwen/Qwen2.5-7B-Instruct 2 1/1 http://five-lines.default.svc/v1 RolledOut"
+    assert row.split()[:-1] == values.split()
     assert wide[0].split()[7:] == ["PRECISION", "TP", "KV", "TOKENS", "REVISION"]
     assert wide[1].split()[7:] == ["fp8", "2", "4096", "0123456789"]
 

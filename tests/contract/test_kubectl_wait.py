@@ -1,8 +1,5 @@
 """What docs/cli.md, docs/concepts.md and docs/gitops.md say of `kubectl wait`, held against the real one."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from tests.contract.api import NAMESPACE, RESOURCE, SERVICES, Api
@@ -12,14 +9,12 @@ from tests.contract.manifests import manifest
 pytestmark = pytest.mark.cluster
 
 
-def condition(kind: str, status: str, reason: str, generation: int) -> Mapping[str, Any]:
-    told = {"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": generation}
-    return {**told, "lastTransitionTime": "2026-01-01T00:00:00Z"}
-
-
-def say(api: Api, generation: int, *conditions: Mapping[str, Any]) -> None:
+def report(api: Api, generation: int, reason: str, **conditions: str) -> None:
+    common = {"reason": reason, "message": "", "observedGeneration": generation}
+    common |= {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    made = [{"type": kind, "status": status, **common} for kind, status in conditions.items()]
+    status = {"observedGeneration": generation, "conditions": made}
     current = api.get("waited-for")
-    status = {"observedGeneration": generation, "conditions": list(conditions)}
     api.http.put(f"{SERVICES}/waited-for/status", json={**current, "status": status}).raise_for_status()
 
 
@@ -30,25 +25,24 @@ def wait(kubectl: Kubectl, name: str = "waited-for") -> tuple[int, str]:
 
 def test_it_returns_only_for_the_current_generation(api: Api, kubectl: Kubectl) -> None:
     with api.existing(manifest("waited-for", {})):
-        say(api, 1, condition("Ready", "True", "RolledOut", 1))
+        report(api, 1, "RolledOut", Ready="True")
         assert wait(kubectl) == (0, "")
         changed = api.update(api.get("waited-for"), manifest("waited-for", {"batching.maxNumSeqs": 8}))
         assert changed.json()["metadata"]["generation"] == 2
-        code, said = wait(kubectl)
-        assert (code, "timed out" in said) == (1, True)
-        say(api, 2, condition("Ready", "True", "RolledOut", 2))
+        code, printed = wait(kubectl)
+        assert (code, "timed out" in printed) == (1, True)
+        report(api, 2, "RolledOut", Ready="True")
         assert wait(kubectl) == (0, "")
 
 
 def test_it_waits_for_its_whole_time_where_the_service_is_stalled(api: Api, kubectl: Kubectl) -> None:
     with api.existing(manifest("waited-for", {})):
-        ready, stalled = (("Ready", "False", "DoesNotFit", 1), ("Stalled", "True", "DoesNotFit", 1))
-        say(api, 1, condition(*ready), condition(*stalled))
-        code, said = wait(kubectl)
-        assert (code, "timed out" in said) == (1, True)
+        report(api, 1, "DoesNotFit", Ready="False", Stalled="True")
+        code, printed = wait(kubectl)
+        assert (code, "timed out" in printed) == (1, True)
 
 
 def test_it_fails_at_once_where_there_is_no_service(api: Api, kubectl: Kubectl) -> None:
-    code, said = wait(kubectl, "nobody")
+    code, printed = wait(kubectl, "nobody")
     assert code == 1
-    assert "NotFound" in said or "not found" in said
+    assert "NotFound" in printed or "not found" in printed

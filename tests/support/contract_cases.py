@@ -246,56 +246,33 @@ def engine_killed_idle(kind: Kind, folder: Path, model: str) -> Observation:
         return {"health": seen, "code": server.ended(15), "reason": str(server.failure(Phase.SERVING).reason)}
 
 
-def unknown_flag(kind: Kind, folder: Path, model: str) -> Observation:
-    """A flag that there is not."""
-    return refused(kind, folder, model, "--no-such-flag")
-
-
-def refused_value(kind: Kind, folder: Path, model: str) -> Observation:
-    """A number that is none."""
-    return refused(kind, folder, model, "--max-num-seqs", "many")
-
-
-def refused_choice(kind: Kind, folder: Path, model: str) -> Observation:
-    """A choice that is none."""
-    return refused(kind, folder, model, "--scheduling-policy", "luck")
-
-
-def missing_model(kind: Kind, folder: Path, model: str) -> Observation:
-    """A folder that is not there."""
-    return refused(kind, folder, "/no/such/model")
-
-
-def cache_too_small(kind: Kind, folder: Path, model: str) -> Observation:
-    """One request of full length needs more than there is."""
-    return refused(kind, folder, model, "--max-model-len", "600000")
-
-
-LIVES: Mapping[str, Callable[[Kind, Path, str], Observation]] = {
-    function.__name__.replace("_", " "): function
-    for function in (
-        sigterm_idle,
-        sigterm_streaming,
-        sigterm_draining,
-        sigterm_loading,
-        engine_killed_streaming,
-        engine_killed_answering,
-        engine_killed_idle,
-        unknown_flag,
-        refused_value,
-        refused_choice,
-        missing_model,
-        cache_too_small,
-    )
-}
-
-
 def refused(kind: Kind, folder: Path, model: str, *flags: str) -> Observation:
     """A start that ends by itself."""
     with started(kind, folder, model, *FLAGS, *flags) as server:
         code = server.ended(kind.start_seconds)
         failure = server.failure(Phase.LOADING)
         return {"code": code, "reason": str(failure.reason)}
+
+
+LIVES: Mapping[str, Callable[[Kind, Path, str], Observation]] = {
+    **{
+        function.__name__.replace("_", " "): function
+        for function in (
+            sigterm_idle,
+            sigterm_streaming,
+            sigterm_draining,
+            sigterm_loading,
+            engine_killed_streaming,
+            engine_killed_answering,
+            engine_killed_idle,
+        )
+    },
+    "unknown flag": lambda kind, folder, model: refused(kind, folder, model, "--no-such-flag"),
+    "refused value": lambda kind, folder, model: refused(kind, folder, model, "--max-num-seqs", "many"),
+    "refused choice": lambda kind, folder, model: refused(kind, folder, model, "--scheduling-policy", "luck"),
+    "missing model": lambda kind, folder, model: refused(kind, folder, "/no/such/model"),
+    "cache too small": lambda kind, folder, model: refused(kind, folder, model, "--max-model-len", "600000"),
+}
 
 
 @contextlib.contextmanager

@@ -28,24 +28,26 @@ def source(file: str) -> str:
     return (Path(spec.origin).parent / file).read_text()
 
 
-def assigned(file: str, name: str) -> Any:
-    """The strings that a module or class of vLLM assigns to a name."""
+def value(file: str, name: str) -> ast.expr:
+    """What a module or class of vLLM assigns to a name."""
     for node in ast.walk(ast.parse(source(file))):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                return {leaf.value for leaf in ast.walk(node.value) if isinstance(leaf, ast.Constant)}
+                return node.value
     raise AssertionError(f"{name} is not in {file}")
+
+
+def assigned(file: str, name: str) -> Any:
+    """The strings of the value."""
+    return {leaf.value for leaf in ast.walk(value(file, name)) if isinstance(leaf, ast.Constant)}
 
 
 def keys(file: str, name: str) -> set[Any]:
-    """The keys of a dictionary that a module of vLLM assigns to a name."""
-    for node in ast.walk(ast.parse(source(file))):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                return {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
-    raise AssertionError(f"{name} is not in {file}")
+    """The keys of a dictionary."""
+    found = value(file, name)
+    assert isinstance(found, ast.Dict)
+    return {key.value for key in found.keys if isinstance(key, ast.Constant)}
 
 
 def members(file: str, name: str) -> set[str]:
@@ -55,34 +57,25 @@ def members(file: str, name: str) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def test_quantization_methods() -> None:
-    methods = assigned("model_executor/layers/quantization/__init__.py", "QuantizationMethods")
-    assert set(get_args(Quantization)) == methods - DEPRECATED
+_LAYERS = "model_executor/layers/quantization/__init__.py"
+# Vision towers', other accelerators', CPUs' (which have no choice), and placeholders.
+NOT_TO_CHOOSE = {"TORCH_SDPA", "XPU_MLA_SPARSE", "CPU_ATTN", "CPU_MLA", "AMX_MLA", "NO_ATTENTION", "CUSTOM"}
 
 
-def test_deprecated_methods() -> None:
-    listed = assigned("model_executor/layers/quantization/__init__.py", "DEPRECATED_QUANTIZATION_METHODS")
-    assert listed == DEPRECATED
-
-
-def test_kv_cache_types() -> None:
+def test_lists_of_words() -> None:
+    assert set(get_args(Quantization)) == assigned(_LAYERS, "QuantizationMethods") - DEPRECATED
+    assert assigned(_LAYERS, "DEPRECATED_QUANTIZATION_METHODS") == DEPRECATED
     assert set(get_args(KVCache)) == assigned("config/cache.py", "CacheDType") - GAUDI
-
-
-def test_methods_on_amd() -> None:
     assert set(AMD_METHODS) == assigned("platforms/rocm.py", "supported_quantization") - DEPRECATED
-
-
-def test_attention_backends() -> None:
-    """But for those of vision towers, of other accelerators, of CPUs (which have no choice), and placeholders."""
-    not_to_choose = {"TORCH_SDPA", "XPU_MLA_SPARSE", "CPU_ATTN", "CPU_MLA", "AMX_MLA", "NO_ATTENTION", "CUSTOM"}
     registry = members("v1/attention/backends/registry.py", "AttentionBackendEnum")
-    assert set(get_args(AttentionBackend)) - {"auto"} == registry - not_to_choose
-
-
-def test_compilation() -> None:
-    assert {constant(mode) for mode in get_args(CompilationMode)} == members("config/compilation.py", "CompilationMode")
-    assert {constant(graphs) for graphs in get_args(CudaGraphs)} == members("config/compilation.py", "CUDAGraphMode")
+    assert set(get_args(AttentionBackend)) - {"auto"} == registry - NOT_TO_CHOOSE
+    compilation = "config/compilation.py"
+    assert {constant(mode) for mode in get_args(CompilationMode)} == members(compilation, "CompilationMode")
+    assert {constant(graphs) for graphs in get_args(CudaGraphs)} == members(compilation, "CUDAGraphMode")
+    (ranks,) = (part for part in get_args(LoRA.model_fields["max_lora_rank"].annotation) if get_args(part))
+    assert set(get_args(ranks)) == assigned("config/lora.py", "MaxLoRARanks")
+    assert set(TOOL_CALL_PARSERS) == keys("tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER")
+    assert set(REASONING_PARSERS) == keys("reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER")
 
 
 def test_speculative_methods() -> None:
@@ -90,13 +83,3 @@ def test_speculative_methods() -> None:
     heads = assigned("config/speculative.py", "EagleModelTypes") | assigned("config/speculative.py", "MTPModelTypes")
     asked = {snake(method) for method in get_args(SpeculativeMethod)}
     assert asked <= named | heads
-
-
-def test_ranks_of_adapters() -> None:
-    (ranks,) = (part for part in get_args(LoRA.model_fields["max_lora_rank"].annotation) if get_args(part))
-    assert set(get_args(ranks)) == assigned("config/lora.py", "MaxLoRARanks")
-
-
-def test_parsers() -> None:
-    assert set(TOOL_CALL_PARSERS) == keys("tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER")
-    assert set(REASONING_PARSERS) == keys("reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER")

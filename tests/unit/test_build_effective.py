@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from llmservice_operator.api.crd import schema
 from llmservice_operator.api.schema import at
 from llmservice_operator.api.service import LLMService
@@ -13,35 +14,24 @@ from llmservice_operator.build.server import Server, server
 from llmservice_operator.build.template import pod_template
 
 from tests.unit.decide_world import an_llmservice, spec
-from tests.unit.test_build_template import SETTINGS
+from tests.unit.test_build_template import SETTINGS, table
 
 Json = dict[str, Any]
-EVERYTHING: Json = {
-    "model": {"uri": "hf://a/b@v1", "runner": "generate", "convert": "none"},
-    "batching": {
-        "maxNumQueuedTokens": 9,
-        "longPrefillTokenThreshold": 8,
-        "prefixCachingHashAlgo": "xxhash",
-        "kvOffloadingSize": "1Gi",
-    },
-    "attention": {"backend": "FLASHINFER"},
-    "compilation": {"mode": "vllmCompile", "cudaGraphs": "full", "optimizationLevel": 1},
-    "contextExtension": {"factor": 4, "originalMaxPositionEmbeddings": 8},
-    "speculativeDecoding": {
-        "method": "draftModel",
-        "model": {"uri": "hf://c/d"},
-        "numSpeculativeTokens": 2,
-        "draftTensorParallelSize": 1,
-    },
-    "lora": {"maxLoras": 2, "maxLoraRank": 32, "maxCpuLoras": 4},
-    "generation": {
-        "toolCallParser": "a",
-        "reasoningParser": "b",
-        "seed": 7,
-        "defaults": {"temperature": 0.5, "topP": 0.5, "topK": 5, "minP": 0.5, "repetitionPenalty": 1.5, "maxTokens": 5},
-    },
-    "runtime": {"sleepMode": True},
-}
+EVERYTHING: Json = yaml.safe_load("""
+model: {uri: hf://a/b@v1, runner: generate, convert: none}
+batching: {maxNumQueuedTokens: 9, longPrefillTokenThreshold: 8, prefixCachingHashAlgo: xxhash, kvOffloadingSize: 1Gi}
+attention: {backend: FLASHINFER}
+compilation: {mode: vllmCompile, cudaGraphs: full, optimizationLevel: 1}
+contextExtension: {factor: 4, originalMaxPositionEmbeddings: 8}
+speculativeDecoding: {method: draftModel, model: {uri: hf://c/d}, numSpeculativeTokens: 2, draftTensorParallelSize: 1}
+lora: {maxLoras: 2, maxLoraRank: 32, maxCpuLoras: 4}
+generation:
+  toolCallParser: a
+  reasoningParser: b
+  seed: 7
+  defaults: {temperature: 0.5, topP: 0.5, topK: 5, minP: 0.5, repetitionPenalty: 1.5, maxTokens: 5}
+runtime: {sleepMode: true}
+""")
 
 
 def effective_of(**sections: object) -> Json:
@@ -49,69 +39,36 @@ def effective_of(**sections: object) -> Json:
     return effective(llm, pod_template(llm, SETTINGS))
 
 
-@pytest.mark.parametrize(
-    ("sections", "part", "expected"),
-    [
-        pytest.param({}, "compilation", {"enforceEager": False, "optimizationLevel": 2}, id="compiled"),
-        pytest.param(
-            {"compilation": {"enforceEager": True}},
-            "compilation",
-            {"enforceEager": True, "mode": "none", "cudaGraphs": "none"},
-            id="eager",
-        ),
-        pytest.param(
-            {"compilation": {"optimizationLevel": 0}},
-            "compilation",
-            {"enforceEager": False, "optimizationLevel": 0},
-            id="level 0",
-        ),
-        pytest.param(
-            {"batching": {"schedulingPolicy": "priority", "prefixCachingHashAlgo": "xxhash"}},
-            "batching",
-            {"longPrefillTokenThreshold": 0, "prefixCachingHashAlgo": "xxhash", "schedulingPolicy": "priority"},
-            id="batching",
-        ),
-        pytest.param(
-            {},
-            "batching",
-            {"longPrefillTokenThreshold": 0, "prefixCachingHashAlgo": "sha256", "schedulingPolicy": "fcfs"},
-            id="batching by default",
-        ),
-        pytest.param(
-            {"batching": {"kvOffloadingSize": "1Gi"}},
-            "batching",
-            {
-                "kvOffloadingBackend": "native",
-                "kvOffloadingSize": "1Gi",
-                "longPrefillTokenThreshold": 0,
-                "prefixCachingHashAlgo": "sha256",
-                "schedulingPolicy": "fcfs",
-            },
-            id="offloading",
-        ),
-        pytest.param({}, "attention", {"backend": "auto"}, id="any attention"),
-        pytest.param({}, "lora", None, id="no adapters"),
-        pytest.param({"lora": {}}, "lora", {"maxLoras": 1, "maxLoraRank": 16, "maxCpuLoras": 1}, id="LoRA"),
-        pytest.param(
-            {"adapters": [{"name": "a", "uri": "hf://a/b"}]},
-            "lora",
-            {"maxLoras": 1, "maxLoraRank": 16, "maxCpuLoras": 1},
-            id="an adapter",
-        ),
-        pytest.param(
-            {"lora": {"maxLoras": 3}}, "lora", {"maxLoras": 3, "maxLoraRank": 16, "maxCpuLoras": 3}, id="more LoRA"
-        ),
-        pytest.param({}, "speculativeDecoding", None, id="no speculation"),
-        pytest.param({}, "contextExtension", None, id="no extension"),
-        pytest.param(
-            {"contextExtension": {"factor": 2}}, "contextExtension", {"method": "yarn", "factor": 2}, id="extended"
-        ),
-        pytest.param({}, "generation", {"seed": 0}, id="the model's own"),
-        pytest.param(
-            {"generation": {"defaults": {"topK": 0}}}, "generation", {"seed": 0, "defaults": {"topK": 0}}, id="top k"
-        ),
-    ],
-)
+IN_FORCE = """
+compiled: [{}, compilation, {enforceEager: false, optimizationLevel: 2}]
+eager: [{compilation: {enforceEager: true}}, compilation, {enforceEager: true, mode: none, cudaGraphs: none}]
+level 0: [{compilation: {optimizationLevel: 0}}, compilation, {enforceEager: false, optimizationLevel: 0}]
+batching:
+- {batching: {schedulingPolicy: priority, prefixCachingHashAlgo: xxhash}}
+- batching
+- {longPrefillTokenThreshold: 0, prefixCachingHashAlgo: xxhash, schedulingPolicy: priority}
+offloading:
+- {batching: {kvOffloadingSize: 1Gi}}
+- batching
+- kvOffloadingBackend: native
+  kvOffloadingSize: 1Gi
+  longPrefillTokenThreshold: 0
+  prefixCachingHashAlgo: sha256
+  schedulingPolicy: fcfs
+any attention: [{}, attention, {backend: auto}]
+no adapters: [{}, lora, null]
+LoRA: [{lora: {}}, lora, {maxLoras: 1, maxLoraRank: 16, maxCpuLoras: 1}]
+an adapter: [{adapters: [{name: a, uri: hf://a/b}]}, lora, {maxLoras: 1, maxLoraRank: 16, maxCpuLoras: 1}]
+more LoRA: [{lora: {maxLoras: 3}}, lora, {maxLoras: 3, maxLoraRank: 16, maxCpuLoras: 3}]
+no speculation: [{}, speculativeDecoding, null]
+no extension: [{}, contextExtension, null]
+extended: [{contextExtension: {factor: 2}}, contextExtension, {method: yarn, factor: 2}]
+the model's own: [{}, generation, {seed: 0}]
+top k: [{generation: {defaults: {topK: 0}}}, generation, {seed: 0, defaults: {topK: 0}}]
+"""
+
+
+@pytest.mark.parametrize(("sections", "part", "expected"), table(IN_FORCE))
 def test_what_is_in_force(sections: Json, part: str, expected: Json | None) -> None:
     assert effective_of(**sections).get(part) == expected
 

@@ -17,7 +17,7 @@ from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
 
 from tests.unit.decide_world import an_llmservice
-from tests.unit.test_build_template import SETTINGS, env_of
+from tests.unit.test_build_template import SETTINGS, assert_restricted, env_of
 
 Json = dict[str, Any]
 HUB: Json = {"uri": "hf://org/name@v1"}
@@ -46,12 +46,12 @@ def env(spec: Json) -> Json:
     return env_of(container(spec))
 
 
-MODELS = [
-    pytest.param(HUB, "--model=hf://org/name@v1", id="hub"),
-    pytest.param(BUCKET, "--model=s3://models/name", id="bucket"),
-    pytest.param(CLAIM, "--model=/llmservice/source/a/b", id="claim"),
-    pytest.param(IMAGE, None, id="image, which is pulled whole"),
-    pytest.param(FILE, None, id="runtime image, which the Job does not run"),
+MODELS: list[tuple[Json, str | None]] = [
+    (HUB, "--model=hf://org/name@v1"),
+    (BUCKET, "--model=s3://models/name"),
+    (CLAIM, "--model=/llmservice/source/a/b"),
+    (IMAGE, None),  # it is pulled whole
+    (FILE, None),  # of the runtime image, which the Job does not run
 ]
 
 
@@ -73,45 +73,33 @@ def test_it_runs_once_and_not_long() -> None:
 @pytest.mark.parametrize("model", [HUB, BUCKET, CLAIM, IMAGE], ids=["hub", "bucket", "claim", "image"])
 def test_the_pod_meets_the_restricted_standard_and_asks_for_little(model: Json) -> None:
     spec = pod(model, accelerator={"type": "nvidia"}, parallelism={"tensorParallelSize": 8})
-    security = container(spec)["securityContext"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert security["allowPrivilegeEscalation"] is False
-    assert security["capabilities"] == {"drop": ["ALL"]}
-    assert security["readOnlyRootFilesystem"] is True
-    assert spec["automountServiceAccountToken"] is False
-    assert spec["enableServiceLinks"] is False
+    assert_restricted(spec)
     resources = container(spec)["resources"]
     assert set(resources["limits"]) == {"cpu", "memory"}, "no accelerator"
-    assert 0 < amount(resources["requests"]["memory"]) <= amount("64Mi")
-    assert 0 < amount(resources["requests"]["cpu"]) <= amount("50m")
+    assert amount(resources["requests"]["memory"]) <= amount("64Mi")
+    assert amount(resources["requests"]["cpu"]) <= amount("50m")
     written = [m["name"] for m in container(spec).get("volumeMounts", []) if not m.get("readOnly")]
     assert written == (["tmp"] if model in (HUB, BUCKET) else [])
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_nothing_of_the_service_selects_its_pod(replicas: int) -> None:
-    subject = llm(HUB, scaling={"replicas": replicas})
-    template = job(subject, SETTINGS)["spec"]["template"]
-    labels = template["metadata"]["labels"]
+    """Nor a Service of the user's that selects by labels of the pod template: it would send the pod requests."""
+    users = {"metadata": {"labels": {"app": "mine"}, "annotations": {"a": "b"}}}
+    subject = llm(HUB, scaling={"replicas": replicas}, podTemplate=users)
+    made = job(subject, SETTINGS)
+    labels = made["spec"]["template"]["metadata"]["labels"]
+    budget = pdb.manifest(subject)
     selectors = [
         service(subject)["spec"]["selector"],
         deployment(subject, pod_template(subject, SETTINGS), "Surge")["spec"]["selector"]["matchLabels"],
-        *(budget["spec"]["selector"]["matchLabels"] for budget in [pdb.manifest(subject)] if budget is not None),
+        *([] if budget is None else [budget["spec"]["selector"]["matchLabels"]]),
     ]
     assert len(selectors) == replicas + 1
-    for selector in selectors:
-        assert not selector.items() <= labels.items()
+    assert not any(selector.items() <= labels.items() for selector in selectors)
+    assert not {"llmservice.dev/service", "app"} & set(labels)
     assert labels["llmservice.dev/inspects"] == "chat"
     assert labels["app.kubernetes.io/managed-by"] == "llmservice-operator", "by this label pods are watched"
-    assert "llmservice.dev/service" not in labels
-
-
-def test_the_job_is_owned_and_has_the_services_label_and_its_pod_none_of_the_users() -> None:
-    """A Service of the user's that selects by such labels would send the pod requests."""
-    template = {"metadata": {"labels": {"app": "mine"}, "annotations": {"a": "b"}}}
-    made = job(llm(HUB, podTemplate=template), SETTINGS)
-    assert "app" not in made["spec"]["template"]["metadata"]["labels"]
     assert made["metadata"]["labels"]["llmservice.dev/service"] == "chat"
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "inspection"
     (owner,) = made["metadata"]["ownerReferences"]
@@ -243,41 +231,35 @@ def test_certificates_of_the_users_are_mounted_and_large_volumes_are_not() -> No
     assert [m["mountPath"] for m in container(spec)["volumeMounts"]] == ["/tmp", "/certs", "/identity"]
 
 
-SAME: dict[str, Json] = {
-    "batching": {"batching": {"maxNumSeqs": 7}},
-    "replicas": {"scaling": {"replicas": 3}},
-    "an engine's variable": {"runtime": {"env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]}},
-    "the cache": {"model": HUB | {"cache": {"size": "1Gi"}}},
-    "names": {"model": HUB | {"servedModelNames": ["a"]}},
-    "facts": {"model": HUB | {"architecture": {"hiddenSize": 7}}},
-}
-OTHER: dict[str, Json] = {
-    "another revision": {"model": {"uri": "hf://org/name@v2"}},
-    "a token": {"model": HUB | TOKEN},
-    "another hub": {"runtime": {"env": [{"name": "HF_ENDPOINT", "value": "https://mirror"}]}},
-}
-
-
-def key_of(model: Json = HUB, **sections: Any) -> str:
-    return inspection_key(llm(model, **sections).spec)
+SAME: list[Json] = [
+    {"batching": {"maxNumSeqs": 7}},
+    {"scaling": {"replicas": 3}},
+    {"runtime": {"env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]}},
+    {"model": HUB | {"cache": {"size": "1Gi"}}},
+    {"model": HUB | {"servedModelNames": ["a"]}},
+    {"model": HUB | {"architecture": {"hiddenSize": 7}}},
+]
+AZURE: Json = {"uri": "az://models/a", "azure": {"account": "weights"}}
+OTHER: list[Json] = [
+    {"model": {"uri": "hf://org/name@v2"}},
+    {"model": HUB | TOKEN},
+    {"runtime": {"env": [{"name": "HF_ENDPOINT", "value": "https://mirror"}]}},
+    {"model": BUCKET},
+    {"model": BUCKET | {"s3": BUCKET["s3"] | {"endpoint": "https://other"}}},
+    {"model": AZURE},
+    {"model": AZURE | {"azure": {"account": "others"}}},
+    {"model": {"uri": "gs://models/a"}},
+    {"model": {"uri": "gs://models/a", "gcs": {"credentialsSecretRef": {"name": "a", "key": "b"}}}},
+]
 
 
 def test_which_fields_need_another_inspection() -> None:
-    plain = inspection_key(llm(HUB).spec)
-    for name, sections in SAME.items():
-        assert key_of(**sections) == plain, name
-    keys = {plain} | {key_of(**sections) for sections in OTHER.values()}
-    assert len(keys) == 1 + len(OTHER)
-    at = BUCKET | {"s3": BUCKET["s3"] | {"endpoint": "https://other"}}
-    assert inspection_key(llm(BUCKET).spec) != inspection_key(llm(at).spec)
-    weights: Json = {"uri": "az://models/a", "azure": {"account": "weights"}}
-    assert key_of(weights) != key_of(weights | {"azure": {"account": "others"}})
-    secret: Json = {"gcs": {"credentialsSecretRef": {"name": "a", "key": "b"}}}
-    assert key_of({"uri": "gs://models/a"}) != key_of({"uri": "gs://models/a"} | secret)
+    def key_of(model: Json = HUB, **sections: Any) -> str:
+        return inspection_key(llm(model, **sections).spec)
 
-
-def test_variables_for_transfers_change_nothing_about_a_claim() -> None:
-    assert inspection_key(llm(CLAIM, runtime={"env": USERS_ENV}).spec) == inspection_key(llm(CLAIM).spec)
+    assert {key_of(**sections) for sections in SAME} == {key_of()}
+    assert len({key_of()} | {key_of(**sections) for sections in OTHER}) == 1 + len(OTHER)
+    assert key_of(CLAIM, runtime={"env": USERS_ENV}) == key_of(CLAIM), "a claim is not fetched"
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 50, "x" * 43 + "-" + "y" * 6])
@@ -289,12 +271,7 @@ def test_names_fit_into_a_label(name: str) -> None:
 
 
 def test_names_differ_by_service_and_by_what_is_inspected() -> None:
-    names = {
-        job_name(llm(HUB)),
-        job_name(llm(HUB, uid="made-anew")),
-        job_name(llm(CLAIM)),
-        job_name(llm(HUB, name="x" * 49 + "y")),
-        job_name(llm(HUB, name="x" * 50, uid="uid-2")),
-    }
-    assert len(names) == 5
+    long = "x" * 49
+    services = [llm(HUB), llm(HUB, uid="b"), llm(CLAIM), llm(HUB, name=f"{long}y"), llm(HUB, name=f"{long}x", uid="c")]
+    assert len({job_name(service) for service in services}) == len(services)
     assert job_name(llm(HUB)) == job_name(llm(HUB, batching={"maxNumSeqs": 7}))

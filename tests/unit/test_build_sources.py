@@ -9,29 +9,41 @@ import pytest
 from llmservice_operator.api.service import parse_spec
 from llmservice_operator.build.sources import adapter_path, fetched, places
 
-from tests.unit.test_build_template import CPU, env, env_of, fetcher, mounts, render, server, volumes
+from tests.unit.test_build_template import CPU, env, env_of, fetcher, mounts, render, server, table, volumes
 
 Json = dict[str, Any]
-REFERENCE = "registry.example:5000/models/qwen:v1"
-CLAIM = {"persistentVolumeClaim": {"claimName": "claim", "readOnly": True}}
-IMAGE = {"image": {"reference": REFERENCE}}
-MODEL = "/llmservice/fetch/artifacts/model"
-DRAFT = "/llmservice/fetch/artifacts/draft"
-
-SOURCES = [
-    pytest.param("hf://Qwen/Qwen2.5-7B@abc", MODEL, {"models": {"emptyDir": {}}}, id="hub"),
-    pytest.param("s3://bucket/a/b", MODEL, {"models": {"emptyDir": {}}}, id="bucket"),
-    pytest.param("pvc://claim/dir/model", "/llmservice/source/dir/model", {"source": CLAIM}, id="claim"),
-    pytest.param("pvc://claim", "/llmservice/source", {"source": CLAIM}, id="whole claim"),
-    pytest.param(
-        f"image://{REFERENCE}#a/b",
-        "/llmservice/source/a/b",
-        {"source": {"image": {"reference": REFERENCE}}},
-        id="image",
-    ),
-    pytest.param("image://models", "/llmservice/source", {"source": {"image": {"reference": "models"}}}, id="its root"),
-    pytest.param("file:///models/m", "/models/m", {}, id="in the runtime's image"),
-]
+SOURCES = """
+hub: [hf://Qwen/Qwen2.5-7B@abc, /llmservice/fetch/artifacts/model, {models: {emptyDir: {}}}]
+bucket: [s3://bucket/a/b, /llmservice/fetch/artifacts/model, {models: {emptyDir: {}}}]
+claim:
+- pvc://claim/dir/model
+- /llmservice/source/dir/model
+- {source: {persistentVolumeClaim: {claimName: claim, readOnly: true}}}
+image:
+- image://registry.example:5000/models/qwen:v1#a/b
+- /llmservice/source/a/b
+- {source: {image: {reference: "registry.example:5000/models/qwen:v1"}}}
+its root: [image://models, /llmservice/source, {source: {image: {reference: models}}}]
+in the runtime's image: [file:///models/m, /models/m, {}]
+"""
+OFFLINE = """
+nothing is fetched: [{model: {uri: pvc://claim}}, "1"]
+it is in the image: [{model: {uri: file:///m}}, "1"]
+it is fetched, and the supervisor tells vLLM: [{model: {uri: hf://a/b}}, null]
+an adapter may be fetched: [{model: {uri: file:///m}, lora: {}}, null]
+a model's own code: [{model: {uri: hf://a/b, trustRemoteCode: true}}, "0"]
+from no hub: [{model: {uri: s3://bucket, trustRemoteCode: true}}, null]
+"""
+DRAFTS = """
+hub: [hf://c/d, /llmservice/fetch/artifacts/draft, [model=hf://a/b, draft=hf://c/d], null]
+claim:
+- pvc://claim/d
+- /llmservice/draft/d
+- [model=hf://a/b]
+- {persistentVolumeClaim: {claimName: claim, readOnly: true}}
+image: [image://draft:v1, /llmservice/draft, [model=hf://a/b], {image: {reference: "draft:v1"}}]
+in the runtime's image: [file:///draft, /draft, [model=hf://a/b], null]
+"""
 
 
 def flag(template: Json, name: str) -> str | None:
@@ -45,7 +57,7 @@ def options(template: Json, name: str) -> list[str]:
     return [arg.removeprefix(f"{name}=") for arg in args[: args.index("--")] if arg.startswith(f"{name}=")]
 
 
-@pytest.mark.parametrize(("uri", "path", "mounted"), SOURCES)
+@pytest.mark.parametrize(("uri", "path", "mounted"), table(SOURCES))
 def test_where_the_model_comes_from(uri: str, path: str, mounted: Json) -> None:
     template = render(model={"uri": uri})
     assert flag(template, "--model") == path
@@ -55,17 +67,7 @@ def test_where_the_model_comes_from(uri: str, path: str, mounted: Json) -> None:
     assert all(mounts(template)[name]["readOnly"] for name in mounted)
 
 
-@pytest.mark.parametrize(
-    ("sections", "offline"),
-    [
-        pytest.param({"model": {"uri": "pvc://claim"}}, "1", id="nothing is fetched"),
-        pytest.param({"model": {"uri": "file:///m"}}, "1", id="it is in the image"),
-        pytest.param({"model": {"uri": "hf://a/b"}}, None, id="it is fetched, and the supervisor tells vLLM"),
-        pytest.param({"model": {"uri": "file:///m"}, "lora": {}}, None, id="an adapter may be fetched"),
-        pytest.param({"model": {"uri": "hf://a/b", "trustRemoteCode": True}}, "0", id="a model's own code"),
-        pytest.param({"model": {"uri": "s3://bucket", "trustRemoteCode": True}}, None, id="from no hub"),
-    ],
-)
+@pytest.mark.parametrize(("sections", "offline"), table(OFFLINE))
 def test_vllm_needs_no_hub(sections: Json, offline: str | None) -> None:
     variables = env(render(**sections))
     assert (variables.get("HF_HUB_OFFLINE"), variables.get("TRANSFORMERS_OFFLINE")) == (offline, offline)
@@ -80,18 +82,7 @@ def test_images_of_models_are_pulled_as_the_servers_is(policy: str | None, expec
     assert volumes(template)["source"]["image"] == {"reference": "models:v1"} | expected
 
 
-DRAFTS = [
-    pytest.param("hf://c/d", DRAFT, ["model=hf://a/b", "draft=hf://c/d"], None, id="hub"),
-    pytest.param("s3://bucket/d", DRAFT, ["model=hf://a/b", "draft=s3://bucket/d"], None, id="bucket"),
-    pytest.param("pvc://claim/d", "/llmservice/draft/d", ["model=hf://a/b"], CLAIM, id="claim"),
-    pytest.param(
-        "image://draft:v1", "/llmservice/draft", ["model=hf://a/b"], {"image": {"reference": "draft:v1"}}, id="image"
-    ),
-    pytest.param("file:///draft", "/draft", ["model=hf://a/b"], None, id="in the runtime's image"),
-]
-
-
-@pytest.mark.parametrize(("uri", "path", "fetch", "source"), DRAFTS)
+@pytest.mark.parametrize(("uri", "path", "fetch", "source"), table(DRAFTS))
 def test_where_the_draft_model_comes_from(uri: str, path: str, fetch: list[str], source: Json | None) -> None:
     speculation = {"method": "draftModel", "model": {"uri": uri}, "numSpeculativeTokens": 3}
     template = render(model={"uri": "hf://a/b"}, speculativeDecoding=speculation)

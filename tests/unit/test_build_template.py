@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.deployment import START_CEILING_SECONDS, Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.settings import CABundle, Settings
@@ -31,7 +32,7 @@ def server(template: Json) -> Json:
 
 
 def env(template: Json) -> Json:
-    return {v["name"]: v.get("value", v.get("valueFrom")) for v in server(template)["env"]}
+    return env_of(server(template))
 
 
 def mounts(template: Json, container: Json | None = None) -> Json:
@@ -51,28 +52,36 @@ def volumes(template: Json) -> Json:
     return {v["name"]: v for v in template["spec"]["volumes"]}
 
 
-WIDE = {
-    "parallelism": {"tensorParallelSize": 2},
-    "podTemplate": {"spec": {"initContainers": [{"name": "warm", "image": "busybox"}]}},
-}
+def table(text: str) -> list[Any]:
+    """Parameters from YAML: a list of arguments by the name of the case."""
+    return [pytest.param(*arguments, id=name) for name, arguments in yaml.safe_load(text).items()]
 
 
-@pytest.mark.parametrize("sections", [{}, CPU, WIDE], ids=["gpu", "cpu", "with a container of the user's"])
-def test_every_container_meets_the_restricted_standard_and_asks_for_cpu_and_memory(sections: Json) -> None:
-    template = render(**sections)
-    pod = template["spec"]
+def assert_restricted(pod: Json) -> None:
+    """The pod meets the Pod Security Standard `restricted`, and each container requests CPU and memory."""
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
-    assert pod["automountServiceAccountToken"] is False
-    assert pod["enableServiceLinks"] is False
-    for container in pod["containers"] + pod["initContainers"]:
+    assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
+    for container in pod["containers"] + pod.get("initContainers", []):
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert amount(container["resources"]["requests"]["cpu"]) > 0
-        assert amount(container["resources"]["requests"]["memory"]) > 0
-    assert server(template)["securityContext"]["readOnlyRootFilesystem"] is True
-    assert not any("hostPath" in volume for volume in pod["volumes"])
+        assert all(amount(container["resources"]["requests"][name]) > 0 for name in ("cpu", "memory"))
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    assert not any("hostPath" in volume for volume in pod.get("volumes", []))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    table("""
+      GPU: [{}]
+      CPU: [{accelerator: {type: cpu}}]
+      a container of the user's: [{podTemplate: {spec: {initContainers: [{name: warm, image: busybox}]}}}]
+    """),
+)
+def test_every_container_meets_the_restricted_standard(sections: Json) -> None:
+    pod = render(**sections)["spec"]
+    assert_restricted(pod)
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
 def test_everything_that_is_written_has_a_volume() -> None:
@@ -99,20 +108,14 @@ def test_the_user_id_can_be_changed_and_left_to_the_platform(settings: Settings,
 
 
 def test_the_command_is_the_supervisor_then_the_flags() -> None:
-    template = render(
-        batching={"maxNumSeqs": 9}, drain={"timeoutSeconds": 30}, runtime={"extraArgs": ["--stream-interval=7"]}
-    )
+    runtime = {"extraArgs": ["--stream-interval=7"]}
+    template = render(batching={"maxNumSeqs": 9}, drain={"timeoutSeconds": 30}, runtime=runtime)
     assert server(template)["command"] == ["python3", "-m", "llmservice_runtime", "serve"]
-    assert template["spec"]["terminationGracePeriodSeconds"] == 60, (
-        "time for the propagation delay and the teardown too"
-    )
+    assert template["spec"]["terminationGracePeriodSeconds"] == 60, "propagation delay and teardown included"
     args = server(template)["args"]
     own, flags = args[: args.index("--")], args[args.index("--") + 1 :]
-    assert own == [
-        f"--expected-version={newest_version()}",
-        "--drain-seconds=30",
-        "--fetch=model=hf://Qwen/Qwen2.5-7B-Instruct",
-    ]
+    fetch = "--fetch=model=hf://Qwen/Qwen2.5-7B-Instruct"
+    assert own == [f"--expected-version={newest_version()}", "--drain-seconds=30", fetch]
     assert flags[flags.index("--max-num-seqs") + 1] == "9"
     assert flags[-1] == "--stream-interval=7"
 
@@ -126,18 +129,12 @@ def test_probes_ask_the_supervisor_and_a_slow_start_is_no_failure() -> None:
         assert container[probe]["httpGet"]["port"] == "state"
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == START_CEILING_SECONDS
-    service = LLMService.from_object(an_llmservice())
-    assert progress_deadline_seconds(service) > START_CEILING_SECONDS
+    assert progress_deadline_seconds(LLMService.from_object(an_llmservice())) > START_CEILING_SECONDS
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 @pytest.mark.parametrize(
-    ("cache", "claim"),
-    [
-        pytest.param({}, None, id="none"),
-        pytest.param({"size": "10Gi"}, "x-cache", id="ours"),
-        pytest.param({"claimName": "shared"}, "shared", id="the user's"),
-    ],
+    ("cache", "claim"), [({}, None), ({"size": "10Gi"}, "x-cache"), ({"claimName": "shared"}, "shared")]
 )
 def test_the_model_cache(cache: Json, claim: str | None) -> None:
     for uri in ("hf://a/b", "s3://bucket/a"):
@@ -146,97 +143,62 @@ def test_the_model_cache(cache: Json, claim: str | None) -> None:
         assert models == {"name": "models"} | expected
 
 
-RESOURCES = [
-    pytest.param({}, {"cpu": "2", "memory": "8Gi"}, {"nvidia.com/gpu": "1"}, id="default"),
-    pytest.param(
-        {"parallelism": {"tensorParallelSize": 2, "pipelineParallelSize": 2}},
-        {"cpu": "8", "memory": "32Gi"},
-        {"nvidia.com/gpu": "4"},
-        id="four GPUs",
-    ),
-    pytest.param(
-        {"parallelism": {"dataParallelSize": 2}, "accelerator": {"resourceName": "nvidia.com/mig-1g.5gb"}},
-        {"cpu": "4", "memory": "16Gi"},
-        {"nvidia.com/mig-1g.5gb": "2"},
-        id="slices",
-    ),
-    pytest.param({"accelerator": {"type": "amd"}}, {"cpu": "2", "memory": "8Gi"}, {"amd.com/gpu": "1"}, id="amd"),
-    pytest.param(CPU, {"cpu": "500m", "memory": "3Gi"}, {}, id="cpu"),
-    pytest.param(
-        {**CPU, "runtime": {"resources": {"limits": {"memory": "5Gi"}}}},
-        {"cpu": "500m", "memory": "6Gi"},
-        {"memory": "6Gi"},
-        id="cpu with a limit",
-    ),
-    pytest.param(
-        {"runtime": {"resources": {"limits": {"memory": "20Gi"}}}},
-        {"cpu": "2", "memory": "20Gi"},
-        {"memory": "20Gi", "nvidia.com/gpu": "1"},
-        id="only a limit",
-    ),
-    pytest.param(
-        {"batching": {"kvOffloadingSize": "3500Mi"}},
-        {"cpu": "2", "memory": "12Gi"},
-        {"nvidia.com/gpu": "1"},
-        id="offloaded cache",
-    ),
-    pytest.param(
-        {"batching": {"kvOffloadingSize": "4Gi"}, "runtime": {"resources": {"limits": {"memory": "20Gi"}}}},
-        {"cpu": "2", "memory": "25Gi"},
-        {"memory": "25Gi", "nvidia.com/gpu": "1"},
-        id="offloaded cache on top of the limit",
-    ),
-    pytest.param(
-        {
-            "parallelism": {"tensorParallelSize": 2},
-            "runtime": {"resources": {"limits": {"memory": "20Gi"}, "requests": {"memory": "10Gi"}}},
-        },
-        {"cpu": "4", "memory": "10Gi"},
-        {"memory": "22Gi", "nvidia.com/gpu": "2"},
-        id="shared memory on top of the limit",
-    ),
-    pytest.param(
-        {
-            "parallelism": {"tensorParallelSize": 2},
-            "runtime": {
-                "resources": {
-                    "limits": {"cpu": "4", "memory": "20Gi"},
-                    "requests": {"cpu": "4", "memory": "20480Mi"},
-                }
-            },
-        },
-        {"cpu": "4", "memory": "22Gi"},
-        {"cpu": "4", "memory": "22Gi", "nvidia.com/gpu": "2"},
-        id="guaranteed stays guaranteed",
-    ),
-]
+RESOURCES = """
+default: [{}, {cpu: "2", memory: 8Gi}, {nvidia.com/gpu: "1"}]
+four GPUs:
+- {parallelism: {tensorParallelSize: 2, pipelineParallelSize: 2}}
+- {cpu: "8", memory: 32Gi}
+- {nvidia.com/gpu: "4"}
+slices:
+- {parallelism: {dataParallelSize: 2}, accelerator: {resourceName: nvidia.com/mig-1g.5gb}}
+- {cpu: "4", memory: 16Gi}
+- {nvidia.com/mig-1g.5gb: "2"}
+AMD: [{accelerator: {type: amd}}, {cpu: "2", memory: 8Gi}, {amd.com/gpu: "1"}]
+CPU: [{accelerator: {type: cpu}}, {cpu: 500m, memory: 3Gi}, {}]
+CPU with a limit:
+- {accelerator: {type: cpu}, runtime: {resources: {limits: {memory: 5Gi}}}}
+- {cpu: 500m, memory: 6Gi}
+- {memory: 6Gi}
+only a limit:
+- {runtime: {resources: {limits: {memory: 20Gi}}}}
+- {cpu: "2", memory: 20Gi}
+- {memory: 20Gi, nvidia.com/gpu: "1"}
+offloaded cache: [{batching: {kvOffloadingSize: 3500Mi}}, {cpu: "2", memory: 12Gi}, {nvidia.com/gpu: "1"}]
+offloaded cache on top of the limit:
+- {batching: {kvOffloadingSize: 4Gi}, runtime: {resources: {limits: {memory: 20Gi}}}}
+- {cpu: "2", memory: 25Gi}
+- {memory: 25Gi, nvidia.com/gpu: "1"}
+shared memory on top of the limit:
+- {parallelism: {tensorParallelSize: 2}, runtime: {resources: {limits: {memory: 20Gi}, requests: {memory: 10Gi}}}}
+- {cpu: "4", memory: 10Gi}
+- {memory: 22Gi, nvidia.com/gpu: "2"}
+guaranteed stays guaranteed:
+- parallelism: {tensorParallelSize: 2}
+  runtime: {resources: {limits: {cpu: "4", memory: 20Gi}, requests: {cpu: "4", memory: 20480Mi}}}
+- {cpu: "4", memory: 22Gi}
+- {cpu: "4", memory: 22Gi, nvidia.com/gpu: "2"}
+"""
 
 
-@pytest.mark.parametrize(("sections", "requests", "limits"), RESOURCES)
+@pytest.mark.parametrize(("sections", "requests", "limits"), table(RESOURCES))
 def test_resources(sections: Json, requests: Json, limits: Json) -> None:
     resources = server(render(**sections))["resources"]
     assert resources["requests"] == requests
     assert resources.get("limits", {}) == limits
 
 
-@pytest.mark.parametrize(
-    ("sections", "size"),
-    [
-        pytest.param({}, None, id="one GPU"),
-        pytest.param({"parallelism": {"tensorParallelSize": 2}}, "2Gi", id="tensor parallel"),
-        pytest.param({"parallelism": {"pipelineParallelSize": 2}}, "2Gi", id="pipeline parallel"),
-        pytest.param(CPU, "1Gi", id="cpu"),
-        pytest.param({"batching": {"kvOffloadingSize": "64Gi"}}, "65Gi", id="offloaded cache lies in it"),
-        pytest.param(
-            {"batching": {"kvOffloadingSize": "1500Mi"}, "parallelism": {"tensorParallelSize": 2}},
-            "4Gi",
-            id="offloaded cache of two ranks",
-        ),
-        pytest.param(
-            {"batching": {"kvOffloadingSize": "64Gi", "kvOffloadingBackend": "lmcache"}}, None, id="LMCache's own"
-        ),
-    ],
-)
+SHARED_MEMORY = """
+one GPU: [{}, null]
+tensor parallel: [{parallelism: {tensorParallelSize: 2}}, 2Gi]
+pipeline parallel: [{parallelism: {pipelineParallelSize: 2}}, 2Gi]
+CPU: [{accelerator: {type: cpu}}, 1Gi]
+offloaded cache lies in it: [{batching: {kvOffloadingSize: 64Gi}}, 65Gi]
+offloaded cache of two ranks: [{batching: {kvOffloadingSize: 1500Mi}, parallelism: {tensorParallelSize: 2}}, 4Gi]
+LMCache's own: [{batching: {kvOffloadingSize: 64Gi, kvOffloadingBackend: lmcache}}, null]
+"""
+
+
+@pytest.mark.parametrize(("sections", "size"), table(SHARED_MEMORY))
 def test_shared_memory_where_processes_exchange_tensors(sections: Json, size: str | None) -> None:
     template = render(**sections)
     if size is None:
@@ -262,56 +224,42 @@ BUCKET: Json = {
     "uri": "s3://bucket/b",
     "s3": {"endpoint": "https://store", "region": "r", "credentialsSecretRef": {"name": "s"}},
 }
-CREDENTIALS = {"HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+AWS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
 
 
 @pytest.mark.parametrize(
     ("model", "names"),
-    [
-        pytest.param(HUB, {"HF_TOKEN"}, id="a hub"),
-        pytest.param(BUCKET, CREDENTIALS - {"HF_TOKEN"}, id="a bucket"),
-        pytest.param(HUB | BUCKET, CREDENTIALS, id="a bucket, and a hub for adapters"),
-    ],
+    [(HUB, {"HF_TOKEN"}), (BUCKET, AWS), (HUB | BUCKET, AWS | {"HF_TOKEN"})],
+    ids=["a hub", "a bucket", "a bucket, and a hub for adapters"],
 )
 def test_credentials_are_references_of_the_fetch_container_alone(model: Json, names: set[str]) -> None:
     template = render(model=model, endpoint={"apiKeySecretRef": KEY})
     found = env_of(fetcher(template))
-    assert CREDENTIALS & set(found) == names
+    assert (AWS | {"HF_TOKEN"}) & set(found) == names
     assert all("secretKeyRef" in found[name] for name in names)
-    assert not [name for name in env(template) if name in CREDENTIALS or name.startswith("AWS_")]
+    assert not [name for name in env(template) if name == "HF_TOKEN" or name.startswith("AWS_")]
     assert "VLLM_API_KEY" not in env(template), "vLLM would refuse the keys that are rotated in"
-    assert "AWS_ENDPOINT_URL_S3" not in found or found["AWS_ENDPOINT_URL_S3"] == "https://store"
 
 
 def test_only_a_model_with_code_of_its_own_gets_the_hubs_token_in_the_server() -> None:
-    token = {"secretKeyRef": KEY}
-    assert env(render(model=HUB | {"trustRemoteCode": True}))["HF_TOKEN"] == token
+    assert env(render(model=HUB | {"trustRemoteCode": True}))["HF_TOKEN"] == {"secretKeyRef": KEY}
     for uri in ("s3://bucket/b", "pvc://a/b", "file:///a"):
         assert "HF_TOKEN" not in env(render(model=HUB | {"trustRemoteCode": True, "uri": uri})), uri
 
 
-DRAFT: Json = {"method": "draftModel", "model": {"uri": "s3://bucket/d"}, "numSpeculativeTokens": 3}
-LORA: Json = {"lora": {"maxLoraRank": 8}}
+FETCHED = """
+a claim: [{model: {uri: pvc://a/b}}, null]
+a folder: [{model: {uri: file:///a}}, null]
+a hub: [{model: {uri: hf://a/b}}, [--fetch=model=hf://a/b]]
+adapters may come: [{model: {uri: pvc://a/b}, lora: {}}, [--adapters-file=/llmservice/adapters/adapters.json]]
+a draft model:
+- model: {uri: hf://a/b}
+  speculativeDecoding: {method: draftModel, model: {uri: s3://bucket/d}, numSpeculativeTokens: 3}
+- [--fetch=model=hf://a/b, --fetch=draft=s3://bucket/d]
+"""
 
 
-@pytest.mark.parametrize(
-    ("sections", "arguments"),
-    [
-        pytest.param({"model": {"uri": "pvc://a/b"}}, None, id="a claim"),
-        pytest.param({"model": {"uri": "file:///a"}}, None, id="a folder"),
-        pytest.param({"model": {"uri": "hf://a/b"}}, ["--fetch=model=hf://a/b"], id="a hub"),
-        pytest.param(
-            {"model": {"uri": "pvc://a/b"}, **LORA},
-            ["--adapters-file=/llmservice/adapters/adapters.json"],
-            id="adapters may come",
-        ),
-        pytest.param(
-            {"model": {"uri": "hf://a/b"}, "speculativeDecoding": DRAFT},
-            ["--fetch=model=hf://a/b", "--fetch=draft=s3://bucket/d"],
-            id="a draft model",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sections", "arguments"), table(FETCHED))
 def test_the_fetch_container_is_there_where_something_may_be_fetched(
     sections: Json, arguments: list[str] | None
 ) -> None:
@@ -334,19 +282,17 @@ def test_the_fetch_container_is_there_where_something_may_be_fetched(
 
 
 def test_the_fetch_container_has_the_users_variables_for_transfers() -> None:
-    given = [{"name": "HF_ENDPOINT", "value": "a"}, {"name": "LEVEL", "value": "b"}, {"name": "no_proxy", "value": "c"}]
-    given.append({"name": "HF_HUB_OFFLINE", "value": "1"})
+    given = {"HF_ENDPOINT": "a", "LEVEL": "b", "no_proxy": "c", "HF_HUB_OFFLINE": "1"}
     pod = {
         "volumes": [{"name": "ca", "secret": {"secretName": "ca"}}, {"name": "v", "emptyDir": {}}],
         "volumeMounts": [{"name": "ca", "mountPath": "/mnt/ca"}, {"name": "v", "mountPath": "/mnt/v"}],
     }
-    template = render(replace(SETTINGS, hf_endpoint="z"), runtime={"env": given}, podTemplate={"spec": pod})
+    runtime = {"env": [{"name": name, "value": value} for name, value in given.items()]}
+    template = render(replace(SETTINGS, hf_endpoint="z"), runtime=runtime, podTemplate={"spec": pod})
     found = env_of(fetcher(template))
-    assert (found["HF_ENDPOINT"], found["no_proxy"]) == ("a", "c")
-    assert found["HF_HUB_OFFLINE"] == "1"
+    assert (found["HF_ENDPOINT"], found["no_proxy"], found["HF_HUB_OFFLINE"]) == ("a", "c", "1")
     assert "LEVEL" not in found, "which is vLLM's"
-    for name in ("ca", "v"):
-        assert mounts(template, fetcher(template))[name]["readOnly"] is True
+    assert all(mounts(template, fetcher(template))[name]["readOnly"] for name in ("ca", "v"))
 
 
 GUARANTEED = {"limits": {"cpu": "4", "memory": "20Gi"}}
@@ -358,7 +304,7 @@ GUARANTEED = {"limits": {"cpu": "4", "memory": "20Gi"}}
         pytest.param({}, False, id="nothing"),
         pytest.param({"limits": {"memory": "20Gi"}}, False, id="memory only"),
         pytest.param(GUARANTEED, True, id="limits"),
-        pytest.param({"limits": {"cpu": "4", "memory": "20Gi"}, "requests": {"memory": "1Gi"}}, False, id="requests"),
+        pytest.param(GUARANTEED | {"requests": {"memory": "1Gi"}}, False, id="requests"),
     ],
 )
 def test_the_pod_is_guaranteed_where_the_server_is(resources: Json, is_guaranteed: bool) -> None:
@@ -371,18 +317,15 @@ def test_the_pod_is_guaranteed_where_the_server_is(resources: Json, is_guarantee
 
 
 def test_a_fetch_container_requests_little_and_has_the_limits_of_the_settings() -> None:
-    container = fetcher(
-        render(replace(SETTINGS, fetch_cpu="500m", fetch_memory_gib=4), runtime={"resources": GUARANTEED})
-    )
+    settings = replace(SETTINGS, fetch_cpu="500m", fetch_memory_gib=4)
+    container = fetcher(render(settings, runtime={"resources": GUARANTEED}))
     assert container is not None
-    assert container["resources"] == {
-        "requests": {"cpu": "50m", "memory": "128Mi"},
-        "limits": {"cpu": "500m", "memory": "4Gi"},
-    }
+    assert container["resources"]["requests"] == {"cpu": "50m", "memory": "128Mi"}
+    assert container["resources"]["limits"] == {"cpu": "500m", "memory": "4Gi"}
 
 
 def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
-    template = render(endpoint={"apiKeySecretRef": {"name": "s", "key": "k"}})
+    template = render(endpoint={"apiKeySecretRef": KEY})
     secret = {"secretName": "s", "items": [{"key": "k", "path": "keys"}]}
     assert volumes(template)["endpoint-keys"] == {"name": "endpoint-keys", "secret": secret}
     mount = {"name": "endpoint-keys", "mountPath": "/llmservice/api-keys", "readOnly": True}
@@ -393,11 +336,7 @@ def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
 
 
 def test_credentials_that_the_user_gives_to_the_container_stay() -> None:
-    given = [
-        {"name": "AWS_PROFILE", "value": "a"},
-        {"name": "AWS_REGION", "value": "b"},
-        {"name": "LEVEL", "value": "c"},
-    ]
+    given = [{"name": name, "value": "a"} for name in ("AWS_PROFILE", "AWS_REGION", "LEVEL")]
     arguments = server(render(runtime={"env": given}))["args"]
     kept = [text for text in arguments if text.startswith("--keep-variable")]
     assert kept == ["--keep-variable=AWS_PROFILE", "--keep-variable=AWS_REGION"]
@@ -427,20 +366,16 @@ def test_proxies_certificates_and_logins_come_from_the_settings() -> None:
 
 
 def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_order() -> None:
-    label = "nvidia.com/gpu.product"
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    terms = [{"matchExpressions": [zone]}, {"matchFields": []}]
     given = {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": []}]
-            }
-        },
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
         "podAntiAffinity": {"x": "y"},
     }
     template = render(accelerator={"products": ["A", "B", "C"]}, podTemplate={"spec": {"affinity": given}})
     affinity = template["spec"]["affinity"]
     required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    products = {"key": label, "operator": "In", "values": ["A", "B", "C"]}
+    products = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["A", "B", "C"]}
     assert [term["matchExpressions"] for term in required] == [[zone, products], [products]]
     preferred = affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert [p["preference"]["matchExpressions"][0]["values"] for p in preferred] == [["A"], ["B"]]
@@ -449,27 +384,28 @@ def test_acceptable_products_are_required_in_every_alternative_and_preferred_in_
     assert "affinity" not in render()["spec"]
 
 
+USERS: Json = yaml.safe_load("""
+metadata: {labels: {team: a}, annotations: {note: b}}
+spec:
+  nodeSelector: {pool: gpu}
+  tolerations: [{key: dedicated, operator: Exists}]
+  priorityClassName: high
+  schedulerName: other
+  runtimeClassName: nvidia
+  serviceAccountName: llm
+  topologySpreadConstraints: [{maxSkew: 1}]
+  volumes: [{name: v, emptyDir: {}}]
+  volumeMounts: [{name: v, mountPath: /mnt/v}]
+  initContainers: [{name: warm, image: busybox, resources: {limits: {cpu: "3"}}}]
+""")
+
+
 def test_the_users_pod_template_is_rendered() -> None:
-    given: Json = {
-        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
-        "spec": {
-            "nodeSelector": {"pool": "gpu"},
-            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
-            "priorityClassName": "high",
-            "schedulerName": "other",
-            "runtimeClassName": "nvidia",
-            "serviceAccountName": "llm",
-            "topologySpreadConstraints": [{"maxSkew": 1}],
-            "volumes": [{"name": "v", "emptyDir": {}}],
-            "volumeMounts": [{"name": "v", "mountPath": "/mnt/v"}],
-            "initContainers": [{"name": "warm", "image": "busybox", "resources": {"limits": {"cpu": "3"}}}],
-        },
-    }
-    template = render(podTemplate=given)
-    pod = template["spec"]
-    for field in ("nodeSelector", "priorityClassName", "schedulerName", "runtimeClassName", "serviceAccountName"):
-        assert pod[field] == given["spec"][field]
-    assert pod["topologySpreadConstraints"] == [{"maxSkew": 1}]
+    template = render(podTemplate=USERS)
+    pod, given = template["spec"], USERS["spec"]
+    names = ("nodeSelector", "priorityClassName", "schedulerName", "runtimeClassName", "serviceAccountName")
+    for field in (*names, "topologySpreadConstraints"):
+        assert pod[field] == given[field]
     assert {"key": "dedicated", "operator": "Exists"} in pod["tolerations"]
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
     assert template["metadata"]["labels"]["team"] == "a"
@@ -480,20 +416,20 @@ def test_the_users_pod_template_is_rendered() -> None:
     assert pod["initContainers"][1]["resources"]["requests"]["cpu"] == "3"
 
 
-STRATEGIES: list[tuple[Strategy, Json]] = [
-    ("Surge", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}),
-    ("Replace", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}),
-    ("Recreate", {"type": "Recreate"}),
-]
+STRATEGIES: dict[Strategy, Json] = {
+    "Surge": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    "Replace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+    "Recreate": {"type": "Recreate"},
+}
 
 
-@pytest.mark.parametrize(("name", "strategy"), STRATEGIES, ids=[s[0] for s in STRATEGIES])
-def test_the_rollout_strategy(name: Strategy, strategy: Json) -> None:
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_rollout_strategy(name: Strategy) -> None:
     """What Auto resolves to is annotated where it is not Surge."""
-    for asked in (name, "Auto"):
-        rollout = {"strategy": asked, "progressDeadlineSeconds": 99}
+    for configured in (name, "Auto"):
+        rollout = {"strategy": configured, "progressDeadlineSeconds": 99}
         manifest = deployment(LLMService.from_object(an_llmservice(spec(rollout=rollout))), {}, name)
-        assert manifest["spec"]["strategy"] == strategy
+        assert manifest["spec"]["strategy"] == STRATEGIES[name]
         assert manifest["spec"]["progressDeadlineSeconds"] == 99
-        expected = {"llmservice.dev/rollout-strategy": name} if asked == "Auto" and name != "Surge" else None
+        expected = {"llmservice.dev/rollout-strategy": name} if configured == "Auto" and name != "Surge" else None
         assert manifest["metadata"].get("annotations") == expected

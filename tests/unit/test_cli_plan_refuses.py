@@ -17,9 +17,7 @@ from llmservice_cli.app import run
 from llmservice_cli.errors import ExitCode
 from llmservice_operator.api.constants import API_VERSION, KIND
 
-from tests.contract.bad_manifests import BAD
-from tests.contract.good_manifests import GOOD, Good
-from tests.contract.manifests import HUB, Bad, manifest
+from tests.contract.manifests import BAD, GOOD, HUB, Case, manifest
 from tests.support.documents import manifests
 
 # A rule about a change needs the object as it was, which a file does not hold.
@@ -33,7 +31,7 @@ def plan(folder: Path, written: Mapping[str, Any], *words: str) -> int:
     return run(["plan", "--offline", "-f", str(path), *words])
 
 
-def place(bad: Bad) -> str:
+def place(bad: Case) -> str:
     """The field; of an unknown one the API server names it in its message."""
     return bad.field or re.findall(r'"([^"]+)"', bad.says[0])[0]
 
@@ -41,7 +39,7 @@ def place(bad: Bad) -> str:
 @pytest.mark.parametrize("words", [(), ("--gpu", "NVIDIA-L4")], ids=["alone", "with --gpu"])
 @pytest.mark.parametrize("bad", WRITTEN, ids=[bad.id for bad in WRITTEN])
 def test_what_the_api_server_refuses_is_refused(
-    bad: Bad, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bad: Case, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = plan(tmp_path, manifest(bad.name, bad.change), *words)
     said = capsys.readouterr().err.splitlines()
@@ -51,7 +49,7 @@ def test_what_the_api_server_refuses_is_refused(
 
 
 @pytest.mark.parametrize("good", GOOD, ids=[good.id for good in GOOD])
-def test_what_the_api_server_takes_is_taken(good: Good) -> None:
+def test_what_the_api_server_takes_is_taken(good: Case) -> None:
     assert problems({"apiVersion": API_VERSION, "kind": KIND, **manifest(good.name, good.change)}) == ()
 
 

@@ -7,15 +7,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmservice_operator.api.dtypes import DType, KVCache, Weights
+from llmservice_operator.api.crd import schema
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.api.techniques import AttentionBackend, CompilationMode, CudaGraphs, SpeculativeMethod
 from llmservice_operator.build.engine import constant, vllm_arguments
 from llmservice_operator.planner.extra_args import check_extra_args
 from llmservice_operator.planner.quantity import gibibytes
@@ -23,6 +22,7 @@ from llmservice_runtime.flags import Ambiguous, Match, Unknown, flag_table, newe
 
 from scripts import add_vllm_version
 from tests.unit.decide_world import an_llmservice
+from tests.unit.test_api_parse import objects_of
 
 # vLLM and torch warn while they are imported; that is theirs.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -55,94 +55,25 @@ def test_flags_and_parsers_are_what_the_installed_vllm_says() -> None:
     assert {kind: sorted(names) for kind, names in parsers.items() if kind != "version"} == found["parsers"]
 
 
-def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
-    """A section with any of its fields."""
-    return st.fixed_dictionaries({}, optional=fields)
+TYPED_SECTIONS = objects_of(schema()["properties"]["spec"] | {"required": ["model"]})
+KEPT = {"podTemplate", "adapters", "endpoint", "drain", "scaling", "rollout"}
 
 
-def words(kind: Any) -> st.SearchStrategy[str]:
-    return st.sampled_from(get_args(kind))
+@st.composite
+def typed_specs(draw: st.DrawFn) -> Json:
+    """Any spec that the schema takes, with models in folders, and flags of the user's that vLLM has."""
+    spec: Json = {name: part for name, part in draw(TYPED_SECTIONS).items() if name not in KEPT}
+    spec["model"] |= {"uri": "file:///m"}
+    if "model" in spec.get("speculativeDecoding", {}):
+        spec["speculativeDecoding"]["model"] = {"uri": "file:///d"}
+    if "generation" in spec:
+        spec["generation"] |= {"toolCallParser": "granite-20b-fc", "reasoningParser": "openai_gptoss"}
+    extra = draw(st.sampled_from(["", "--async-scheduling", "--stream-interval 1", "--lora-target-modules a b"]))
+    return spec | {"runtime": {"extraArgs": extra.split()}}
 
 
-NAME = st.text(st.sampled_from("abcXYZ019._:/@+-"), min_size=1, max_size=20).map(lambda text: f"a{text}")
-COUNT = st.integers(1, 64)
-TOKENS = st.integers(1, 1 << 20)
-SPECS = st.fixed_dictionaries(
-    {
-        "model": st.fixed_dictionaries(
-            {"uri": st.just("file:///m")},
-            optional={
-                "servedModelNames": st.lists(NAME, min_size=1, max_size=3, unique=True),
-                "runner": st.sampled_from(["auto", "generate", "pooling"]),
-                "convert": st.sampled_from(["auto", "classify", "embed", "none"]),
-                "chatTemplate": st.just({"configMapKeyRef": {"name": "a", "key": "b"}}),
-                "trustRemoteCode": st.booleans(),
-            },
-        ),
-        "precision": some(
-            weights=words(Weights),
-            dtype=words(DType),
-            quantization=st.sampled_from(["awq", "gptq", "fp8", "compressed-tensors", "mxfp4"]),
-            kvCache=words(KVCache),
-        ),
-        "parallelism": some(
-            tensorParallelSize=COUNT, pipelineParallelSize=COUNT, dataParallelSize=COUNT, expertParallel=st.booleans()
-        ),
-        "batching": some(
-            maxNumSeqs=COUNT,
-            maxNumBatchedTokens=TOKENS,
-            maxModelLen=st.just("auto") | TOKENS,
-            maxNumQueuedRequests=COUNT,
-            maxNumQueuedTokens=TOKENS,
-            chunkedPrefill=st.booleans(),
-            longPrefillTokenThreshold=st.integers(0, 1 << 20),
-            prefixCaching=st.booleans(),
-            prefixCachingHashAlgo=st.sampled_from(["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]),
-            schedulingPolicy=st.sampled_from(["fcfs", "priority"]),
-            blockSize=st.sampled_from([1, 8, 16, 32, 64, 128, 256]),
-            kvOffloadingSize=st.integers(1, 1 << 20).map(lambda number: f"{number}Mi"),
-            kvOffloadingBackend=st.sampled_from(["native", "lmcache"]),
-        ),
-        "attention": some(backend=words(AttentionBackend)),
-        "compilation": some(
-            enforceEager=st.booleans(),
-            mode=words(CompilationMode),
-            cudaGraphs=words(CudaGraphs),
-            optimizationLevel=st.integers(0, 3),
-        ),
-        "generation": some(
-            toolCallParser=st.sampled_from(["hermes", "granite-20b-fc"]),
-            reasoningParser=st.sampled_from(["qwen3", "openai_gptoss"]),
-            seed=st.integers(0, (1 << 32) - 1),
-            defaults=some(temperature=st.floats(0, 2), topK=COUNT),
-        ),
-        "accelerator": some(gpuMemoryUtilization=st.floats(0.05, 1.0)),
-        "runtime": some(
-            sleepMode=st.booleans(),
-            extraArgs=st.sampled_from(
-                [[], ["--async-scheduling"], ["--stream-interval", "1"], ["--lora-target-modules", "a", "b"]]
-            ),
-        ),
-    },
-    optional={
-        "speculativeDecoding": st.fixed_dictionaries(
-            {"method": words(SpeculativeMethod), "numSpeculativeTokens": COUNT},
-            optional={
-                "model": st.just({"uri": "file:///d"}),
-                "promptLookupMin": COUNT,
-                "promptLookupMax": COUNT,
-                "draftTensorParallelSize": COUNT,
-            },
-        ),
-        "lora": some(
-            maxLoras=COUNT, maxLoraRank=st.sampled_from([1, 8, 16, 32, 64, 128, 256, 320, 512]), maxCpuLoras=COUNT
-        ),
-    },
-)
-
-
-@given(sections=SPECS)
-@settings(max_examples=150)
+@given(sections=typed_specs())
+@settings(max_examples=60)
 def test_vllm_accepts_and_understands_all_that_is_rendered(parser: argparse.ArgumentParser, sections: Json) -> None:
     llm = LLMService.from_object(an_llmservice(sections))
     spec, asked = llm.spec, llm.spec.batching

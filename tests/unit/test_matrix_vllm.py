@@ -19,8 +19,7 @@ from tests.unit.vllm_arguments import Values, engine_arguments, kept
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
-def rows(check: Check) -> list[Any]:
-    return [pytest.param(row, id=row.name) for row in ROWS if row.check is check]
+ENGINE, IGNORED = ([row for row in ROWS if row.check is check] for check in (Check.ENGINE, Check.IGNORED))
 
 
 def combinations(row: Row) -> Iterator[Values]:
@@ -57,7 +56,7 @@ def configuration(values: Values, models: Path) -> Any:
     return EngineArgs(**engine_arguments(values, models)).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
-@pytest.mark.parametrize("row", rows(Check.ENGINE))
+@pytest.mark.parametrize("row", ENGINE, ids=[row.name for row in ENGINE])
 def test_vllm_refuses_the_row_and_takes_its_remedy(row: Row, models: Path) -> None:
     for values in combinations(row):
         with pytest.raises(ValueError):
@@ -67,7 +66,7 @@ def test_vllm_refuses_the_row_and_takes_its_remedy(row: Row, models: Path) -> No
         configuration(remedied, models)
 
 
-@pytest.mark.parametrize("row", rows(Check.IGNORED))
+@pytest.mark.parametrize("row", IGNORED, ids=[row.name for row in IGNORED])
 def test_vllm_ignores_what_the_row_refuses(row: Row, models: Path) -> None:
     for values in combinations(row):
         config = configuration(values, models)
@@ -95,8 +94,8 @@ _ONE_OF = (
 
 
 def unforeseen(said: dict[str, str], models: Path) -> str | None:
-    """What vLLM says against this, where the matrix does not refuse it."""
-    said = {**_facts(), **said}
+    """What vLLM says against this, where the matrix does not refuse it. The default model is dense, without MLA."""
+    said = {"experts": "dense", "mla": "no", **said}
     if verdicts(Combination({"accelerator": "cpu", **said})):
         return None
     try:
@@ -120,8 +119,3 @@ def test_what_vllm_refuses_of_any_two_the_matrix_refuses(models: Path) -> None:
         for first, second in product(ones, others):
             found[f"{one}={first} {other}={second}"] = unforeseen({one: first, other: second}, models)
     assert {said: error for said, error in found.items() if error is not None} == {}
-
-
-def _facts() -> dict[str, str]:
-    """Of the model that is taken when a combination names none."""
-    return {"experts": "dense", "mla": "no"}

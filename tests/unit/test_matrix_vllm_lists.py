@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,53 +21,39 @@ from tests.unit.vllm_backends import Described, backend_class, described
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
-def rows(*dimensions: str) -> list[Any]:
+def rows(*dimensions: str) -> list[Row]:
     """The rows of exactly these dimensions that vLLM's lists can be asked about."""
     some = [row for row in ROWS if row.check is Check.CALL and set(row.when) == set(dimensions)]
     assert some
-    return [pytest.param(row, id=row.name) for row in some]
+    return some
 
 
 def taken(row: Row, dimension: str) -> set[str]:
     return set(DIMENSIONS[dimension].values) - row.when[dimension]
 
 
-def backend(row: Row) -> Described:
-    (name,) = row.when["backend"]
-    return described(name)
+TAKEN: dict[str, Callable[[Described], set[str]]] = {
+    "kvCache": lambda seen: set(seen.kv_types),
+    "capability": lambda seen: {capability for capability in CAPABILITIES if seen.runs_on(capability)},
+    "blockSize": lambda seen: {size for size in DIMENSIONS["blockSize"].values if seen.takes_block(int(size))},
+    "dtype": lambda seen: set(seen.dtypes),
+    "mla": lambda seen: {"yes" if seen.is_mla else "no"},
+}
+"""What a backend's class says that it takes, by dimension."""
 
 
-@pytest.mark.parametrize("row", rows("backend", "kvCache"))
-def test_kv_types_of_a_backend(row: Row) -> None:
-    assert taken(row, "kvCache") == set(backend(row).kv_types)
+@pytest.mark.parametrize("dimension", TAKEN)
+def test_what_a_backend_takes(dimension: str) -> None:
+    of_nvidia = ("accelerator",) if dimension == "capability" else ()
+    for row in rows("backend", dimension, *of_nvidia):
+        (name,) = row.when["backend"]
+        assert taken(row, dimension) == TAKEN[dimension](described(name)), row.name
 
 
-@pytest.mark.parametrize("row", rows("backend", "accelerator", "capability"))
-def test_capabilities_of_a_backend(row: Row) -> None:
-    seen = backend(row)
-    assert taken(row, "capability") == {capability for capability in CAPABILITIES if seen.runs_on(capability)}
-
-
-@pytest.mark.parametrize("row", rows("backend", "blockSize"))
-def test_blocks_of_a_backend(row: Row) -> None:
-    seen = backend(row)
-    assert taken(row, "blockSize") == {n for n in DIMENSIONS["blockSize"].values if seen.takes_block(int(n))}
-
-
-@pytest.mark.parametrize("row", rows("backend", "dtype"))
-def test_compute_types_of_a_backend(row: Row) -> None:
-    assert taken(row, "dtype") == set(backend(row).dtypes)
-
-
-@pytest.mark.parametrize("row", rows("backend", "mla"))
-def test_latent_attention_of_a_backend(row: Row) -> None:
-    assert taken(row, "mla") == {"yes" if backend(row).is_mla else "no"}
-
-
-@pytest.mark.parametrize("row", rows("backend", "kvOffloading"))
-def test_backends_without_offloading(row: Row) -> None:
-    (name,) = row.when["backend"]
-    assert not backend_class(name).supports_kv_connector()
+def test_backends_without_offloading() -> None:
+    for row in rows("backend", "kvOffloading"):
+        (name,) = row.when["backend"]
+        assert not backend_class(name).supports_kv_connector(), row.name
 
 
 def compute_types(method: str) -> set[str]:
@@ -77,10 +64,10 @@ def compute_types(method: str) -> set[str]:
     return {str(dtype).removeprefix("torch.") for dtype in made.get_supported_act_dtypes()}
 
 
-@pytest.mark.parametrize("row", rows("method", "dtype"))
-def test_compute_types_of_methods(row: Row) -> None:
-    for method in row.when["method"]:
-        assert not compute_types(method) & row.when["dtype"], method
+def test_compute_types_of_methods() -> None:
+    for row in rows("method", "dtype"):
+        for method in row.when["method"]:
+            assert not compute_types(method) & row.when["dtype"], method
 
 
 def test_methods_that_take_float32() -> None:
@@ -88,19 +75,19 @@ def test_methods_that_take_float32() -> None:
     assert taken(row, "method") == {m for m in DIMENSIONS["method"].values if "float32" in compute_types(m)}
 
 
-@pytest.mark.parametrize("row", rows("accelerator", "method", "capability"))
-def test_capabilities_of_methods(row: Row) -> None:
+def test_capabilities_of_methods() -> None:
     from vllm.model_executor.layers.quantization import get_quantization_config
 
-    for method in row.when["method"]:
-        least = get_quantization_config(method).get_min_capability()
-        assert f"{least // 10}.{least % 10}" == capability_of(method)
-        assert all(int(capability.replace(".", "")) < least for capability in row.when["capability"])
-        assert all(int(capability.replace(".", "")) >= least for capability in taken(row, "capability"))
+    for row in rows("accelerator", "method", "capability"):
+        for method in row.when["method"]:
+            least = get_quantization_config(method).get_min_capability()
+            assert f"{least // 10}.{least % 10}" == capability_of(method)
+            assert all(int(capability.replace(".", "")) < least for capability in row.when["capability"])
+            assert all(int(capability.replace(".", "")) >= least for capability in taken(row, "capability"))
 
 
-@pytest.mark.parametrize("row", rows("accelerator", "dtype", "capability"))
-def test_capabilities_of_compute_types(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capabilities_of_compute_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = rows("accelerator", "dtype", "capability")
     # The module of NVIDIA's platform loads its kernels, which this wheel does not have; the check needs none.
     monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", ModuleType("vllm._C_stable_libtorch"))
     import torch
@@ -167,11 +154,11 @@ def test_what_vllm_needs_of_a_cpu_beyond_avx2() -> None:
     assert packed.is_met_by(features) == hasattr(torch.ops._C, "cpu_gemm_wna16")
 
 
-@pytest.mark.parametrize("row", rows("accelerator", "backend"))
-def test_backends_on_cpus(row: Row) -> None:
+def test_backends_on_cpus() -> None:
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+    (row,) = rows("accelerator", "backend")
     plain: Any = SimpleNamespace(use_sparse=False, use_mla=False)
     for name in row.when["backend"]:
         chosen = CpuPlatform.get_attn_backend_cls(AttentionBackendEnum[name], plain)
@@ -180,13 +167,11 @@ def test_backends_on_cpus(row: Row) -> None:
 
 def test_every_row_that_lists_can_answer_is_asked() -> None:
     asked = [
-        *({"backend", other} for other in ("kvCache", "blockSize", "dtype", "mla", "kvOffloading")),
+        *({"backend", other} for other in (*TAKEN, "kvOffloading")),
         {"backend", "accelerator", "capability"},
         {"method", "dtype"},
         {"accelerator", "method", "capability"},
         {"accelerator", "dtype", "capability"},
-        {"accelerator", "method"},
-        {"accelerator", "kvCache"},
-        {"accelerator", "backend"},
+        *({"accelerator", other} for other in ("method", "kvCache", "backend")),
     ]
     assert [row.name for row in ROWS if row.check is Check.CALL and set(row.when) not in asked] == []

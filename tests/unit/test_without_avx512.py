@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.vllm
 def test_vllms_lists_are_read_where_the_cpu_has_no_avx512() -> None:
     """In a process of its own: the kernels are chosen once, when vLLM is imported, and what goes wrong is an abort."""
-    plugins = ("-p", "tests.support.no_avx512", "-p", "no:cacheprovider", "-p", "no:xdist")
+    plugins = ("-p", "tests.support.no_avx512", "-p", "no:cacheprovider")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, "tests/unit/test_matrix_vllm_lists.py"],
         cwd=REPOSITORY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import sys
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ def backend_class(name: str) -> Any:
     return AttentionBackendEnum[name].get_class()
 
 
+@functools.cache
 def described(name: str) -> Described:
     """Of a backend by its name in vLLM."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -134,6 +136,7 @@ def _members(module: str, cls: str) -> dict[str, Any]:
     return found
 
 
+@functools.cache
 def _tree(module: str) -> ast.Module | None:
     spec = importlib.util.find_spec("vllm")
     assert spec is not None

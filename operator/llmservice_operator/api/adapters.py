@@ -37,8 +37,7 @@ class LoRA(ApiModel):
         description="Most different adapters in one step (--max-loras); requests for others wait. Each takes GPU "
         "memory. Default: 1.",
         examples=[4],
-        ge=1,
-        le=256,
+        bounds=(1, 256),
         flag="--max-loras",
         effective=1,
     )
@@ -53,8 +52,7 @@ class LoRA(ApiModel):
         description="Most adapters that are kept in the pod's memory (--max-cpu-loras); more are loaded from their "
         "files again when they are asked for. At least maxLoras. Default: as many as maxLoras.",
         examples=[16],
-        ge=1,
-        le=4096,
+        bounds=(1, 4096),
         flag="--max-cpu-loras",
         effective=lambda lora: lora.max_loras or 1,
     )

@@ -65,10 +65,13 @@ def knob(
     flag: str | tuple[str, ...] = (),
     silent: object = None,
     effective: object = None,
-    **bounds: Any,
+    bounds: tuple[int, int] | None = None,
+    **more: Any,
 ) -> Any:
-    """An optional field: description, examples, bounds, and its `Knob`."""
-    field = Field(default, description=description, examples=examples, **bounds)
+    """An optional field: description, examples, its least and greatest value, and its `Knob`."""
+    if bounds is not None:
+        more |= {"ge": bounds[0], "le": bounds[1]}
+    field = Field(default, description=description, examples=examples, **more)
     flags = (flag,) if isinstance(flag, str) else flag
     field.metadata.append(Knob(flags, silent, effective))
     return field

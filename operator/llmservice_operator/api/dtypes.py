@@ -6,56 +6,17 @@ from typing import Literal
 
 Weights = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal[
-    "awq",
-    "auto_awq",
-    "awq_marlin",
-    "gptq",
-    "auto_gptq",
-    "gptq_marlin",
-    "fp8",
-    "modelopt",
-    "modelopt_fp4",
-    "modelopt_mxfp8",
-    "modelopt_mixed",
-    "humming",
-    "compressed-tensors",
-    "experts_int8",
-    "quark",
-    "moe_wna16",
-    "torchao",
-    "inc",
-    "mxfp4",
-    "gpt_oss_mxfp4",
-    "deepseek_v4_fp8",
-    "online",
-    "fp8_per_tensor",
-    "fp8_per_block",
-    "fp8_per_channel",
-    "int8_per_channel_weight_only",
-    "nvfp4_per_token",
-    "mxfp8",
-]
-KVCache = Literal[
-    "auto",
-    "float16",
-    "bfloat16",
-    "fp8",
-    "fp8_e4m3",
-    "fp8_e5m2",
-    "fp8_ds_mla",
-    "fp8_per_token_head",
-    "int8_per_token_head",
-    "int4_per_token_head",
-    "nvfp4",
-    "nvfp4_4over6",
-    "nvfp4_ds_mla",
-    "turboquant_k8v4",
-    "turboquant_4bit_nc",
-    "turboquant_k3v4_nc",
-    "turboquant_3bit_nc",
-    "ultraquant_4bit",
-]
+_Int4 = Literal["awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin"]
+_ModelOpt = Literal["fp8", "modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"]
+_Mixed = Literal["humming", "compressed-tensors", "experts_int8", "quark", "moe_wna16", "torchao", "inc"]
+_OneModel = Literal["mxfp4", "gpt_oss_mxfp4", "deepseek_v4_fp8"]
+_Online = Literal["online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only"]
+Quantization = Literal[_Int4, _ModelOpt, _Mixed, _OneModel, _Online, "nvfp4_per_token", "mxfp8"]
+_Fp8KV = Literal["fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla"]
+_PerHeadKV = Literal["fp8_per_token_head", "int8_per_token_head", "int4_per_token_head"]
+_Fp4KV = Literal["nvfp4", "nvfp4_4over6", "nvfp4_ds_mla"]
+_TurboKV = Literal["turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"]
+KVCache = Literal["auto", "float16", "bfloat16", _Fp8KV, _PerHeadKV, _Fp4KV, _TurboKV, "ultraquant_4bit"]
 
 # What `weights` adds where no quantization method is named. `fp8` reads a checkpoint that is fp8 already, and converts
 # one that is not quantized (vLLM then takes it for fp8_per_tensor, and says so in a warning). There is no method

@@ -81,8 +81,7 @@ class Parallelism(ApiModel):
         description="Split every layer over this many GPUs of one node (--tensor-parallel-size). Raise it when the "
         "model does not fit into one GPU, or to answer faster; it must divide the model's attention heads.",
         examples=[2],
-        ge=1,
-        le=64,
+        bounds=(1, 64),
         flag="--tensor-parallel-size",
     )
     pipeline_parallel_size: int = knob(
@@ -90,8 +89,7 @@ class Parallelism(ApiModel):
         description="Split the layers into this many stages, a GPU or group of GPUs each (--pipeline-parallel-size). "
         "Raise it when tensor parallelism alone cannot hold the model, or the GPUs have no fast link.",
         examples=[2],
-        ge=1,
-        le=64,
+        bounds=(1, 64),
         flag="--pipeline-parallel-size",
     )
     data_parallel_size: int = knob(
@@ -99,8 +97,7 @@ class Parallelism(ApiModel):
         description="Run this many copies of the engine behind one endpoint in one pod (--data-parallel-size). Meant "
         "for mixture-of-experts models with expertParallel; for other models use scaling.replicas.",
         examples=[2],
-        ge=1,
-        le=64,
+        bounds=(1, 64),
         flag="--data-parallel-size",
     )
     expert_parallel: bool = knob(
@@ -124,8 +121,7 @@ class Batching(ApiModel):
         description="Most sequences that are worked on in one step (--max-num-seqs). More raise throughput and, under "
         "load, the time per token of each. Default: vLLM's, by the accelerator's memory (256 to 1024; 128 on CPUs).",
         examples=[256],
-        ge=1,
-        le=65_536,
+        bounds=(1, 65_536),
         flag="--max-num-seqs",
     )
     max_num_batched_tokens: int | None = knob(
@@ -133,8 +129,7 @@ class Batching(ApiModel):
         "steadier time per token, raise it for throughput on long prompts. At least maxNumSeqs. Default: vLLM's, by "
         "the accelerator's memory (2048 to 16384).",
         examples=[8192],
-        ge=1,
-        le=MAX_TOKENS,
+        bounds=(1, MAX_TOKENS),
         flag="--max-num-batched-tokens",
     )
     max_model_len: MaxModelLen | None = knob(
@@ -149,8 +144,7 @@ class Batching(ApiModel):
         "more is answered 503. Take maxNumSeqs (times dataParallelSize) and add the queue that you want: below it the "
         "batch never fills. Default: no limit.",
         examples=[64],
-        ge=1,
-        le=1_000_000,
+        bounds=(1, 1_000_000),
         flag="--max-num-queued-reqs",
     )
     max_num_queued_tokens: int | None = knob(
@@ -158,8 +152,7 @@ class Batching(ApiModel):
         "(--max-num-queued-tokens); a request beyond that is answered 503. A good limit: the prompt tokens that a "
         "replica computes in a second, times the seconds that a first token may take. Default: no limit.",
         examples=[131072],
-        ge=1,
-        le=1_000_000_000,
+        bounds=(1, 1_000_000_000),
         flag="--max-num-queued-tokens",
     )
     chunked_prefill: bool | None = knob(
@@ -172,8 +165,7 @@ class Batching(ApiModel):
         description="Prompts longer than this count as long, and one step takes at most so many of their tokens "
         "(--long-prefill-token-threshold): short requests then wait less behind long ones. 0 is off. Default: 0.",
         examples=[2048],
-        ge=0,
-        le=MAX_TOKENS,
+        bounds=(0, MAX_TOKENS),
         flag="--long-prefill-token-threshold",
         silent=0,
         effective=0,

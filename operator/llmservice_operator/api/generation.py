@@ -21,7 +21,7 @@ class GenerationDefaults(ApiModel):
         description="Choose among the likeliest tokens that together have this probability; 1 for all.", examples=[0.8]
     )
     top_k: int | None = knob(
-        description="Choose among this many of the likeliest tokens; 0 for all.", examples=[20], ge=0, le=16_777_216
+        description="Choose among this many of the likeliest tokens; 0 for all.", examples=[20], bounds=(0, 16_777_216)
     )
     min_p: Annotated[float, Field(ge=0, le=1)] | None = knob(
         description="Leave out tokens that are less likely than this share of the likeliest one's probability.",
@@ -31,7 +31,9 @@ class GenerationDefaults(ApiModel):
         description="Above 1, tokens that came already are made less likely.", examples=[1.05]
     )
     max_tokens: int | None = knob(
-        description="Most tokens of an answer, where the request names no limit.", examples=[2048], ge=1, le=MAX_TOKENS
+        description="Most tokens of an answer, where the request names no limit.",
+        examples=[2048],
+        bounds=(1, MAX_TOKENS),
     )
 
 
@@ -53,8 +55,7 @@ class Generation(ApiModel):
     seed: int | None = knob(
         description="Seed of the random numbers (--seed) of requests that bring none. Default: 0.",
         examples=[7],
-        ge=0,
-        le=4_294_967_295,
+        bounds=(0, 4_294_967_295),
         flag="--seed",
         silent=0,
         effective=0,

@@ -19,8 +19,7 @@ class Scaling(ApiModel):
         description="Number of replicas, each with a copy of the model. `kubectl scale` and autoscalers (target "
         "LLMService, by its /scale) set it too. 0 stops serving and frees the accelerators.",
         examples=[2],
-        ge=0,
-        le=1000,
+        bounds=(0, 1000),
     )
 
 
@@ -38,8 +37,7 @@ class Rollout(ApiModel):
         description="Seconds without progress after which a rollout is reported as failed; what serves goes on "
         "serving. Default: longer than a model may take to start.",
         examples=[3600],
-        ge=60,
-        le=604_800,
+        bounds=(60, 604_800),
     )
     auto_rollback: bool = knob(
         False,
@@ -63,8 +61,7 @@ class Drain(ApiModel):
         description="Seconds that running requests get to finish when a replica goes away. Streams that take longer "
         "are ended, and counted. Raise it for long generations.",
         examples=[300],
-        ge=0,
-        le=3600,
+        bounds=(0, 3600),
     )
 
 
@@ -75,8 +72,7 @@ class Endpoint(ApiModel):
         DEFAULT_ENDPOINT_PORT,
         description="Port of the Service. The OpenAI API is at http://NAME.NAMESPACE.svc:PORT/v1.",
         examples=[8080],
-        ge=1,
-        le=65_535,
+        bounds=(1, 65_535),
     )
     api_key_secret_ref: SecretKeyRef | None = knob(
         description="Secret key with API keys, one a line; clients then send `Authorization: Bearer KEY` with one of "

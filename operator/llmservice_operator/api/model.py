@@ -24,7 +24,7 @@ _WIDTH, _HEADS, _LAYERS = 1_048_576, 65_536, 1024
 
 def _fact(description: str, example: int, most: int, *, least: int = 1) -> Any:
     """An integer of config.json within bounds."""
-    return knob(description=description, examples=[example], ge=least, le=most)
+    return knob(description=description, examples=[example], bounds=(least, most))
 
 
 class Architecture(ApiModel):
@@ -181,8 +181,7 @@ class Cache(ApiModel):
         description="Hours that the cache keeps a revision which no pod serves and no service with pods can roll back "
         "to. Default: 720. A change takes effect with the next rollout.",
         examples=[168],
-        ge=1,
-        le=87_600,
+        bounds=(1, 87_600),
     )
 
     @property

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from llmservice_runtime import contract
 
 from llmservice_operator.api.constants import GROUP
+from llmservice_operator.api.kubernetes import VOLUME_SOURCES
 from llmservice_operator.api.rule import Rule, cel_list
 from llmservice_operator.api.runtime import ENV_LENGTH, ENV_TOO_LONG
 
@@ -124,9 +125,7 @@ SPREAD = (
     ),
 )
 
-_SOURCES = ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image")
-_MORE_SOURCES = ("nfs", "persistentVolumeClaim", "projected", "secret")
-_COUNT = " + ".join(f"(has(self.{source}) ? 1 : 0)" for source in (*_SOURCES, *_MORE_SOURCES))
+_COUNT = " + ".join(f"(has(self.{source}) ? 1 : 0)" for source in VOLUME_SOURCES)
 
 VOLUME = (
     Rule(

@@ -17,6 +17,7 @@ IMAGE = (
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
 ImageRef = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE)]
 Quantity = Annotated[str, StringConstraints(min_length=2, max_length=25, pattern=QUANTITY)]
+DataKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 ServedName = Annotated[
     str,
@@ -28,24 +29,14 @@ class SecretKeyRef(ApiModel):
     """One key of a Secret in the namespace of the LLMService."""
 
     name: ObjectName = Field(description="Name of a Secret in the same namespace.")
-    key: str = Field(
-        description="Key in the Secret's data that has the value.",
-        min_length=1,
-        max_length=253,
-        pattern=r"^[-._a-zA-Z0-9]+$",
-    )
+    key: DataKey = Field(description="Key in the Secret's data that has the value.")
 
 
 class ConfigMapKeyRef(ApiModel):
     """One key of a ConfigMap in the namespace of the LLMService."""
 
     name: ObjectName = Field(description="Name of a ConfigMap in the same namespace.")
-    key: str = Field(
-        description="Key in the ConfigMap's data that has the text.",
-        min_length=1,
-        max_length=253,
-        pattern=r"^[-._a-zA-Z0-9]+$",
-    )
+    key: DataKey = Field(description="Key in the ConfigMap's data that has the text.")
 
 
 class SecretRef(ApiModel):

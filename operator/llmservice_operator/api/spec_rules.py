@@ -6,6 +6,8 @@ from llmservice_operator.api.rule import Rule, cel_list, cel_string
 
 _ON_CPU = "has(self.accelerator) && has(self.accelerator.type) && self.accelerator.type == 'cpu'"
 _POOLS = "has(self.model.runner) && self.model.runner == 'pooling'"
+_A_GPU = "or choose a GPU in spec.accelerator.type"
+_KV_SPACE = "and size the cache with the variable VLLM_CPU_KVCACHE_SPACE in spec.runtime.env"
 _ACCOUNT_ENV = "AZURE_STORAGE_ACCOUNT_NAME"
 
 
@@ -74,27 +76,19 @@ SPEC = (
         "spec.accelerator.type",
         ".precision.kvCache",
     ),
-    Rule(
-        f"!({_ON_CPU}) || !has(self.attention) || !has(self.attention.backend) || self.attention.backend == 'auto'",
-        "CPUs have one attention backend of their own: remove it, or choose a GPU in spec.accelerator.type",
-        ".attention.backend",
-    ),
-    Rule(
-        f"!({_ON_CPU}) || !has(self.compilation) || !has(self.compilation.cudaGraphs) || "
-        "self.compilation.cudaGraphs == 'none'",
-        "CPUs have no CUDA graphs: remove it, or choose a GPU in spec.accelerator.type",
-        ".compilation.cudaGraphs",
-    ),
-    Rule(
-        f"!({_ON_CPU}) || !has(self.batching) || !has(self.batching.kvOffloadingSize)",
-        "the KV cache of CPUs is in the node's memory already: remove it, and size the cache with the variable "
-        "VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
-        ".batching.kvOffloadingSize",
-    ),
-    Rule(
-        f"!({_ON_CPU}) || !has(self.runtime) || !has(self.runtime.sleepMode) || !self.runtime.sleepMode",
-        "there is no GPU memory to free on CPUs: remove it, or choose a GPU in spec.accelerator.type",
-        ".runtime.sleepMode",
+    *(
+        Rule(
+            f"!({_ON_CPU}) || !has(self.{field.partition('.')[0]}) || !has(self.{field})"
+            f"{allowed and f' || {allowed.format(field)}'}",
+            f"{why}: remove it, {instead}",
+            f".{field}",
+        )
+        for field, allowed, why, instead in (
+            ("attention.backend", "self.{} == 'auto'", "CPUs have one attention backend of their own", _A_GPU),
+            ("compilation.cudaGraphs", "self.{} == 'none'", "CPUs have no CUDA graphs", _A_GPU),
+            ("batching.kvOffloadingSize", "", "the KV cache of CPUs is in the node's memory already", _KV_SPACE),
+            ("runtime.sleepMode", "!self.{}", "there is no GPU memory to free on CPUs", _A_GPU),
+        )
     ),
     *(
         Rule(

@@ -1,5 +1,6 @@
 """Models of status: the CRD's schema, and what stored statuses are checked with; the operator writes plain JSON."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -106,45 +107,32 @@ class EffectiveRollout(StatusModel):
     progress_deadline_seconds: int | None = in_force()
 
 
-class EffectiveDrain(StatusModel):
-    timeout_seconds: int | None = in_force()
-
-
-class EffectiveEndpoint(StatusModel):
-    port: int | None = in_force()
-
-
-class EffectiveRuntime(StatusModel):
-    image: Word | None = in_force()
-    version: Word | None = in_force()
-    sleep_mode: bool | None = in_force()
-
-
 _OWN_SHAPE: dict[str, type[StatusModel]] = {
     "model": EffectiveModel,
     "accelerator": EffectiveAccelerator,
     "rollout": EffectiveRollout,
-    "drain": EffectiveDrain,
-    "endpoint": EffectiveEndpoint,
-    "runtime": EffectiveRuntime,
 }
-_IN_FORCE = (
-    *("precision", "parallelism", "batching", "attention", "compilation", "context_extension"),
-    *("speculative_decoding", "lora", "generation"),
-)
-"""Sections of the spec that status.effective repeats field by field."""
+_IN_FORCE: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    (
+        *("precision", "parallelism", "batching", "attention", "compilation", "context_extension"),
+        *("speculative_decoding", "lora", "generation"),
+    ),
+    (),
+) | {"drain": ("timeout_seconds",), "endpoint": ("port",), "runtime": ("image", "version", "sleep_mode")}
+"""Sections of the spec that status.effective repeats, and the fields that it repeats of them; none: all."""
 
 
-def _section(section: type[ApiModel]) -> type[StatusModel]:
-    """A section of the spec as status.effective has it: the same fields without bounds; each may be absent."""
+def _section(section: type[ApiModel], only: tuple[str, ...] = ()) -> type[StatusModel]:
+    """A section of the spec as status.effective has it: these fields without bounds; each may be absent."""
     fields: dict[str, Any] = {
-        name: (_value(info.annotation) | None, in_force()) for name, info in section.model_fields.items()
+        name: (_value(section.model_fields[name].annotation) | None, in_force())
+        for name in only or section.model_fields
     }
     return create_model(f"Effective{section.__name__}", __base__=StatusModel, **fields)
 
 
-def _value(kind: Any) -> Any:
-    """The type of a field of the spec, without what bounds it."""
+def _value(kind: Any, only: tuple[str, ...] = ()) -> Any:
+    """The type of a field of the spec, without what bounds it; of a section with these fields."""
     if get_origin(kind) in (Union, UnionType):
         kinds = [one for one in get_args(kind) if one is not NoneType]
         return IntOrWord if len(kinds) > 1 else _value(kinds[0])
@@ -153,15 +141,15 @@ def _value(kind: Any) -> Any:
     if get_origin(kind) is Literal:
         kind = type(get_args(kind)[0])
     if issubclass(kind, ApiModel):
-        return _section(kind)
+        return _section(kind, only)
     return Word if kind is str else kind
 
 
 def _effective() -> type[StatusModel]:
     fields: dict[str, Any] = {}
     for name, info in LLMServiceSpec.model_fields.items():
-        kind = _OWN_SHAPE.get(name) or (_value(info.annotation) if name in _IN_FORCE else None)
-        if kind is not None:
+        if name in _IN_FORCE or name in _OWN_SHAPE:
+            kind: Any = _OWN_SHAPE.get(name) or _value(info.annotation, _IN_FORCE[name])
             fields[name] = (kind | None, in_force())
     return create_model("EffectiveStatus", __base__=StatusModel, **fields)
 

@@ -9,47 +9,18 @@ from llmservice_operator.api.engine import MAX_TOKENS
 from llmservice_operator.api.scalars import Uri
 from llmservice_operator.api.uri import Source, parse
 
+_Flash = Literal["FLASH_ATTN", "FLASH_ATTN_DIFFKV", "FLASH_ATTN_MLA", "FLASH_ATTN_MLA_SPARSE"]
+_FlashInfer = Literal["FLASHINFER", "FLASHINFER_MLA", "FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM90"]
+_FlashInferNew = Literal["FLASHINFER_MLA_SPARSE_SM120", "FLASHINFER_MLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV41"]
+_FlashMLA = Literal["FLASHMLA", "FLASHMLA_SPARSE"]
+_FlashMLANew = Literal["FLASHMLA_SPARSE_DSV4", "FLASHMLA_SPARSE_DSV41", "FLASHMLA_MEGA_ATTN_DSV41"]
+_Triton = Literal["TRITON_ATTN", "TRITON_ATTN_DIFFKV", "TRITON_FLASH_ATTN", "TRITON_FLASHINFER"]
+_Latent = Literal["TRITON_MLA", "TRITON_MSA", "CUTLASS_MLA", "CUTLASS_MSA", "TOKENSPEED_MLA", "MINIMAX_M3_SPARSE"]
+_Others = Literal["FLEX_ATTENTION", "HPC_ATTN", "B12X", "TURBOQUANT", "ULTRAQUANT"]
+_Rocm = Literal["ROCM_ATTN", "ROCM_SEGMENTED_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN"]
+_RocmMLA = Literal["ROCM_AITER_MLA", "ROCM_AITER_MLA_SPARSE", "ROCM_AITER_TRITON_MLA", "ROCM_FLASHMLA_SPARSE_DSV4"]
 AttentionBackend = Literal[
-    "auto",
-    "FLASH_ATTN",
-    "FLASH_ATTN_DIFFKV",
-    "FLASH_ATTN_MLA",
-    "FLASH_ATTN_MLA_SPARSE",
-    "FLASHINFER",
-    "FLASHINFER_MLA",
-    "FLASHINFER_MLA_SPARSE",
-    "FLASHINFER_MLA_SPARSE_SM90",
-    "FLASHINFER_MLA_SPARSE_SM120",
-    "FLASHINFER_MLA_SPARSE_DSV4",
-    "FLASHINFER_MLA_SPARSE_DSV41",
-    "FLASHMLA",
-    "FLASHMLA_SPARSE",
-    "FLASHMLA_SPARSE_DSV4",
-    "FLASHMLA_SPARSE_DSV41",
-    "FLASHMLA_MEGA_ATTN_DSV41",
-    "TRITON_ATTN",
-    "TRITON_ATTN_DIFFKV",
-    "TRITON_FLASH_ATTN",
-    "TRITON_FLASHINFER",
-    "TRITON_MLA",
-    "TRITON_MSA",
-    "CUTLASS_MLA",
-    "CUTLASS_MSA",
-    "TOKENSPEED_MLA",
-    "MINIMAX_M3_SPARSE",
-    "FLEX_ATTENTION",
-    "HPC_ATTN",
-    "B12X",
-    "TURBOQUANT",
-    "ULTRAQUANT",
-    "ROCM_ATTN",
-    "ROCM_SEGMENTED_ATTN",
-    "ROCM_AITER_FA",
-    "ROCM_AITER_UNIFIED_ATTN",
-    "ROCM_AITER_MLA",
-    "ROCM_AITER_MLA_SPARSE",
-    "ROCM_AITER_TRITON_MLA",
-    "ROCM_FLASHMLA_SPARSE_DSV4",
+    "auto", _Flash, _FlashInfer, _FlashInferNew, _FlashMLA, _FlashMLANew, _Triton, _Latent, _Others, _Rocm, _RocmMLA
 ]
 CompilationMode = Literal["none", "stockTorchCompile", "dynamoTraceOnce", "vllmCompile"]
 CudaGraphs = Literal["none", "piecewise", "full", "fullDecodeOnly", "fullAndPiecewise"]
@@ -118,8 +89,7 @@ class ContextExtension(ApiModel):
     original_max_position_embeddings: int | None = knob(
         description="Length that the model was trained for. Default: read from the model's config.json.",
         examples=[32768],
-        ge=1,
-        le=MAX_TOKENS,
+        bounds=(1, MAX_TOKENS),
     )
 
     @property
@@ -167,20 +137,17 @@ class SpeculativeDecoding(ApiModel):
         description="Fewest tokens that must match for a guess. Only with ngram. Default: vLLM's (5, or "
         "promptLookupMax where that is given).",
         examples=[2],
-        ge=1,
-        le=1024,
+        bounds=(1, 1024),
     )
     prompt_lookup_max: int | None = knob(
         description="Most tokens that are matched. Only with ngram. Default: vLLM's (5, or promptLookupMin where that "
         "is given).",
         examples=[4],
-        ge=1,
-        le=1024,
+        bounds=(1, 1024),
     )
     draft_tensor_parallel_size: int | None = knob(
         description="Spread the draft model over this many GPUs: 1, or as many as tensorParallelSize. Default: as "
         "many.",
         examples=[1],
-        ge=1,
-        le=64,
+        bounds=(1, 64),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
+
+from pydantic.alias_generators import to_camel
 
 Json = Mapping[str, Any]
 
@@ -30,29 +32,15 @@ class Chosen:
     @classmethod
     def from_document(cls, document: Json) -> Self:
         """Read a record; absent fields are None."""
-        return cls(
-            gpu=document.get("gpu"),
-            max_model_len=document.get("maxModelLen"),
-            plan=document.get("plan"),
-            start=document.get("start"),
-            update_requested=document.get("updateRequested"),
-            spec=document.get("spec"),
-            recorded=document,
-        )
+        return cls(**{name: document.get(to_camel(name)) for name in _RECORDED}, recorded=document)
 
     def to_document(self) -> dict[str, Any]:
         """The record without the fields that are None."""
         if self.recorded is not None:
             return dict(self.recorded)
-        record = {
-            "gpu": self.gpu,
-            "maxModelLen": self.max_model_len,
-            "plan": self.plan,
-            "start": self.start,
-            "updateRequested": self.update_requested,
-            "spec": self.spec,
-        }
+        record = {to_camel(name): getattr(self, name) for name in _RECORDED}
         return {key: value for key, value in record.items() if value is not None}
 
 
+_RECORDED = tuple(field.name for field in fields(Chosen) if field.name != "recorded")
 NOTHING = Chosen()

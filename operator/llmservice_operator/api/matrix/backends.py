@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from llmservice_operator.api.matrix.dimensions import CAPABILITIES, DIMENSIONS, ON, Check, Row, others, when
 
@@ -49,18 +50,7 @@ _GPUS, _NVIDIA, _AMD = ("nvidia", "amd"), ("nvidia",), ("amd",)
 _V1 = "v1/attention/backends"
 
 
-def _mla(
-    name: str,
-    module: str,
-    accelerators: tuple[str, ...],
-    kv_types: tuple[str, ...],
-    block_sizes: tuple[int, ...],
-    dtypes: tuple[str, ...] = _HALF,
-    capabilities: tuple[str, ...] = _ALL,
-) -> Backend:
-    return Backend(name, module, accelerators, kv_types, block_sizes, dtypes, capabilities, mla=True, alibi=False)
-
-
+_mla = partial(Backend, mla=True, alibi=False)
 _ATTENTION = (
     Backend("FLASH_ATTN", f"{_V1}/flash_attn", _GPUS, _FP8, _BY_16, capabilities=_FROM_8),
     Backend("FLASH_ATTN_DIFFKV", f"{_V1}/flash_attn_diffkv", _GPUS, _FP8, _BY_16, capabilities=_FROM_8),

@@ -106,7 +106,7 @@ class Row:
     remedy: str
     source: str
     fix: Mapping[str, str] = field(default_factory=dict)
-    """What the remedy sets; a dimension that is not here is left out of the spec by it."""
+    """What the remedy sets; without it the remedy leaves the blamed field out of the spec."""
     check: Check = Check.NONE
     reason: Reason = Reason.UNSUPPORTED_COMBINATION
 

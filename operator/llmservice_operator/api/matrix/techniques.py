@@ -47,14 +47,12 @@ def _parallelism() -> Iterator[Row]:
         "experts are spread over tensor and data parallel ranks, and there is one",
         "Set spec.parallelism.tensorParallelSize or dataParallelSize above 1, or remove expertParallel",
         "the operator's own: vLLM takes it and changes nothing",
-        {"expertParallel": OFF},
         reason=Reason.INVALID_SPEC,
     )
 
 
 def _speculation() -> Iterator[Row]:
     source = "vllm/config/speculative.py"
-    none = {"speculation": "none"}
     yield Row(
         when(speculation=NEEDS_DRAFT_MODEL, draftModel="absent"),
         "draftModel",
@@ -71,7 +69,6 @@ def _speculation() -> Iterator[Row]:
         "ngram guesses from the prompt and has no model",
         "Remove spec.speculativeDecoding.model, or set the method to draftModel",
         "the operator's own: vLLM ignores it",
-        none,
         reason=Reason.INVALID_SPEC,
     )
     yield Row(
@@ -80,7 +77,6 @@ def _speculation() -> Iterator[Row]:
         "only ngram looks tokens up in the prompt",
         "Remove spec.speculativeDecoding.promptLookupMin and promptLookupMax, or set the method to ngram",
         "the operator's own: vLLM ignores them",
-        {"promptLookup": "absent"},
         reason=Reason.INVALID_SPEC,
     )
     yield Row(
@@ -99,7 +95,6 @@ def _speculation() -> Iterator[Row]:
         "ngram has no draft model to spread",
         "Remove spec.speculativeDecoding.draftTensorParallelSize",
         "the operator's own: vLLM ignores it",
-        {"draftParallel": "absent"},
         reason=Reason.INVALID_SPEC,
     )
     yield Row(
@@ -117,7 +112,6 @@ def _speculation() -> Iterator[Row]:
         "a pooling model writes no tokens that could be guessed",
         "Remove spec.speculativeDecoding, or set spec.model.runner to generate",
         "the operator's own: vLLM takes it and guesses nothing",
-        none,
     )
 
 
@@ -200,7 +194,6 @@ def _batching() -> Iterator[Row]:
         "no prefix is cached that could be hashed",
         "Remove spec.batching.prefixCachingHashAlgo, or prefixCaching: false",
         "the operator's own: vLLM ignores it",
-        {"hashAlgorithm": "absent"},
         reason=Reason.INVALID_SPEC,
     )
     yield Row(
@@ -209,7 +202,6 @@ def _batching() -> Iterator[Row]:
         "nothing is offloaded",
         "Set spec.batching.kvOffloadingSize, or remove kvOffloadingBackend",
         "vllm/config/vllm.py: _post_init_kv_transfer_config ignores it",
-        {"offloadingBackend": "absent"},
         reason=Reason.INVALID_SPEC,
     )
 
@@ -227,7 +219,6 @@ def _pooling() -> Iterator[Row]:
             why,
             f"Remove {DIMENSIONS[dimension].field}, or set spec.model.runner to generate",
             "the operator's own",
-            {dimension: "absent"},
         )
     yield Row(
         when(runner="generate", convert=("classify", "embed")),
@@ -274,47 +265,32 @@ def _context() -> Iterator[Row]:
 
 def _stages_on_cpus() -> Iterator[Row]:
     """An engine with stages that compiles nothing starts on CPUs, and dies of its first request (tried)."""
-    for dimension, value, fix in (
-        ("enforceEager", ON, OFF),
-        ("compilation", "none", "vllmCompile"),
-        ("optimizationLevel", "0", "2"),
-    ):
+    for dimension, value in (("enforceEager", ON), ("compilation", "none"), ("optimizationLevel", "0")):
         yield Row(
             when(accelerator="cpu", pipelineParallel=MANY, **{dimension: value}),
             dimension,
             "on CPUs the stages get their buffers while vLLM warms compiled code up, and there is none",
             f"Remove {DIMENSIONS[dimension].field}, or set spec.parallelism.pipelineParallelSize to 1",
             "vllm/v1/worker/cpu_model_runner.py: warming_up_model",
-            {dimension: fix},
         )
 
 
 def _compilation() -> Iterator[Row]:
-    eager = "Remove spec.compilation.enforceEager, or the other one"
-    source = "vllm/config/vllm.py: __post_init__"
     for dimension, values, what, check in (
         ("compilation", others("compilation", "none"), "compiles nothing", Check.IGNORED),
         ("cudaGraphs", _DRAWN, "records no CUDA graphs", Check.NONE),
+        ("optimizationLevel", others("optimizationLevel", "0"), "optimizes nothing", Check.NONE),
     ):
         yield Row(
             when(enforceEager=ON, **{dimension: values}),
             dimension,
             f"enforceEager {what}, and vLLM ignores the other one",
-            eager,
-            source,
+            "Remove spec.compilation.enforceEager, or the other one",
+            "vllm/config/vllm.py: __post_init__",
             {"enforceEager": OFF},
             check,
             Reason.INVALID_SPEC,
         )
-    yield Row(
-        when(enforceEager=ON, optimizationLevel=others("optimizationLevel", "0")),
-        "optimizationLevel",
-        "enforceEager optimizes nothing, and vLLM ignores the other one",
-        eager,
-        source,
-        {"enforceEager": OFF},
-        reason=Reason.INVALID_SPEC,
-    )
     yield Row(
         when(cudaGraphs=PIECEWISE, compilation=others("compilation", "vllmCompile")),
         "cudaGraphs",
@@ -358,5 +334,4 @@ def _memory() -> Iterator[Row]:
         "the KV cache is in the node's memory already, and vLLM offloads from GPUs only",
         "Remove spec.batching.kvOffloadingSize, and size the cache with VLLM_CPU_KVCACHE_SPACE in spec.runtime.env",
         "vllm/v1/kv_offload/cpu/spec.py: get_worker",
-        {"kvOffloading": OFF},
     )

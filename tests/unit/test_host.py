@@ -8,7 +8,6 @@ import pytest
 
 from tests.support import clock, host
 
-
 V1 = "12:cpu,cpuacct:/pod\n3:memory:/pod\n0::/pod\n"
 QUOTA, PERIOD = "cpu/pod/cpu.cfs_quota_us", "cpu/pod/cpu.cfs_period_us"
 

@@ -1,4 +1,4 @@
-"""Pods in trouble, as a real API server 1.36 gave them back; only what the projection reads is kept."""
+"""Failing pods as API server 1.36 returned them, with the fields that the projection reads; and their failure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from llmservice_operator.observe.failures.failure import FailureContext, failure_of
+from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.projections.pods import PodFacts
+from llmservice_operator.observe.reports import Report
+from llmservice_runtime.contract import State
 
 Json = dict[str, Any]
 
 REVISION = "0a1b2c3d4e"
+NOW = "2026-01-02T03:04:05Z"
 SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-02T03:00:00Z"}
-NOT_READY = {
-    "type": "Ready",
-    "status": "False",
-    "reason": "ContainersNotReady",
-    "lastTransitionTime": "2026-01-02T03:00:00Z",
-}
+NOT_READY = SCHEDULED | {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
 
 
 def pod(name: str = "x-0", *, status: Mapping[str, Any], node: str = "node-a", **metadata: Any) -> Json:
@@ -35,6 +35,27 @@ def pod(name: str = "x-0", *, status: Mapping[str, Any], node: str = "node-a", *
 
 def facts(*pods: Json) -> tuple[PodFacts, ...]:
     return tuple(PodFacts.from_object(each) for each in pods)
+
+
+def reports(state: State | None, restarts: int = 0) -> dict[str, Report]:
+    """Of the pod x-0."""
+    return {"x-0": Report("uid-x-0", restarts, state)}
+
+
+def failure(
+    *shown: Json, before: StatusFailure | None = None, now: str = NOW, context: FailureContext | None = None
+) -> StatusFailure | None:
+    """The failure of these pods; `before` is the one in the stored status."""
+    previous = before.to_object() if before else None
+    return failure_of(None, facts(*shown), REVISION, previous, now, context or FailureContext({}))
+
+
+def must_fail(
+    *shown: Json, before: StatusFailure | None = None, now: str = NOW, context: FailureContext | None = None
+) -> StatusFailure:
+    found = failure(*shown, before=before, now=now, context=context)
+    assert found is not None
+    return found
 
 
 def unplaced(message: str) -> Json:
@@ -99,11 +120,6 @@ EVICTION = (
 
 
 def evicted(left: str = "2097148Ki", at: str = "2026-01-02T03:00:00Z") -> Json:
-    target = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "TerminationByKubelet",
-        "lastTransitionTime": at,
-    }
+    target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at}
     message = EVICTION.format(limit="3221225472", left=left, used="1936Ki")
     return {"phase": "Failed", "reason": "Evicted", "message": message, "conditions": [SCHEDULED, target]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from llmservice_operator.kube.credentials import Credentials, Token
@@ -13,20 +13,55 @@ from llmservice_operator.kube.resources import Resource
 from llmservice_operator.kube.shards import Shards
 from llmservice_operator.kube.transport import Transport
 
-from tests.unit.test_lease import World
-
 NAMESPACES = tuple(f"team-{letter}" for letter in "abcdefghij")
 
 
-class Cluster(World):
-    """The Leases by name, and every process that runs."""
+class Cluster:
+    """One clock, the Leases by name, and every process that runs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.now = 1000.0
+        self.version = 0
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
         self.leases: dict[str, dict[str, Any]] = {}
         self.log: list[tuple[float, str, str, str]] = []
         self.running: list[Process] = []
         self.owned_twice: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        waked = asyncio.Event()
+        self._sleepers.append((self.now + seconds, waked))
+        await waked.wait()
+
+    async def run_until(self, done: Callable[[], bool], limit: float) -> float:
+        """Let time pass, event by event; returns how long it took."""
+        started = self.now
+        await self.settle()
+        while not done():
+            due = min((when for when, _ in self._sleepers), default=started + limit + 1)
+            assert due <= started + limit, f"not within {limit} s"
+            self.now = max(self.now, due)
+            await self._wake()
+        return self.now - started
+
+    async def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        await self.settle()
+        while (due := min((when for when, _ in self._sleepers), default=until + 1)) <= until:
+            self.now = max(self.now, due)
+            await self._wake()
+        self.now = until
+
+    async def _wake(self) -> None:
+        """Those whose time has come."""
+        ready = [event for when, event in self._sleepers if when <= self.now]
+        self._sleepers = [(when, event) for when, event in self._sleepers if when > self.now]
+        for event in ready:
+            event.set()
+        await self.settle()
 
     def owners(self, namespace: str) -> list[str]:
         """Who may write there now."""
@@ -64,7 +99,7 @@ class Connection(Transport):
     def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed(None)))
         self.cluster, self.name = cluster, name
-        self.hangs = False
+        self.hangs = self.is_refused = False
         self.hangs_for: str | None = None
         self.takes = 0.0
 
@@ -74,12 +109,9 @@ class Connection(Transport):
         resource: Resource,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
         body: Any = None,
-        content_type: str = "application/json",
-        accept: str | None = None,
         timeout: Callable[[], float] | float = 10.0,
-        max_bytes: int | None = None,
+        **_: Any,
     ) -> dict[str, Any]:
         cluster = self.cluster
         lease = body["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]
@@ -88,6 +120,8 @@ class Connection(Transport):
             assert isinstance(timeout, float)
             await cluster.sleep(timeout)
             raise Unreachable("timed out")
+        if self.is_refused:
+            raise Unreachable("connection refused")
         if self.takes:
             await cluster.sleep(self.takes)
         live = cluster.leases.get(lease)

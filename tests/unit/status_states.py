@@ -1,8 +1,8 @@
-"""Every state that a service can be in, made in the stand-in for the cluster, and what each reader must take it for."""
+"""Every state of a service, made in the stand-in for the cluster, and what kstatus and Argo CD must derive of it."""
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,14 @@ from tests.unit.fit_world import H100, serving
 
 Json = dict[str, Any]
 
-KV_CACHE = '{"version":1,"reason":"KVCacheTooSmall","message":"Too small.","remedy":"Lower it.","exitCode":1}'
+KV_CACHE = (
+    '{"version":1,"reason":"KVCacheTooSmall","message":"Too small.","remedy":"Lower it.","exitCode":1,'
+    '"evidence":["line 1","line 2"]}'
+)
 ENDED: Json = {"reason": "Error", "exitCode": 1, "message": KV_CACHE, "finishedAt": "2026-01-02T03:01:00Z"}
+KILLED: Json = {"reason": "Error", "exitCode": 3, "message": "a\nboom\n", "finishedAt": "2026-01-02T03:01:00Z"}
+BACK_OFF: Json = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
+NO_GPU = "0/3 nodes are available: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {a: b, c}."
 OLD = "0000000000"
 
 
@@ -44,11 +50,10 @@ def service(replicas: int = 1, **sections: Any) -> World:
 def served(replicas: int = 1, **sections: Any) -> World:
     world = service(replicas, **sections)
     world.roll_out()
-    world.settle()
-    return world
+    return settled(world)
 
 
-def told(world: World) -> World:
+def settled(world: World) -> World:
     world.settle()
     return world
 
@@ -59,22 +64,21 @@ def with_pods(world: World, *pods: Json, **counts: int) -> World:
     ready = sum(pod["status"]["conditions"][-1]["status"] == "True" for pod in pods)
     updated = sum(pod["metadata"]["labels"]["llmservice.dev/revision"] == world.revision() for pod in pods)
     world.roll_out(**{"replicas": len(pods), "updated": updated, "ready": ready, "available": ready} | counts)
-    return told(world)
+    return settled(world)
 
 
 def edited(world: World, **sections: Any) -> World:
     """After an edit that makes another revision; the pods are of the one before."""
     world.edit(**(sections or {"batching": {"maxNumSeqs": 8}}))
-    world.settle()
-    return world
+    return settled(world)
 
 
 def new_service() -> World:
-    """As the API server stores it, before the operator looks."""
+    """As the API server stores it first."""
     return World(an_llmservice() | {"status": {"observedGeneration": -1}})
 
 
-def not_seen_yet() -> World:
+def not_observed() -> World:
     world = served()
     world.edit(batching={"maxNumSeqs": 8})
     return world
@@ -86,19 +90,20 @@ def deleting() -> World:
     return world
 
 
-def starting(state: Json | None = None, last: Json | None = None, **state_of: Any) -> World:
-    world = service()
-    pod = a_pod("x-0", world.revision(), state=state, last=last, address="10.0.0.9")
-    if state_of:
-        report = Report("uid-x-0", 0, State(phase=Phase.LOADING, **state_of))
-        world.reports = {"x-0": report}
-    return with_pods(world, pod)
-
-
-def one(**pod: Any) -> World:
-    """A service with one replica that served, whose pod is now like this."""
-    world = served()
+def one(make: Callable[[], World] = served, **pod: Any) -> World:
+    """A service with one replica, whose pod is now like this."""
+    world = make()
     return with_pods(world, a_pod("x-0", world.revision(), **pod))
+
+
+def starting(**pod: Any) -> World:
+    return one(service, **pod)
+
+
+def starting_slowly() -> World:
+    world = service()
+    world.reports = {"x-0": Report("uid-x-0", 0, State(phase=Phase.LOADING, slow=True, usual_start_seconds=83.0))}
+    return with_pods(world, a_pod("x-0", world.revision(), address="10.0.0.9"))
 
 
 def over() -> World:
@@ -110,7 +115,7 @@ def over() -> World:
 
 
 def counters_say_more() -> World:
-    """The pod is not ready any more; the Deployment's controller has not noticed, and never may."""
+    """The pod is not ready any more, which the Deployment's controller has not noticed."""
     world = served()
     return with_pods(world, a_pod("x-0", world.revision()), ready=1, available=1)
 
@@ -123,7 +128,7 @@ def counters_say_less() -> World:
 def counters_are_of_before() -> World:
     world = served()
     world.deployment["status"]["observedGeneration"] -= 1
-    return told(world)
+    return settled(world)
 
 
 def half_rolled_out(*, new_is_ready: bool = False) -> World:
@@ -157,81 +162,44 @@ def overdue(*, serves: bool) -> World:
     with_pods(world, *pods)
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
     world.deployment["status"]["conditions"] = [late]
-    return told(world)
+    return settled(world)
 
 
 def unlisted(*names: str, replicas: int = 1) -> World:
     world = served(replicas)
     world.unlisted = set(names)
-    return told(world)
+    return settled(world)
 
 
 def without_the_right_on_slices() -> World:
     world = served()
     world.unlisted, world.is_blind = {"x-0"}, True
-    return told(world)
+    return settled(world)
 
 
-def service_is_gone() -> World:
-    """Deleted, and a webhook refuses to have it made anew."""
+def service_is_gone(refusal: Refusal | None = None) -> World:
+    """Deleted, and not created again: a webhook refuses it, or (None) the API server fails for the moment."""
     world = served()
     del world.children["Service", "x"]
-    world.refused = {("Service", "x"): Refusal(403, "a policy says no")}
+    world.refused = {("Service", "x"): refusal} if refusal is not None else {}
     decision = world.decide()
     assert decision.status is not None
     world.obj["status"] = dict(decision.status)
     return world
 
 
-def service_is_gone_for_now() -> World:
-    """Deleted, and the API server has trouble with the write."""
-    world = served()
-    del world.children["Service", "x"]
-    decision = world.decide()
-    assert decision.status is not None
-    world.obj["status"] = dict(decision.status)
-    return world
-
-
-def invalid() -> World:
-    """A rule that only the operator knows; an unreadable spec is told of by the same function."""
-    world = served()
-    world.edit(runtime={"extraArgs": ["--no-such-flag"]})
-    return told(world)
-
-
-def unreadable() -> World:
-    world = served()
-    world.edit(scaling={"replicas": "many"})
-    return told(world)
-
-
-def held(**sections: Any) -> World:
-    world = serving(H100)
-    world.edit(**(sections or {"precision": {"weights": "float32"}, "batching": {"maxModelLen": 2**21}}))
-    return told(world)
-
-
-def looked_at() -> World:
+def inspected() -> World:
     world = serving(H100)
     world.lent = {}
-    world.edit(model={"uri": "hf://Qwen/Qwen3-8B"})
-    return told(world)
+    return edited(world, model={"uri": "hf://Qwen/Qwen3-8B"})
 
 
 def paused(world: World, **sections: Any) -> World:
-    world.edit(paused=True, **sections)
-    return told(world)
-
-
-def paused_and_dead() -> World:
-    world = paused(served())
-    return with_pods(world, a_pod("x-0", world.revision()))
+    return edited(world, paused=True, **sections)
 
 
 def scaled(world: World, replicas: int) -> World:
-    world.edit(scaling={"replicas": replicas})
-    return told(world)
+    return edited(world, scaling={"replicas": replicas})
 
 
 def scaled_to_zero() -> World:
@@ -252,24 +220,26 @@ def quota(*, serves: bool = False) -> World:
     message = 'pods "x-1" is forbidden: exceeded quota: team, requested: cpu=2, used: cpu=1, limited: cpu=2'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     world.deployment["status"]["conditions"] = [refused]
-    return told(world)
+    return settled(world)
 
 
 def deployment_of_another() -> World:
-    """Somebody else's Deployment came in its place; the pods of the old one are still there."""
+    """Replaced by somebody else's; the pods of the old one are still there."""
     world = served()
     (owner,) = world.deployment["metadata"]["ownerReferences"]
     world.deployment["metadata"] |= {"ownerReferences": [owner | {"uid": "another", "name": "y"}], "uid": "another"}
-    return told(world)
+    return settled(world)
 
 
 def deployment_is_gone() -> World:
-    """Deleted without its pods; it was made anew a moment ago and has counted nothing."""
+    """Deleted without its pods; the new one has counted nothing yet."""
     world = served()
     del world.children["Deployment", "x"]
-    return told(world)
+    return settled(world)
 
 
+NO_SUCH_FLAG = {"extraArgs": ["--no-such-flag"]}
+TOO_LARGE = {"precision": {"weights": "float32"}, "batching": {"maxModelLen": 2**21}}
 NOTHING: frozenset[str] = frozenset()
 RECONCILING = frozenset({"Reconciling"})
 STALLED = frozenset({"Stalled"})
@@ -294,13 +264,16 @@ def _good(make: Callable[[], World]) -> Case:
 
 CASES: Mapping[str, Case] = {
     "no pod yet": _moving(service, "Progressing"),
+    "not yet scheduled": _moving(lambda: starting(scheduled=False), "Progressing"),
+    "unschedulable": _moving(lambda: starting(unschedulable=NO_GPU), "InsufficientGPUs"),
+    "pulling": _moving(lambda: starting(state={"waiting": {"reason": "ContainerCreating"}}), "Progressing"),
     "starting": _moving(starting, "Starting"),
-    "starting slowly": _moving(lambda: starting(slow=True, usual_start_seconds=83.0), "StartingSlowly"),
-    "failed at the start": _failed(lambda: starting({"terminated": ENDED}), "KVCacheTooSmall"),
-    "crash loop": _failed(
-        lambda: starting({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}, ENDED),
-        "KVCacheTooSmall",
-    ),
+    "starting slowly": _moving(starting_slowly, "StartingSlowly"),
+    "failed at the start": _failed(lambda: starting(state={"terminated": ENDED}), "KVCacheTooSmall"),
+    "crash loop": _failed(lambda: starting(state=BACK_OFF, last=ENDED), "KVCacheTooSmall"),
+    "started again": _failed(lambda: starting(last=ENDED, restarts=1), "KVCacheTooSmall"),
+    "the supervisor was killed": _moving(lambda: starting(state={"terminated": KILLED}), "Unknown"),
+    "it was killed again and again": _failed(lambda: starting(last=KILLED, restarts=3), "CrashLoop"),
     "a quota": _failed(quota, "QuotaExceeded"),
     "a quota while the old pod serves": _moving(lambda: quota(serves=True), "QuotaExceeded", serves=True),
     "served": _good(served),
@@ -314,8 +287,8 @@ CASES: Mapping[str, Case] = {
     "the counters are of before": _moving(counters_are_of_before, "Progressing", serves=True),
     "no endpoints": _moving(lambda: unlisted("x-0"), "NoEndpoints"),
     "one of two without endpoint": _moving(lambda: unlisted("x-1", replicas=2), "NoEndpoints", serves=True),
-    "the Service is gone": _failed(service_is_gone, "AdmissionRefused"),
-    "the Service cannot be made yet": _moving(service_is_gone_for_now, "Progressing"),
+    "the Service is gone": _failed(lambda: service_is_gone(Refusal(403, "a policy says no")), "AdmissionRefused"),
+    "the Service cannot be made yet": _moving(service_is_gone, "Progressing"),
     "the Deployment is gone": _moving(deployment_is_gone, "Progressing", serves=True),
     "the Deployment is another's": _failed(deployment_of_another, "NameConflict", serves=True),
     "an edit is applied": _moving(lambda: edited(served()), "Progressing", serves=True),
@@ -326,10 +299,10 @@ CASES: Mapping[str, Case] = {
     "a failed rollout": _failed(failed_rollout, "KVCacheTooSmall", serves=True),
     "overdue": _failed(lambda: overdue(serves=False), "ProgressDeadlineExceeded"),
     "overdue while the old pod serves": _failed(lambda: overdue(serves=True), "ProgressDeadlineExceeded", serves=True),
-    "an invalid edit": _failed(invalid, "UnknownFlag", serves=True),
-    "an unreadable edit": _failed(unreadable, "InvalidSpec", serves=True),
-    "an edit that does not fit": _failed(held, "DoesNotFit", serves=True),
-    "an edit that is looked at": _moving(looked_at, "InspectingModel", serves=True),
+    "an invalid edit": _failed(lambda: edited(served(), runtime=NO_SUCH_FLAG), "UnknownFlag", serves=True),
+    "an unreadable edit": _failed(lambda: edited(served(), scaling={"replicas": "many"}), "InvalidSpec", serves=True),
+    "an edit that does not fit": _failed(lambda: edited(serving(H100), **TOO_LARGE), "DoesNotFit", serves=True),
+    "an edit whose model is inspected": _moving(inspected, "InspectingModel", serves=True),
     "scaled out": _moving(lambda: scaled(served(), 2), "Progressing", serves=True),
     "scaled to zero": Case(scaled_to_zero, AS_ASKED, "ScaledToZero", "Current", "Healthy"),
     "scaled to zero, draining": Case(
@@ -341,18 +314,23 @@ CASES: Mapping[str, Case] = {
     "paused before an edit": Case(
         lambda: paused(served(), batching={"maxNumSeqs": 8}), AVAILABLE, "Paused", "InProgress", "Suspended"
     ),
-    "paused and dead": Case(paused_and_dead, NOTHING, "Paused", "InProgress", "Suspended"),
+    "paused and dead": Case(lambda: one(lambda: paused(served())), NOTHING, "Paused", "InProgress", "Suspended"),
 }
 
-UNTOLD: Mapping[str, tuple[Callable[[], World], str, str]] = {
+UNREPORTED: Mapping[str, tuple[Callable[[], World], str, str]] = {
     "new": (new_service, "InProgress", "Progressing"),
-    "an edit that nobody saw": (not_seen_yet, "InProgress", "Progressing"),
+    "an edit that was not observed": (not_observed, "InProgress", "Progressing"),
     "being deleted": (deleting, "Terminating", "Progressing"),
 }
 """Where the conditions are not of this generation: how each comes about, kstatus, and Argo CD's health."""
 
 
+@functools.cache
+def state(name: str) -> World:
+    """One of CASES, made once: for tests that only read it."""
+    return CASES[name].make()
+
+
 def objects() -> dict[str, Json]:
-    """Every state as the API server would show it."""
-    made = {name: case.make() for name, case in CASES.items()} | {name: make() for name, (make, *_) in UNTOLD.items()}
-    return {name: copy.deepcopy(world.obj) for name, world in made.items()}
+    """Every state as the API server would return it."""
+    return {name: state(name).obj for name in CASES} | {name: make().obj for name, (make, *_) in UNREPORTED.items()}

@@ -21,7 +21,7 @@ from llmservice_operator.api.reasons import Reason
 from tests.support.http_servers import cluster
 from tests.support.kubeconfig import kubeconfig
 
-from .status_states import CASES, UNTOLD
+from .status_states import CASES, UNREPORTED
 
 Json = dict[str, Any]
 SERVICES = "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices"
@@ -206,9 +206,9 @@ def test_every_state_of_a_service_is_read_as_the_operator_means_it(name: str) ->
     assert found.outcome is expected, (name, found)
 
 
-@pytest.mark.parametrize("name", UNTOLD)
+@pytest.mark.parametrize("name", UNREPORTED)
 def test_conditions_of_another_generation_say_nothing(name: str) -> None:
-    make, *_ = UNTOLD[name]
+    make, *_ = UNREPORTED[name]
     expected = Outcome.IMPOSSIBLE if name == "being deleted" else Outcome.OPEN
     assert assess(make().obj, ConditionType.READY, was_there=True).outcome is expected
 

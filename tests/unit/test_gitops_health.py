@@ -9,12 +9,12 @@ import yaml
 
 from tests.support.documents import DOCS, blocks_of
 from tests.support.health import SCRIPT, Judged, argocd, judged
-from tests.unit.status_states import CASES, UNTOLD, objects
+from tests.unit.status_states import CASES, UNREPORTED, objects
 
 Json = dict[str, Any]
 
 EXPECTED = {name: (case.kstatus, case.argo) for name, case in CASES.items()} | {
-    name: (kstatus, argo) for name, (_, kstatus, argo) in UNTOLD.items()
+    name: (kstatus, argo) for name, (_, kstatus, argo) in UNREPORTED.items()
 }
 CUSTOMIZATION = "resource.customizations.health.llmservice.dev_LLMService"
 
@@ -35,7 +35,7 @@ def test_each_state_is_read_right(answers: dict[str, Judged], name: str) -> None
     assert (answer.kstatus.status, answer.argo.status) == EXPECTED[name]
 
 
-def test_what_keeps_it_back_is_shown(answers: dict[str, Judged]) -> None:
+def test_the_failure_is_shown(answers: dict[str, Judged]) -> None:
     failed = answers["a failed rollout"]
     assert failed.argo.message.startswith("KVCacheTooSmall: Too small.")
     assert failed.kstatus.message.startswith("Too small.")

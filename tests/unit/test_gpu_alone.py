@@ -1,20 +1,24 @@
-"""The measurement of a GPU, tried out with the CPU as device and with a driver that is made up."""
+"""The measurement of a GPU, with the CPU as device and with a simulated driver."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.preflight.accelerators import GIB, Device
 
 from benchmarks.gpu import machine, overheads
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.findings import Attention, Figure, Findings, Skipped
 from benchmarks.gpu.page import page
 
 ROOT = Path(__file__).parents[2]
+WITHOUT_GPU = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
 H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 78 * GIB, 79 * GIB)
 
 
@@ -37,49 +41,42 @@ def test_attention_on_a_cpu_stores_what_the_planner_says() -> None:
     assert "a CPU has none" in done.stdout
 
 
-def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "page.md"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", f"--page={file}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
-        pytest.skip("there is a GPU here")
-    assert done.returncode == 2
-    assert "no GPU" in done.stderr or "no torch" in done.stderr
-    assert not file.exists()
+@pytest.mark.parametrize(("torch", "cause"), [(None, "no torch"), (WITHOUT_GPU, "no GPU")])
+def test_without_a_gpu_the_cause_is_printed_and_no_page_written(
+    torch: Any, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert main([f"--page={tmp_path / 'page.md'}"]) == 2
+    assert cause in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "refused"),
     [
-        pytest.param((), [], id="fits"),
-        pytest.param(("--tensor-parallel-size=2",), [FailureReason.ACCELERATOR_MISSING], id="one too many"),
-        pytest.param(("--gpu-memory-utilization=0.99",), [FailureReason.GPU_MEMORY_BUSY], id="not free"),
+        ((), []),
+        (("--tensor-parallel-size=2",), [FailureReason.ACCELERATOR_MISSING]),
+        (("--gpu-memory-utilization=0.99",), [FailureReason.GPU_MEMORY_BUSY]),
     ],
 )
 def test_the_preflights_verdicts(arguments: tuple[str, ...], refused: list[FailureReason]) -> None:
     assert machine.refusals([H100], *arguments) == refused
 
 
-def test_without_nvidia_smi_overheads_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+@pytest.mark.parametrize(
+    ("used", "cause"), [(None, "nvidia-smi"), (4096, "4.00 GiB of the GPU are in use")], ids=["no driver", "in use"]
+)
+def test_overheads_are_not_measured(
+    used: int | None, cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if used is not None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\necho {used}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if used is None else f"{tmp_path}:/bin:/usr/bin")
     (skipped,) = overheads.measured(1)
     assert isinstance(skipped, Skipped)
-    assert "nvidia-smi" in skipped.why
-
-
-def test_a_gpu_that_is_in_use_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 4096\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    (skipped,) = overheads.measured(1)
-    assert isinstance(skipped, Skipped)
-    assert "4.00 GiB of the GPU are in use" in skipped.why
+    assert cause in skipped.why
 
 
 def test_the_page_names_product_and_date_and_what_was_left_out() -> None:

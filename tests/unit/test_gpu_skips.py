@@ -1,9 +1,9 @@
-"""Where there is no GPU to try things on, the tests of tests/gpu say exactly why."""
+"""Without a GPU the tests of tests/gpu are skipped with the exact cause."""
 
 from __future__ import annotations
 
 import json
-import sys
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,6 @@ import pytest
 
 from tests.gpu.conftest import Gpus
 from tests.gpu.reach import PRODUCT_LABEL, RESOURCE, GpuCluster, Kube, NoGpu, find
-
-FAKE = """#!{python}
-import json, sys
-answers = json.loads({answers!r})
-for words, answer in answers.items():
-    if words in " ".join(sys.argv[1:]):
-        print(answer["out"], end="")
-        print(answer.get("err", ""), file=sys.stderr, end="")
-        sys.exit(answer.get("code", 0))
-sys.exit("a call that the test did not foresee: " + " ".join(sys.argv[1:]))
-"""
 
 
 def node(gpus: int, product: str = "") -> dict[str, Any]:
@@ -40,55 +29,42 @@ FakeKubectl = Callable[[Mapping[str, Any]], Mapping[str, str]]
 
 
 @pytest.fixture
-def fake_kubectl(tmp_path: Path) -> FakeKubectl:
-    """An environment whose kubectl answers the first of these words that stand in its arguments."""
+def fake_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
+    """An environment whose kubectl answers the first of these words that are in its arguments."""
 
     def make(answers: Mapping[str, Any]) -> Mapping[str, str]:
-        program = tmp_path / "kubectl"
-        program.write_text(FAKE.format(python=sys.executable, answers=json.dumps(answers)))
-        program.chmod(0o755)
+        def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+            line = " ".join(command[1:])
+            answer = next(answer for words, answer in answers.items() if words in line)
+            return subprocess.CompletedProcess(command, answer.get("code", 0), answer["out"], answer.get("err", ""))
+
+        monkeypatch.setattr(subprocess, "run", run)
+        (tmp_path / "kubectl").touch(0o755)
         return {"PATH": str(tmp_path)}
 
     return make
 
 
-@pytest.mark.parametrize(
-    ("answers", "reason"),
-    [
-        pytest.param(
-            {"current-context": {"out": "", "err": "error: current-context is not set", "code": 1}},
-            "no Kubernetes context: set KUBECONTEXT",
-            id="no context",
-        ),
-        pytest.param(
-            {"current-context": CONTEXT, "get nodes": {"out": "", "err": "connection refused", "code": 1}},
-            "context dev does not answer: .*connection refused",
-            id="no answer",
-        ),
-        pytest.param(
-            {"current-context": CONTEXT, "get nodes": nodes(node(0), node(0))},
-            r"no node of context dev offers nvidia.com/gpu \(2 nodes\)",
-            id="no GPU",
-        ),
-        pytest.param(
-            {"current-context": CONTEXT, "get nodes": nodes()},
-            r"no node of context dev offers nvidia.com/gpu \(0 nodes\)",
-            id="no node",
-        ),
-        pytest.param(
-            {
-                "current-context": CONTEXT,
-                "get nodes": nodes(node(1)),
-                "get crd": {"out": "", "err": "not found", "code": 1},
-            },
-            "the operator is not installed in context dev: .*not found",
-            id="no operator",
-        ),
-    ],
-)
-def test_the_reason(fake_kubectl: FakeKubectl, answers: Mapping[str, Any], reason: str) -> None:
+def failed(err: str) -> dict[str, Any]:
+    return {"out": "", "err": err, "code": 1}
+
+
+REASONS: dict[str, dict[str, Any]] = {
+    "no Kubernetes context: set KUBECONTEXT": {"current-context": failed("error: current-context is not set")},
+    "context dev does not answer: .*connection refused": {"get nodes": failed("connection refused")},
+    r"no node of context dev offers nvidia.com/gpu \(2 nodes\)": {"get nodes": nodes(node(0), node(0))},
+    r"no node of context dev offers nvidia.com/gpu \(0 nodes\)": {"get nodes": nodes()},
+    "the operator is not installed in context dev: .*not found": {
+        "get nodes": nodes(node(1)),
+        "get crd": failed("not found"),
+    },
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_the_reason(fake_kubectl: FakeKubectl, reason: str) -> None:
     with pytest.raises(NoGpu, match=reason):
-        find(fake_kubectl(answers))
+        find(fake_kubectl({"current-context": CONTEXT} | REASONS[reason]))
 
 
 def test_no_kubectl(tmp_path: Path) -> None:

@@ -8,18 +8,17 @@ import pytest
 
 from tests.support import clock, host
 
+V1 = "12:cpu,cpuacct:/pod\n3:memory:/pod\n0::/pod\n"
+QUOTA, PERIOD = "cpu/pod/cpu.cfs_quota_us", "cpu/pod/cpu.cfs_period_us"
+
 
 @pytest.mark.parametrize(
     ("memberships", "files", "expected"),
     [
-        pytest.param(
-            "12:cpu,cpuacct:/pod\n3:memory:/pod\n0::/pod\n",
-            {"cpu/pod/cpu.cfs_quota_us": "-1\n", "cpu/pod/cpu.cfs_period_us": "100000\n"},
-            ("cpu/pod/cpu.cfs_quota_us", "25000"),
-            id="v1, and hybrid",
-        ),
-        pytest.param("0::/pod\n", {"pod/cpu.max": "max 100000\n"}, ("pod/cpu.max", "25000 100000"), id="v2"),
+        (V1, {QUOTA: "-1\n", PERIOD: "100000\n"}, (QUOTA, "25000")),
+        ("0::/pod\n", {"pod/cpu.max": "max 100000\n"}, ("pod/cpu.max", "25000 100000")),
     ],
+    ids=["v1, and hybrid", "v2"],
 )
 def test_the_file_that_limits_the_cpu(
     tmp_path: Path, memberships: str, files: dict[str, str], expected: tuple[str, str]

@@ -1,9 +1,10 @@
-"""The watches of the children, against a server that plays the API: what they ask, bring and survive."""
+"""The watches of the children, against a server that simulates the API."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,12 @@ GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"
 
 
 def pod(name: str, version: int, phase: str = "Pending", *, service: str = "chat", uid: str = "", **spec: Any) -> Any:
+    metadata = {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    labels = {"llmservice.dev/service": service}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "namespace": "ns",
-            "name": name,
-            "uid": uid or f"uid-{name}",
-            "resourceVersion": str(version),
-            "labels": {"llmservice.dev/service": service},
-        },
+        "metadata": metadata | {"labels": labels},
         "spec": spec,
         "status": {"phase": phase},
     }
@@ -49,11 +46,19 @@ def without_kind(obj: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
 
 
+@dataclass
 class Watching:
-    """What the watches brought so far."""
+    """What the watches delivered so far."""
 
-    def __init__(self, api: Api, sync: SyncState, cache: Cache, keys: list[Key], changed: asyncio.Event) -> None:
-        self.api, self.sync, self.cache, self.keys, self._changed = api, sync, cache, keys, changed
+    api: Api
+    sync: SyncState
+    cache: Cache
+    keys: list[Key]
+    changed: asyncio.Event
+
+    def versions(self) -> list[str | None]:
+        """From which each request for pods began."""
+        return [query.get("resourceVersion") for _, path, query in self.api.requests if path == POD.path(None)]
 
     async def send(self, kind: str, obj: Any, resource: Resource = POD) -> None:
         await self.api.streams[resource].put({"type": kind, "object": obj})
@@ -61,8 +66,8 @@ class Watching:
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
             while not condition():
-                self._changed.clear()
-                await self._changed.wait()
+                self.changed.clear()
+                await self.changed.wait()
 
     def pods(self) -> list[str]:
         return sorted(self.cache.of_service(CHAT).get("Pod", {}))
@@ -76,11 +81,7 @@ async def api() -> Api:
 @contextlib.asynccontextmanager
 async def serving(api: Api, token: Token | None = None) -> AsyncIterator[Credentials]:
     async with application(api.answer) as url:
-        yield Credentials(
-            server=url,
-            namespace="ns",
-            token=token or Token.fixed("t"),
-        )
+        yield Credentials(server=url, namespace="ns", token=token or Token.fixed("t"))
 
 
 @contextlib.asynccontextmanager
@@ -96,6 +97,8 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
         sync.synced(None, WATCH)
         children = ChildrenWatch(transport, EventHandler(cache, enqueue, enqueue), (None,), sync)
         running = asyncio.create_task(children.run())
+        patch = pytest.MonkeyPatch()
+        patch.setattr(informer, "FIRST_PAUSE", 0.001)
         try:
             if wait:
                 async with asyncio.timeout(10):
@@ -104,6 +107,7 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
                         await api.watching[resource].wait()
             yield Watching(api, sync, cache, keys, changed)
         finally:
+            patch.undo()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             for stream in api.streams.values():
@@ -123,13 +127,13 @@ async def test_lists_changes_and_deletions_become_keys(api: Api) -> None:
         assert seen.pods() == ["two"]
 
 
-async def test_they_ask_the_server_for_our_labels_and_for_no_llmservice(api: Api) -> None:
+async def test_children_are_watched_by_our_labels_and_no_llmservice(api: Api) -> None:
     async with watching(api):
         pass
     for resource, selector in (
         (DEPLOYMENT, "llmservice.dev/service"),
         (JOB, "llmservice.dev/service"),
-        # Pods that look at models do not carry the label that Services select by.
+        # Pods of inspections do not carry the label that Services select by.
         (POD, "app.kubernetes.io/managed-by=llmservice-operator"),
     ):
         queries = [query for _, path, query in api.requests if path == resource.path(None)]
@@ -155,17 +159,15 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: Api) -> None:
         await api.streams[POD].put(None)  # as the server does every ten minutes
         async with asyncio.timeout(10):
             await api.watching[POD].wait()
-    queries = [query for _, path, query in api.requests if path == POD.path(None)]
-    assert [query.get("resourceVersion") for query in queries] == [None, "50", "75"]
+        assert seen.versions() == [None, "50", "75"]
 
 
 @pytest.mark.parametrize("expired", ["in the stream", "as the answer"])
-async def test_one_that_lost_its_place_lists_again_and_what_vanished_is_gone(api: Api, expired: str) -> None:
+async def test_an_expired_watch_lists_again_and_removes_what_is_gone(api: Api, expired: str) -> None:
     api.objects[POD] = [without_kind(pod(name, 5)) for name in ("one", "two", "three")]
     async with watching(api) as seen:
-        api.objects[POD] = [
-            without_kind(obj) for obj in (pod("two", 5), pod("three", 9, "Running"), pod("one", 8, uid="another"))
-        ]
+        now = (pod("two", 5), pod("three", 9, "Running"), pod("one", 8, uid="another"))
+        api.objects[POD] = [without_kind(obj) for obj in now]
         seen.keys.clear()
         if expired == "in the stream":
             await seen.send("ERROR", GONE)
@@ -180,8 +182,8 @@ async def test_one_that_lost_its_place_lists_again_and_what_vanished_is_gone(api
         await seen.until(lambda: not seen.pods())
 
 
-async def test_what_was_made_after_the_list_is_not_gone(api: Api) -> None:
-    """Answers to our own writes come in beside the watches."""
+async def test_an_object_that_was_created_after_the_list_stays(api: Api) -> None:
+    """Answers to our own writes update the cache too."""
     async with watching(api) as seen:
         seen.cache.update("Pod", pod("made", 70))
         await seen.send("ERROR", GONE)
@@ -190,15 +192,13 @@ async def test_what_was_made_after_the_list_is_not_gone(api: Api) -> None:
         assert seen.pods() == ["made"]
 
 
-async def test_an_error_passes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(informer, "FIRST_PAUSE", 0.01)
+async def test_an_error_passes(api: Api) -> None:
     async with watching(api) as seen:
         api.refused[POD] = [500, 503]
         await seen.send("ERROR", {"kind": "Status", "code": 500, "message": "etcd is away"})
         await seen.send("ADDED", pod("one", 60))
         await seen.until(lambda: seen.keys == [CHAT])
-    queries = [query for _, path, query in api.requests if path == POD.path(None)]
-    assert [query.get("resourceVersion") for query in queries] == [None, "50", "50", "50", "50"], "it listed again"
+        assert seen.versions() == [None, "50", "50", "50", "50"], "it did not list again"
 
 
 async def first_pauses(api: Api, count: int) -> list[float]:
@@ -222,24 +222,21 @@ async def first_pauses(api: Api, count: int) -> list[float]:
     return paused
 
 
-@pytest.mark.parametrize(
-    "events",
-    [pytest.param([], id="nothing"), pytest.param([{"type": "ERROR", "object": GONE}], id="that it is too old")],
-)
-async def test_one_that_brings_nothing_is_asked_less_and_less(api: Api, events: list[dict[str, Any]]) -> None:
-    """Else a server that ends each watch at once would be asked as fast as it answers."""
+@pytest.mark.parametrize("events", [[], [{"type": "ERROR", "object": GONE}]], ids=["nothing", "expired"])
+async def test_pauses_grow_while_watches_deliver_nothing(api: Api, events: list[dict[str, Any]]) -> None:
+    """Else a server that ends each watch at once would get requests as fast as it answers."""
     api.ends_at_once[POD] = events
     assert await first_pauses(api, 7) == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
 @pytest.mark.parametrize(("code", "longest"), [(403, 30.0), (404, 30.0), (500, 10.0)])
-async def test_what_is_missing_is_asked_for_seldom(api: Api, code: int, longest: float) -> None:
+async def test_the_longest_pause_is_longer_without_right_or_kind(api: Api, code: int, longest: float) -> None:
     api.refused[POD] = [code] * 9
     assert (await first_pauses(api, 8))[-1] == longest
 
 
-async def test_a_watch_whose_kind_vanished_lists_again(api: Api) -> None:
-    """An installed CRD's objects are none of those that its predecessor had."""
+async def test_a_watch_whose_kind_was_removed_lists_again(api: Api) -> None:
+    """A CRD that is installed again has other objects."""
     api.objects[POD] = [without_kind(pod("one", 5))]
     async with watching(api) as seen:
         assert seen.pods() == ["one"]
@@ -259,40 +256,38 @@ async def test_it_goes_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None
         await seen.until(lambda: seen.keys == [CHAT])
 
 
-async def test_an_object_that_cannot_be_read_stops_no_other(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_object_does_not_hide_the_others(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(api) as seen:
-        strange = pod("strange", 60) | {"status": {"conditions": "none"}}
-        await seen.send("ADDED", strange)
+        odd = pod("odd", 60) | {"status": {"conditions": "none"}}
+        await seen.send("ADDED", odd)
         await seen.send("ADDED", pod("one", 61))
         await seen.until(lambda: seen.keys == [CHAT])
-    said = [r.exc_info[1] for r in caplog.records if r.levelno >= logging.ERROR and r.exc_info]
-    assert [str(error) for error in said] == ["Pod ns/strange cannot be read: TypeError"]
+    errors = [r.exc_info[1] for r in caplog.records if r.levelno >= logging.ERROR and r.exc_info]
+    assert [str(error) for error in errors] == ["Pod ns/odd cannot be read: TypeError"]
 
 
-WITHOUT = [
-    ("no right on jobs", JOB, 403, True),
-    ("no right on slices", ENDPOINT_SLICE, 403, True),
-    ("jobs cannot be had", JOB, 500, False),
-    ("no right on what services are made of", DEPLOYMENT, 403, False),
-    ("no CRD of an optional kind", REVISION, 404, True),
-    ("no right on an optional kind", REVISION, 403, True),
-    ("an optional kind cannot be had", REVISION, 500, False),
-    ("no such kind, and it is not optional", DEPLOYMENT, 404, False),
-    ("jobs are not served", JOB, 404, False),
-]
+WITHOUT: dict[str, tuple[Resource, int, bool]] = {
+    "no right on jobs": (JOB, 403, True),
+    "no right on slices": (ENDPOINT_SLICE, 403, True),
+    "jobs fail": (JOB, 500, False),
+    "no right on a required kind": (DEPLOYMENT, 403, False),
+    "no CRD of an optional kind": (REVISION, 404, True),
+    "no right on an optional kind": (REVISION, 403, True),
+    "an optional kind fails": (REVISION, 500, False),
+    "a required kind is missing": (DEPLOYMENT, 404, False),
+    "jobs are missing": (JOB, 404, False),
+}
 
 
-@pytest.mark.parametrize(("resource", "code", "is_warm"), [row[1:] for row in WITHOUT], ids=[r[0] for r in WITHOUT])
-async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
+@pytest.mark.parametrize("case", WITHOUT)
+async def test_the_start_needs_all_kinds_but_jobs_slices_and_optional_ones(
     api: Api,
-    resource: Resource,
-    code: int,
-    is_warm: bool,
+    case: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(informer, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(children, "OPTIONAL", (REVISION,))
+    resource, code, is_warm = WITHOUT[case]
     api.refused[resource] = [code] * 8
     async with watching(api, wait=False) as seen:
         complete = asyncio.create_task(seen.sync.settled.wait())
@@ -305,12 +300,12 @@ async def test_the_start_does_without_jobs_and_slices_and_without_nothing_else(
         assert complete.done() is is_warm
         assert seen.sync.hidden("ns") == ({resource.kind} if is_warm else set())
         complete.cancel()
-    said = [record for record in caplog.records if f"without {resource.plural}" in record.message]
-    assert len(said) == int(is_warm)
+    logged = [record for record in caplog.records if f"without {resource.plural}" in record.message]
+    assert len(logged) == int(is_warm)
 
 
 @pytest.mark.parametrize("odd", ["\ud800", 10**400], ids=["half a pair", "400 digits"])
-async def test_one_object_that_no_reader_likes_keeps_nobody_from_the_others(api: Api, odd: object) -> None:
+async def test_an_object_with_invalid_json_does_not_hide_the_others(api: Api, odd: object) -> None:
     """The API server stores a ControllerRevision's data unread, and orjson refuses the list and the event with it."""
     api.objects[POD] = [without_kind(pod("odd", 5, x=odd)), without_kind(pod("one", 6))]
     async with watching(api) as seen:

@@ -1,4 +1,4 @@
-"""The cluster's GPUs off its nodes: what is read of one, how they are summed, and how seldom they are asked for."""
+"""GPUs and free room of the cluster, from lists of nodes and pods that are kept for some seconds."""
 
 from __future__ import annotations
 
@@ -42,34 +42,31 @@ def node(labels: Json | None = None, allocatable: Json | None = None, **spec: An
 
 H100 = NodeGroup("NVIDIA-H100-80GB-HBM3", 8, memory_mib=81559.0, capability=(9, 0))
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
-ONE: list[tuple[str, Json, str, NodeGroup | None]] = [
-    ("all labels", node(), GPU, H100),
-    ("without labels", node({}), GPU, NodeGroup(None, 8)),
-    ("without GPUs", node(allocatable={"cpu": "4"}), GPU, None),
-    ("all GPUs ill", node(allocatable={GPU: "0"}), GPU, None),
-    ("nonsense", node(allocatable={GPU: "many"}), GPU, None),
-    ("cordoned", node(unschedulable=True), GPU, None),
-    ("tainted", node(taints=[TAINT]), GPU, replace(H100, taints=(("team", "b", "NoSchedule"),))),
-    ("a mild taint", node(taints=[TAINT | {"effect": "PreferNoSchedule"}]), GPU, H100),
-    ("AMD", node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu", NodeGroup(MI300X, 8, 1, 196608.0, None, True)),
-    ("a label that is no number", node(LABELS | {f"{GPU}.memory": "lots"}), GPU, replace(H100, memory_mib=None)),
-    (
-        "slices",
-        node(LABELS | {f"{MIG}.memory": "40320"}, {MIG: "2", GPU: "6"}),
-        MIG,
-        NodeGroup(H100.product, 2, memory_mib=40320.0, capability=(9, 0)),
-    ),
-    ("nothing at all", {"metadata": {"name": "n"}}, GPU, None),
-]
+SLICES = NodeGroup(H100.product, 2, memory_mib=40320.0, capability=(9, 0))
+GROUPS: dict[str, tuple[Json, str, NodeGroup | None]] = {
+    "all labels": (node(), GPU, H100),
+    "without labels": (node({}), GPU, NodeGroup(None, 8)),
+    "without GPUs": (node(allocatable={"cpu": "4"}), GPU, None),
+    "all GPUs unhealthy": (node(allocatable={GPU: "0"}), GPU, None),
+    "no number of GPUs": (node(allocatable={GPU: "many"}), GPU, None),
+    "cordoned": (node(unschedulable=True), GPU, None),
+    "tainted": (node(taints=[TAINT]), GPU, replace(H100, taints=(("team", "b", "NoSchedule"),))),
+    "a mild taint": (node(taints=[TAINT | {"effect": "PreferNoSchedule"}]), GPU, H100),
+    "AMD": (node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu", NodeGroup(MI300X, 8, 1, 196608.0, None, True)),
+    "a label that is no number": (node(LABELS | {f"{GPU}.memory": "lots"}), GPU, replace(H100, memory_mib=None)),
+    "slices": (node(LABELS | {f"{MIG}.memory": "40320"}, {MIG: "2", GPU: "6"}), MIG, SLICES),
+    "nothing at all": ({"metadata": {"name": "n"}}, GPU, None),
+}
 
 
-@pytest.mark.parametrize(("raw", "resource", "group"), [row[1:] for row in ONE], ids=[row[0] for row in ONE])
-def test_what_one_node_has(raw: Json, resource: str, group: NodeGroup | None) -> None:
+@pytest.mark.parametrize("case", GROUPS)
+def test_the_group_of_one_node(case: str) -> None:
+    raw, resource, group = GROUPS[case]
     assert group_of(raw, resource) == group
 
 
 class Cluster(KubeClient):
-    """Nodes and pods in pages of two, and what was asked for. `error` is raised by lists `of` this plural."""
+    """Nodes and pods in pages of two. `error` is raised by lists `of` this plural."""
 
     def __init__(
         self, *nodes: Json, pods: Sequence[Json] = (), error: KubeError | None = None, of: str = "nodes"
@@ -101,26 +98,27 @@ class Clock:
 async def test_nodes_that_are_alike_are_one_group() -> None:
     kube = Cluster(node(), node(), node(allocatable={GPU: "4"}), node({}), node(allocatable={}))
     found = await Nodes(kube).gpus(GPU, {})
-    assert {(group.product, group.per_node): group.nodes for group in found.groups} == {
-        ("NVIDIA-H100-80GB-HBM3", 8): 2,
-        ("NVIDIA-H100-80GB-HBM3", 4): 1,
-        (None, 8): 1,
-    }
+    groups = {(group.product, group.per_node): group.nodes for group in found.groups}
+    assert groups == {(H100.product, 8): 2, (H100.product, 4): 1, (None, 8): 1}
 
 
-async def test_a_list_serves_many_services_for_some_seconds() -> None:
+@pytest.mark.parametrize("what", ["gpus", "room"])
+async def test_lists_are_kept_for_some_seconds_by_resource(what: str) -> None:
     kube, clock = Cluster(node()), Clock()
     nodes = Nodes(kube, clock=clock)
-    first = await nodes.gpus(GPU, {})
+    read = (lambda resource: nodes.gpus(resource, {})) if what == "gpus" else nodes.room
+    lists = [("nodes", "")] if what == "gpus" else [("nodes", ""), ("pods", "")]
+    first = await read(GPU)
     clock.now = KEPT_SECONDS - 0.1
-    assert await nodes.gpus(GPU, {}) == first
-    assert kube.asked == [("nodes", "")]
+    assert await read(GPU) == first
+    assert kube.asked == lists
+    await read(MIG)
     clock.now = KEPT_SECONDS
-    await nodes.gpus(GPU, {})
-    assert kube.asked == [("nodes", "")] * 2
+    await read(GPU)
+    assert kube.asked == lists * 3
 
 
-async def test_a_node_selector_is_the_servers_to_apply_and_has_an_answer_of_its_own() -> None:
+async def test_a_node_selector_is_applied_by_the_server_and_cached_by_itself() -> None:
     kube = Cluster(node())
     nodes = Nodes(kube)
     await nodes.gpus(GPU, {"pool": "a", "arch": "amd64"})
@@ -129,24 +127,28 @@ async def test_a_node_selector_is_the_servers_to_apply_and_has_an_answer_of_its_
     assert [labels for _, labels in kube.asked] == ["arch=amd64,pool=a", "", ""]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        pytest.param(Forbidden("nodes is forbidden", right="list nodes", code=403), id="RBAC"),
-        pytest.param(Refused("not for you", code=403), id="another authorizer, in words of its own"),
-    ],
-)
-async def test_a_missing_right_is_an_answer_and_names_itself(error: KubeError) -> None:
+RIGHT_GONE = Forbidden("nodes is forbidden", right="list nodes", code=403)
+BY_ANOTHER_AUTHORIZER = Refused("not for you", code=403)
+
+
+@pytest.mark.parametrize("error", [RIGHT_GONE, BY_ANOTHER_AUTHORIZER])
+async def test_a_missing_right_is_named(error: KubeError) -> None:
     assert await Nodes(Cluster(error=error)).gpus(GPU, {}) == ClusterGPUs(missing_right="list nodes")
 
 
-async def test_a_selector_that_is_none_selects_no_node() -> None:
+@pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])
+async def test_a_missing_right_on_nodes_or_pods_leaves_the_room_unknown(plural: str, right: str) -> None:
+    kube = Cluster(node(), error=BY_ANOTHER_AUTHORIZER, of=plural)
+    assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
+
+
+async def test_an_invalid_selector_selects_no_node() -> None:
     error = Invalid("unable to parse requirement: invalid label key", code=400)
     assert await Nodes(Cluster(node(), error=error)).gpus(GPU, {"not a key!": "x"}) == ClusterGPUs()
 
 
 class Slow(Cluster):
-    """Answers when it is told to."""
+    """Answers after `go`."""
 
     def __init__(self, *nodes: Json) -> None:
         super().__init__(*nodes)
@@ -159,7 +161,7 @@ class Slow(Cluster):
             yield page
 
 
-async def test_who_comes_while_a_list_is_read_waits_for_it() -> None:
+async def test_concurrent_requests_share_one_list() -> None:
     kube = Slow(node())
     nodes = Nodes(kube)
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
@@ -170,7 +172,7 @@ async def test_who_comes_while_a_list_is_read_waits_for_it() -> None:
     assert {len(task.result().groups) for task in asking} == {1}
 
 
-async def test_a_read_that_fails_or_is_given_up_leaves_the_next_one_free() -> None:
+async def test_a_cancelled_read_does_not_block_the_next() -> None:
     kube = Slow(node())
     nodes = Nodes(kube)
     given_up = asyncio.create_task(nodes.gpus(GPU, {}))
@@ -181,7 +183,7 @@ async def test_a_read_that_fails_or_is_given_up_leaves_the_next_one_free() -> No
         assert (await nodes.gpus(GPU, {})).groups
 
 
-async def test_other_errors_are_tried_again_with_the_service() -> None:
+async def test_other_errors_are_raised_each_time() -> None:
     nodes = Nodes(Cluster(error=Unreachable("no answer")))
     for _ in range(2):
         with pytest.raises(Unreachable):
@@ -206,7 +208,7 @@ BATCH = {"ownerReferences": [{"kind": "Node", "name": "no"}, {"kind": "Job", "na
 
 
 @pytest.mark.parametrize("knows_own", [False, True], ids=["all pods are listed", "pods of services are known"])
-async def test_what_is_free_and_who_has_the_rest(knows_own: bool) -> None:
+async def test_what_is_free_and_who_holds_the_rest(knows_own: bool) -> None:
     nodes = [named("a", node()), named("b", node({})), named("cordoned", node(unschedulable=True))]
     pods = [
         a_pod("chat-1", "a", "2", CHAT),
@@ -229,42 +231,20 @@ async def test_what_is_free_and_who_has_the_rest(knows_own: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "takes"),
-    [
-        pytest.param(a_pod("chat-1", "a", "2", CHAT), 2, id="on a node"),
-        pytest.param(a_pod("chat-1", None, "2", CHAT), None, id="waiting for one"),
-        pytest.param(a_pod("chat-1", "a", "2", CHAT, phase="Failed"), None, id="over"),
-    ],
+    ("where", "phase", "asked"), [("a", "Running", [2]), (None, "Pending", []), ("a", "Failed", [])]
 )
-def test_what_a_known_pod_takes_is_what_a_listed_one_does(pod: Json, takes: int | None) -> None:
+def test_a_cached_pod_takes_what_a_listed_one_does(where: str | None, phase: str, asked: list[int]) -> None:
+    pod = a_pod("chat-1", where, "2", CHAT, phase=phase)
     cache = Cache(PROJECTIONS)
     cache.update("Pod", pod)
     known, listed = list(placed(cache)), placed_of(pod)
     assert known == ([] if listed is None else [listed])
-    assert [found.asked[GPU] for found in known] == ([] if takes is None else [takes])
+    assert [found.asked[GPU] for found in known] == asked
 
 
-async def test_on_cpus_nobody_holds_anything() -> None:
+async def test_on_cpus_there_are_no_holders() -> None:
     (a,) = (await Nodes(Cluster(named("a", node()), pods=[a_pod("chat-1", "a", "2", CHAT)])).room(None)).nodes
     assert (a.holders, int(a.free("cpu"))) == ((), 63)
-
-
-async def test_room_is_kept_for_some_seconds_by_kind_of_accelerator() -> None:
-    kube, clock = Cluster(node()), Clock()
-    nodes = Nodes(kube, clock=clock)
-    for _ in range(3):
-        await nodes.room(GPU)
-    assert kube.asked == [("nodes", ""), ("pods", "")]
-    await nodes.room(MIG)
-    clock.now = KEPT_SECONDS
-    await nodes.room(GPU)
-    assert kube.asked == [("nodes", ""), ("pods", "")] * 3
-
-
-@pytest.mark.parametrize(("plural", "right"), [("nodes", RIGHT), ("pods", RIGHT_TO_PODS)])
-async def test_room_without_a_right_names_it(plural: str, right: str) -> None:
-    kube = Cluster(node(), error=Refused("not for you", code=403), of=plural)
-    assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
 
 
 def test_the_label_of_amd_counts_binary_gigabytes() -> None:

@@ -5,67 +5,53 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_operator.kube.client import AlwaysOpen, KubeClient
 from llmservice_operator.kube.errors import Forbidden, ServerError
 from llmservice_operator.kube.pod_events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
-from llmservice_operator.kube.resources import EVENT, Resource
-
-from tests.unit.reconcile_world import Api
 
 
-class Events(Api):
-    """Counts what is listed; one Event for each pod."""
+class Events(KubeClient):
+    """One Event for each pod."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(None, AlwaysOpen())  # type: ignore[arg-type]  # no request is sent
+        self.queries: list[str] = []
         self.failure: Exception | None = None
+        self.now = 100.0
+        self.reader = PodEventReader(self, clock=lambda: self.now)
 
-    async def list_some(
-        self, resource: Resource, namespace: str, *, field_selector: str, limit: int
-    ) -> list[dict[str, Any]]:
-        assert resource is EVENT
-        self.calls.append(f"{namespace} {field_selector} {limit}")
+    async def list_some(self, resource: Any, namespace: str, *, field_selector: str, limit: int) -> list[Any]:
+        self.queries.append(f"{resource.plural} {namespace} {field_selector} {limit}")
         if self.failure is not None:
             raise self.failure
         return [{"reason": "FailedMount", "message": field_selector}]
 
 
-class World:
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.api = Events()
-        self.reader = PodEventReader(self.api, clock=lambda: self.now)
+async def test_one_request_for_each_pod_whose_answer_is_kept_briefly() -> None:
+    events = Events()
+    assert set(await events.reader.of("ns", ("a", "b")) or ()) == {"a", "b"}
+    about = "events ns involvedObject.kind=Pod,involvedObject.name={} 100"
+    assert events.queries == [about.format("a"), about.format("b")]
+    await events.reader.of("ns", ("a",))
+    assert len(events.queries) == 2
+    events.now += KEPT_SECONDS
+    await events.reader.of("ns", ("a",))
+    assert len(events.queries) == 3
 
 
-async def test_one_request_for_each_pod_and_its_answer_is_kept_for_a_moment() -> None:
-    world = World()
-    found = await world.reader.of("ns", ("a", "b"))
-    assert found is not None
-    assert set(found) == {"a", "b"}
-    assert world.api.calls == [
-        "ns involvedObject.kind=Pod,involvedObject.name=a 100",
-        "ns involvedObject.kind=Pod,involvedObject.name=b 100",
-    ]
-    await world.reader.of("ns", ("a",))
-    assert len(world.api.calls) == 2
-    world.now += KEPT_SECONDS
-    await world.reader.of("ns", ("a",))
-    assert len(world.api.calls) == 3
+async def test_a_missing_right_is_requested_again_only_after_minutes() -> None:
+    events = Events()
+    events.failure = Forbidden("no", code=403)
+    assert [await events.reader.of("ns", ("a",)) for _ in range(2)] == [None, None]
+    assert len(events.queries) == 1
+    events.failure = None
+    assert await events.reader.of("other", ("a",)) is not None, "it may be granted elsewhere"
+    events.now += REFUSED_SECONDS
+    assert await events.reader.of("ns", ("a",)) is not None
 
 
-async def test_a_missing_right_is_not_asked_for_again_and_again() -> None:
-    world = World()
-    world.api.failure = Forbidden("no", code=403)
-    assert await world.reader.of("ns", ("a",)) is None
-    assert await world.reader.of("ns", ("a",)) is None
-    assert len(world.api.calls) == 1
-    world.api.failure = None
-    assert await world.reader.of("other", ("a",)) is not None, "it may be granted elsewhere"
-    world.now += REFUSED_SECONDS
-    assert await world.reader.of("ns", ("a",)) is not None
-
-
-async def test_other_errors_are_the_caller_s() -> None:
-    world = World()
-    world.api.failure = ServerError("down", code=500)
+async def test_other_errors_are_raised() -> None:
+    events = Events()
+    events.failure = ServerError("down", code=500)
     with pytest.raises(ServerError):
-        await world.reader.of("ns", ("a",))
+        await events.reader.of("ns", ("a",))

@@ -1,4 +1,4 @@
-"""What counts as a difference between a manifest and the live object that the API server made of it."""
+"""Differences between a manifest and the live object that the API server stores for it."""
 
 from __future__ import annotations
 
@@ -15,108 +15,95 @@ Json = dict[str, Any]
 METADATA: Json = {"name": "x", "namespace": "n", "uid": "u", "labels": {"a": "b"}}
 
 
-def first(wanted: Json, live: Json) -> str | None:
+def first(desired: Json, live: Json) -> str | None:
     facts = DeploymentFacts.from_object({"metadata": METADATA | {"labels": {"a": "b", "theirs": "c"}}, "spec": live})
-    return difference({"metadata": METADATA, "spec": wanted}, facts)
+    return difference({"metadata": METADATA, "spec": desired}, facts)
 
 
-SAME = [
-    pytest.param({"a": 1}, {"a": 1, "defaulted": True}, id="a default"),
-    pytest.param({"hostNetwork": False, "value": "", "list": []}, {}, id="empty values are dropped"),
-    pytest.param({"limits": {"cpu": "1000m"}}, {"limits": {"cpu": "1"}}, id="quantity"),
-    pytest.param({"emptyDir": {"sizeLimit": "2048Mi"}}, {"emptyDir": {"sizeLimit": "2Gi"}}, id="quantity leaf"),
-    pytest.param(
+CASES: dict[str, tuple[Json, Json, str | None]] = {
+    "a default": ({"a": 1}, {"a": 1, "defaulted": True}, None),
+    "empty values are dropped": ({"hostNetwork": False, "value": "", "list": []}, {}, None),
+    "an equal quantity": ({"limits": {"cpu": "1000m"}}, {"limits": {"cpu": "1"}}, None),
+    "an equal quantity in a leaf": ({"emptyDir": {"sizeLimit": "2048Mi"}}, {"emptyDir": {"sizeLimit": "2Gi"}}, None),
+    "a merged list in another order": (
         {"env": [{"name": "B"}, {"name": "A"}]},
         {"env": [{"name": "A"}, {"name": "X"}, {"name": "B", "extra": 1}]},
-        id="merged list in another order",
+        None,
     ),
-]
+    "value": ({"a": 1}, {"a": 2}, "spec.a"),
+    "missing": ({"a": {"b": 1}}, {}, "spec.a"),
+    "atomic map": ({"selector": {"s": "x"}}, {"selector": {"s": "x", "t": "y"}}, "spec.selector"),
+    "nodes": ({"nodeSelector": {"s": "x"}}, {"nodeSelector": {"s": "x", "t": "y"}}, "spec.nodeSelector"),
+    "atomic list": ({"args": ["a"]}, {"args": ["a", "b"]}, "spec.args"),
+    "order of an atomic list": ({"args": ["a", "b"]}, {"args": ["b", "a"]}, "spec.args[0]"),
+    "quantity": ({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}}, "spec.limits.cpu"),
+    "quantities gone": ({"limits": {"cpu": "1"}}, {}, "spec.limits"),
+    "item": ({"env": [{"name": "A"}]}, {"env": [{"name": "B"}]}, "spec.env[A]"),
+}
 
 
-@pytest.mark.parametrize(("wanted", "live"), SAME)
-def test_no_difference(wanted: Json, live: Json) -> None:
-    assert first(wanted, live) is None
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_difference(case: str) -> None:
+    desired, live, path = CASES[case]
+    assert first(desired, live) == path
 
 
-OTHER = [
-    pytest.param({"a": 1}, {"a": 2}, "spec.a", id="value"),
-    pytest.param({"a": {"b": 1}}, {}, "spec.a", id="missing"),
-    pytest.param({"selector": {"s": "x"}}, {"selector": {"s": "x", "t": "y"}}, "spec.selector", id="atomic map"),
-    pytest.param({"nodeSelector": {"s": "x"}}, {"nodeSelector": {"s": "x", "t": "y"}}, "spec.nodeSelector", id="nodes"),
-    pytest.param({"args": ["a"]}, {"args": ["a", "b"]}, "spec.args", id="atomic list"),
-    pytest.param({"args": ["a", "b"]}, {"args": ["b", "a"]}, "spec.args[0]", id="order of an atomic list"),
-    pytest.param({"limits": {"cpu": "1"}}, {"limits": {"cpu": "2"}}, "spec.limits.cpu", id="quantity"),
-    pytest.param({"limits": {"cpu": "1"}}, {}, "spec.limits", id="quantities gone"),
-    pytest.param({"env": [{"name": "A"}]}, {"env": [{"name": "B"}]}, "spec.env[A]", id="item"),
-]
-
-
-@pytest.mark.parametrize(("wanted", "live", "path"), OTHER)
-def test_the_first_difference(wanted: Json, live: Json, path: str | None) -> None:
-    assert first(wanted, live) == path
+def live_with(theirs: Json, ours: Json, spec: Json) -> Json:
+    """A live object with fields of kubectl's and of ours."""
+    entries = (("llmservice-operator", "Apply", ours), ("kubectl", "Update", theirs))
+    managers = [
+        {"manager": manager, "operation": operation, "fieldsV1": {"f:spec": fields}}
+        for manager, operation, fields in entries
+    ]
+    return {"metadata": {"managedFields": managers}, "spec": spec}
 
 
 def test_later_items_of_one_list_are_removed_first() -> None:
-    """The other way round the second removal would hit the item behind the meant one."""
-    names = ["OURS", "ONE", "TWO"]
-    spec = {"template": {"spec": {"env": [{"name": name} for name in names]}}}
-    added: Json = {f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}} for name in names[1:]}
-    ours: Json = {"f:env": {'k:{"name":"OURS"}': {".": {}, "f:name": {}}}}
+    """Else the second removal would hit the item after the one that is meant."""
+    items = {name: {f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}}} for name in ("OURS", "ONE", "TWO")}
 
-    def entry(manager: str, operation: str, fields: Json) -> Json:
-        return {
-            "manager": manager,
-            "operation": operation,
-            "fieldsV1": {"f:spec": {"f:template": {"f:spec": fields}}},
-        }
+    def env(fields: Json) -> Json:
+        return {"f:template": {"f:spec": {"f:env": fields}}}
 
-    managers = [entry("llmservice-operator", "Apply", ours), entry("kubectl", "Update", {"f:env": added})]
-    operations = removal_patch({"metadata": {"managedFields": managers}, "spec": spec})
+    spec = {"template": {"spec": {"env": [{"name": name} for name in items]}}}
+    operations = removal_patch(live_with(env(items["ONE"] | items["TWO"]), env(items["OURS"]), spec))
     removed = [operation["path"] for operation in operations if operation["op"] == "remove"]
     assert removed == ["/spec/template/spec/env/2", "/spec/template/spec/env/1"]
 
 
-BESIDE = [
-    pytest.param(
+STRATEGY: Json = {"f:strategy": {"f:type": {}, "f:rollingUpdate": {".": {}, "f:maxSurge": {}}}}
+RESTORED: dict[str, tuple[Json, Json, Json, Json, list[tuple[str, str]]]] = {
+    "a budget by the other field": (
         {"f:minAvailable": {}},
         {"f:selector": {}},
         {"minAvailable": 0, "selector": {}},
         {"maxUnavailable": 1, "selector": {}},
-        [
-            {"op": "add", "path": "/spec/maxUnavailable", "value": 1},
-            {"op": "remove", "path": "/spec/minAvailable"},
-        ],
-        id="a budget the other way round",
+        [("add", "maxUnavailable"), ("remove", "minAvailable")],
     ),
-    pytest.param(
-        {"f:strategy": {"f:type": {}, "f:rollingUpdate": {".": {}, "f:maxSurge": {}}}},
+    "another strategy": (
+        STRATEGY,
         {"f:replicas": {}},
         {"replicas": 2, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}},
         {"replicas": 2, "strategy": {"type": "Recreate"}},
-        [{"op": "add", "path": "/spec/strategy", "value": {"type": "Recreate"}}],
-        id="another strategy",
+        [("add", "strategy")],
     ),
-    pytest.param(
+    "the template stays": (
         {"f:template": {"f:spec": {"f:hostNetwork": {}}}},
         {"f:template": {"f:spec": {"f:volumes": {}}}},
         {"template": {"spec": {"hostNetwork": True}}},
         {"template": {"spec": {}}},
         [],
-        id="the template stays",
     ),
-    pytest.param({}, {"f:replicas": {}}, {"replicas": 1}, {"replicas": 2}, [], id="nothing of others"),
-]
+    "nothing of others": ({}, {"f:replicas": {}}, {"replicas": 1}, {"replicas": 2}, []),
+}
 
 
-@pytest.mark.parametrize(("theirs", "ours", "live", "wanted", "operations"), BESIDE)
-def test_what_may_not_stand_beside_ours_is_replaced_by_it(
-    theirs: Json, ours: Json, live: Json, wanted: Json, operations: list[Json]
-) -> None:
-    managers = [
-        {"manager": "llmservice-operator", "operation": "Apply", "fieldsV1": {"f:spec": ours}},
-        {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": theirs}},
-    ]
-    assert restoring_patch({"metadata": {"managedFields": managers}, "spec": live}, wanted) == operations
+@pytest.mark.parametrize("case", RESTORED)
+def test_a_field_that_excludes_ours_is_replaced_by_it(case: str) -> None:
+    theirs, ours, live, desired, operations = RESTORED[case]
+    found = restoring_patch(live_with(theirs, ours, live), desired)
+    assert [(each["op"], each["path"].removeprefix("/spec/")) for each in found] == operations
+    assert all(each["value"] == desired[each["path"][6:]] for each in found if each["op"] == "add")
 
 
 def test_the_volume_and_the_class_that_kubernetes_gives_a_claim_are_nobodys_additions() -> None:

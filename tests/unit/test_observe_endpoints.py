@@ -1,7 +1,8 @@
-"""Which pods the Service sends requests to, and how long the watches may differ before the status speaks of it."""
+"""Which pods the Service sends requests to, and how long the watches may differ before the status reports it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.rollout.progress import PATIENCE
 
 from tests.unit.decide_world import World, a_pod
-from tests.unit.status_states import edited, served, service
+from tests.unit.status_states import served, service, with_pods
 
 Json = dict[str, Any]
 OURS = {"llmservice.dev/service": "chat", "kubernetes.io/service-name": "chat"}
@@ -32,8 +33,7 @@ def a_slice(name: str, *endpoints: Json, labels: Json = OURS, ports: Any = PORTS
     }
 
 
-def seen(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str] | None:
-    """What a decision learns of them."""
+def listed(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str] | None:
     cache = Cache(PROJECTIONS)
     for each in slices:
         cache.update("EndpointSlice", each)
@@ -41,30 +41,31 @@ def seen(*slices: Json, hidden: frozenset[str] = frozenset()) -> frozenset[str] 
 
 
 COPIED = {"llmservice.dev/service": "chat", "kubernetes.io/service-name": "theirs"}
-SLICES = [
-    pytest.param([a_slice("a", endpoint("p", ready=True))], {"p"}, id="ready"),
-    pytest.param([a_slice("a", endpoint("p"))], {"p"}, id="nothing said of it: ready, says the API"),
-    pytest.param([a_slice("a", endpoint("p", ready=False, serving=True, terminating=True))], set(), id="terminating"),
-    pytest.param([a_slice("a", endpoint("p"), ports=None)], set(), id="no pod has the port"),
-    pytest.param([a_slice("a", endpoint("p", kind="Node"))], set(), id="no pod"),
-    pytest.param([a_slice("a", {"addresses": ["10.0.0.1"]})], set(), id="an address by hand"),
-    pytest.param([a_slice("a")], set(), id="empty"),
-    pytest.param([], set(), id="no slice"),
-    pytest.param([a_slice("a", endpoint("p")), a_slice("b", endpoint("p"), endpoint("q"))], {"p", "q"}, id="two"),
-    pytest.param([a_slice("a", endpoint("p"), labels=COPIED)], set(), id="another Service's, with our label"),
-]
+SLICES = {
+    "ready": ([a_slice("a", endpoint("p", ready=True))], {"p"}),
+    "no condition, which means ready": ([a_slice("a", endpoint("p"))], {"p"}),
+    "terminating": ([a_slice("a", endpoint("p", ready=False, serving=True, terminating=True))], set()),
+    "no pod has the port": ([a_slice("a", endpoint("p"), ports=None)], set()),
+    "not a pod": ([a_slice("a", endpoint("p", kind="Node"))], set()),
+    "an address by hand": ([a_slice("a", {"addresses": ["10.0.0.1"]})], set()),
+    "empty": ([a_slice("a")], set()),
+    "no slice": ([], set()),
+    "two": ([a_slice("a", endpoint("p")), a_slice("b", endpoint("p"), endpoint("q"))], {"p", "q"}),
+    "another Service's, with our label": ([a_slice("a", endpoint("p"), labels=COPIED)], set()),
+}
 
 
-@pytest.mark.parametrize(("slices", "ready"), SLICES)
-def test_what_slices_list(slices: list[Json], ready: set[str]) -> None:
-    assert seen(*slices) == frozenset(ready)
+@pytest.mark.parametrize("case", SLICES)
+def test_the_pods_that_slices_list(case: str) -> None:
+    slices, ready = SLICES[case]
+    assert listed(*slices) == frozenset(ready)
 
 
-def test_without_the_right_to_look_nothing_is_said() -> None:
-    assert seen(hidden=frozenset({"EndpointSlice"})) is None
+def test_without_the_right_to_list_slices_the_endpoints_are_unknown() -> None:
+    assert listed(hidden=frozenset({"EndpointSlice"})) is None
 
 
-def test_what_moves_by_itself_in_a_slice_changes_nothing() -> None:
+def test_fields_of_a_slice_that_change_by_themselves_are_ignored() -> None:
     cache = Cache(PROJECTIONS)
     first, later = a_slice("a", endpoint("p")), a_slice("a", endpoint("p"))
     later["metadata"] |= {
@@ -78,23 +79,21 @@ def test_what_moves_by_itself_in_a_slice_changes_nothing() -> None:
 
 
 def starting() -> World:
-    """Its pod has just become ready."""
+    """Its pod has just become ready, 0.4 s ago; the other watches have not brought it yet."""
     world = service()
-    world.pods = {"x-0": a_pod("x-0", world.revision())}
-    world.roll_out(replicas=1, updated=1, ready=0, available=0)
-    world.settle()
+    with_pods(world, a_pod("x-0", world.revision()))
     world.pods = {"x-0": a_pod("x-0", world.revision(), ready=True)}
+    world.unsettled_for = 0.4
     return world
 
 
 @pytest.mark.parametrize("late", ["slices", "counters"])
-def test_a_watch_that_lags_a_moment_makes_no_status_of_its_own(late: str) -> None:
+def test_a_watch_that_lags_briefly_changes_no_status(late: str) -> None:
     world = starting()
     writes = world.status_writes
     if late == "slices":
         world.unlisted = {"x-0"}
         world.roll_out(replicas=1, updated=1, ready=1, available=1)
-    world.unsettled_for = 0.4
     decision = world.step()
     assert decision.is_steady
     assert decision.is_unsettled
@@ -106,42 +105,35 @@ def test_a_watch_that_lags_a_moment_makes_no_status_of_its_own(late: str) -> Non
     assert world.status_writes == writes + 1
 
 
-def test_what_lasts_is_reported() -> None:
-    world = starting()
-    world.unlisted = {"x-0"}
+@pytest.mark.parametrize("make", [starting, served])
+def test_missing_endpoints_are_reported_once_they_last(make: Callable[[], World]) -> None:
+    world = make()
+    before = world.conditions()["Available"]["status"]
+    world.unlisted, world.unsettled_for = {"x-0"}, 0.0
     world.roll_out(replicas=1, updated=1, ready=1, available=1)
+    assert world.step().is_unsettled
+    assert world.conditions()["Available"]["status"] == before
     world.unsettled_for = PATIENCE
     world.settle()
     conditions = world.conditions()
     assert (conditions["Ready"]["reason"], conditions["Available"]["reason"]) == ("NoEndpoints", "NoEndpoints")
-
-
-def test_endpoints_that_are_lost_are_reported_after_a_moment() -> None:
-    world = served()
-    world.unlisted, world.unsettled_for = {"x-0"}, 0.0
-    assert world.step().is_unsettled
-    assert world.conditions()["Available"]["status"] == "True", "it may be back before anybody noticed"
-    world.unsettled_for = PATIENCE
-    world.settle()
-    assert world.conditions()["Available"]["status"] == "False"
+    assert conditions["Available"]["status"] == "False"
 
 
 @pytest.mark.parametrize("what", ["an edit", "a dead pod", "a new generation"])
-def test_nothing_else_waits(what: str) -> None:
+def test_any_other_change_is_reported_at_once(what: str) -> None:
     world = served()
     world.unlisted, world.unsettled_for = {"x-0"}, 0.0
-    if what == "an edit":
-        edited(world)
-    elif what == "a dead pod":
+    if what == "a dead pod":
         world.pods = {"x-0": a_pod("x-0", world.revision())}
     else:
-        world.edit(drain={"timeoutSeconds": 7})
+        world.edit(**({"batching": {"maxNumSeqs": 8}} if what == "an edit" else {"drain": {"timeoutSeconds": 7}}))
     world.settle()
     assert world.conditions()["Ready"]["status"] == "False"
     assert world.obj["status"]["observedGeneration"] == world.obj["metadata"]["generation"]
 
 
-def test_the_time_is_taken_from_when_they_first_differ() -> None:
+def test_the_time_counts_from_when_they_first_differ() -> None:
     memory = Memory("u")
     assert memory.unsettled_for(5.0) == 0.0
     memory.note(True, 5.0)

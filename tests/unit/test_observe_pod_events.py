@@ -1,20 +1,18 @@
-"""What only Events tell: whose are read and when, and what is made of them."""
+"""Failures that only Events show: of which pods they are read and when, and what is derived of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
-from llmservice_operator.observe.failures.failure import FailureContext, failure_of
+from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.pod_events import PodEvents, event_query
-from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import Phase, State
 
 from tests.unit import failing_pods as pods
-from tests.unit.failing_pods import REVISION, facts
+from tests.unit.failing_pods import REVISION, facts, failure, must_fail, reports
 
 Json = dict[str, Any]
 
@@ -38,160 +36,103 @@ SANDBOX = "Failed to create pod sandbox: plugin type=bridge failed (add): no add
 WAS_READY = pods.running(started=True, unready_since="2026-01-02T03:03:00Z")
 
 
-def event(reason: str, message: str, last: str = "2026-01-02T03:03:00Z") -> Json:
-    return {"reason": reason, "message": message, "lastTimestamp": last}
+ABOUT_KEYS = 'MountVolume.SetUp failed for volume "endpoint-keys" : '
+SET_UP, STARTING = pods.setting_up(), pods.running(started=False)
 
 
-def heard(state: State | None) -> dict[str, Report]:
-    return {"x-0": Report("uid-x-0", 0, state)}
+def event(message: str, last: str | None = "03:03:00", reason: str = "Unhealthy") -> Json:
+    return {"reason": reason, "message": message, "lastTimestamp": last and f"2026-01-02T{last}Z"}
 
 
-def at(time: str) -> datetime:
-    return datetime.fromisoformat(f"2026-01-02T{time}").replace(tzinfo=UTC)
+def mount(message: str, last: str = "03:03:00") -> Json:
+    return event(message, last, "FailedMount")
 
 
-def look(
-    status: Mapping[str, Any],
-    *events: Json,
-    reports: dict[str, Report] | None = None,
-    before: StatusFailure | None = None,
-) -> StatusFailure | None:
-    seen = PodEvents.of({"x-0": events})
-    told = before.to_object() if before is not None else None
-    now = "2026-01-02T03:04:00Z"
-    return failure_of(None, facts(pods.pod(status=status)), REVISION, told, now, FailureContext(reports or {}, seen))
+def context(*events: Json, asked: bool = False, state: State | None = None) -> FailureContext:
+    """`asked`: the pod was asked for its state, and gave this one or none."""
+    return FailureContext(reports(state) if asked else {}, PodEvents.of({"x-0": events}))
 
 
-CASES: dict[str, tuple[Mapping[str, Any], tuple[Json, ...], dict[str, Report], str | None]] = {
-    "a volume that cannot be mounted": (
-        pods.setting_up(),
-        (event("FailedMount", SUMMARY), event("FailedMount", MOUNT)),
-        {},
-        "VolumeUnavailable",
-    ),
-    "keys in a Secret that is not there": (
-        pods.setting_up(),
-        (event("FailedMount", 'MountVolume.SetUp failed for volume "endpoint-keys" : secret "keys" not found'),),
-        {},
-        "VolumeUnavailable",
-    ),
-    "keys in a Secret that lacks them": (
-        pods.setting_up(),
-        (
-            event(
-                "FailedMount",
-                'MountVolume.SetUp failed for volume "endpoint-keys" : references non-existent secret key: api-key',
-            ),
-        ),
-        {},
-        "VolumeUnavailable",
-    ),
+CASES: dict[str, tuple[Json, FailureContext, str | None]] = {
+    "a volume that cannot be mounted": (SET_UP, context(mount(SUMMARY), mount(MOUNT)), "VolumeUnavailable"),
+    "no Secret of keys": (SET_UP, context(mount(ABOUT_KEYS + 'secret "keys" not found')), "VolumeUnavailable"),
+    "no key in it": (SET_UP, context(mount(ABOUT_KEYS + "references non-existent secret key: k")), "VolumeUnavailable"),
     "a mount that worked at last": (
-        pods.setting_up(),
-        (
-            event("FailedMount", MOUNT, "2026-01-02T03:00:02Z"),
-            event("Pulling", "Pulling image", "2026-01-02T03:00:04Z"),
-        ),
-        {},
+        SET_UP,
+        context(mount(MOUNT, "03:00:02"), event("Pulling image", "03:00:04", "Pulling")),
         None,
     ),
-    "a claim that the node may not see yet": (pods.setting_up(), (event("FailedMount", NOT_YET),), {}, None),
-    "no network": (pods.setting_up(), (event("FailedCreatePodSandBox", SANDBOX),), {}, "PodSandboxFailed"),
-    "a large image": (pods.setting_up(), (event("Pulling", "Pulling image"),), {}, None),
-    "probes time out, and the supervisor says that it is ready": (
-        WAS_READY,
-        (event("Unhealthy", TIMEOUT),),
-        heard(READY),
-        "ProbeBlocked",
-    ),
-    "probes are refused, and the supervisor says that it is ready": (
-        WAS_READY,
-        (event("Unhealthy", REFUSED),),
-        heard(READY),
-        "ProbeBlocked",
-    ),
-    "nobody gets through": (WAS_READY, (event("Unhealthy", TIMEOUT),), heard(None), "ProbeBlocked"),
-    "nobody gets through, and nobody listens": (WAS_READY, (event("Unhealthy", REFUSED),), heard(None), None),
-    "blocked from the start": (
-        pods.running(started=False),
-        (event("Unhealthy", DROPPED),),
-        heard(READY),
-        "ProbeBlocked",
-    ),
-    "the operator alone is kept off": (WAS_READY, (event("Unhealthy", STATUS),), heard(None), None),
-    "the supervisor itself says no": (WAS_READY, (event("Unhealthy", TIMEOUT),), heard(HUNG), None),
-    "hung, by its status code": (WAS_READY, (event("Unhealthy", STATUS),), heard(READY), None),
+    "a claim that the node may not see yet": (SET_UP, context(mount(NOT_YET)), None),
+    "no network": (SET_UP, context(event(SANDBOX, reason="FailedCreatePodSandBox")), "PodSandboxFailed"),
+    "a large image": (SET_UP, context(event("Pulling image", reason="Pulling")), None),
+    "ready, and probes time out": (WAS_READY, context(event(TIMEOUT), asked=True, state=READY), "ProbeBlocked"),
+    "ready, and probes are refused": (WAS_READY, context(event(REFUSED), asked=True, state=READY), "ProbeBlocked"),
+    "no request gets through": (WAS_READY, context(event(TIMEOUT), asked=True), "ProbeBlocked"),
+    "no process listens": (WAS_READY, context(event(REFUSED), asked=True), None),
+    "blocked from the start": (STARTING, context(event(DROPPED), asked=True, state=READY), "ProbeBlocked"),
+    "only the operator is blocked": (WAS_READY, context(event(STATUS), asked=True), None),
+    "the supervisor reports that it is not ready": (WAS_READY, context(event(TIMEOUT), asked=True, state=HUNG), None),
+    "hung, by its status code": (WAS_READY, context(event(STATUS), asked=True, state=READY), None),
     "an answer after a time-out": (
         WAS_READY,
-        (event("Unhealthy", TIMEOUT), event("Unhealthy", STATUS, "2026-01-02T03:03:02Z")),
-        heard(READY),
+        context(event(TIMEOUT), event(STATUS, "03:03:02"), asked=True, state=READY),
         None,
     ),
-    "a time-out of long before": (
-        WAS_READY,
-        (event("Unhealthy", TIMEOUT, "2026-01-02T03:01:00Z"),),
-        heard(READY),
-        None,
-    ),
-    "it only loads": (pods.running(started=False), (event("Unhealthy", DROPPED),), heard(LOADING), None),
+    "a time-out of long before": (WAS_READY, context(event(TIMEOUT, "03:01:00"), asked=True, state=READY), None),
+    "it only loads": (STARTING, context(event(DROPPED), asked=True, state=LOADING), None),
+    "an Event without a time, which anybody may write": (WAS_READY, context(event(TIMEOUT, None)), None),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_made_of_events(case: str) -> None:
-    status, events, reports, reason = CASES[case]
-    found = look(status, *events, reports=reports)
+def test_the_failure_that_events_show(case: str) -> None:
+    status, known, reason = CASES[case]
+    found = failure(pods.pod(status=status), context=known)
     assert (str(found.reason) if found is not None else None) == reason
     if found is not None:
         assert found.evidence
         assert found.pod == "x-0"
-        assert look(status, *events, reports=reports, before=found) == found
+        assert failure(pods.pod(status=status), before=found, context=known) == found
 
 
-def test_the_volume_s_own_error_is_reported() -> None:
-    found = look(pods.setting_up(), event("FailedMount", SUMMARY), event("FailedMount", MOUNT))
-    assert found is not None
+def test_the_volume_s_own_error_is_reported_until_events_were_read_that_lack_it() -> None:
+    pod = pods.pod(status=SET_UP)
+    found = must_fail(pod, context=context(mount(SUMMARY), mount(MOUNT)))
     assert "nobody-made-it" in found.message
+    assert must_fail(pod, before=found) == found, "no Events were read"
+    assert failure(pod, before=found, context=context()) is None
 
 
-def test_it_is_over_when_events_say_so_and_not_because_nobody_looked() -> None:
-    found = look(pods.setting_up(), event("FailedMount", MOUNT))
-    assert found is not None
-    unseen = failure_of(
-        None, facts(pods.pod(status=pods.setting_up())), REVISION, found.to_object(), "2026-01-02T03:05:00Z"
-    )
-    assert unseen == found
-    assert look(pods.setting_up(), before=found) is None
+def test_an_event_with_a_time_counts_beside_one_without() -> None:
+    assert failure(pods.pod(status=WAS_READY), context=context(event(TIMEOUT, None), event(TIMEOUT))) is not None
 
 
-DOUBTS: dict[str, tuple[Mapping[str, Any], dict[str, Report], str, tuple[str, ...], float | None]] = {
-    "just placed": (pods.setting_up(), {}, "03:00:01", (), 2.0),
-    "still without a container": (pods.setting_up(), {}, "03:00:05", ("x-0",), 2.0),
-    "for long": (pods.setting_up(), {}, "03:01:03", ("x-0",), 30.0),
-    "for very long": (pods.setting_up(), {}, "05:00:00", ("x-0",), 60.0),
-    "loading": (pods.running(started=False), heard(LOADING), "03:10:00", (), None),
-    "not heard of yet": (pods.running(started=False), {}, "03:10:00", (), None),
-    "up, and not started": (pods.running(started=False), heard(READY), "03:00:30", ("x-0",), 5.0),
-    "up, and about to be seen": (pods.running(started=False), heard(READY), "03:00:06", (), 14.0),
-    "no longer ready": (WAS_READY, {}, "03:03:00", ("x-0",), 2.0),
-    "not ready yet": (pods.running(started=True), heard(READY), "03:03:00", (), None),
-    "its node is lost": (pods.lost(), heard(None), "03:03:30", (), None),
+QUERIES: dict[str, tuple[Json, dict[str, Report], str, bool, float | None]] = {
+    "just placed": (SET_UP, {}, "03:00:01", False, 2.0),
+    "still without a container": (SET_UP, {}, "03:00:05", True, 2.0),
+    "for long": (SET_UP, {}, "03:01:03", True, 30.0),
+    "for very long": (SET_UP, {}, "05:00:00", True, 60.0),
+    "loading": (STARTING, reports(LOADING), "03:10:00", False, None),
+    "no report yet": (STARTING, {}, "03:10:00", False, None),
+    "up, and not started": (STARTING, reports(READY), "03:00:30", True, 5.0),
+    "up, and about to be noticed": (STARTING, reports(READY), "03:00:06", False, 14.0),
+    "no longer ready": (WAS_READY, {}, "03:03:00", True, 2.0),
+    "not ready yet": (pods.running(started=True), reports(READY), "03:03:00", False, None),
+    "its node is lost": (pods.lost(), reports(None), "03:03:30", False, None),
 }
 
 
-@pytest.mark.parametrize("case", DOUBTS)
-def test_whose_events_are_read(case: str) -> None:
-    status, reports, now, names, again = DOUBTS[case]
-    found = event_query(facts(pods.pod(status=status)), reports, REVISION, at(now))
-    assert (found.pods, found.again) == (names, again)
+def at(time: str) -> datetime:
+    return datetime.fromisoformat(f"2026-01-02T{time}+00:00")
 
 
-def test_few_pods_of_a_service_are_looked_at() -> None:
-    many = facts(*(pods.pod(f"x-{n:02}", status=pods.setting_up()) for n in range(20)))
+@pytest.mark.parametrize("case", QUERIES)
+def test_events_are_read_of_pods_whose_state_explains_nothing(case: str) -> None:
+    status, known, now, is_read, again = QUERIES[case]
+    found = event_query(facts(pods.pod(status=status)), known, REVISION, at(now))
+    assert (found.pods, found.again) == (("x-0",) if is_read else (), again)
+
+
+def test_events_are_read_of_few_pods_of_a_service() -> None:
+    many = facts(*(pods.pod(f"x-{n:02}", status=SET_UP) for n in range(20)))
     assert event_query(many, {}, REVISION, at("03:10:00")).pods == ("x-00", "x-01", "x-02")
-
-
-def test_an_event_without_a_time_says_nothing() -> None:
-    """Anybody in the namespace may write one."""
-    assert look(WAS_READY, {"reason": "Unhealthy", "message": TIMEOUT, "lastTimestamp": None}) is None
-    assert look(WAS_READY, {"reason": "Unhealthy", "message": TIMEOUT}, event("Unhealthy", TIMEOUT)) is not None

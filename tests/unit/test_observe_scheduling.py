@@ -1,17 +1,17 @@
-"""Causes of the scheduler come and go; what is told of them moves seldom, and says who holds the GPUs."""
+"""The scheduler's causes alternate; their report changes seldom, and shows who holds the GPUs."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
 import pytest
-from llmservice_operator.observe.failures.failure import FailureContext, failure_of
+from llmservice_operator.observe.failures.failure import FailureContext
 from llmservice_operator.observe.failures.scheduling import Wanted, gpus_text
 from llmservice_operator.observe.failures.status_failure import StatusFailure
 from llmservice_operator.planner.room import Holder, NodeRoom, Room
 
 from tests.unit import failing_pods as pods
-from tests.unit.failing_pods import REVISION, facts
+from tests.unit.failing_pods import must_fail
 
 GPU = "nvidia.com/gpu"
 WANTED = Wanted(GPU, 4)
@@ -59,76 +59,69 @@ def test_a_long_list_of_holders_is_cut() -> None:
     assert "service-07 (1), 32 others of this namespace" in text
 
 
-def test_what_holds_gpus_in_other_namespaces_is_not_named_to_anybody() -> None:
-    """Neither their services and pods, nor the namespaces."""
-    strangers = [Holder(f"team-x{n}", f"train-{n}", 1) for n in range(3)]
-    room = Room((node("a", "NVIDIA-L4", 3, 3, *strangers),))
-    told = look("Insufficient nvidia.com/gpu", None, "2026-01-02T03:00:00Z", room)
-    assert told.reason == "InsufficientGPUs"
-    assert told.message.endswith("held by 3 pods of 3 other namespaces (3).")
-    assert not [name for holder in strangers for name in (holder.namespace, holder.name) if name in told.message]
+def unplaced(
+    cause: str, before: StatusFailure | None = None, now: str = "03:00:00", room: Room | None = None
+) -> StatusFailure:
+    shown = pods.unplaced(f"0/2 nodes are available: 2 {cause}.")
+    context = FailureContext({}, None, WANTED, room, namespace="team-a")
+    return must_fail(shown, before=before, now=f"2026-01-02T{now}Z", context=context)
+
+
+def test_pods_of_other_namespaces_are_counted_and_neither_they_nor_their_namespaces_named() -> None:
+    others = [Holder(f"team-x{n}", f"train-{n}", 1) for n in range(3)]
+    found = unplaced("Insufficient nvidia.com/gpu", room=Room((node("a", "NVIDIA-L4", 3, 3, *others),)))
+    assert found.reason == "InsufficientGPUs"
+    assert found.message.endswith("held by 3 pods of 3 other namespaces (3).")
+    assert not [name for holder in others for name in (holder.namespace, holder.name) if name in found.message]
 
 
 LABELS_AND_TAINTS = ("node(s) didn't match Pod's node affinity/selector", "node(s) had untolerated taint(s)")
 POOL = NodeRoom("pool", labels={"pool": "gpu"}, taints=(("team", "b", "NoSchedule"),))
 CONTROL = NodeRoom("control", taints=(("node-role.kubernetes.io/control-plane", "", "NoSchedule"),))
+WHICH = {
+    "the nodes that match are tainted": (Room((NodeRoom("plain"), POOL)), "UntoleratedTaint"),
+    "others are tainted": (Room((NodeRoom("plain"), CONTROL)), "NoMatchingNode"),
+    "no right to list them": (Room(unknown="the operator has no right to list nodes"), "NoMatchingNode"),
+    "they were not listed": (None, "NoMatchingNode"),
+}
 
 
-@pytest.mark.parametrize(
-    ("room", "reason"),
-    [
-        pytest.param(Room((NodeRoom("plain"), POOL)), "UntoleratedTaint", id="the nodes that match are tainted"),
-        pytest.param(Room((NodeRoom("plain"), CONTROL)), "NoMatchingNode", id="others are tainted"),
-        pytest.param(Room(unknown="the operator has no right to list nodes"), "NoMatchingNode", id="nobody may look"),
-        pytest.param(None, "NoMatchingNode", id="nobody looked"),
-    ],
-)
-def test_labels_or_taints_is_for_the_nodes_to_say(room: Room | None, reason: str) -> None:
+@pytest.mark.parametrize("case", WHICH)
+def test_the_nodes_show_whether_labels_or_taints_are_the_cause(case: str) -> None:
+    room, reason = WHICH[case]
     shown = pods.unplaced("0/2 nodes are available: 1 {}, 1 {}.".format(*LABELS_AND_TAINTS))
     context = FailureContext({}, None, None, room, {"nodeSelector": {"pool": "gpu"}})
-    told = failure_of(None, facts(shown), REVISION, None, "2026-01-02T03:00:00Z", context)
-    assert told is not None
-    assert (told.reason, told.evidence) == (reason, LABELS_AND_TAINTS)
-    again = failure_of(None, facts(shown), REVISION, told.to_object(), "2026-01-02T04:00:00Z", context)
-    assert again == told
+    found = must_fail(shown, context=context)
+    assert (found.reason, found.evidence) == (reason, LABELS_AND_TAINTS)
+    assert must_fail(shown, before=found, now="2026-01-02T04:00:00Z", context=context) == found
 
 
-def look(cause: str, before: StatusFailure | None, now: str, room: Room | None = None) -> StatusFailure:
-    shown = pods.unplaced(f"0/2 nodes are available: 2 {cause}.")
-    told = before.to_object() if before is not None else None
-    found = failure_of(
-        None, facts(shown), REVISION, told, now, FailureContext({}, None, WANTED, room, namespace="team-a")
-    )
-    assert found is not None
-    return found
+TAINT = "node(s) had untolerated taint(s)"
 
 
 def test_a_nearer_cause_is_reported_at_once_and_a_lesser_one_after_a_minute() -> None:
-    first = look("node(s) had untolerated taint(s)", None, "2026-01-02T03:00:00Z")
-    nearer = look("Insufficient cpu", first, "2026-01-02T03:00:01Z")
+    first = unplaced(TAINT)
+    nearer = unplaced("Insufficient cpu", first, "03:00:01")
     assert (first.reason, nearer.reason) == ("UntoleratedTaint", "InsufficientResources")
     assert nearer.since == "2026-01-02T03:00:01Z"
-    soon = look("node(s) had untolerated taint(s)", nearer, "2026-01-02T03:00:50Z")
-    assert soon.to_object() == nearer.to_object()
-    later = look("node(s) had untolerated taint(s)", nearer, "2026-01-02T03:01:01Z")
-    assert (later.reason, later.evidence) == ("UntoleratedTaint", ("node(s) had untolerated taint(s)",))
+    assert unplaced(TAINT, nearer, "03:00:50").to_object() == nearer.to_object()
+    later = unplaced(TAINT, nearer, "03:01:01")
+    assert (later.reason, later.evidence) == ("UntoleratedTaint", (TAINT,))
 
 
 def test_causes_that_alternate_every_second_are_reported_twice_a_minute_at_most() -> None:
-    told: StatusFailure | None = None
-    stories: list[object] = []
+    found, changes = unplaced(TAINT), 0
     for second in range(600):
-        cause = ("Insufficient cpu", "node(s) had untolerated taint(s)")[second % 2]
-        told = look(cause, told, f"2026-01-02T03:{second // 60:02}:{second % 60:02}Z")
-        if not stories or stories[-1] != told.to_object():
-            stories.append(told.to_object())
-    assert len(stories) <= 2 * 10 + 2
+        before = found
+        found = unplaced(("Insufficient cpu", TAINT)[second % 2], before, f"03:{second // 60:02}:{second % 60:02}")
+        changes += found.to_object() != before.to_object()
+    assert changes <= 2 * 10 + 2
 
 
 def test_the_text_follows_the_room_and_the_failure_stays() -> None:
     room, text = ROOMS["some are free"]
-    first = look(f"Insufficient {GPU}", None, "2026-01-02T03:00:00Z", room)
+    first = unplaced(f"Insufficient {GPU}", room=room)
     assert text in first.message
-    again = look(f"Insufficient {GPU}", first, "2026-01-02T03:00:30Z", ROOMS["none at all"][0])
+    again = unplaced(f"Insufficient {GPU}", first, "03:00:30", ROOMS["none at all"][0])
     assert (again.reason, again.since) == (first.reason, first.since)
     assert "no node that takes pods has any" in again.message

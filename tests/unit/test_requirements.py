@@ -18,7 +18,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 
 from tests.unit.decide_world import World, a_pod, an_llmservice, spec
 from tests.unit.fit_world import H100, serving
-from tests.unit.status_states import CASES, UNTOLD, edited, served, service
+from tests.unit.status_states import CASES, UNREPORTED, edited, served, service
 from tests.unit.test_decide_rollouts import a_room, surging
 
 LABELS_AND_TAINTS = (
@@ -90,7 +90,7 @@ def without_a_node(world: World, *messages: str) -> World:
 
 STATES: dict[str, Callable[[], World]] = {
     **{name: case.make for name, case in CASES.items()},
-    **{name: make for name, (make, *_) in UNTOLD.items()},
+    **{name: make for name, (make, *_) in UNREPORTED.items()},
     "replaced first": replaced_first,
     "waiting for room": waiting_for_room,
     "without a volume": without_a_volume,

@@ -1,4 +1,4 @@
-"""What was read of hostile pods, records and statuses is decided with: a status comes out that can be stored."""
+"""Decisions about hostile pods, records and statuses: their status can be stored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from llmservice_operator.api.constants import SERVICE_LABEL
 from llmservice_operator.api.errors import UnreadableObject
 from llmservice_operator.api.service import Key
 from llmservice_operator.api.status import LLMServiceStatus
@@ -33,6 +34,10 @@ from tests.unit.hostile import anything, objects, texts
 from tests.unit.test_decide_inspection import UNPLACED, ends, looking
 from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE, document
 
+SERVICE_NAME = "kubernetes.io/service-name"
+FEWER = settings(max_examples=settings().max_examples // 3)
+"""Each example makes a decision."""
+
 
 @functools.cache
 def settled(**changes: Any) -> World:
@@ -45,13 +50,11 @@ def settled(**changes: Any) -> World:
 
 
 def whole_status() -> Json:
-    """As stored, with the sections that only a bad day has."""
+    """As stored, with the sections of a failing service too."""
     status: Json = copy.deepcopy(settled().obj["status"])
     label = status["rollout"]["revision"]
-    status["failure"] = {
-        "reason": "EngineDied", "message": "It died.", "remedy": "Wait.", "pod": "x-0",
-        "since": "2026-01-02T03:00:00Z", "evidence": ["exit code 1"],
-    }  # fmt: skip
+    failure = {"reason": "EngineDied", "message": "It died.", "remedy": "Wait.", "pod": "x-0"}
+    status["failure"] = failure | {"since": "2026-01-02T03:00:00Z", "evidence": ["exit code 1"]}
     status["progress"] = {"pod": "x-0", "phase": "Fetching", "percent": 5, "etaSeconds": 7, "artifact": "model"}
     status["measured"] = json.loads(STATE.to_json())["measured"]
     status["adapters"] = [{"name": "a", "loaded": False, "message": "no"}]
@@ -60,7 +63,7 @@ def whole_status() -> Json:
 
 
 def checked(world: World) -> None:
-    """The decision is one that can be carried out: everything in it is JSON that the CRD takes."""
+    """The decision can be executed: all of it is JSON that the CRD accepts."""
     decision = world.decide()
     for apply in decision.apply:
         orjson.dumps(apply.manifest)
@@ -86,44 +89,40 @@ def settled_objects() -> bytes:
     return pickle.dumps((world.obj, world.pods, world.children))
 
 
-def stored(world: World, obj: Json) -> World:
-    """As the watch brings it."""
-    facts = ParentFacts.from_object(obj)
+def stored(world: World) -> World:
+    """With the LLMService as the watch delivers it."""
+    facts = ParentFacts.from_object(world.obj)
     of_itself(facts)
     of_children(facts)
     world.obj = dict(facts.obj)
     return world
 
 
+CONFIG = INSPECTION.to_document()["config"]
+
+
+@FEWER
 @given(objects(whole_status()), st.booleans())
 def test_any_stored_status(status: Any, is_new: bool) -> None:
     world = fresh()
     world.obj["status"] = status
     Metrics().set_status(Key("team-a", "x"), ParentFacts.from_object(world.obj).obj["status"])
-    stored(world, world.obj)
     if is_new:
         world.children.clear()
         world.pods.clear()
-    checked(world)
+    checked(stored(world))
 
 
-CONFIG = json.dumps(INSPECTION.to_document()["config"])
-
-
-@given(texts(json.loads(CONFIG)))
-def test_any_config_in_the_stored_status(config: str) -> None:
+@FEWER
+@given(texts(CONFIG), anything | st.sampled_from(["a\ud800", "x" * 100_000, "\x00"]))
+def test_any_config_in_the_stored_status_and_any_annotation(config: str, annotation: str) -> None:
     world = fresh()
     world.obj["status"]["model"] = world.obj["status"]["model"] | {"config": config[:8192]}
-    checked(stored(world, world.obj))
+    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": annotation}
+    checked(stored(world))
 
 
-@given(anything | st.sampled_from(["a\ud800", "x" * 100_000, "\x00"]))
-def test_any_annotation(value: str) -> None:
-    world = fresh()
-    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
-    checked(stored(world, world.obj))
-
-
+@FEWER
 @given(texts(document(STATE)), st.sampled_from(list(Phase)), st.booleans())
 def test_any_state_of_a_pod(text: str, phase: Phase, is_started: bool) -> None:
     world = fresh()
@@ -138,8 +137,9 @@ def test_any_state_of_a_pod(text: str, phase: Phase, is_started: bool) -> None:
     checked(world)
 
 
+@FEWER
 @given(texts(document(FAILURE)) | texts(document(DrainReport(3))), st.sampled_from(["server", "runtime"]))
-def test_any_last_words_of_a_pod(text: str, container: str) -> None:
+def test_any_termination_message_of_a_pod(text: str, container: str) -> None:
     world = fresh()
     ended = {"exitCode": 1, "reason": "Error", "message": text, "finishedAt": "2026-01-02T03:04:00Z"}
     pod = a_pod("x-0", world.revision(), state={"terminated": ended}, restarts=4)
@@ -149,6 +149,7 @@ def test_any_last_words_of_a_pod(text: str, container: str) -> None:
     checked(world)
 
 
+@FEWER
 @given(objects({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNPLACED}), st.text())
 def test_any_condition_of_a_pod(condition: Any, message: str) -> None:
     world = fresh()
@@ -163,13 +164,14 @@ def test_any_condition_of_a_pod(condition: Any, message: str) -> None:
 
 
 @functools.cache
-def looked() -> World:
+def inspecting() -> World:
     return looking()
 
 
+@FEWER
 @given(texts(document(INSPECTION)) | texts(document(BROKEN)))
-def test_any_last_words_of_an_inspection(text: str) -> None:
-    world = copy.copy(looked())
+def test_any_termination_message_of_an_inspection(text: str) -> None:
+    world = copy.copy(inspecting())
     ends(world, text)
     checked(world)
 
@@ -187,6 +189,7 @@ def record() -> Json:
     return data
 
 
+@FEWER
 @given(objects(record()), st.booleans(), st.booleans())
 def test_any_record(data: Any, is_pinned: bool, is_update: bool) -> None:
     world = fresh()
@@ -226,14 +229,17 @@ def of_kind(kind: str) -> st.SearchStrategy[Any]:
 
 SLICE = {
     "metadata": {
-        "name": "s", "namespace": "n", "uid": "u", "resourceVersion": "1",
-        "labels": {"llmservice.dev/service": "x", "kubernetes.io/service-name": "x"},
+        "name": "s",
+        "namespace": "n",
+        "uid": "u",
+        "labels": dict.fromkeys((SERVICE_LABEL, SERVICE_NAME), "x"),
     },
     "ports": [{"port": 8000}],
     "endpoints": [{"targetRef": {"kind": "Pod", "uid": "u"}, "conditions": {"ready": True}}],
-}  # fmt: skip
+}
 
 
+@FEWER
 @given(objects({"reason": "FailedMount", "message": "no", "lastTimestamp": "2026-01-02T03:04:00Z", "series": {}}))
 def test_any_event_about_a_pod(event: Any) -> None:
     try:
@@ -250,13 +256,6 @@ def test_any_event_about_a_pod(event: Any) -> None:
     checked(world)
 
 
-STILL: dict[str, Callable[[str], object]] = {
-    "replica_failure": normalize.replica_failure,
-    "conflict": normalize.conflict,
-    "unschedulable_causes": normalize.unschedulable_causes,
-    "waiting": normalize.waiting,
-    "eviction": normalize.eviction,
-}
 REPEATED = [
     "exceeded quota: a, requested: b, used: ",
     ", used: ",
@@ -265,16 +264,23 @@ REPEATED = [
     "{,",
     "back-off ",
 ]
+FUNCTIONS: list[Callable[[str], object]] = [
+    normalize.replica_failure,
+    normalize.conflict,
+    normalize.unschedulable_causes,
+    normalize.waiting,
+    normalize.eviction,
+]
 
 
-@pytest.mark.parametrize("function", STILL)
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("text", REPEATED)
-def test_long_messages_take_no_longer_than_short_ones(function: str, text: str) -> None:
+def test_long_messages_take_no_longer_than_short_ones(function: Callable[[str], object], text: str) -> None:
     """CPU time for 1 MB, which a quadratic expression would spend hours on."""
-    cpu.within(2.0, lambda: STILL[function](text * (1_000_000 // len(text))))
+    cpu.within(2.0, lambda: function(text * (1_000_000 // len(text))))
 
 
-def test_any_word_as_a_reason_is_one_series() -> None:
+def test_unknown_reasons_share_one_series() -> None:
     metrics = Metrics()
     for number in range(1000):
         status = {"conditions": [{"type": "Ready", "reason": f"R{number}"}], "failure": {"reason": f"F{number}"}}

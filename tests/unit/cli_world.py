@@ -13,6 +13,7 @@ import pytest
 import yaml
 from aiohttp import web
 from llmservice_cli.app import make_parser, run
+from llmservice_operator.api.constants import API_VERSION, KIND
 from llmservice_operator.kube.nodes import NODE
 from llmservice_operator.kube.resources import ALL
 
@@ -31,9 +32,26 @@ LLAMA_8B: Mapping[str, Any] = {
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
 }
+FACTS = {
+    "numAttentionHeads": 32,
+    "numKeyValueHeads": 8,
+    "numHiddenLayers": 32,
+    "hiddenSize": 4096,
+    "vocabSize": 128256,
+    "intermediateSize": 14336,
+    "maxPositionEmbeddings": 131072,
+}
+"""The same model as spec.model.architecture."""
+OTHER_KIND: Json = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}}
 SERVICES = "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices"
 PODS = "/api/v1/namespaces/team/pods"
 _PLURALS = {resource.plural for resource in (*ALL, NODE)} | {"clusterrolebindings"}
+
+
+def manifest(name: str = "chat", **spec: Any) -> Json:
+    """An LLMService of which only the model is given, as far as `spec` says no more."""
+    spec = {"model": {"uri": "pvc://models/llama", "architecture": FACTS}} | spec
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
 
 class Ran(NamedTuple):

@@ -192,7 +192,7 @@ async def test_what_others_changed_is_put_back(diff: Diff, api: Cluster) -> None
     server = api.world.deployment["spec"]["template"]["spec"]["containers"][0]
     server["env"].append({"name": "ADDED", "value": "1"})
     server["image"] = "vllm:other"
-    added = {"f:env": {'k:{"name":"ADDED"}': {".": {}, "f:name": {}, "f:value": {}}}}
+    added: dict[str, Any] = {"f:env": {'k:{"name":"ADDED"}': {".": {}, "f:name": {}, "f:value": {}}}}
     api.world.deployment["metadata"]["managedFields"].append(owned_by("kubectl-edit", "Update", added))
     ran = await diff(manifest())
     assert ran.code == DIFFERS

@@ -21,7 +21,7 @@ NOT_UNDERSTOOD = Loss.NOT_UNDERSTOOD
 
 
 def loss_of(failure: Failure | None) -> str | None:
-    return failure and failure.loss
+    return None if failure is None else failure.loss
 
 
 def body(finish: str | None = "length", **usage: Any) -> bytes:

@@ -30,7 +30,7 @@ def whole(written: Mapping[str, Any]) -> Json:
     return {"apiVersion": API_VERSION, "kind": KIND, **written}
 
 
-TAKEN = manifests() | {good.id: whole(manifest(good.name, good.change)) for good in GOOD}
+TAKEN = {**manifests(), **{good.id: whole(manifest(good.name, good.change)) for good in GOOD}}
 """Of the documentation, and those that the API server takes."""
 
 

@@ -192,10 +192,7 @@ def test_standard_input_is_answered_line_by_line(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("words", "fields"),
-    [
-        (["-", "--gpu", "L4", "-tp", "2"], ["--gpu", "--tensor-parallel-size"]),
-        (["/no/such/cases.jsonl"], ["--batch"]),
-    ],
+    [(["-", "--gpu", "L4", "-tp", "2"], ["--gpu", "--tensor-parallel-size"]), (["/no/such/cases.jsonl"], ["--batch"])],
 )
 def test_options_that_a_batch_cannot_use_are_refused(words: list[str], fields: list[str], llmservice: Command) -> None:
     ran = llmservice("plan", "--batch", *words)
@@ -220,9 +217,7 @@ def test_a_planner_that_fails_costs_one_line(tmp_path: Path, monkeypatch: pytest
 def test_speculation_takes_its_share() -> None:
     small = {**LLAMA_8B, "num_hidden_layers": 4}
     plain = planned(case())
-    drafted = planned(
-        case(speculative_config={"method": "draft_model", "num_speculative_tokens": 3, "config": small}),
-    )
+    drafted = planned(case(speculative_config={"method": "draft_model", "num_speculative_tokens": 3, "config": small}))
     assert drafted["kvCacheTokens"] < plain["kvCacheTokens"]
     with pytest.raises(BadInput, match="method 'oracle' is none"):
         planned(case(speculative_config='{"method": "oracle"}'))

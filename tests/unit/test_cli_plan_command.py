@@ -174,8 +174,7 @@ def test_options_with_underscores_are_taken_as_vllm_takes_them(llmservice: Comma
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "verdict"),
-    [(["--parameters", "70B"], 1, "DoesNotFit"), (["--weights-gib", "4"], 3, "Unknown")],
+    ("words", "code", "verdict"), [(["--parameters", "70B"], 1, "DoesNotFit"), (["--weights-gib", "4"], 3, "Unknown")]
 )
 def test_weights_alone_can_only_be_too_large(words: list[str], code: int, verdict: str, llmservice: Command) -> None:
     ran = llmservice("plan", *words, "--gpu", "L4", "-o", "yaml")

@@ -90,10 +90,7 @@ class Wait:
     async def __call__(self, versions: Sequence[Any], *words: str) -> Ran:
         self.api.versions = list(versions)
         self.monkeypatch.setattr(changes, "PAUSE", 0.0)
-        async with (
-            asyncio.timeout(20),
-            cluster(self.api.answer, self.folder, self.monkeypatch, shutdown_timeout=0),
-        ):
+        async with asyncio.timeout(20), cluster(self.api.answer, self.folder, self.monkeypatch, shutdown_timeout=0):
             return await self.llmservice.within("wait", "chat", *words)
 
 

@@ -42,12 +42,7 @@ def dns_objects() -> list[dict[str, Any]]:
             "ports": _PORTS,
             "endpoints": [{"addresses": [GATEWAY], "conditions": {"ready": True}}],
         },
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": "system:coredns"},
-            "rules": rules,
-        },
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": "system:coredns"}, "rules": rules},
         {
             "apiVersion": f"{rbac}/v1",
             "kind": "ClusterRoleBinding",

@@ -119,12 +119,7 @@ def kube_proxy(paths: ClusterPaths, place: Place) -> str:
             # Asked by us, from the host.
             "healthzBindAddress": f"{'127.0.0.1' if place.link is None else place.gateway}:10256",
             # Zero is "leave the host's alone".
-            "conntrack": {
-                "maxPerCore": 0,
-                "min": 0,
-                "tcpEstablishedTimeout": "0s",
-                "tcpCloseWaitTimeout": "0s",
-            },
+            "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "iptables": {"minSyncPeriod": "0s"},
         }
     )

@@ -62,11 +62,7 @@ def install(
 ) -> None:
     """Installs or upgrades the release and waits until its pods are ready."""
     repository, _, tag = operator_image.rpartition(":")
-    values = {
-        "image.repository": repository,
-        "image.tag": tag,
-        "services.defaultCpuImage": cpu_image,
-    }
+    values = {"image.repository": repository, "image.tag": tag, "services.defaultCpuImage": cpu_image}
     numbers = {"services.surgeDeadlineSeconds": SURGE_DEADLINE_SECONDS}
     if target.context is None:
         values["podAnnotations.image-digest"] = image_digest(target.paths, operator_image)

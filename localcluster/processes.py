@@ -165,12 +165,7 @@ def log_tail(paths: ClusterPaths, name: str, lines: int = 8) -> str:
 
 
 def wait_until(
-    what: str,
-    condition: Callable[[], bool],
-    paths: ClusterPaths,
-    component: str,
-    timeout: float,
-    interval: float = 0.2,
+    what: str, condition: Callable[[], bool], paths: ClusterPaths, component: str, timeout: float, interval: float = 0.2
 ) -> None:
     """Asks until it holds; fails at once when the component that should make it true has ended."""
     deadline = time.monotonic() + timeout

@@ -111,11 +111,7 @@ def copy_images(paths: ClusterPaths, references: Sequence[str] = IMAGES) -> None
 
 
 def add(
-    paths: ClusterPaths,
-    host: cluster.Host,
-    *,
-    eviction: Mapping[str, str] = EVICTION,
-    engine: bool = False,
+    paths: ClusterPaths, host: cluster.Host, *, eviction: Mapping[str, str] = EVICTION, engine: bool = False
 ) -> None:
     """A second node that is Ready and has the images; also from what a crash or a power loss left.
 

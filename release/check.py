@@ -97,8 +97,7 @@ class Check:
             with self._checking(f"signature of {CHECKSUMS}"):
                 self.signatures.file(self.folder / CHECKSUMS, self.folder / BUNDLE)
         self._require(
-            "checksums of the files",
-            lambda: "; ".join(differences(self.folder, (self.folder / CHECKSUMS).read_text())),
+            "checksums of the files", lambda: "; ".join(differences(self.folder, (self.folder / CHECKSUMS).read_text()))
         )
         record = None
         with self._checking(RECORD):

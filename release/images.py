@@ -33,11 +33,7 @@ class Builder:
         All times in the image are at most `epoch`, so the same files make the same digest.
         """
         log = self.logs / f"{recipe.dockerfile.name}.{recipe.reference.rpartition('/')[2].partition(':')[0]}.log"
-        arguments = {
-            **proxies(self.tools.environment),
-            "BASE": base.pinned,
-            "SOURCE_DATE_EPOCH": str(epoch),
-        }
+        arguments = {**proxies(self.tools.environment), "BASE": base.pinned, "SOURCE_DATE_EPOCH": str(epoch)}
         output = f"type=image,name={recipe.reference},push=true,oci-mediatypes=true,rewrite-timestamp=true"
         with tempfile.NamedTemporaryFile(suffix=".json") as metadata:
             # A cached layer has the times of an earlier build, and is what an earlier state of Debian's archive gave.

@@ -30,10 +30,7 @@ def measured(
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     size = torch.empty(0, dtype=dtype).element_size()
     for tokens in lengths:
-        needed = {
-            "naive": naive_bytes(heads, tokens, size),
-            "flash": flash_bytes(heads, head_dim, tokens, size),
-        }
+        needed = {"naive": naive_bytes(heads, tokens, size), "flash": flash_bytes(heads, head_dim, tokens, size)}
         made = torch.randn(3, 1, heads, tokens, head_dim, device=device, dtype=dtype)
         for way, run in (("naive", _naive), ("flash", _flash)):
             free = _free(torch, device)

@@ -70,8 +70,7 @@ async def connect(options: argparse.Namespace) -> AsyncIterator[Connection]:
     """A connection by the flags of `add_scope`; everything that fails inside comes out as CliError."""
     try:
         found = await credentials.load(
-            kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None,
-            context=options.context,
+            kubeconfig=options.kubeconfig or os.environ.get("KUBECONFIG") or None, context=options.context
         )
         async with Transport(found, user_agent=USER_AGENT, login_timeout=LOGIN_TIMEOUT) as transport:
             yield Connection(Api(transport), found, options.namespace or found.namespace)

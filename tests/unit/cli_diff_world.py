@@ -1,29 +1,19 @@
-"""An API server that shows a world of one LLMService and takes no write, and the command run against it."""
+"""A cluster of one LLMService that is rolled out, which takes no write, and `llmservice diff` against it."""
 
 from __future__ import annotations
 
 import copy
-import json
-from argparse import Namespace
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from llmservice_cli.app import make_parser
 from llmservice_cli.render.desired import new
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.kube.nodes import NODE
-from llmservice_operator.kube.resources import ALL
+from llmservice_operator.kube.resources import BY_KIND, Resource
 from llmservice_operator.options import version
 
-from tests.support.kubeconfig import kubeconfig
-
+from .cli_world import ApiServer, Command, Json, Ran
 from .decide_world import World
 
 IMAGE = "vllm:v0.32.0"
@@ -35,121 +25,99 @@ SPEC = {
     "scaling": {"replicas": 2},
 }
 SETTINGS = Settings(operator_image="llmservice-operator:1", image_pull_policy="IfNotPresent")
-INSPECTED_FIRST = "no restart yet (InspectingModel): the model is inspected first, and --config shows what follows"
-PATHS = {f"/{resource.plural}": resource.kind for resource in (*ALL, NODE)}
-PATHS["/clusterrolebindings"] = "ClusterRoleBinding"
+BINDING = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
+RESOURCES = {**BY_KIND, "Node": NODE, "ClusterRoleBinding": BINDING}
+LABELS = {"app.kubernetes.io/name": "llmservice-operator"}
 
 
-def manifest(**changes: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "llmservice.dev/v1alpha1",
-        "kind": "LLMService",
-        "metadata": {"name": "x", "namespace": "team-a"},
-        "spec": copy.deepcopy(SPEC) | changes,
-    }
+def manifest(**changes: Any) -> Json:
+    metadata = {"name": "x", "namespace": "team-a"}
+    spec = copy.deepcopy(SPEC) | changes
+    return {"apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService", "metadata": metadata, "spec": spec}
 
 
-@dataclass
-class Api:
-    """Lists and gets of a world; `denied` are kinds that the user may not read, `missing` have no CRD."""
+class Cluster(ApiServer):
+    """The objects of `world`, and more of them."""
 
     world: World
-    objects: list[dict[str, Any]] = field(default_factory=list)
-    denied: set[str] = field(default_factory=set)
-    missing: set[str] = field(default_factory=set)
+    more: list[Json]
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         assert request.method == "GET", "nothing is written"
-        collection, _, name = request.path.rpartition("/")
-        if f"/{name}" in PATHS:
-            collection, name = request.path, ""
-        kind = PATHS[f"/{collection.rpartition('/')[2]}"]
-        if kind in self.missing:
-            return self.status(404, "the server could not find the requested resource")
-        if kind in self.denied:
-            return self.status(403, f'cannot list resource "{kind}"')
-        found = [each for each in self.everything() if each["kind"] == kind]
-        if name:
-            named = next((each for each in found if each["metadata"]["name"] == name), None)
-            return self.status(404, "not found") if named is None else web.json_response(named)
-        selector = request.query.get("labelSelector", "")
-        return web.json_response({"items": [each for each in found if self.is_selected(each, selector)]})
-
-    def everything(self) -> list[dict[str, Any]]:
         pods = [pod | {"kind": "Pod"} for pod in self.world.pods.values()]
         parents = [self.world.obj] if self.world.obj else []
-        return [*parents, *self.world.children.values(), *pods, self.endpoints(), *self.objects]
+        everything = [*parents, *self.world.children.values(), *pods, self.endpoints(), *self.more]
+        self.objects = {}
+        for each in everything:
+            namespace = each["metadata"].get("namespace", "team-a" if each["kind"] == "Pod" else None)
+            path = RESOURCES[each["kind"]].path(namespace, each["metadata"]["name"])
+            self.objects[path if path not in self.objects else f"{path}-again"] = each
+        return await super().answer(request)
 
-    def endpoints(self) -> dict[str, Any]:
+    def endpoints(self) -> Json:
         listed = [
             {"conditions": {"ready": True}, "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]}}
             for pod in self.world.pods.values()
         ]
-        labels = {"llmservice.dev/service": "x"}
-        metadata = {"name": "x-1", "namespace": "team-a", "uid": "uid-slice", "labels": labels}
+        metadata = {"name": "x-1", "namespace": "team-a", "uid": "uid-slice", "labels": {"llmservice.dev/service": "x"}}
         return {"kind": "EndpointSlice", "metadata": metadata, "endpoints": listed, "ports": [{}]}
 
-    @staticmethod
-    def is_selected(each: dict[str, Any], selector: str) -> bool:
-        label, _, value = selector.partition("=")
-        return not selector or (each["metadata"].get("labels") or {}).get(label) == value
+    def store(self, given: Json) -> None:
+        """The manifest, applied and rolled out."""
+        self.world.obj["spec"] = new(given, "team-a")["spec"]
+        self.roll_out()
 
-    @staticmethod
-    def status(code: int, message: str) -> web.Response:
-        return web.json_response({"kind": "Status", "code": code, "message": message}, status=code)
+    def roll_out(self) -> None:
+        self.world.settle()
+        self.world.roll_out()
+        self.world.settle()
+
+    def clear(self) -> None:
+        """Nothing of the service is left."""
+        self.world.obj, self.world.children, self.world.pods = {}, {}, {}
 
 
-def operator_binding(namespace: str = "system") -> dict[str, Any]:
-    metadata = {"name": "operator", "labels": {"app.kubernetes.io/name": "llmservice-operator"}}
+def operator_binding(namespace: str = "system") -> Json:
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
-    return {"kind": "ClusterRoleBinding", "metadata": metadata, "subjects": [subject]}
+    return {"kind": "ClusterRoleBinding", "metadata": {"name": "operator", "labels": LABELS}, "subjects": [subject]}
 
 
-def operator_settings(namespace: str = "system", **content: Any) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": "llmservice-operator", "app.kubernetes.io/version": version()}
-    return {
-        "kind": "ConfigMap",
-        "metadata": {"name": "operator", "namespace": namespace, "labels": labels},
-        "data": {"settings.yaml": yaml.safe_dump({"services": {"operatorImage": SETTINGS.operator_image}} | content)},
-    }
+def operator_settings(namespace: str = "system", **content: Any) -> Json:
+    metadata = {"name": "operator", "namespace": namespace, "labels": LABELS | {"app.kubernetes.io/version": version()}}
+    settings = {"services": {"operatorImage": SETTINGS.operator_image}} | content
+    return {"kind": "ConfigMap", "metadata": metadata, "data": {"settings.yaml": yaml.safe_dump(settings)}}
 
 
-@asynccontextmanager
-async def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    """A service that is rolled out, in the cluster of the kubeconfig."""
-    world = World(new(manifest(), "team-a"), settings=SETTINGS)
-    world.obj["metadata"] |= {"uid": "uid-x", "resourceVersion": "1"}
-    world.settle()
-    world.roll_out()
-    world.settle()
-    made = Api(world, [operator_settings()])
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    async with TestServer(app) as server:
-        path = kubeconfig(folder, namespace="team-a", server=str(server.make_url("")).rstrip("/"))
-        monkeypatch.setenv("KUBECONFIG", str(path))
-        monkeypatch.chdir(folder)
-        yield made
+def rolled_out() -> Cluster:
+    made = Cluster()
+    made.world, made.more = World(new(manifest(), "team-a"), settings=SETTINGS), [operator_settings()]
+    made.world.obj["metadata"] |= {"uid": "uid-x", "resourceVersion": "1"}
+    made.roll_out()
+    return made
 
 
-def options_of(given: dict[str, Any], *words: str) -> Namespace:
-    Path("x.yaml").write_text(yaml.safe_dump(given))
-    arguments = ["diff", "-f", "x.yaml", *words]
-    return make_parser(arguments).parse_args(arguments)
+class Diff:
+    """`llmservice diff` of a manifest."""
+
+    def __init__(self, api: Cluster, llmservice: Command) -> None:
+        self.api, self.llmservice = api, llmservice
+
+    async def __call__(self, given: Json, *words: str) -> Ran:
+        return await self.llmservice.within("diff", "-f", self.llmservice.manifest(given), *words)
+
+    async def service(self, given: Json, *words: str) -> tuple[int, Json]:
+        """The exit code, and what the JSON has of the service."""
+        ran = await self(given, "-o", "json", *words)
+        (service,) = ran.json["services"]
+        return ran.code, service
 
 
-async def diff(capsys: pytest.CaptureFixture[str], given: dict[str, Any], *words: str) -> tuple[int, str]:
-    options = options_of(given, *words)
-    code = await options.run(options)
-    return code, capsys.readouterr().out
-
-
-async def told(capsys: pytest.CaptureFixture[str], given: dict[str, Any], *words: str) -> tuple[int, dict[str, Any]]:
-    code, out = await diff(capsys, given, "-o", "json", *words)
-    (service,) = json.loads(out)["services"]
-    return code, service
-
-
-def actions(service: dict[str, Any]) -> dict[str, str]:
-    """By kind; what stays is left out."""
+def actions(service: Json) -> dict[str, str]:
+    """By kind, without what is unchanged."""
     return {each["kind"]: each["action"] for each in service["objects"] if each["action"] != "unchanged"}
+
+
+def condition(service: Json, kind: str) -> Json:
+    (found,) = (each for each in service["conditions"] if each["type"] == kind)
+    only: Json = found
+    return only

@@ -1,9 +1,7 @@
-"""Plans made by hand, for what is done with them, and a model small enough to read."""
+"""Plans made by hand, for what is done with them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +12,6 @@ from llmservice_operator.planner.plan import Device, Fit, Line, Plan, Remedy, Re
 
 FIXTURES = Path(__file__).parent / "fixtures" / "plan"
 L4 = Device("NVIDIA-L4", 22.03, (8, 9))
-
-LLAMA_8B: Mapping[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}
 
 FITS = Plan(
     verdict=Fit.FITS,
@@ -134,10 +118,3 @@ def answer(plan: Plan, *, service: str | None = None, **question: Any) -> Answer
     request = Request(architecture=None, device=L4)
     asked = Question(request, name=service, is_manifest=service is not None, **question)
     return Answer(asked, request, plan)
-
-
-def config(folder: Path, **changed: Any) -> str:
-    """The path of a config.json with the 8B model, changed as told."""
-    path = folder / "config.json"
-    path.write_text(json.dumps({**LLAMA_8B, **changed}), encoding="utf-8")
-    return str(path)

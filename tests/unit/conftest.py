@@ -1,15 +1,19 @@
-"""How many inputs the property tests draw, and which tests share a process."""
+"""How many inputs the property tests draw, which tests share a process, and what many of them start from."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from .cli_world import ApiServer, Command
 
 settings.register_profile(
     "unit",
@@ -31,6 +35,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("vllm") is not None:
                 item.add_marker(pytest.mark.skip(reason="needs the vllm dependency group"))
+
+
+@pytest.fixture
+def llmservice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    from .cli_world import Command
+
+    return Command(tmp_path, capsys)
+
+
+@pytest.fixture
+async def api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    """Of the kubeconfig, with the namespace `team`."""
+    from tests.support.http_servers import cluster
+
+    from .cli_world import ApiServer
+
+    made = ApiServer()
+    async with cluster(made.answer, tmp_path, monkeypatch):
+        yield made
 
 
 class VLLMInOneProcess(LoadFileScheduling):  # type: ignore[misc]

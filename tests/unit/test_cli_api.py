@@ -29,7 +29,7 @@ class Server:
     seen: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
-    def says(self, code: int, body: Any = b"{}") -> None:
+    def queue(self, code: int, body: Any = b"{}") -> None:
         self.answers.append((code, body if isinstance(body, bytes) else json.dumps(body).encode()))
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -58,120 +58,104 @@ async def api(server: Server) -> AsyncIterator[Api]:
             yield Api(transport)
 
 
-async def test_a_request_says_who_sends_it(api: Api, server: Server) -> None:
-    server.says(200, {"kind": "Pod"})
-    assert await api.get(POD, "team", "p") == {"kind": "Pod"}
-    assert (server.headers[0]["Authorization"], server.headers[0]["User-Agent"]) == ("Bearer first", "llmservice-cli")
-
-
-async def test_without_a_token_none_is_sent(server: Server) -> None:
-    server.says(200)
-    async with (
-        application(server.answer) as address,
-        Transport(Credentials(address, "team", Token.fixed(None))) as transport,
-    ):
-        await Api(transport).get(POD, "team", "p")
-    assert "Authorization" not in server.headers[0]
+async def events(api: Api) -> list[Any]:
+    return [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
 
 
 async def test_a_renewal_during_a_command_may_take_longer_than_a_request(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody may have to confirm it in a browser."""
-    server.says(200, {"kind": "Pod"})
+    """Somebody may have to confirm it in a browser. A user without a token sends none."""
+    server.queue(200, {"kind": "Pod"})
 
     async def confirmed() -> Issued:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.15)
         return Issued("renewed")
 
     async with application(server.answer) as address:
-        found = Credentials(address, "team", Token(Issued("old"), confirmed))
+        found = [Credentials(address, "team", token) for token in (Token(Issued("old"), confirmed), Token.fixed(None))]
 
         async def load(**_: Any) -> Credentials:
-            return found
+            return found.pop(0)
 
         monkeypatch.setattr(credentials, "load", load)
-        options = argparse.Namespace(kubeconfig=None, context=None, namespace=None)
+        options, path = argparse.Namespace(kubeconfig=None, context=None, namespace=None), POD.path("team", "p")
         async with connect(options) as connection:
-            found.token.forget()
-            path = POD.path("team", "p")
-            assert await connection.kube._transport.request("get", POD, path, timeout=0.1) == {"kind": "Pod"}
-    assert server.headers[0]["Authorization"] == "Bearer renewed"
+            connection.credentials.token.forget()
+            assert await connection.kube._transport.request("get", POD, path, timeout=0.05) == {"kind": "Pod"}
+        async with connect(options) as connection:
+            await connection.kube.get(POD, "team", "p")
+    assert [headers.get("Authorization") for headers in server.headers] == ["Bearer renewed", None]
 
 
 async def test_a_refused_token_is_renewed_once(api: Api, server: Server) -> None:
-    server.says(401)
-    server.says(200, {"kind": "Pod"})
+    server.queue(401)
+    server.queue(200, {"kind": "Pod"})
     assert await api.get(POD, "team", "p") == {"kind": "Pod"}
-    assert [headers["Authorization"] for headers in server.headers] == ["Bearer first", "Bearer second"]
+    sent = [(headers["Authorization"], headers["User-Agent"]) for headers in server.headers]
+    assert sent == [("Bearer first", "llmservice-cli"), ("Bearer second", "llmservice-cli")]
+
+
+async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, server: Server) -> None:
+    server.queue(401)
+    server.queue(200)
+    with pytest.raises(errors.Unauthorized):
+        await events(api)
+    await api.get(POD, "team", "p")
+    assert server.headers[1]["Authorization"] == "Bearer second"
 
 
 async def test_what_users_stored_is_shown_as_far_as_it_can_be_read(api: Api, server: Server) -> None:
     """A number that no double holds, half of a pair and a nesting without end, in one object of a list."""
     deep = b"[" * 5000 + b"]" * 5000
-    server.says(200, b'{"metadata":{},"items":[{"data":{"n":1e400,"s":"\\ud800","d":' + deep + b'}},{"data":1}]}')
+    server.queue(200, b'{"metadata":{},"items":[{"data":{"n":1e400,"s":"\\ud800","d":' + deep + b'}},{"data":1}]}')
     odd, plain = await api.list_all(CONTROLLER_REVISION, "team")
     assert plain == {"data": 1}
     assert odd["data"]["n"] is None
 
 
-@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1]", b'"text"', b"null", b"\xff", b""])
-async def test_what_no_api_server_sends_is_told_as_such(api: Api, server: Server, body: bytes) -> None:
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1]", b"null", b"\xff", b""])
+async def test_what_no_api_server_sends_is_an_error(api: Api, server: Server, body: bytes) -> None:
     """A company's login page, for one."""
-    server.says(200, body + b"\n")
-    with pytest.raises(errors.Unreachable, match="is no API server's"):
-        await api.get(POD, "team", "p")
-    with pytest.raises(errors.Unreachable, match="is no API server's"):
-        [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
-
-
-async def test_a_watch_with_a_refused_token_has_the_next_one_renewed(api: Api, server: Server) -> None:
-    server.says(401)
-    server.says(200)
-    with pytest.raises(errors.Unauthorized):
-        [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
-    await api.get(POD, "team", "p")
-    assert server.headers[1]["Authorization"] == "Bearer second"
+    server.queue(200, body + b"\n")
+    for asked in (api.get(POD, "team", "p"), events(api)):
+        with pytest.raises(errors.Unreachable, match="is no API server's"):
+            await asked
 
 
 async def test_lists_come_in_pages(api: Api, server: Server) -> None:
-    server.says(200, {"metadata": {"continue": "more"}, "items": [{"n": 1}]})
-    server.says(200, {"metadata": {}, "items": [{"n": 2}]})
+    server.queue(200, {"metadata": {"continue": "more"}, "items": [{"n": 1}]})
+    server.queue(200, {"metadata": {}, "items": [{"n": 2}]})
     assert await api.list_all(CONTROLLER_REVISION, "team", label_selector="a=b c") == [{"n": 1}, {"n": 2}]
     assert server.seen[0][2]["labelSelector"] == "a=b c"
 
 
 async def test_a_field_is_removed_by_a_merge_patch(api: Api, server: Server) -> None:
-    server.says(200)
+    server.queue(200)
     change = {"spec": {"rollout": {"pinnedRevision": None}}}
     await api.merge(LLMSERVICE, "team", "chat", change)
-    method, path, query, body = server.seen[0]
-    assert (method, path, body) == ("PATCH", LLMSERVICE.path("team", "chat"), change)
-    assert query == {"fieldManager": "llmservice-cli", "fieldValidation": "Strict"}
+    query = {"fieldManager": "llmservice-cli", "fieldValidation": "Strict"}
+    assert server.seen == [("PATCH", LLMSERVICE.path("team", "chat"), query, change)]
     assert server.headers[0]["Content-Type"] == "application/merge-patch+json"
 
 
 async def test_deleting_what_is_gone_is_no_error(api: Api, server: Server) -> None:
-    server.says(404, {"kind": "Status", "reason": "NotFound"})
+    server.queue(404, {"kind": "Status", "reason": "NotFound"})
     await api.delete(POD, "team", "p", uid="u", grace=0)
     method, _, _, body = server.seen[0]
     assert (method, body["preconditions"], body["gracePeriodSeconds"]) == ("DELETE", {"uid": "u"}, 0)
 
 
-async def test_what_a_pod_answers_comes_as_it_is(api: Api, server: Server) -> None:
-    server.says(200, b"vllm:num_requests_running 1.0\n")
+async def test_what_a_pod_answers_comes_as_it_is_and_a_missing_right_is_named(api: Api, server: Server) -> None:
+    server.queue(200, b"vllm:num_requests_running 1.0\n")
+    server.queue(403, {"kind": "Status", "message": 'User "x" cannot get resource "pods/proxy" in API group ""'})
     assert await api.proxied(POD, "team", "p", 8000, "/metrics") == "vllm:num_requests_running 1.0\n"
     assert server.seen[0][:2] == ("GET", "/api/v1/namespaces/team/pods/p:8000/proxy/metrics")
-
-
-async def test_a_missing_right_is_named(api: Api, server: Server) -> None:
-    server.says(403, {"kind": "Status", "message": 'User "x" cannot get resource "pods/proxy" in API group ""'})
     with pytest.raises(errors.Forbidden, match="grant it: get pods/proxy"):
         await api.proxied(POD, "team", "p", 8000, "/metrics")
 
 
 async def test_an_event_may_have_megabytes(api: Api, server: Server) -> None:
     event = {"type": "MODIFIED", "object": {"text": "x" * 3_000_000}}
-    server.says(200, json.dumps(event).encode() + b"\n")
-    seen = [e async for e in api.events(LLMSERVICE, "team", "chat", since="7", seconds=60, silence=5)]
-    assert seen == [event]
+    server.queue(200, json.dumps(event).encode() + b"\n")
+    assert await events(api) == [event]

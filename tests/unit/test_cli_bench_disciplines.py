@@ -62,18 +62,11 @@ async def test_static_holds_back_the_first_until_the_last_of_its_batch_arrives()
 
 
 @pytest.mark.parametrize("discipline", list(Discipline))
-async def test_everything_is_sent_once_and_not_before_it_arrives(discipline: Discipline) -> None:
+async def test_everything_is_sent_once_also_after_a_refusal(discipline: Discipline) -> None:
     load = [Planned(index, index * 0.01, "a", 2) for index in range(10)]
-    async with serving(FakeVllm()) as fake:
+    async with serving(FakeVllm(misbehaves={1: refuses(503, "full")})) as fake:
         gathered = await play(fake, discipline, load)
     assert sorted(row.index for row in gathered.rows) == list(range(10))
     assert all(row.sent >= row.arrival for row in gathered.rows)
-    assert (gathered.sent, gathered.under_way, gathered.failed) == (10, 0, 0)
-
-
-@pytest.mark.parametrize("discipline", list(Discipline))
-async def test_a_refused_request_does_not_stop_the_others(discipline: Discipline) -> None:
-    async with serving(FakeVllm(misbehaves={1: refuses(503, "full")})) as fake:
-        gathered = await play(fake, discipline, AT_ONCE)
     assert {row.index: row.outcome for row in gathered.rows if not row.is_answered} == {1: "503"}
-    assert len(gathered.rows) == 6
+    assert (gathered.sent, gathered.under_way, gathered.failed) == (10, 0, 1)

@@ -44,58 +44,40 @@ async def test_an_answer_is_timed_from_its_arrival_and_counted_by_the_server() -
     assert (row.output_tokens, row.prompt_tokens, row.asked_tokens) == (4, 7, 4)
 
 
-async def test_what_is_asked_of_the_server() -> None:
-    async with serving(FakeVllm()) as fake:
-        await send(fake)
-    (body,) = fake.bodies
-    assert body == {
-        "model": "chat",
-        "prompt": "of the",
-        "max_tokens": 4,
-        "ignore_eos": True,
-        "cache_salt": "salt-3",
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-
-
-async def test_a_request_has_no_length() -> None:
-    """With one, the API server's proxy cuts answers off that begin before it has seen the request's end."""
-    seen: list[str] = []
+async def test_what_is_sent_to_the_server() -> None:
+    lengths: list[str] = []
 
     async def answer(request: Any, body: Any) -> Any:
-        seen.append(f"{request.headers.get('Transfer-Encoding')} {request.headers.get('Content-Length')}")
+        lengths.append(f"{request.headers.get('Transfer-Encoding')} {request.headers.get('Content-Length')}")
         return await streams(piece("x", "length"), END)(request, body)
 
     async with serving(FakeVllm(misbehaves={3: answer})) as fake:
         await send(fake)
-    assert seen == ["chunked None"]
+    # With a length, the API server's proxy cuts answers off that begin before it has seen the request's end.
+    assert lengths == ["chunked None"]
+    (body,) = fake.bodies
+    asked = {"model": "chat", "prompt": "of the", "max_tokens": 4, "ignore_eos": True, "cache_salt": "salt-3"}
+    assert body == asked | {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
 
 
-@pytest.mark.parametrize(
-    ("handler", "outcome", "words"),
-    [
-        pytest.param(refuses(503, "the queue is full"), "503", "the queue is full", id="a queue limit"),
-        pytest.param(refuses(401, "Unauthorized"), "401", "Unauthorized", id="no key"),
-        pytest.param(
-            streams(piece("x"), {"error": {"message": "engine died", "code": 500}}, END),
-            "stream-error",
-            "engine died",
-            id="an error in the stream",
-        ),
-        pytest.param(streams(piece("x", "abort"), END), "aborted", "stopped", id="the server is being stopped"),
-        pytest.param(streams(piece("x", "length")), "cut", "[DONE]", id="no end of the stream"),
-        pytest.param(streams(END), "not-a-stream", "no token", id="no token"),
-        pytest.param(streams("<html>"), "not-a-stream", "not JSON", id="no JSON"),
-        pytest.param(hangs_up, "connection", "", id="the connection breaks"),
-    ],
-)
+DEAD = {"error": {"message": "engine died", "code": 500}}
+FAILURES: list[tuple[Handler, str, str]] = [
+    (refuses(503, "the queue is full"), "503", "the queue is full"),
+    (refuses(401, "Unauthorized"), "401", "Unauthorized"),
+    (streams(piece("x"), DEAD, END), "stream-error", "engine died"),
+    (streams(piece("x", "abort"), END), "aborted", "stopped"),
+    (streams(piece("x", "length")), "cut", "[DONE]"),
+    (streams(END), "not-a-stream", "no token"),
+    (streams("<html>"), "not-a-stream", "not JSON"),
+    (hangs_up, "connection", ""),
+]
+
+
+@pytest.mark.parametrize(("handler", "outcome", "words"), FAILURES)
 async def test_each_way_to_fail_has_a_name(handler: Handler, outcome: str, words: str) -> None:
     async with serving(FakeVllm(misbehaves={3: handler})) as fake:
         row = await send(fake)
-    assert row.outcome == outcome
-    assert not row.is_answered
+    assert (row.outcome, row.is_answered) == (outcome, False)
     assert words in (row.error or "")
 
 
@@ -105,18 +87,15 @@ async def test_no_answer_in_time_is_a_timeout() -> None:
     assert (row.outcome, row.error) == ("timeout", "no whole answer within 0.05 s")
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server() -> None:
     assert (await send(FakeVllm(url="http://127.0.0.1:1"))).outcome == "connection"
 
 
-async def test_tokens_are_counted_by_pieces_where_the_server_does_not_count() -> None:
+async def test_tokens_are_counted_by_the_server_else_by_pieces() -> None:
+    """Several tokens may come in one piece: with speculative decoding they do."""
     async with serving(FakeVllm(misbehaves={3: streams(piece("a"), piece("b", "length"), END)})) as fake:
         row = await send(fake)
     assert (row.output_tokens, row.prompt_tokens) == (2, None)
-
-
-async def test_usage_wins_over_pieces() -> None:
-    """Several tokens may come in one piece: with speculative decoding they do."""
     async with serving(FakeVllm(misbehaves={3: streams(piece("a", "length"), usage(4), END)})) as fake:
         assert (await send(fake)).output_tokens == 4
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_cli.app import run
 from llmservice_cli.errors import BadInput, ExitCode
 from llmservice_cli.plan.batch import batch, planned
 from llmservice_operator.planner import memory
@@ -18,7 +17,7 @@ from llmservice_runtime.flags import known_versions
 
 from benchmarks.calibration.records import startups
 
-from .cli_plan_world import LLAMA_8B
+from .cli_world import LLAMA_8B, Command
 
 NEWEST = known_versions()[0]
 SERVED = {"id": "a", "gpu": "NVIDIA L4", "config": LLAMA_8B, "max_model_len": 8192}
@@ -64,60 +63,36 @@ def case(**changed: Any) -> dict[str, Any]:
     return {**SERVED, **changed}
 
 
-def test_a_bad_line_is_told_in_its_place_and_the_run_goes_on(tmp_path: Path) -> None:
-    text = "\n".join(
-        [
-            json.dumps(case(id=1)),
-            "{not json",
-            json.dumps(case(id={"row": 3}, dtype="fp4", max_num_seqs=0)),
-            "",
-            json.dumps([1]),
-            json.dumps(case(id="last")),
-        ]
-    )
-    code, found = lines(text, tmp_path)
+def test_a_bad_line_has_its_error_in_its_place_and_the_run_goes_on(tmp_path: Path) -> None:
+    cases = [case(id=1), case(id={"row": 3}, dtype="fp4", max_num_seqs=0), [1], case(id="last", gpu="T4")]
+    first, bad, no_object, last = map(json.dumps, cases)
+    code, found = lines("\n".join([first, "{not json", bad, "", no_object, last]), tmp_path)
     assert code == ExitCode.BAD_INPUT
-    assert [line.get("verdict") for line in found] == ["Fits", None, None, None, "Fits"]
+    assert [line.get("verdict") for line in found] == ["Fits", None, None, None, "DoesNotFit"]
     assert [line["id"] for line in found] == [1, None, {"row": 3}, None, "last"]
-    assert found[1]["error"]["field"] == "line 2"
+    assert [line["error"]["field"] for line in found[1:4]] == ["line 2", "dtype", "line 5"]
     assert [error["field"] for error in found[2]["errors"]] == ["dtype", "max_num_seqs"]
+    remedy = "Write one of auto, half, float16, bfloat16, float32."
     assert found[2]["error"] == {
-        "field": "dtype",
-        "message": "'fp4' is no type that vLLM computes in.",
-        "remedy": "Write one of auto, half, float16, bfloat16, float32.",
-    }
-    assert found[3]["error"]["field"] == "line 5"
+        "field": "dtype", "message": "'fp4' is no type that vLLM computes in.", "remedy": remedy,
+    }  # fmt: skip
+    assert found[4]["remedies"]
 
 
-def test_verdicts_come_in_the_order_of_the_lines_with_remedies(tmp_path: Path) -> None:
-    code, found = lines(f"{json.dumps(case(gpu='T4'))}\n{json.dumps(case(gpu=None))}\n", tmp_path)
-    assert code == ExitCode.DOES_NOT_FIT
-    assert [line["verdict"] for line in found] == ["DoesNotFit", "Unknown"]
-    assert found[0]["remedies"]
+RANKS: list[dict[str, Any]] = [
+    *(
+        {name: 2}
+        for name in ("tensor_parallel_size", "tp", "num_gpus", "tp_size", "tensorParallelSize", "TP", "gpuCount")
+    ),
+    *({"tp": 2, "num_gpus": 2}, {"num_gpus": 4, "pp": 2}, {"tensor-parallel-size": "2"}),
+    *({"gpu": "2 x NVIDIA L4"}, {"gpu": "8x L4", "tp": 2}, {"gpu": "4xL4", "pp": 2}),
+]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"tensor_parallel_size": 2},
-        {"tp": 2},
-        {"num_gpus": 2},
-        {"tp": 2, "num_gpus": 2},
-        {"num_gpus": 4, "pp": 2},
-        {"tp_size": 2},
-        {"tensorParallelSize": 2},
-        {"tensor-parallel-size": "2"},
-        {"TP": 2},
-        {"gpuCount": 2},
-        {"gpu": "2 x NVIDIA L4"},
-        {"gpu": "8x L4", "tp": 2},
-        {"gpu": "4xL4", "pp": 2},
-    ],
-    ids=str,
-)
-def test_ranks_by_any_of_their_names(said: Mapping[str, Any]) -> None:
-    ranks = planned(case(tensor_parallel_size=2, pipeline_parallel_size=said.get("pp", 1)))
-    assert planned(case(**said))["weightsGiB"] == ranks["weightsGiB"]
+@pytest.mark.parametrize("given", RANKS, ids=str)
+def test_ranks_by_any_of_their_names(given: Mapping[str, Any]) -> None:
+    ranks = planned(case(tensor_parallel_size=2, pipeline_parallel_size=given.get("pp", 1)))
+    assert planned(case(**given))["weightsGiB"] == ranks["weightsGiB"]
 
 
 @pytest.mark.parametrize(
@@ -173,45 +148,26 @@ def test_keys_are_read_however_they_are_written() -> None:
     assert planned(written) == plain
 
 
-@pytest.mark.parametrize(
-    ("said", "noted"),
-    [
-        ({"gpu": "unknown", "gpu_memory_gib": 22.03}, "gpu 'unknown' is taken as not given"),
-        ({"vllm_version": "not said"}, "vllm_version 'not said' is taken as not given"),
-        ({"vllm_version": ""}, "vllm_version '' is taken as not given"),
-    ],
-    ids=str,
-)
-def test_words_for_what_nobody_knows_are_noted(said: Mapping[str, Any], noted: str) -> None:
-    found = planned(case(**said))
-    assert found["verdict"] == "Fits"
-    assert noted in found["notes"]
+NO_KERNEL = "refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention"
+BNB, FP8 = {"quantization": "bitsandbytes"}, {"gpu": "T4", "kv_cache_dtype": "fp8"}
+NOTES: list[tuple[dict[str, Any], str]] = [
+    ({"gpu": "unknown", "gpu_memory_gib": 22.03}, "gpu 'unknown' is taken as not given"),
+    ({"vllm_version": "not said"}, "vllm_version 'not said' is taken as not given"),
+    ({"vllm_version": ""}, "vllm_version '' is taken as not given"),
+    # What vLLM refuses is planned all the same: it was measured once.
+    (FP8, f"vLLM {NEWEST} {NO_KERNEL}"),
+    (FP8 | {"vllm_version": "0.30.0"}, f"vLLM 0.30 {NO_KERNEL}"),
+    ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
+    ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
+    ({"quantization": "torchao"}, "they are taken as 8 bit"),
+    (BNB, f"vLLM {NEWEST} has no bitsandbytes of its own any more"),
+    (BNB | {"vllm_version": "0.30.0"}, f"whether vLLM 0.30 has bitsandbytes of its own: with {NEWEST} it needs"),
+]
 
 
-@pytest.mark.parametrize(
-    ("said", "noted"),
-    [
-        (
-            {"gpu": "T4", "kv_cache_dtype": "fp8"},
-            f"vLLM {NEWEST} refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
-        ),
-        (
-            {"gpu": "T4", "kv_cache_dtype": "fp8", "vllm_version": "0.30.0"},
-            "vLLM 0.30 refuses it: kv_cache_dtype: kv_cache_dtype fp8: no attention",
-        ),
-        ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 tokens of a step are fewer"),
-        ({"max_model_len": 200_000, "kv_cache_dtype": "fp8", "gpu": "H100"}, "the model was made for 131,072 tokens"),
-        ({"quantization": "torchao"}, "they are taken as 8 bit"),
-        ({"quantization": "bitsandbytes"}, f"vLLM {NEWEST} has no bitsandbytes of its own any more"),
-        (
-            {"quantization": "bitsandbytes", "vllm_version": "0.30.0"},
-            f"whether vLLM 0.30 has bitsandbytes of its own: with {NEWEST} it needs a plugin",
-        ),
-    ],
-    ids=str,
-)
-def test_what_vllm_refuses_is_noted_and_planned(said: Mapping[str, Any], noted: str) -> None:
-    found = planned(case(**said))
+@pytest.mark.parametrize(("given", "noted"), NOTES, ids=str)
+def test_what_is_taken_otherwise_is_noted(given: Mapping[str, Any], noted: str) -> None:
+    found = planned(case(**given))
     assert found["kvCacheTokens"] is not None
     assert [noted in note for note in found["notes"]] == [True]
 
@@ -227,31 +183,20 @@ def test_with_offline_no_model_is_asked_for(tmp_path: Path) -> None:
     assert "--offline" in found[0]["error"]["message"]
 
 
-def test_what_the_model_does_not_say_is_missing() -> None:
-    found = planned(case(config={"num_hidden_layers": 32, "hidden_size": 4096}))
-    assert found["verdict"] == "Unknown"
-    assert found["missing"]
-
-
-def test_standard_input_is_answered_line_by_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_standard_input_is_answered_line_by_line(monkeypatch: pytest.MonkeyPatch, llmservice: Command) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"\ufeff{json.dumps(case())}\n"))  # as Windows tools begin a text
-    assert run(["plan", "--batch", "-", "--explain"]) == ExitCode.DONE
-    found = json.loads(capsys.readouterr().out)
-    assert (found["id"], found["verdict"]) == ("a", "Fits")
-    assert found["explanation"]
+    ran = llmservice("plan", "--batch", "-", "--explain")
+    assert (ran.code, ran.json["id"], ran.json["verdict"]) == (ExitCode.DONE, "a", "Fits")
+    assert ran.json["explanation"]
 
 
-def test_other_options_have_no_effect_and_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "--batch", "-", "--gpu", "L4", "-tp", "2"]) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1].strip() for line in said] == ["--gpu", "--tensor-parallel-size"]
-
-
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "--batch", "/no/such/cases.jsonl"]) == ExitCode.BAD_INPUT
-    assert capsys.readouterr().err.startswith("error: --batch: /no/such/cases.jsonl cannot be read")
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [(["-", "--gpu", "L4", "-tp", "2"], ["--gpu", "--tensor-parallel-size"]), (["/no/such/cases.jsonl"], ["--batch"])],
+)
+def test_options_that_a_batch_cannot_use_are_refused(words: list[str], fields: list[str], llmservice: Command) -> None:
+    ran = llmservice("plan", "--batch", *words)
+    assert (ran.code, [line.split(":")[1].strip() for line in ran.errors]) == (ExitCode.BAD_INPUT, fields)
 
 
 def test_a_planner_that_fails_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,9 +217,7 @@ def test_a_planner_that_fails_costs_one_line(tmp_path: Path, monkeypatch: pytest
 def test_speculation_takes_its_share() -> None:
     small = {**LLAMA_8B, "num_hidden_layers": 4}
     plain = planned(case())
-    drafted = planned(
-        case(speculative_config={"method": "draft_model", "num_speculative_tokens": 3, "config": small}),
-    )
+    drafted = planned(case(speculative_config={"method": "draft_model", "num_speculative_tokens": 3, "config": small}))
     assert drafted["kvCacheTokens"] < plain["kvCacheTokens"]
     with pytest.raises(BadInput, match="method 'oracle' is none"):
         planned(case(speculative_config='{"method": "oracle"}'))

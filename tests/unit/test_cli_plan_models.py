@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_cli.app import run
 from llmservice_cli.errors import ExitCode
 from llmservice_cli.plan import models
+from llmservice_cli.plan.reading import read
+from llmservice_cli.plan.values import Refused
+from llmservice_operator.planner.model import config_json
 
 from tests.support.hub import Hub, Repo, serving
 from tests.support.weights import named_tensors
 
+from .cli_world import LLAMA_8B, Command
+
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
+    **LLAMA_8B,
     "num_hidden_layers": 1,
     "hidden_size": 64,
     "num_attention_heads": 4,
@@ -25,7 +29,6 @@ CONFIG = {
     "vocab_size": 1000,
     "intermediate_size": 128,
     "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
     "tie_word_embeddings": True,
 }
 LAYER = "model.layers.0"
@@ -55,62 +58,68 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def folder(path: Path) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     for name, content in FILES.items():
-        (path / name).write_bytes(content)
-    return path
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
 
 
-def planned(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    code = run(["plan", *words, "--gpu", "T4", "-o", "json", "--explain"])
-    return code, json.loads(capsys.readouterr().out)
+def planned(llmservice: Command, *words: str) -> Any:
+    ran = llmservice("plan", *words, "--gpu", "T4", "-o", "json", "--explain")
+    assert ran.code == ExitCode.DONE
+    return ran.json
+
+
+def refused(llmservice: Command, *words: str) -> str:
+    """The one error."""
+    ran = llmservice("plan", *words, "--gpu", "T4")
+    assert ran.code == ExitCode.BAD_INPUT
+    (error,) = (line for line in ran.errors if line.startswith("error: "))
+    return error
 
 
 @pytest.mark.parametrize("option", ["--config", "--model"])
-def test_a_folder_is_weighed_by_its_headers(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = planned(capsys, option, str(folder(tmp_path)))
-    assert (code, found["verdict"]) == (ExitCode.DONE, "Fits")
-    assert "real sizes of the checkpoint's tensors" in str(found["explanation"])
+def test_a_folder_is_weighed_by_its_headers_else_counted(option: str, folder: Path, llmservice: Command) -> None:
+    found = planned(llmservice, option, str(folder))
+    assert (found["verdict"], "real sizes of the checkpoint's tensors" in str(found["explanation"])) == ("Fits", True)
+    (folder / "model.safetensors").unlink()
+    assert "parameters counted" in str(planned(llmservice, option, str(folder))["explanation"])
 
 
-def test_a_folder_without_weights_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder(tmp_path) / "model.safetensors").unlink()
-    _, found = planned(capsys, "--config", str(tmp_path))
-    assert "parameters counted" in str(found["explanation"])
+def test_a_damaged_file_is_named(folder: Path, llmservice: Command) -> None:
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+    error = refused(llmservice, "--config", str(folder))
+    assert error.startswith(f"error: --config: {folder}: ")
+    assert "model.safetensors" in error
 
 
-def test_a_damaged_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder(tmp_path) / "model.safetensors").write_bytes(b"\xff" * 64)
-    assert run(["plan", "--config", str(tmp_path), "--gpu", "T4"]) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: --config: {tmp_path}: ")
-    assert "model.safetensors" in said
-
-
-def test_a_model_of_the_hub_is_the_same_as_its_folder(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, here = planned(capsys, "--model", str(folder(tmp_path)))
-    _, there = planned(capsys, "--model", "hf://org/small")
-    assert there == here
+def test_a_model_of_the_hub_is_the_same_as_its_folder(hub: Hub, folder: Path, llmservice: Command) -> None:
+    assert planned(llmservice, "--model", "hf://org/small") == planned(llmservice, "--model", str(folder))
     assert hub.sent["model.safetensors"] < len(FILES["model.safetensors"])
 
 
-def test_a_model_that_nobody_may_read_without_a_token(
-    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(["plan", "--model", "hf://org/gated", "--gpu", "T4"]) == ExitCode.BAD_INPUT
-    assert "Set HF_TOKEN (hf://)" in capsys.readouterr().err
+def test_a_model_that_needs_a_token(hub: Hub, llmservice: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Set HF_TOKEN (hf://)" in refused(llmservice, "--model", "hf://org/gated")
     monkeypatch.setenv("HF_TOKEN", "hf_theToken")
-    assert planned(capsys, "--model", "hf://org/gated")[1]["verdict"] == "Fits"
+    assert planned(llmservice, "--model", "hf://org/gated")["verdict"] == "Fits"
 
 
-def test_no_network_is_one_line_after_a_few_tries(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_network_is_one_line_after_a_few_tries(llmservice: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(models, "PATIENCE_SECONDS", 0.0)
-    assert run(["plan", "--model", "hf://org/small", "--gpu", "T4"]) == ExitCode.BAD_INPUT
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert len(said) == 1
-    assert said[0].endswith("Check the network, proxies and HF_ENDPOINT. Or give its config.json with --config.")
+    error = refused(llmservice, "--model", "hf://org/small")
+    assert error.endswith("Check the network, proxies and HF_ENDPOINT. Or give its config.json with --config.")
+
+
+def test_reading_a_config_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(_: Any) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(config_json, "read", endless)
+    before = signal.getsignal(signal.SIGPROF)
+    with pytest.raises(Refused, match=r"more than 0\.05 s of processor time"):
+        read(LLAMA_8B, seconds=0.05)
+    assert signal.getsignal(signal.SIGPROF) is before
+    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0

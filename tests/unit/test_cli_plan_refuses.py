@@ -7,28 +7,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from llmservice_cli.admission.check import problems
-from llmservice_cli.app import run
 from llmservice_cli.errors import ExitCode
 from llmservice_operator.api.constants import API_VERSION, KIND
 
 from tests.contract.manifests import BAD, GOOD, HUB, Case, manifest
 from tests.support.documents import manifests
 
+from .cli_world import Command, Json, Ran
+
 # A rule about a change needs the object as it was, which a file does not hold.
 WRITTEN = [bad for bad in BAD if not bad.before]
-DOCUMENTED = manifests()
 
 
-def plan(folder: Path, written: Mapping[str, Any], *words: str) -> int:
-    path = folder / "llmservice.yaml"
-    path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, **written}), encoding="utf-8")
-    return run(["plan", "--offline", "-f", str(path), *words])
+def whole(written: Mapping[str, Any]) -> Json:
+    return {"apiVersion": API_VERSION, "kind": KIND, **written}
+
+
+TAKEN = {**manifests(), **{good.id: whole(manifest(good.name, good.change)) for good in GOOD}}
+"""Of the documentation, and those that the API server takes."""
+
+
+def plan(llmservice: Command, written: Mapping[str, Any], *words: str) -> Ran:
+    return llmservice("plan", "--offline", "-f", llmservice.manifest(whole(written)), *words)
 
 
 def place(bad: Case) -> str:
@@ -36,25 +41,16 @@ def place(bad: Case) -> str:
     return bad.field or re.findall(r'"([^"]+)"', bad.says[0])[0]
 
 
-@pytest.mark.parametrize("words", [(), ("--gpu", "NVIDIA-L4")], ids=["alone", "with --gpu"])
 @pytest.mark.parametrize("bad", WRITTEN, ids=[bad.id for bad in WRITTEN])
-def test_what_the_api_server_refuses_is_refused(
-    bad: Case, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = plan(tmp_path, manifest(bad.name, bad.change), *words)
-    said = capsys.readouterr().err.splitlines()
-    assert code == ExitCode.BAD_INPUT, said
-    assert said
-    assert all(f": {place(bad)}: " in line for line in said), "one wrong thing, one field"
+def test_what_the_api_server_refuses_is_refused(bad: Case, llmservice: Command) -> None:
+    for words in ((), ("--gpu", "NVIDIA-L4")):
+        ran = plan(llmservice, manifest(bad.name, bad.change), *words)
+        assert (ran.code, ran.errors != []) == (ExitCode.BAD_INPUT, True)
+        assert all(f": {place(bad)}: " in line for line in ran.errors), "one wrong thing, one field"
 
 
-@pytest.mark.parametrize("good", GOOD, ids=[good.id for good in GOOD])
-def test_what_the_api_server_takes_is_taken(good: Case) -> None:
-    assert problems({"apiVersion": API_VERSION, "kind": KIND, **manifest(good.name, good.change)}) == ()
-
-
-@pytest.mark.parametrize("written", DOCUMENTED.values(), ids=DOCUMENTED.keys())
-def test_what_the_documentation_shows_is_taken(written: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("written", TAKEN.values(), ids=TAKEN.keys())
+def test_what_the_api_server_and_the_documentation_accept_is_accepted(written: Mapping[str, Any]) -> None:
     assert problems(written) == ()
 
 
@@ -72,25 +68,23 @@ METADATA: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("metadata", "field"), METADATA.values(), ids=METADATA)
-def test_metadata_that_kubernetes_refuses(
-    metadata: Mapping[str, Any], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = plan(tmp_path, {**manifest("good", {}), "metadata": metadata}, "--gpu", "NVIDIA-L4")
-    assert code == ExitCode.BAD_INPUT
-    assert f"{field}: " in capsys.readouterr().err
+def test_metadata_that_kubernetes_refuses(metadata: Mapping[str, Any], field: str, llmservice: Command) -> None:
+    ran = plan(llmservice, {**manifest("good", {}), "metadata": metadata}, "--gpu", "NVIDIA-L4")
+    assert (ran.code, f"{field}: " in ran.err) == (ExitCode.BAD_INPUT, True)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"accelerator": {"products": "NVIDIA-L4"}}, id="a product that is no list"),
-        pytest.param({"accelerator": {"type": "cpu", "products": ["NVIDIA-L4"]}}, id="a CPU with a product"),
-        pytest.param({"batching.maxNumSeqs": 0}, id="a value that an option replaces"),
+        {"accelerator": {"products": "NVIDIA-L4"}},
+        {"accelerator": {"type": "cpu", "products": ["NVIDIA-L4"]}},
+        {"batching.maxNumSeqs": 0},
     ],
+    ids=str,
 )
-def test_options_mend_nothing(change: Mapping[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan(tmp_path, manifest("good", change), "--gpu", "L4", "--max-num-seqs", "8") == ExitCode.BAD_INPUT
-    assert capsys.readouterr().out == ""
+def test_options_correct_nothing(change: Mapping[str, Any], llmservice: Command) -> None:
+    ran = plan(llmservice, manifest("good", change), "--gpu", "L4", "--max-num-seqs", "8")
+    assert (ran.code, ran.out) == (ExitCode.BAD_INPUT, "")
 
 
 @pytest.mark.parametrize(
@@ -108,5 +102,5 @@ def test_options_mend_nothing(change: Mapping[str, Any], tmp_path: Path, capsys:
 )
 def test_yaml_is_read_as_kubectl_reads_it(text: str, is_taken: bool) -> None:
     spec = {"model": {"uri": HUB}, **yaml.safe_load(text)}
-    found = problems({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "chat"}, "spec": spec})
+    found = problems(whole({"metadata": {"name": "chat"}, "spec": spec}))
     assert (found == ()) == is_taken, found

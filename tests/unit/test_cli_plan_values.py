@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from llmservice_cli.plan import values
@@ -11,62 +10,40 @@ from llmservice_cli.plan.batch import planned
 from llmservice_cli.plan.options import OPTIONS
 from llmservice_cli.plan.quantizations import Quantized, quantized
 from llmservice_cli.plan.questions import counted
-from llmservice_cli.plan.values import NotGiven, Refused
+from llmservice_cli.plan.values import NotGiven, Reader, Refused
+from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_runtime.flags import newest_version
 
-from .cli_plan_world import LLAMA_8B
+from .cli_world import LLAMA_8B
 
-WHOLE = values.count(1, 10**9, "8")
+READ: dict[Reader, dict[Any, Any]] = {
+    # Suffixes are vLLM's own (utils/argparse_utils.py, human_readable_int).
+    values.length: {
+        "8192": 8192,
+        "32k": 32_000,
+        "32K": 32_768,
+        "25.6k": 25_600,
+        "1m": 1_000_000,
+        "1,048,576": 1_048_576,
+    }
+    | {4096: 4096, 4097.0: 4097, "auto": "auto", "-1": "auto", -1: "auto"},
+    values.share: {"0.9": 0.9, 1: 1.0},
+    values.gibibytes: {"22.03": 22.03, "80Gi": 80.0, "80 GiB": 80.0},
+    values.parameters: {"8B": 8_000_000_000, "0.5b": 500_000_000, "125M": 125_000_000, "8030261248": 8_030_261_248}
+    | {"8,030,261,248": 8_030_261_248, 8_030_261_248: 8_030_261_248, "8.03e9": 8_030_000_000},
+    values.switch: {True: True, "false": False, "1": True},
+    values.dtype: {"half": "float16", "torch.bfloat16": "bfloat16", "BF16": "bfloat16", "float": "float32"},
+    values.kv_cache_dtype: {"fp8_e5m2": "fp8_e5m2"},
+    values.version: {"v0.31.0": "v0.31.0", 0.32: "0.32", "nightly": None},
+    counted: {"2 x NVIDIA L4": (2, "NVIDIA L4"), "1x L4": (1, "L4"), "8×H100": (8, "H100")}
+    | {"NVIDIA L4 x2": (2, "NVIDIA L4"), "RTX 4090": (None, "RTX 4090"), "GTX 1080": (None, "GTX 1080")},
+}
 
 
 @pytest.mark.parametrize(
-    ("read", "raw", "meant"),
-    [
-        # vLLM's own suffixes (utils/argparse_utils.py, human_readable_int)
-        (values.length, "8192", 8192),
-        (values.length, "32k", 32_000),
-        (values.length, "32K", 32_768),
-        (values.length, "25.6k", 25_600),
-        (values.length, "1m", 1_000_000),
-        (values.length, "1,048,576", 1_048_576),
-        (values.length, 4096, 4096),
-        (values.length, 4096.0, 4096),
-        (values.length, "auto", "auto"),
-        (values.length, "-1", "auto"),
-        (values.length, -1, "auto"),
-        (values.share, "0.9", 0.9),
-        (values.share, 1, 1.0),
-        (values.gibibytes, "22.03", 22.03),
-        (values.gibibytes, "80Gi", 80.0),
-        (values.gibibytes, "80 GiB", 80.0),
-        (values.parameters, "8B", 8_000_000_000),
-        (values.parameters, "671B", 671_000_000_000),
-        (values.parameters, "0.5b", 500_000_000),
-        (values.parameters, "125M", 125_000_000),
-        (values.parameters, "8030261248", 8_030_261_248),
-        (values.parameters, "8,030,261,248", 8_030_261_248),
-        (values.parameters, 8_030_261_248, 8_030_261_248),
-        (values.parameters, "8.03e9", 8_030_000_000),
-        (values.switch, True, True),
-        (values.switch, "false", False),
-        (values.switch, 1, True),
-        (values.dtype, "half", "float16"),
-        (values.dtype, "torch.bfloat16", "bfloat16"),
-        (values.dtype, "BF16", "bfloat16"),
-        (values.dtype, "float", "float32"),
-        (values.kv_cache_dtype, "fp8_e5m2", "fp8_e5m2"),
-        (values.version, "v0.31.0", "v0.31.0"),
-        (values.version, 0.32, "0.32"),
-        (values.version, "nightly", None),
-        (counted, "2 x NVIDIA L4", (2, "NVIDIA L4")),
-        (counted, "1x L4", (1, "L4")),
-        (counted, "8×H100", (8, "H100")),
-        (counted, "NVIDIA L4 x2", (2, "NVIDIA L4")),
-        (counted, "RTX 4090", (None, "RTX 4090")),
-        (counted, "GTX 1080", (None, "GTX 1080")),
-    ],
+    ("read", "raw", "meant"), [(read, *row) for read, rows in READ.items() for row in rows.items()]
 )
-def test_a_value_is_understood(read: Callable[[object], object], raw: object, meant: object) -> None:
+def test_a_value_is_understood(read: Reader, raw: object, meant: object) -> None:
     assert read(raw) == meant
 
 
@@ -79,7 +56,9 @@ def test_a_value_is_understood(read: Callable[[object], object], raw: object, me
         (values.length, True, "is no whole number", "32K"),
         (values.length, 1e30, "is no length", "134,217,728"),
         (values.length, [8192], "is no whole number", "or auto"),
-        (WHOLE, "8G", "is not from 1 to 1,000,000,000", "such as 8"),
+        (values.length, "9" * 5000, "is no whole number", "or auto"),
+        (values.count(1, 10**9, "8"), "8G", "is not from 1 to 1,000,000,000", "such as 8"),
+        (values.count(1, 10, "3"), "1." + "9" * 5000, "is no whole number", "such as 3"),
         (values.share, 90, "is no share", "such as 0.92"),
         (values.share, "nan", "is no number", "such as 0.92"),
         (values.gibibytes, "-4", "is no amount", "22.03"),
@@ -87,6 +66,7 @@ def test_a_value_is_understood(read: Callable[[object], object], raw: object, me
         (values.parameters, "eight", "is no number of parameters", "8B"),
         (values.parameters, 0, "that a model has", "8B"),
         (values.parameters, "9" * 400, "that a model has", "8B"),
+        (values.parameters, "1e" + "9" * 5000, "is no number of parameters", "8B"),
         (values.switch, "perhaps", "neither true nor false", "true or false"),
         (values.dtype, "fp4", "is no type that vLLM computes in", "float16"),
         (values.dtype, None, "is no type", "one of auto"),
@@ -98,9 +78,7 @@ def test_a_value_is_understood(read: Callable[[object], object], raw: object, me
         (quantized, 4, "is no quantization", "awq"),
     ],
 )
-def test_what_stands_for_nothing_is_refused_with_a_remedy(
-    read: Callable[[object], object], raw: object, why: str, remedy: str
-) -> None:
+def test_what_means_nothing_is_refused_with_a_remedy(read: Reader, raw: object, why: str, remedy: str) -> None:
     with pytest.raises(Refused) as refused:
         read(raw)
     assert why in refused.value.message
@@ -109,59 +87,40 @@ def test_what_stands_for_nothing_is_refused_with_a_remedy(
 
 @pytest.mark.parametrize("read", [values.version, counted])
 @pytest.mark.parametrize("raw", ["unknown", "not said", "", "N/A", "(unknown)", "?"])
-def test_words_for_nothing(read: Callable[[object], object], raw: str) -> None:
+def test_words_for_nothing(read: Reader, raw: str) -> None:
     with pytest.raises(NotGiven):
         read(raw)
 
 
+NAMES = {
+    ("awq_marlin", "auto"): "awq_marlin",
+    ("awq", "auto"): "awq",
+    ("fp8", "auto"): "fp8, w8a8 fp8",
+    ("fbgemm_fp8", "auto"): "fp8 (fbgemm)",
+    ("modelopt_fp4", "auto"): "modelopt nvfp4, modelopt_fp4, modelopt_nvfp4, NVFP4 (ModelOpt)",
+    ("modelopt_mixed", "auto"): "nvfp4 mixed",
+    ("bitsandbytes", "auto"): "bitsandbytes (nf4), bnb-4bit",
+    ("compressed-tensors", "int8"): "int8 w8a8, int8 w8a16, awq 8bit, Q8_0, 8bit",
+    (None, "int4"): "W4A16, 4bit, hqq",
+    ("gptq", "auto"): "GPTQ-Int4",
+    ("mxfp4", "auto"): "mxfp4",
+    ("gptq", "int8"): "gptq int8, gptq-8bit, int8 (gptq), GPTQ-Int8, gptq_int8, gptq_marlin 8 bit",
+    ("bitsandbytes", "int8"): "bitsandbytes int8, bnb-8bit",
+    ("gguf", "auto"): "Q4_K_M",
+    ("inc", "auto"): "auto-round, autoround",
+    ("inc", "int8"): "auto-round 8bit",
+    ("torchao", "int8"): "torchao int8",
+    ("nvfp4", "auto"): "fp4, nvfp4, nvfp4 w4a4, nvfp4 compressed-tensors",
+    ("mxfp8", "auto"): "mxfp8",
+    (None, "auto"): "none",
+}
+
+
 @pytest.mark.parametrize(
-    ("raw", "method", "weights"),
-    [
-        ("awq_marlin", "awq_marlin", "auto"),
-        ("awq", "awq", "auto"),
-        ("fp8", "fp8", "auto"),
-        ("fp8 (fbgemm)", "fbgemm_fp8", "auto"),
-        ("modelopt nvfp4", "modelopt_fp4", "auto"),
-        ("nvfp4 mixed", "modelopt_mixed", "auto"),
-        ("bitsandbytes (nf4)", "bitsandbytes", "auto"),
-        ("bnb-4bit", "bitsandbytes", "auto"),
-        ("int8 w8a8", "compressed-tensors", "int8"),
-        ("int8 w8a16", "compressed-tensors", "int8"),
-        ("W4A16", None, "int4"),
-        ("GPTQ-Int4", "gptq", "auto"),
-        ("mxfp4", "mxfp4", "auto"),
-        ("gptq int8", "gptq", "int8"),
-        ("gptq-8bit", "gptq", "int8"),
-        ("int8 (gptq)", "gptq", "int8"),
-        ("GPTQ-Int8", "gptq", "int8"),
-        ("gptq_int8", "gptq", "int8"),
-        ("gptq_marlin 8 bit", "gptq", "int8"),
-        ("awq 8bit", "compressed-tensors", "int8"),
-        ("bitsandbytes int8", "bitsandbytes", "int8"),
-        ("bnb-8bit", "bitsandbytes", "int8"),
-        ("Q8_0", "compressed-tensors", "int8"),
-        ("8bit", "compressed-tensors", "int8"),
-        ("w8a8 fp8", "fp8", "auto"),
-        ("4bit", None, "int4"),
-        ("Q4_K_M", "gguf", "auto"),
-        ("auto-round", "inc", "auto"),
-        ("autoround", "inc", "auto"),
-        ("auto-round 8bit", "inc", "int8"),
-        ("hqq", None, "int4"),
-        ("torchao int8", "torchao", "int8"),
-        ("fp4", "nvfp4", "auto"),
-        ("nvfp4", "nvfp4", "auto"),
-        ("nvfp4 w4a4", "nvfp4", "auto"),
-        ("nvfp4 compressed-tensors", "nvfp4", "auto"),
-        ("modelopt_fp4", "modelopt_fp4", "auto"),
-        ("modelopt_nvfp4", "modelopt_fp4", "auto"),
-        ("NVFP4 (ModelOpt)", "modelopt_fp4", "auto"),
-        ("mxfp8", "mxfp8", "auto"),
-        ("none", None, "auto"),
-    ],
+    ("raw", "meant"), [(raw, Quantized(*meant)) for meant, names in NAMES.items() for raw in names.split(", ")]
 )
-def test_names_of_quantization(raw: str, method: str | None, weights: str) -> None:
-    assert quantized(raw) == Quantized(method, weights)
+def test_names_of_quantization(raw: str, meant: Quantized) -> None:
+    assert quantized(raw) == meant
 
 
 @pytest.mark.parametrize(
@@ -194,8 +153,6 @@ def test_nvfp4_is_of_all_linears_unless_modelopt_made_it(
 
 
 def test_options_name_fields_that_the_spec_has() -> None:
-    from llmservice_operator.api.spec import LLMServiceSpec
-
     missing = []
     for option in OPTIONS.values():
         model = LLMServiceSpec
@@ -208,10 +165,3 @@ def test_options_name_fields_that_the_spec_has() -> None:
                 (one for one in (field.annotation, *get_args(field.annotation)) if hasattr(one, "model_fields")), model
             )
     assert missing == []
-
-
-@pytest.mark.parametrize("text", ["9" * 5000, "1." + "9" * 5000, "1e" + "9" * 5000])
-def test_numbers_of_thousands_of_digits_are_refused(text: str) -> None:
-    for read in (values.count(1, 10, "3"), values.length, values.parameters):
-        with pytest.raises(Refused):
-            read(text)

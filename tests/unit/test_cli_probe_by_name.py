@@ -1,12 +1,10 @@
-"""`llmservice probe NAME`: the pod that it makes, its log across an interruption, and that it always goes away."""
+"""`llmservice probe NAME`: the pod that it makes, its log across an interruption, and that it is always deleted."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,21 +14,11 @@ from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.probe.row import Mode, Row
 
-from tests.support.http_servers import cluster
+from .cli_world import PODS, SERVICES, ApiServer, Command, Json, Ran
 
-PODS = "/api/v1/namespaces/team/pods"
-RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
-QUICK = ("--duration", "1", "--json", "-q")
-
-
-def service(**spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "chat", "namespace": "team", "uid": "u-1"}, "spec": spec, "status": {}}
-
-
-def deployment(image: str = "registry.test/operator:1") -> dict[str, Any]:
-    containers = [{"name": "mine", "image": "other"}, {"name": "runtime", "image": image}]
-    template = {"initContainers": containers, "imagePullSecrets": [{"name": "pull"}]}
-    return {"spec": {"template": {"spec": template}}}
+DEPLOYMENT = "/apis/apps/v1/namespaces/team/deployments/chat"
+INIT_CONTAINERS = [{"name": "mine", "image": "other"}, {"name": "runtime", "image": "registry.test/operator:1"}]
+TEMPLATE = {"initContainers": INIT_CONTAINERS, "imagePullSecrets": [{"name": "pull"}]}
 
 
 def line(index: int, loss: str | None = None) -> str:
@@ -41,51 +29,51 @@ BEGIN, END = json.dumps({"begin": 1000.0}), json.dumps({"end": 4})
 
 
 @dataclass
-class Api:
-    """One namespace of an API server. `logs` are what each follow gets before its connection ends."""
+class Probe:
+    """The command, and an API server that runs its pod. `logs` are what each follow gets before its connection ends."""
 
-    service: dict[str, Any] = field(default_factory=service)
-    deployment: dict[str, Any] | None = field(default_factory=deployment)
+    api: ApiServer
+    llmservice: Command
     logs: list[list[str]] = field(default_factory=lambda: [[BEGIN, *map(line, range(4)), END]])
-    status: dict[str, Any] = field(default_factory=lambda: dict(RUNNING))
-    refuses: str = ""
-    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    made: list[dict[str, Any]] = field(default_factory=list)
-    graces: list[int] = field(default_factory=list)
-    since: list[str | None] = field(default_factory=list)
-    has_made: asyncio.Event = field(default_factory=asyncio.Event)
-    answers: asyncio.Event | None = None
+    status: Json = field(
+        default_factory=lambda: {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+    )
+    created: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event | None = None
     """What the answer to a created pod waits for."""
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        path, name = request.path, request.path.removeprefix(f"{PODS}/").removesuffix("/log")
-        if path == "/apis/llmservice.dev/v1alpha1/namespaces/team/llmservices/chat":
-            return web.json_response(self.service)
-        if path == "/apis/apps/v1/namespaces/team/deployments/chat" and self.deployment:
-            return web.json_response(self.deployment)
-        if path == PODS and request.method == "POST":
-            response = self._create(await request.json())
-            if self.answers is not None:
-                await self.answers.wait()
-            return response
-        if name not in self.pods:
-            return web.json_response({"kind": "Status", "code": 404, "message": f"no {path}"}, status=404)
-        if request.method == "DELETE":
-            self.graces.append((await request.json())["gracePeriodSeconds"])
-            return web.json_response(self.pods.pop(name))
-        return await self._log(request) if path.endswith("/log") else web.json_response(self.pods[name])
+    async def __call__(self, *words: str) -> Ran:
+        return await self.llmservice.within("probe", "chat", "--duration", "1", "--json", "-q", *words)
 
-    def _create(self, pod: dict[str, Any]) -> web.Response:
-        if self.refuses:
-            return web.json_response({"kind": "Status", "code": 403, "message": self.refuses}, status=403)
-        self.made.append(pod)
-        self.has_made.set()
-        pod = {**pod, "metadata": {**pod["metadata"], "uid": "u-2"}, "status": self.status}
-        self.pods[pod["metadata"]["name"]] = pod
+    @property
+    def pod(self) -> Json:
+        """As it was created."""
+        ((_, body),) = self.api.sent("POST")
+        created: Json = body
+        return created
+
+    @property
+    def container(self) -> Json:
+        (only,) = self.pod["spec"]["containers"]
+        found: Json = only
+        return found
+
+    @property
+    def is_gone(self) -> bool:
+        return not any(path.startswith(PODS) for path in self.api.objects)
+
+    async def create(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        path = f"{PODS}/{body['metadata']['name']}"
+        pod = {**body, "metadata": {**body["metadata"], "uid": "u-2"}, "status": self.status}
+        self.api.objects[path] = pod
+        self.api.answers[f"{path}/log"] = self.log
+        self.created.set()
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         return web.json_response(pod)
 
-    async def _log(self, request: web.Request) -> web.StreamResponse:
-        self.since.append(request.query.get("sinceTime"))
+    async def log(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         for text in self.logs.pop(0) if self.logs else ():
@@ -97,124 +85,102 @@ class Api:
 
 
 @pytest.fixture
-async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
-    made = Api()
-    async with cluster(made.answer, tmp_path, monkeypatch):
-        yield made
+def probe(api_server: ApiServer, llmservice: Command) -> Probe:
+    metadata = {"name": "chat", "namespace": "team", "uid": "u-1"}
+    api_server.objects = {
+        f"{SERVICES}/chat": {"metadata": metadata, "spec": {}, "status": {}},
+        DEPLOYMENT: {"spec": {"template": {"spec": TEMPLATE}}},
+    }
+    made = Probe(api_server, llmservice)
+    api_server.answers[f"POST {PODS}"] = made.create
+    return made
 
 
-async def probe(*words: str) -> ExitCode:
-    options = make_parser(["probe"]).parse_args(["probe", "chat", *QUICK, *words])
-    code: ExitCode = await options.run(options)
-    return code
-
-
-async def test_the_pod_runs_the_same_load_from_the_operators_image(
-    api: Api, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await probe("--rate", "7", "--mode", "whole-fresh", "--prompt", "-x y") == ExitCode.DONE
-    told = json.loads(capsys.readouterr().out)
-    assert told["target"] == {"name": "http://chat.team.svc", "way": "from inside the cluster", "model": "chat"}
-    assert told["summary"]["sent"] == 4
-    (pod,) = api.made
-    assert pod["metadata"]["ownerReferences"][0]["uid"] == "u-1"
-    spec = pod["spec"]
+async def test_the_pod_runs_the_same_load_from_the_operators_image(probe: Probe) -> None:
+    ran = await probe("--rate", "7", "--mode", "whole-fresh", "--prompt", "-x y")
+    assert (ran.code, ran.json["summary"]["sent"]) == (ExitCode.DONE, 4)
+    assert ran.json["target"] == {"name": "http://chat.team.svc", "way": "from inside the cluster", "model": "chat"}
+    metadata, spec = probe.pod["metadata"], probe.pod["spec"]
+    assert metadata["ownerReferences"][0]["uid"] == "u-1"
+    assert "llmservice.dev/service" not in metadata["labels"], "the Service would send its clients to the pod"
     assert (spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("Never", False)
     assert spec["activeDeadlineSeconds"] > 1
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
-    (container,) = spec["containers"]
-    assert container["image"] == "registry.test/operator:1"
-    inside = make_parser(["probe"]).parse_args(container["command"][3:])
-    assert (inside.url, inside.model, inside.rate, inside.mode) == (
-        "http://chat.team.svc",
-        "chat",
-        7.0,
-        ["whole-fresh"],
-    )
-    assert (inside.prompt, inside.rows, inside.duration) == ("-x y", True, 1.0)
+    assert probe.container["image"] == "registry.test/operator:1"
+    inside = make_parser(["probe"]).parse_args(probe.container["command"][3:])
+    assert (inside.url, inside.model, inside.rate) == ("http://chat.team.svc", "chat", 7.0)
+    assert (inside.mode, inside.prompt, inside.rows, inside.duration) == (["whole-fresh"], "-x y", True, 1.0)
+    assert (probe.is_gone, probe.api.sent("DELETE")[0][1]["gracePeriodSeconds"]) == (True, 0)
 
 
-async def test_the_service_never_sends_its_clients_to_the_probe(api: Api) -> None:
-    await probe()
-    assert "llmservice.dev/service" not in api.made[0]["metadata"]["labels"]
-
-
-async def test_the_key_comes_from_the_secret_and_is_seen_by_nobody_else(api: Api) -> None:
+async def test_the_key_comes_from_the_secret_and_is_seen_by_nobody_else(probe: Probe) -> None:
     reference = {"name": "keys", "key": "api-key"}
-    api.service = service(endpoint={"port": 8080, "apiKeySecretRef": reference})
+    probe.api.objects[f"{SERVICES}/chat"]["spec"] = {"endpoint": {"port": 8080, "apiKeySecretRef": reference}}
     await probe()
-    (container,) = api.made[0]["spec"]["containers"]
-    (variable,) = [each for each in container["env"] if each["name"] == "LLMSERVICE_API_KEY"]
+    (variable,) = [each for each in probe.container["env"] if each["name"] == "LLMSERVICE_API_KEY"]
     assert variable["valueFrom"] == {"secretKeyRef": reference}
-    inside = make_parser(["probe"]).parse_args(container["command"][3:])
+    inside = make_parser(["probe"]).parse_args(probe.container["command"][3:])
     assert (inside.api_key_env, inside.url) == ("LLMSERVICE_API_KEY", "http://chat.team.svc:8080")
 
 
-async def test_an_api_server_that_restarts_costs_no_row(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
-    api.logs = [[BEGIN, line(0), line(2)], [line(2), line(1, Loss.CUT)], [line(3), END]]
-    assert await probe() == ExitCode.REQUESTS_FAILED
-    summary = json.loads(capsys.readouterr().out)["summary"]
-    assert (summary["sent"], summary["lost"]) == (4, 1)
+async def test_an_api_server_that_restarts_costs_no_row(probe: Probe) -> None:
+    probe.logs = [[BEGIN, line(0), line(2)], [line(2), line(1, Loss.CUT)], [line(3), END]]
+    ran = await probe()
+    assert ran.code == ExitCode.REQUESTS_FAILED
+    assert (ran.json["summary"]["sent"], ran.json["summary"]["lost"]) == (4, 1)
+    since = [query.get("sinceTime") for _, path, query, _ in probe.api.requests if path.endswith("/log")]
     # From a little before the last row that was heard of.
-    assert api.since == [None, "1970-01-01T00:16:37.500Z", "1970-01-01T00:16:37.500Z"]
+    assert since == [None, "1970-01-01T00:16:37.500Z", "1970-01-01T00:16:37.500Z"]
 
 
-async def test_the_pod_is_gone_afterwards(api: Api) -> None:
-    await probe()
-    assert (api.pods, api.graces) == ({}, [0])
-
-
-async def test_the_pod_is_gone_though_nobody_waited_for_it_to_be_made(api: Api) -> None:
-    """^C while the API server has made it and not said so yet."""
-    api.answers = asyncio.Event()
+async def test_an_interrupt_while_the_pod_is_created_deletes_it(probe: Probe) -> None:
+    probe.may_answer = asyncio.Event()
     probing = asyncio.ensure_future(probe())
-    await asyncio.wait_for(api.has_made.wait(), 10)
+    await asyncio.wait_for(probe.created.wait(), 10)
     probing.cancel()
     await asyncio.sleep(0)
-    api.answers.set()
+    probe.may_answer.set()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(probing, 10)
-    assert len(api.made) == 1
-    assert not api.pods
+    assert len(probe.api.sent("POST")) == 1
+    assert probe.is_gone
 
 
-async def test_a_probe_that_breaks_is_told_in_its_own_words_and_is_gone_too(api: Api) -> None:
-    api.logs = [["python: No module named llmservice_cli"]]
-    api.status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
+async def test_a_pod_that_breaks_is_reported_with_its_output_and_what_was_measured(probe: Probe) -> None:
+    probe.status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
+    probe.logs = [["python: No module named llmservice_cli"]]
     with pytest.raises(CliError, match=r"No module named llmservice_cli"):
         await probe()
-    assert api.pods == {}
+    assert probe.is_gone
+    probe.logs = [[BEGIN, line(0)]]
+    ran = await probe()
+    assert ran.code == ExitCode.INTERRUPTED
+    assert (ran.json["partial"], ran.json["summary"]["sent"]) == (True, 1)
+    assert "ended before the probe did" in ran.err
 
 
-async def test_what_was_gathered_is_told_though_the_pod_broke(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
-    api.logs = [[BEGIN, line(0)]]
-    api.status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 137}}}]}
-    assert await probe() == ExitCode.INTERRUPTED
-    printed = capsys.readouterr()
-    told = json.loads(printed.out)
-    assert (told["partial"], told["summary"]["sent"]) == (True, 1)
-    assert "ended before the probe did" in printed.err
+def waiting(**state: str) -> Json:
+    return {"containerStatuses": [{"state": {"waiting": state}}]}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param({"deployment": None}, "--image", id="not accepted yet"),
-        pytest.param({"refuses": "exceeded quota: team"}, "exceeded quota: team", id="quota"),
-        pytest.param(
-            {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}]}},
-            "ErrImagePull: gone", id="no image",
-        ),
-        pytest.param(
-            {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "CreateContainerConfigError"}}}]}},
-            "CreateContainerConfigError", id="no such secret",
-        ),
-    ],
-)  # fmt: skip
-async def test_why_it_does_not_start(api: Api, change: dict[str, Any], message: str) -> None:
-    for name, value in change.items():
-        setattr(api, name, value)
+WHY: dict[str, tuple[Json, Any, str]] = {
+    "quota": ({}, (403, "exceeded quota: team"), "exceeded quota: team"),
+    "no image": (waiting(reason="ErrImagePull", message="gone"), None, "ErrImagePull: gone"),
+    "no such Secret": (waiting(reason="CreateContainerConfigError"), None, "CreateContainerConfigError"),
+}
+
+
+@pytest.mark.parametrize(("status", "answer", "message"), WHY.values(), ids=WHY)
+async def test_why_the_pod_does_not_start(probe: Probe, status: Json, answer: Any, message: str) -> None:
+    probe.status = status
+    probe.api.answers[f"POST {PODS}"] = answer or probe.create
     with pytest.raises(CliError) as caught:
         await probe()
     assert message in str(caught.value)
-    assert api.pods == {}
+    assert probe.is_gone
+
+
+async def test_a_service_that_was_not_accepted_yet_has_no_image(probe: Probe) -> None:
+    del probe.api.objects[DEPLOYMENT]
+    with pytest.raises(CliError, match="--image"):
+        await probe()

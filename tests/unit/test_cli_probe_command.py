@@ -1,4 +1,4 @@
-"""`llmservice probe --url` as a user runs it: what is lost, of which kind, exit codes, retries, marks, Ctrl-C."""
+"""`llmservice probe --url`: what is lost, of which kind, exit codes, retries, marks, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from llmservice_cli.app import make_parser
 from llmservice_cli.errors import CliError, ExitCode
+from llmservice_cli.probe import sender
 
+from tests.unit.cli_world import Command
 from tests.unit.fake_vllm import END, FakeVllm, Handler, never_answers, piece, serving, stream, usage, whole
 from tests.unit.fake_vllm import refuses as saying
 
 QUICK = ("--rate", "100", "--duration", "0.2", "-q", "--json")  # twenty requests
-
-
 refuses = saying(503, "This replica is being replaced; please try again.", {"Retry-After": "0.01"})
 
 
@@ -43,125 +42,107 @@ async def hangs_up_in_the_middle(request: web.Request, _: dict[str, Any]) -> web
     return response
 
 
-async def probe(*words: str) -> ExitCode:
-    options = make_parser(["probe"]).parse_args(["probe", *words])
-    code: ExitCode = await options.run(options)
-    return code
-
-
-async def test_a_good_server_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_good_server_loses_nothing(llmservice: Command) -> None:
     async with serving(FakeVllm()) as server:
-        assert await probe("--url", server.url, *QUICK) == ExitCode.DONE
-    told = json.loads(capsys.readouterr().out)
-    assert (told["kind"], told["version"], told["partial"]) == ("ProbeResult", 1, False)
-    assert told["target"] == {"name": server.url, "way": "from here", "model": "chat"}
-    summary = told["summary"]
+        ran = await llmservice.within("probe", "--url", server.url, *QUICK)
+    found = ran.json
+    assert (ran.code, found["kind"], found["version"], found["partial"]) == (ExitCode.DONE, "ProbeResult", 1, False)
+    assert found["target"] == {"name": server.url, "way": "from here", "model": "chat"}
+    summary = found["summary"]
     assert (summary["sent"], summary["complete"], summary["lost"], summary["firstLoss"]) == (20, 20, 0, None)
     assert summary["latency"]["p50"] <= summary["latency"]["max"]
-    assert told["losses"] == told["marks"] == []
+    assert found["losses"] == found["marks"] == []
     asked = [(bool(body.get("stream")), body["max_tokens"], body["ignore_eos"]) for body in server.bodies]
     assert sorted(set(asked)) == [(False, 8, True), (False, 32, True), (True, 8, True), (True, 32, True)]
     assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies if body.get("stream"))
 
 
-@pytest.mark.parametrize(
-    ("handler", "mode", "kind"),
-    [
-        pytest.param(refuses, "stream-pooled", "http-503", id="refused"),
-        pytest.param(aborts, "stream-fresh", "aborted", id="a stream aborted"),
-        pytest.param(aborts, "whole-fresh", "aborted", id="an answer of one piece aborted"),
-        pytest.param(hangs_up_at_once, "whole-pooled", "disconnected", id="hung up before the answer"),
-        pytest.param(hangs_up_in_the_middle, "stream-pooled", "cut", id="hung up in a stream"),
-        pytest.param(hangs_up_in_the_middle, "whole-pooled", "cut", id="hung up in an answer of one piece"),
-        pytest.param(never_answers, "stream-fresh", "timeout", id="no answer"),
-    ],
-)
-async def test_what_is_not_answered_whole_is_lost(
-    handler: Handler, mode: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+LOSSES: list[tuple[Handler, str, str]] = [
+    (refuses, "stream-pooled", "http-503"),
+    (aborts, "stream-fresh", "aborted"),
+    (aborts, "whole-fresh", "aborted"),
+    (hangs_up_at_once, "whole-pooled", "disconnected"),
+    (hangs_up_in_the_middle, "stream-pooled", "cut"),
+    (hangs_up_in_the_middle, "whole-pooled", "cut"),
+    (never_answers, "stream-fresh", "timeout"),
+]
+
+
+@pytest.mark.parametrize(("handler", "mode", "kind"), LOSSES)
+async def test_an_incomplete_answer_is_lost(handler: Handler, mode: str, kind: str, llmservice: Command) -> None:
     async with serving(FakeVllm(misbehaves={5: handler})) as server:
-        patience = "0.5" if handler is never_answers else "30"
-        code = await probe("--url", server.url, *QUICK, "--mode", mode, "--timeout", patience)
-    assert code == ExitCode.REQUESTS_FAILED
-    told = json.loads(capsys.readouterr().out)
-    assert (told["summary"]["sent"], told["summary"]["complete"]) == (20, 19)
-    assert (told["summary"]["lostByKind"], told["summary"]["lostByMode"]) == ({kind: 1}, {mode: 1})
-    (loss,) = told["losses"]
+        timeout = "2" if handler is never_answers else "30"
+        ran = await llmservice.within("probe", "--url", server.url, *QUICK, "--mode", mode, "--timeout", timeout)
+    summary, (loss,) = ran.json["summary"], ran.json["losses"]
+    assert (ran.code, summary["sent"], summary["complete"]) == (ExitCode.REQUESTS_FAILED, 20, 19)
+    assert (summary["lostByKind"], summary["lostByMode"]) == ({kind: 1}, {mode: 1})
     assert (loss["kind"], loss["mode"], loss["attempts"]) == (kind, mode, 1)
-    assert loss["sent"] <= loss["ended"] == told["summary"]["firstLoss"]
+    assert loss["sent"] <= loss["ended"] == summary["firstLoss"]
 
 
-async def test_a_server_that_is_gone_refuses_connections(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_server_that_is_gone_refuses_connections(llmservice: Command) -> None:
+    words = ("--url", "http://127.0.0.1:1", "--model", "chat", "--rate", "100", "--duration", "0.05", "-q")
+    ran = await llmservice.within("probe", *words)
+    assert ran.code == ExitCode.REQUESTS_FAILED
+    assert "sent 5, complete 0, lost 5" in ran.out
+    assert "by kind: 5 × not-connected" in ran.out
+
+
+@pytest.mark.parametrize("mode", ["whole-pooled", "whole-fresh"])
+async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(mode: str, llmservice: Command) -> None:
+    words = ("--concurrency", "1", "--duration", "0.3", "--mode", mode, "-q", "--rows", "--model", "chat")
     async with serving(FakeVllm()) as server:
-        gone = server.url
-    code = await probe("--url", gone, "--model", "chat", "--rate", "100", "--duration", "0.05", "--timeout", "5", "-q")
-    assert code == ExitCode.REQUESTS_FAILED
-    printed = capsys.readouterr().out
-    assert "sent 5, complete 0, lost 5" in printed
-    assert "by kind: 5 × not-connected" in printed
+        ran = await llmservice.within("probe", "--url", server.url, *words)
+    _, *rows, _ = [json.loads(line) for line in ran.out.splitlines()]
+    is_pooled, count = mode == "whole-pooled", len(server.bodies)
+    assert count > 2
+    assert (len(set(map(id, server.connections))) == 1) is is_pooled
+    assert [row["reused"] for row in rows] == [False] + [is_pooled] * (count - 1)
 
 
-async def test_pooled_connections_are_used_again_and_fresh_ones_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    counts, reused = {}, {}
-    for mode in ("whole-pooled", "whole-fresh"):
-        async with serving(FakeVllm()) as server:
-            words = ("--concurrency", "1", "--duration", "1", "--mode", mode, "-q", "--rows")
-            await probe("--url", server.url, "--model", "chat", *words)
-            counts[mode] = (len(set(map(id, server.connections))), len(server.bodies))
-        _, *rows, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        reused[mode] = [row["reused"] for row in rows]
-    assert counts["whole-pooled"][0] == 1
-    assert counts["whole-pooled"][1] > 2
-    assert counts["whole-fresh"][0] > 1
-    assert reused["whole-pooled"] == [False] + [True] * (counts["whole-pooled"][1] - 1)
-    assert set(reused["whole-fresh"]) == {False}
+RETRIES: list[tuple[Handler, str, int, int]] = [
+    # complete, sent
+    (refuses, "stream-fresh", 20, 21),
+    (hangs_up_at_once, "whole-fresh", 20, 21),
+    (hangs_up_in_the_middle, "whole-fresh", 20, 21),
+    (hangs_up_in_the_middle, "stream-fresh", 19, 20),  # half a stream is its caller's own
+    (aborts, "whole-fresh", 19, 20),  # an aborted answer has status 200
+]
 
 
-@pytest.mark.parametrize(
-    ("handler", "mode", "complete", "sent"),
-    [
-        pytest.param(refuses, "stream-fresh", 20, 21, id="a refusal"),
-        pytest.param(hangs_up_at_once, "whole-fresh", 20, 21, id="no answer"),
-        pytest.param(hangs_up_in_the_middle, "whole-fresh", 20, 21, id="half an answer of one piece"),
-        pytest.param(hangs_up_in_the_middle, "stream-fresh", 19, 20, id="half a stream is the caller's own"),
-        pytest.param(aborts, "whole-fresh", 19, 20, id="an aborted answer has status 200"),
-    ],
-)
+@pytest.mark.parametrize(("handler", "mode", "complete", "sent"), RETRIES)
 async def test_retries_are_those_of_the_openai_client(
-    handler: Handler, mode: str, complete: int, sent: int, capsys: pytest.CaptureFixture[str]
+    handler: Handler, mode: str, complete: int, sent: int, llmservice: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sender, "FIRST_RETRY_SECONDS", 0.01)
     async with serving(FakeVllm(misbehaves={3: handler})) as server:
-        await probe("--url", server.url, *QUICK, "--mode", mode, "--retries", "2")
-    summary = json.loads(capsys.readouterr().out)["summary"]
+        ran = await llmservice.within("probe", "--url", server.url, *QUICK, "--mode", mode, "--retries", "2")
+    summary = ran.json["summary"]
     assert (summary["sent"], summary["complete"], summary["retried"]) == (20, complete, sent - 20)
     assert len(server.bodies) == sent
 
 
 async def test_the_first_key_of_a_secret_with_several_opens_the_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, llmservice: Command
 ) -> None:
     monkeypatch.setenv("KEYS", "first\nsecond\n")
+    words = ("--api", "chat", "--model", "chat", "--api-key-env", "KEYS")
     async with serving(FakeVllm(api_key="first")) as server:
-        words = ("--api", "chat", "--model", "chat", "--api-key-env", "KEYS")
-        assert await probe("--url", f"{server.url}/v1", *QUICK, *words) == ExitCode.DONE
-    assert set(server.paths) == {"/v1/chat/completions"}
+        ran = await llmservice.within("probe", "--url", f"{server.url}/v1", *QUICK, *words)
+    assert (ran.code, set(server.paths)) == (ExitCode.DONE, {"/v1/chat/completions"})
     assert all(body["messages"] for body in server.bodies)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(("--url", "http://127.0.0.1:1"), "no answer from http://127.0.0.1:1", id="nobody there"),
-        pytest.param(("--url", "http://127.0.0.1:1", "--api-key-env", "NOT_SET"), "export NOT_SET", id="no key"),
-    ],
+    ("words", "message"), [((), "no answer from http://127.0.0.1:1"), (("--api-key-env", "NOT_SET"), "export NOT_SET")]
 )
-async def test_what_cannot_be_done_is_told_with_the_remedy(words: tuple[str, ...], message: str) -> None:
+async def test_an_error_has_a_remedy(words: tuple[str, ...], message: str, llmservice: Command) -> None:
     with pytest.raises(CliError) as caught:
-        await probe(*words)
+        await llmservice.within("probe", "--url", "http://127.0.0.1:1", *words)
     assert message in str(caught.value)
 
 
-async def test_lines_are_marks_and_ctrl_c_awaits_what_is_under_way() -> None:
+async def test_lines_are_marks_and_ctrl_c_awaits_requests_in_flight() -> None:
     """Request number 10 is under way at the mark, and when the user has seen enough; its answer still counts."""
     reached, release = asyncio.Event(), asyncio.Event()
 
@@ -188,20 +169,20 @@ async def test_lines_are_marks_and_ctrl_c_awaits_what_is_under_way() -> None:
         release.set()
         printed, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == ExitCode.INTERRUPTED, errors.decode()
-    told = json.loads(printed)
-    assert (told["partial"], told["summary"]["lost"]) == (True, 0)
-    assert told["summary"]["sent"] == len(server.bodies)
-    (mark,) = told["marks"]
+    found = json.loads(printed)
+    assert (found["partial"], found["summary"]["lost"]) == (True, 0)
+    assert found["summary"]["sent"] == len(server.bodies)
+    (mark,) = found["marks"]
     assert (mark["name"], mark["lostInFlight"], mark["lostLater"]) == ("node drained", 0, 0)
     assert mark["inFlight"] >= 1  # the slow one, and maybe one of the others
 
 
-async def test_rows_are_a_line_of_json_for_each_request(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_rows_are_a_line_of_json_for_each_request(llmservice: Command) -> None:
     async with serving(FakeVllm(misbehaves={0: refuses})) as server:
-        code = await probe("--url", server.url, "--rate", "100", "--duration", "0.05", "--rows", "-q")
-    first, *rows, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert code == ExitCode.DONE  # whoever reads the rows judges them
-    assert set(first) == {"begin"}
-    assert last == {"end": 5}
+        words = ("--url", server.url, "--rate", "100", "--duration", "0.05", "--rows", "-q")
+        ran = await llmservice.within("probe", *words)
+    first, *rows, last = [json.loads(line) for line in ran.out.splitlines()]
+    assert ran.code == ExitCode.DONE  # whoever reads the rows judges them
+    assert (set(first), last) == ({"begin"}, {"end": 5})
     assert sorted(row["index"] for row in rows) == [0, 1, 2, 3, 4]
     assert [row["loss"] for row in rows if "loss" in row] == ["http-503"]

@@ -230,11 +230,7 @@ TAMPERED = [
     ),
     ("a chart with another build", other_values({"services": OTHER_CPU}), "services.defaultCpuImage r.example.com"),
     ("another version of the wheel", other_wheel, "it is of version 0.2.0, the release of 0.1.0"),
-    (
-        "provenance of another commit",
-        other_commit,
-        f"it is of commit {'d' * 40}",
-    ),
+    ("provenance of another commit", other_commit, f"it is of commit {'d' * 40}"),
     (
         "provenance of something else",
         lambda w: (shutil.copy(w.folder / CHART_ARTIFACT.provenance, w.folder / IMAGE_ARTIFACT.provenance), w.sums()),

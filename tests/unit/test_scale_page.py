@@ -102,8 +102,7 @@ def test_without_a_run_the_page_says_so_and_shows_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(nan, "-"), (0, "0"), (0.0004, "0.0004"), (7.04, "7.04"), (99.96, "100"), (1234.5, "1,234")],
+    ("value", "text"), [(nan, "-"), (0, "0"), (0.0004, "0.0004"), (7.04, "7.04"), (99.96, "100"), (1234.5, "1,234")]
 )
 def test_numbers(value: float, text: str) -> None:
     assert pages.number(value) == text

@@ -140,10 +140,7 @@ _ENGINE = (
         is_switch=True,
     ),
     Option(
-        "kv_cache_memory_bytes",
-        values.count(1, 2**50, "8G"),
-        "bytes of the KV cache, instead of what is left",
-        "BYTES",
+        "kv_cache_memory_bytes", values.count(1, 2**50, "8G"), "bytes of the KV cache, instead of what is left", "BYTES"
     ),
     Option("enable_lora", values.switch, "make room for LoRA adapters", is_switch=True),
     Option("max_loras", values.count(1, 4096, "4"), "adapters in one step", spec="lora.maxLoras"),

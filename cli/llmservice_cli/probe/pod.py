@@ -66,9 +66,7 @@ def manifest(
             "name": name,
             "namespace": owner["namespace"],
             "labels": {**NAME_LABEL, "app.kubernetes.io/instance": owner["name"]},
-            "ownerReferences": [
-                {"apiVersion": API_VERSION, "kind": KIND, "name": owner["name"], "uid": owner["uid"]},
-            ],
+            "ownerReferences": [{"apiVersion": API_VERSION, "kind": KIND, "name": owner["name"], "uid": owner["uid"]}],
         },
         "spec": {
             "restartPolicy": "Never",
@@ -77,11 +75,7 @@ def manifest(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "imagePullSecrets": [dict(secret) for secret in pull_secrets],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
         },
     }

@@ -159,13 +159,7 @@ async def in_cluster(connection: Connection, name: str, wanted: Wanted) -> Async
     if key is not None:
         args += ["--api-key-env", pod.KEY_VARIABLE]
     manifest = pod.manifest(
-        found,
-        name=pod_name(name),
-        image=image,
-        pull_secrets=secret_names,
-        key=key,
-        args=args,
-        seconds=wanted.seconds,
+        found, name=pod_name(name), image=image, pull_secrets=secret_names, key=key, args=args, seconds=wanted.seconds
     )
     making = asyncio.ensure_future(_create(connection, manifest))
     try:

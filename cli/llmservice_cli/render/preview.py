@@ -160,11 +160,7 @@ def holding(status: Json) -> Json | None:
 
 
 def changes(
-    decision: Decision,
-    observed: Observed,
-    uid: str,
-    live: Mapping[ChildId, Json],
-    unread: Collection[ChildId] = (),
+    decision: Decision, observed: Observed, uid: str, live: Mapping[ChildId, Json], unread: Collection[ChildId] = ()
 ) -> tuple[Change, ...]:
     """In the order in which the operator makes them; then the service's own children that stay as they are.
 

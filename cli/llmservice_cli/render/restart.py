@@ -18,10 +18,7 @@ Json = Mapping[str, Any]
 
 
 def restart_of(
-    changes: Sequence[Change],
-    step: RevisionChange | None,
-    live: DeploymentFacts | None,
-    status: Json,
+    changes: Sequence[Change], step: RevisionChange | None, live: DeploymentFacts | None, status: Json
 ) -> Restart:
     """Of the change of the Deployment, if there is one.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,19 @@ _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=ind
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+_FILE = re.compile(r"`(?P<file>[\w./*-]+\.(?:py|tpl))(?:::(?P<test>\w+))?`")
+_CODE_FOLDERS = (
+    "operator",
+    "runtime",
+    "fetch",
+    "cli",
+    "release",
+    "localcluster",
+    "benchmarks",
+    "scripts",
+    "tests",
+    "charts",
+)
 
 
 def name_of(path: Path) -> str:
@@ -60,9 +73,19 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def named_tests(path: Path) -> list[tuple[str, str]]:
-    """(file, test) of each test that a page refers to; an empty test is the whole file."""
-    return _TEST.findall(path.read_text(encoding="utf-8"))
+def named_files(path: Path) -> list[tuple[str, str]]:
+    """(file, test) of each file of code that a page names in a sentence; an empty test is the whole file."""
+    return _FILE.findall(_FENCE.sub("", path.read_text(encoding="utf-8")))
+
+
+def holding(name: str) -> list[Path]:
+    """The files of code that a page may mean by a name: a path, the end of one, or a pattern."""
+    return [path for path in _files_of_code() if path.match(name)]
+
+
+@cache
+def _files_of_code() -> list[Path]:
+    return [path for folder in _CODE_FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".tpl"}]
 
 
 def code_of(path: Path) -> str:

@@ -1,18 +1,20 @@
-"""docs/architecture.md names the packages that there are, and the files of a pass."""
+"""docs/architecture.md: its folders and layers are those of the tree, and each rule of consistency has a test."""
 
 import re
-from pathlib import Path
 
-import pytest
+from tests.support.documents import DOCS, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/architecture.md").read_text()
+PAGE = (DOCS / "architecture.md").read_text()
 OPERATOR = ROOT / "operator/llmservice_operator"
 LAYERS = ("control", "decide", "build", "observe", "kube", "planner", "api")
 
 
+def section(title: str) -> str:
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
 def packages() -> set[str]:
-    """Folders with code, but for those of the command line, where each command is one."""
+    """Folders with code; of the command line, where each command is one, the whole."""
     found = {"localcluster", "cli/llmservice_cli"}
     for top in ("operator", "runtime", "fetch"):
         found |= {str(path.parent.relative_to(ROOT)) for path in (ROOT / top).rglob("__init__.py")}
@@ -20,19 +22,25 @@ def packages() -> set[str]:
 
 
 def test_the_table_of_folders_is_the_tree() -> None:
-    section = PAGE.partition("## Folders")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([\w/]+)` \| (.+) \|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w/]+)` \| (.+) \|$", section("Folders").partition("\n###")[0], re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(packages())
     assert len({text for _, text in rows}) == len(rows)
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:control|decide)/[\w/]+\.py)", PAGE))))
-def test_a_file_that_is_named_exists(path: str) -> None:
-    assert (OPERATOR / path).is_file()
-
-
-def test_the_picture_has_the_layers() -> None:
+def test_the_pictures_name_layers_and_files_that_exist() -> None:
     picture = PAGE.partition("```mermaid")[2].partition("```")[0]
-    for layer in LAYERS:
-        assert re.search(rf"\b{layer}\b", picture), layer
-        assert (OPERATOR / layer).is_dir()
+    assert [layer for layer in LAYERS if not re.search(rf"\b{layer}\b", picture)] == []
+    assert [layer for layer in LAYERS if not (OPERATOR / layer).is_dir()] == []
+    files = re.findall(r"[\w/]+\.py(?=\"\])", section("Consistency"))
+    assert len(files) >= 5
+    assert [path for path in files if not (OPERATOR / path).is_file()] == []
+
+
+def test_each_rule_names_a_test_that_exists() -> None:
+    rules = re.findall(r"^\| \d+ \|.*$", section("Consistency"), re.MULTILINE)
+    assert len(rules) == 11
+    for rule in rules:
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", rule)
+        assert named, rule
+        for file, test in named:
+            assert f"def {test}(" in (ROOT / "tests/unit" / file).read_text(), f"{file} has no {test}"

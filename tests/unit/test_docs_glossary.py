@@ -18,7 +18,7 @@ ROWS = [row for row in _ROW.finditer((DOCS / "glossary.md").read_text(encoding="
 def test_terms_are_alphabetical_and_few() -> None:
     terms = [row["term"].lower() for row in ROWS]
     assert terms == sorted(set(terms))
-    assert 40 <= len(terms) <= 60
+    assert 40 <= len(terms) <= 65
 
 
 def test_each_term_names_a_field_or_a_module_that_exists() -> None:

@@ -1,5 +1,5 @@
--- The health of an LLMService for Argo CD: docs/gitops.md says where to put it.
--- The conditions are of the last generation that the operator saw; until it saw this one they say nothing of it.
+-- The health of an LLMService for Argo CD: docs/gitops.md has the place for it.
+-- The conditions are of the last generation that the operator observed. Before it observed this one they do not apply.
 local health = {status = "Progressing", message = "Waiting for the operator"}
 if obj.spec ~= nil and obj.spec.paused == true then
   health.status = "Suspended"
@@ -8,19 +8,19 @@ end
 if obj.status == nil or obj.status.observedGeneration ~= obj.metadata.generation then
   return health
 end
-local told = {}
+local conditions = {}
 for _, condition in ipairs(obj.status.conditions or {}) do
-  told[condition.type] = condition
+  conditions[condition.type] = condition
 end
-if told.Ready ~= nil then
-  health.message = told.Ready.reason .. ": " .. told.Ready.message
+if conditions.Ready ~= nil then
+  health.message = conditions.Ready.reason .. ": " .. conditions.Ready.message
 end
 if health.status == "Suspended" then
   return health
 end
-if told.Stalled ~= nil and told.Stalled.status == "True" then
+if conditions.Stalled ~= nil and conditions.Stalled.status == "True" then
   health.status = "Degraded"
-elseif told.Ready ~= nil and told.Ready.status == "True" then
+elseif conditions.Ready ~= nil and conditions.Ready.status == "True" then
   health.status = "Healthy"
 end
 return health

@@ -153,9 +153,9 @@ def _ends(
     if last and not tied:
         stage[Part.HEAD] = _vocabulary(architecture, ranks, held, head=True)
     if first:
-        vision = architecture.vision_parameters * held.value_bytes
+        vision = architecture.encoder.parameters * held.value_bytes
         if vision:
-            shared = architecture.vision_shared * held.value_bytes
+            shared = architecture.encoder.shared * held.value_bytes
             stage[Part.VISION] = Amounts(vision, vision - shared + shared / ranks)
         for linear in architecture.extra:
             size = held.bytes_of(linear)
@@ -205,7 +205,7 @@ def _to_total(
 ) -> list[Stage]:
     """More than was counted is something unknown beside the layers, in 16 bit; less means smaller layers."""
     over = total - counted
-    if UNKNOWN_SHARE * total < over and not architecture.vision_parameters and over < total / 2:
+    if UNKNOWN_SHARE * total < over and not architecture.encoder.parameters and over < total / 2:
         size = over * held.value_bytes
         first = stages[0]
         first[Part.VISION] = first.get(Part.VISION, Amounts()) + Amounts(size, size / ranks)

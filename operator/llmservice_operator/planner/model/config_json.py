@@ -75,7 +75,8 @@ def bounded(made: Architecture) -> Architecture:
     distinct = [layer for layer, _ in made.distinct_layers]
     _few(distinct)
     states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
-    beside = (made.rotary_values, made.tokens_per_image, made.vision_values, made.vision_shared_values)
+    encoder = made.encoder
+    beside = (made.rotary_values, encoder.tokens, encoder.values, encoder.shared_values)
     if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *beside) > MOST_PARAMETERS:
         raise InvalidModel("config.json", f"describes a model of more than {MOST_PARAMETERS:,} parameters or values")
     return made
@@ -127,7 +128,6 @@ class _Reader:
         layers = self.layers(each)
         if quantization is not None and quantization.kept:
             layers = kept.marked(layers, quantization.kept)
-        encoder = vision.read(self.document, hidden)
         made = Architecture(
             name=self._name(),
             hidden_size=hidden,
@@ -139,20 +139,13 @@ class _Reader:
             dtype=self._dtype(),
             quantization=quantization,
             total_parameters=keys.integer("total_parameters", most=MOST_PARAMETERS),
-            vision_parameters=encoder.parameters,
-            vision_shared=encoder.shared,
+            encoder=vision.read(self.document, hidden),
             extra=self._extra(),
             extra_parameters=self._extra_parameters(),
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
             rotary_values=found.rotary_values,
             mtp_layers=self._mtp_layers(),
-            tokens_per_image=encoder.tokens,
-            tokens_per_video=encoder.video,
-            tokens_per_frames=encoder.frames,
-            vision_outputs=encoder.outputs,
-            vision_values=encoder.values,
-            vision_shared_values=encoder.shared_values,
         )
         return _fitted(made, self)
 
@@ -222,7 +215,6 @@ class _Reader:
             recurrent_bytes=beside.attention.recurrent_bytes,
             state_groups=beside.attention.state_groups,
             group_values=beside.attention.group_values,
-            parameters=main.attention.parameters + beside.attention.parameters,
         )
         return Mixer(both, (*main.linears, *beside.linears), main.small + beside.small)
 

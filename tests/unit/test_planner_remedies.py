@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner import memory
-from llmservice_operator.planner.changes import LESS_BATCHING, comfortable
+from llmservice_operator.planner.changes import LESS_BATCHING, rounded_length
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.plan import Device, Draft, Fit, Plan, Remedy, Request
 from llmservice_operator.planner.remedies import MOST, with_remedies
@@ -126,18 +126,18 @@ def _patched(body: dict[str, Any], remedy: Remedy) -> dict[str, Any]:
     return new
 
 
-def test_a_length_is_comfortable_and_no_shorter_than_it_must_be() -> None:
+def test_a_length_is_rounded_and_no_shorter_than_it_must_be() -> None:
     plan = memory.plan(LLAMA)
     assert plan.max_model_len is not None
     ((_, length),) = with_remedies(LLAMA, plan).remedies[0].patch
     assert isinstance(length, int)
-    assert length == comfortable(length)
+    assert length == rounded_length(length)
     assert 15 / 16 * plan.max_model_len <= length <= plan.max_model_len
 
 
 @pytest.mark.parametrize(("tokens", "rounded"), [(1, 1), (31, 31), (33, 32), (2047, 1984), (131072, 131072)])
-def test_comfortable(tokens: int, rounded: int) -> None:
-    assert comfortable(tokens) == rounded
+def test_rounded_lengths(tokens: int, rounded: int) -> None:
+    assert rounded_length(tokens) == rounded
 
 
 def test_a_length_that_is_of_no_use_is_not_proposed() -> None:
@@ -290,7 +290,7 @@ def test_a_pair_has_no_change_that_is_enough_by_itself() -> None:
     assert [paths(one) for one in same.remedies] == [("maxModelLen",)]
 
 
-def test_what_it_takes_has_ranks_that_share_the_heads() -> None:
+def test_the_least_number_of_gpus_has_ranks_that_share_the_heads() -> None:
     """28 heads and 4 key/value heads go to 4 ranks; 8 GPUs are two stages of these."""
     seen: list[tuple[int, int]] = []
 
@@ -305,7 +305,7 @@ def test_what_it_takes_has_ranks_that_share_the_heads() -> None:
     assert seen[-4:] == [(1, 1), (2, 1), (4, 1), (4, 2)]
 
 
-def test_what_it_takes_is_counted_in_gpus_of_the_same_kind() -> None:
+def test_the_least_number_of_gpus_is_of_the_same_kind() -> None:
     plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), (gpu("MI300X"), gpu("NVIDIA-B200")))
     assert plan.reason.endswith("it needs 8 x NVIDIA-B200.")
 

@@ -73,16 +73,16 @@ def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def bounded(made: Architecture) -> Architecture:
     """What is planned with: how long that takes, and how large its numbers get, does not depend on the repository."""
     distinct = [layer for layer, _ in made.distinct_layers]
-    _few(distinct)
+    _check_distinct(distinct)
     states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
     encoder = made.encoder
-    beside = (made.rotary_values, encoder.tokens, encoder.values, encoder.shared_values)
-    if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *beside) > MOST_PARAMETERS:
+    others = (made.rotary_values, encoder.tokens, encoder.values, encoder.shared_values)
+    if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *others) > MOST_PARAMETERS:
         raise InvalidModel("config.json", f"describes a model of more than {MOST_PARAMETERS:,} parameters or values")
     return made
 
 
-def _few(layers: Sized) -> None:
+def _check_distinct(layers: Sized) -> None:
     if len(layers) > MOST_DISTINCT:
         raise InvalidModel("config.json", f"describes more than {MOST_DISTINCT} different layers")
 
@@ -175,7 +175,7 @@ class _Reader:
             key = (kind, with_experts[index], widths[index], shared[index])
             if key not in made:
                 made[key] = self._layer(kind, with_experts[index], index, shared[index])
-                _few(made)
+                _check_distinct(made)
             result.append(made[key])
         return tuple(result)
 
@@ -195,10 +195,10 @@ class _Reader:
         if shares:
             mixer = sharing(mixer, self.keys)
         mlp = self._mlp(kind, with_experts, index, shares)
-        beside = gemma.beside(self.keys)
-        linears = (*mixer.linears, *mlp[1], *beside[0])
+        additions = gemma.per_layer(self.keys)
+        linears = (*mixer.linears, *mlp[1], *additions[0])
         norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
-        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + beside[1] + self.family.norms * norm)
+        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
 
     def _mixer(self, kind: str) -> Mixer:
         if kind in ("mlp", "moe"):
@@ -207,16 +207,16 @@ class _Reader:
             return state(self.keys, kind)
         if kind != "hybrid":
             return attention(self.keys, self.family, kind)
-        beside, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
+        mamba, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
         both = replace(
             main.attention,
-            conv_values=beside.attention.conv_values,
-            recurrent_values=beside.attention.recurrent_values,
-            recurrent_bytes=beside.attention.recurrent_bytes,
-            state_groups=beside.attention.state_groups,
-            group_values=beside.attention.group_values,
+            conv_values=mamba.attention.conv_values,
+            recurrent_values=mamba.attention.recurrent_values,
+            recurrent_bytes=mamba.attention.recurrent_bytes,
+            state_groups=mamba.attention.state_groups,
+            group_values=mamba.attention.group_values,
         )
-        return Mixer(both, (*main.linears, *beside.linears), main.small + beside.small)
+        return Mixer(both, (*main.linears, *mamba.linears), main.small + mamba.small)
 
     def _mlp(self, kind: str, with_experts: bool, index: int, shares: bool) -> Mlp:
         nothing: Mlp = (FeedForward(gated=self.family.gated), (), 0)

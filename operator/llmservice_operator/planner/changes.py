@@ -51,6 +51,13 @@ class Change:
     gpu: str | None = None
     """The other product."""
 
+    @classmethod
+    def setting(cls, request: Request, **fields: object) -> Change:
+        """These fields of the spec get these values; section__field stands for spec.section.field."""
+        patch = tuple((name.replace("__", "."), value) for name, value in fields.items())
+        words = " and ".join(f"spec.{path} to {str(value).lower()}" for path, value in patch)
+        return cls(f"set {words}", patch, request)
+
     def then(self, other: Change) -> Change:
         """Both; `other` was made from this one's request."""
         return Change(
@@ -79,8 +86,7 @@ def shorter(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     # A change of the length moves other things a little (blocks, batched tokens): so a step shorter is tried too.
     for tokens in (length, rounded_length(length * 7 // 8)):
         if tokens and (tokens >= USEFUL_TOKENS or tokens * USEFUL_SHARE >= requested):
-            words = f"set spec.batching.maxModelLen to {tokens}"
-            yield Change(words, (("batching.maxModelLen", tokens),), replace(request, max_model_len=tokens))
+            yield Change.setting(replace(request, max_model_len=tokens), batching__maxModelLen=tokens)
 
 
 def rounded_length(tokens: int) -> int:
@@ -96,20 +102,17 @@ def smaller_batches(request: Request, plan: Plan, _: Alternatives) -> Iterator[C
     now = batching(request)
     draft_tokens = 1 + (request.draft.num_speculative_tokens if request.draft is not None else 0)
     for sequences, tokens in LESS_BATCHING:
-        requested: dict[str, int] = {}
+        new, fields = request, dict[str, int]()
         if sequences < now.sequences:
-            requested["batching.maxNumSeqs"] = sequences
+            new, fields = replace(new, max_num_seqs=sequences), {"batching__maxNumSeqs": sequences}
         if tokens < now.tokens:
-            requested["batching.maxNumBatchedTokens"] = tokens
-        new = replace(
-            request,
-            max_num_seqs=requested.get("batching.maxNumSeqs", request.max_num_seqs),
-            max_num_batched_tokens=requested.get("batching.maxNumBatchedTokens", request.max_num_batched_tokens),
-        )
+            new, fields = (
+                replace(new, max_num_batched_tokens=tokens),
+                fields | {"batching__maxNumBatchedTokens": tokens},
+            )
         step = batching(new)
-        if requested and step.tokens >= step.sequences * draft_tokens:
-            words = " and ".join(f"spec.{path} to {value}" for path, value in requested.items())
-            yield Change(f"set {words}", tuple(requested.items()), new)
+        if fields and step.tokens >= step.sequences * draft_tokens:
+            yield Change.setting(new, **fields)
 
 
 def more_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -133,9 +136,9 @@ def _utilizations(request: Request, plan: Plan, shares: Sequence[float], *, is_h
     for share in shares:
         is_other = share > now + 0.001 if is_higher else share < now - 0.001
         if is_other and (share - now) * plan.memory_gib >= _missing_gib(plan):
-            words = f"set spec.accelerator.gpuMemoryUtilization to {share:g}"
-            fields = (("accelerator.gpuMemoryUtilization", share),)
-            yield Change(words, fields, replace(request, gpu_memory_utilization=share))
+            yield Change.setting(
+                replace(request, gpu_memory_utilization=share), accelerator__gpuMemoryUtilization=share
+            )
 
 
 def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -146,7 +149,7 @@ def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]
         return
     new = replace(request, kv_cache_dtype="fp8")
     if is_compatible(request, new):
-        yield Change("set spec.precision.kvCache to fp8", (("precision.kvCache", "fp8"),), new)
+        yield Change.setting(new, precision__kvCache="fp8")
 
 
 def without_graphs(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -154,8 +157,7 @@ def without_graphs(request: Request, plan: Plan, _: Alternatives) -> Iterator[Ch
     if request.enforce_eager or request.cuda_graphs is not None or _missing_gib(plan) > (plan.graph_gib or 0.0):
         return
     if plan.graph_gib:
-        fields = (("compilation.enforceEager", True),)
-        yield Change("set spec.compilation.enforceEager to true", fields, replace(request, enforce_eager=True))
+        yield Change.setting(replace(request, enforce_eager=True), compilation__enforceEager=True)
 
 
 def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -166,7 +168,7 @@ def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Chang
     if model.quantization is None and request.quantization is None and request.weights in ("auto", *FLOAT_WEIGHTS):
         new = replace(request, weights="fp8")
         if _may_save_enough(plan, 2) and is_compatible(request, new):
-            yield Change("set spec.precision.weights to fp8", (("precision.weights", "fp8"),), new)
+            yield Change.setting(new, precision__weights="fp8")
 
 
 def int4_checkpoint(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -211,8 +213,7 @@ def more_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iter
         new = replace(request, tensor_parallel_size=size)
         is_possible = new.gpus <= alternatives.most_gpus and shares_heads(request, size) and _may_split(request, new)
         if is_possible and _may_save_enough(plan, times):
-            words = f"set spec.parallelism.tensorParallelSize to {size}"
-            yield Change(words, (("parallelism.tensorParallelSize", size),), new)
+            yield Change.setting(new, parallelism__tensorParallelSize=size)
 
 
 def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
@@ -221,8 +222,7 @@ def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Ite
     new = replace(request, pipeline_parallel_size=size)
     layers = len(request.architecture.layers) if request.architecture is not None else 0
     if size <= layers and new.gpus <= alternatives.most_gpus and _may_split(request, new) and _may_save_enough(plan, 2):
-        words = f"set spec.parallelism.pipelineParallelSize to {size}"
-        yield Change(words, (("parallelism.pipelineParallelSize", size),), new)
+        yield Change.setting(new, parallelism__pipelineParallelSize=size)
 
 
 def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
@@ -277,7 +277,7 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
 
 def _is_latent(request: Request) -> bool:
     model = request.architecture
-    return model is not None and any(layer.attention.kind is Kind.LATENT for layer in model.layers)
+    return model is not None and any(layer.attention.kind is Kind.LATENT for layer, _ in model.distinct_layers)
 
 
 def _is_old_amd(device: Device) -> bool:

@@ -63,9 +63,9 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     if request.device is None:
         return _unknown(request, missing)
     if (why := unserved(request)) is not None:
-        return _refused(request, request.device, why)
+        return _without_figures(request, Fit.DOES_NOT_FIT, why)
     if request.architecture is not None and not heads.share(request.architecture, request.tensor_parallel_size):
-        return _indivisible(request, request.device, request.architecture)
+        return _indivisible(request, request.architecture)
     try:
         weighed = weights.weigh(request)
     except Incomplete as incomplete:
@@ -101,37 +101,32 @@ def _missing(request: Request) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
+def _without_figures(request: Request, verdict: Fit, reason: str, missing: tuple[str, ...] = ()) -> Plan:
+    """A plan whose verdict needs no arithmetic."""
+    device = request.device
     return Plan(
-        verdict=Fit.UNKNOWN,
-        reason=f"Not known: {', '.join(dict.fromkeys(missing))}.",
-        missing=tuple(dict.fromkeys(missing)),
-        gpu=request.device.name if request.device is not None else None,
+        verdict=verdict,
+        reason=reason,
+        missing=missing,
+        gpu=None if device is None else device.name,
         gpus=request.gpus,
-        memory_gib=request.device.memory_gib if request.device is not None else None,
+        memory_gib=None if device is None or device.is_cpu else device.memory_gib,
     )
 
 
-def _indivisible(request: Request, device: Device, model: Architecture) -> Plan:
+def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
+    missing = tuple(dict.fromkeys(missing))
+    return _without_figures(request, Fit.UNKNOWN, f"Not known: {', '.join(missing)}.", missing)
+
+
+def _indivisible(request: Request, model: Architecture) -> Plan:
     """vLLM refuses to start (vllm/config/model.py, verify_with_parallel_config)."""
     count, kv = model.num_attention_heads, model.num_key_value_heads
-    fitting = ", ".join(map(str, heads.sizes(count, kv)))
     why = (
         f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} key/value "
-        f"heads evenly: use one of {fitting}."
+        f"heads evenly: use one of {', '.join(map(str, heads.sizes(count, kv)))}."
     )
-    return _refused(request, device, why)
-
-
-def _refused(request: Request, device: Device, why: str) -> Plan:
-    """A plan that does not fit, whatever the memory."""
-    return Plan(
-        verdict=Fit.DOES_NOT_FIT,
-        reason=why,
-        gpu=device.name,
-        gpus=request.gpus,
-        memory_gib=None if device.is_cpu else device.memory_gib,
-    )
+    return _without_figures(request, Fit.DOES_NOT_FIT, why)
 
 
 def _utilization(request: Request) -> float:
@@ -150,12 +145,9 @@ def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights
         if is_too_large
         else f"The weights take {weights_gib:.2f} GiB of each GPU. Not known: {names}."
     )
-    return Plan(
-        verdict=Fit.DOES_NOT_FIT if is_too_large else Fit.UNKNOWN,
-        reason=reason,
-        missing=missing,
-        gpu=device.name,
-        gpus=request.gpus,
+    verdict = Fit.DOES_NOT_FIT if is_too_large else Fit.UNKNOWN
+    return replace(
+        _without_figures(request, verdict, reason, missing),
         memory_gib=device.memory_gib,
         budget_gib=None if device.is_cpu else budget,
         weights_gib=weights_gib,

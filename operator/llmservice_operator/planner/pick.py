@@ -252,28 +252,23 @@ def _too_few(demand: GPUDemand, offered: Sequence[Offer], plan_for: PlanFor) -> 
 
 def _unknown_gpu(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], plan: Plan) -> Plan:
     """Which GPU it will be cannot be said; what the plan misses besides stays named."""
-    if cluster.missing_right is not None:
+    fields = GPU_FIELDS
+    if demand.products:
+        fields = "spec.accelerator.memory"
         reason = (
-            f"Which GPU it will be is not known: {cluster.unread}. Grant it (the chart's role has it), or give "
-            f"{GPU_FIELDS}."
+            f"The memory of {', '.join(demand.products)} is not known: neither a node nor the catalogue has it. Give "
+            f"{fields}."
         )
-        missing = [f"the right to {cluster.missing_right}", GPU_FIELDS]
-    elif cluster.unread is not None:
-        reason = f"Which GPU it will be is not known: {cluster.unread}. Give {GPU_FIELDS}."
-        missing = [GPU_FIELDS]
     else:
-        seen = f"no node has {demand.resource}"
+        seen = cluster.unread or f"no node has {demand.resource}"
         if offered:
             seen = f"nodes with {demand.resource} do not say which GPU it is"
         elif cluster.groups:
             seen = f"nodes with {demand.resource} have taints that the pods do not tolerate"
-        reason = f"Which GPU it will be is not known: {seen}. Give {GPU_FIELDS}."
-        missing = [GPU_FIELDS]
-    if demand.products:
-        reason = (
-            f"The memory of {', '.join(demand.products)} is not known: neither a node nor the catalogue has it. Give "
-            "spec.accelerator.memory."
-        )
-        missing = ["spec.accelerator.memory"]
+        give = "Give" if cluster.missing_right is None else "Grant it (the chart's role has it), or give"
+        reason = f"Which GPU it will be is not known: {seen}. {give} {fields}."
+    missing = [fields]
+    if cluster.missing_right is not None and not demand.products:
+        missing.insert(0, f"the right to {cluster.missing_right}")
     others_missing = tuple(item for item in plan.missing if "GPU" not in item)
     return replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=(*missing, *others_missing))

@@ -29,7 +29,8 @@ def stored_type(request: Request, *, sparse: bool) -> KVCache:
 
 
 def value_bytes(request: Request) -> int:
-    """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit."""
+    """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit
+    (config/model.py, _resolve_auto_dtype)."""
     return 4 if request.compute_dtype == "float32" else 2
 
 

@@ -66,7 +66,7 @@ def decision_of_operator(written: Mapping[str, Any], given: Settings, model: Jso
     if model is not None:
         obj["status"] = {"model": model}
     world = World(obj, settings=given, lent={})
-    world.gpus, world.room = ClusterGPUs(unasked="no cluster is asked"), Room(unknown="no cluster is asked")
+    world.gpus, world.room = ClusterGPUs(not_listed="no cluster is asked"), Room(unknown="no cluster is asked")
     return world.decide()
 
 

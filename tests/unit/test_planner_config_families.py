@@ -195,7 +195,7 @@ def test_the_language_model_of_a_multimodal_file() -> None:
     made = config_json.read(CONFIGS["gemma_3"])
     # google/gemma-3-27b-it by the hub's count; the encoder's norms are counted roughly.
     assert made.counted_parameters == pytest.approx(27_432_406_640, rel=1e-6)
-    assert (made.name, made.dtype, made.tokens_per_image) == ("Gemma3ForConditionalGeneration", "bfloat16", 256)
+    assert (made.name, made.dtype, made.encoder.tokens) == ("Gemma3ForConditionalGeneration", "bfloat16", 256)
     assert made.max_position_embeddings == 131072
     assert letters(made.layers).count("F") == 10
 

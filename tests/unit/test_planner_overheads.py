@@ -9,7 +9,7 @@ import pytest
 from llmservice_operator.planner.batching import Batching, batching
 from llmservice_operator.planner.constants import CONSTANTS
 from llmservice_operator.planner.model import config_json
-from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.architecture import Architecture, Encoder
 from llmservice_operator.planner.model_runner import model_runner
 from llmservice_operator.planner.overheads import Overheads, capture_sizes, load, overheads
 from llmservice_operator.planner.plan import GIB, Device, Draft, Request
@@ -51,7 +51,7 @@ def test_the_peak_is_where_it_is_highest(sequences: int, tokens: int, where: str
 
 @pytest.mark.parametrize(("tokens_per_image", "tokens"), [(256, 2048), (16384, 16384)])
 def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
-    architecture = replace(config_json.read(LLAMA), vision_values=200_000, tokens_per_image=tokens_per_image)
+    architecture = replace(config_json.read(LLAMA), encoder=Encoder(values=200_000, tokens=tokens_per_image))
     request = Request(architecture, L4)
     found = of_step(request, architecture, Batching(256, 2048))
     assert found.lines[0].name == "activation (encoder)"
@@ -61,7 +61,7 @@ def test_encoders_of_pictures_count(tokens_per_image: int, tokens: int) -> None:
 @pytest.mark.parametrize("step", [Batching(256, 2048), Batching(1, 8192)], ids=["sampler", "layer"])
 def test_encoder_results_add_to_the_step(step: Batching) -> None:
     text = config_json.read(LLAMA)
-    seeing = replace(text, vision_values=1, tokens_per_image=256)
+    seeing = replace(text, encoder=Encoder(values=1, tokens=256))
     blind, found = (of_step(Request(one, L4), one, step) for one in (text, seeing))
     assert found.activation - blind.activation == step.tokens * 4096 * 2
 

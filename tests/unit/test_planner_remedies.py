@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.planner import memory
-from llmservice_operator.planner.changes import LESS_BATCHING, comfortable
+from llmservice_operator.planner.changes import LESS_BATCHING, rounded_length
 from llmservice_operator.planner.checks import check
 from llmservice_operator.planner.plan import Device, Draft, Fit, Plan, Remedy, Request
 from llmservice_operator.planner.remedies import MOST, with_remedies
@@ -126,18 +126,18 @@ def _patched(body: dict[str, Any], remedy: Remedy) -> dict[str, Any]:
     return new
 
 
-def test_a_length_is_comfortable_and_no_shorter_than_it_must_be() -> None:
+def test_a_length_is_rounded_and_no_shorter_than_it_must_be() -> None:
     plan = memory.plan(LLAMA)
     assert plan.max_model_len is not None
     ((_, length),) = with_remedies(LLAMA, plan).remedies[0].patch
     assert isinstance(length, int)
-    assert length == comfortable(length)
+    assert length == rounded_length(length)
     assert 15 / 16 * plan.max_model_len <= length <= plan.max_model_len
 
 
 @pytest.mark.parametrize(("tokens", "rounded"), [(1, 1), (31, 31), (33, 32), (2047, 1984), (131072, 131072)])
-def test_comfortable(tokens: int, rounded: int) -> None:
-    assert comfortable(tokens) == rounded
+def test_rounded_lengths(tokens: int, rounded: int) -> None:
+    assert rounded_length(tokens) == rounded
 
 
 def test_a_length_that_is_of_no_use_is_not_proposed() -> None:
@@ -177,19 +177,28 @@ def test_nothing_is_proposed_that_does_not_fit() -> None:
     assert "up to 8 GPUs" in plan.reason
 
 
-def test_without_a_sufficient_change_the_reason_names_the_gpus() -> None:
-    plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), OTHERS)
+_LONG = {"max_model_len": 131072, "kv_cache_dtype": "fp8"}
+_ALL = asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840)
+LEAST_GPUS: dict[str, tuple[Request, tuple[Device, ...], int, str]] = {
+    # a request, other GPUs, the most that one replica may have, the end of the reason
+    "of another product": (_ALL, OTHERS, 8, "it needs 8 x NVIDIA-H200."),
+    "of the same maker": (_ALL, (gpu("MI300X"), gpu("NVIDIA-B200")), 8, "it needs 8 x NVIDIA-B200."),
+    "more of the same": (
+        *(asked("llama-3.1-70b", "NVIDIA-A100-SXM4-40GB", **_LONG), (), 1),
+        "it needs 8 x NVIDIA-A100-SXM4-40GB.",
+    ),
+    # All GPUs of a replica are in one pod.
+    "none": (asked("llama-3.1-70b", "NVIDIA-L4", **_LONG), (), 1, "up to 8 GPUs of each kind on one node."),
+}
+
+
+@pytest.mark.parametrize(("request_", "others", "most", "words"), LEAST_GPUS.values(), ids=LEAST_GPUS)
+def test_without_a_sufficient_change_the_reason_names_the_gpus(
+    request_: Request, others: tuple[Device, ...], most: int, words: str
+) -> None:
+    plan = remedied(request_, others, most_gpus=most)
     assert plan.remedies == ()
-    assert plan.reason.endswith("it needs 8 x NVIDIA-H200.")
-    long = {"max_model_len": 131072, "kv_cache_dtype": "fp8"}
-    alone = remedied(asked("llama-3.1-70b", "NVIDIA-A100-SXM4-40GB", **long), most_gpus=1)
-    assert alone.reason.endswith("it needs 8 x NVIDIA-A100-SXM4-40GB.")
-
-
-def test_no_more_gpus_are_named_than_a_node_has() -> None:
-    """All GPUs of a replica are in one pod."""
-    alone = remedied(asked("llama-3.1-70b", "NVIDIA-L4", max_model_len=131072, kv_cache_dtype="fp8"), most_gpus=1)
-    assert "up to 8 GPUs of each kind on one node" in alone.reason
+    assert plan.reason.endswith(words)
 
 
 def test_weights_in_8_bit_go_over_fewer_gpus() -> None:
@@ -290,7 +299,7 @@ def test_a_pair_has_no_change_that_is_enough_by_itself() -> None:
     assert [paths(one) for one in same.remedies] == [("maxModelLen",)]
 
 
-def test_what_it_takes_has_ranks_that_share_the_heads() -> None:
+def test_the_least_number_of_gpus_has_ranks_that_share_the_heads() -> None:
     """28 heads and 4 key/value heads go to 4 ranks; 8 GPUs are two stages of these."""
     seen: list[tuple[int, int]] = []
 
@@ -303,11 +312,6 @@ def test_what_it_takes_has_ranks_that_share_the_heads() -> None:
     plan = with_remedies(asked("qwen2.5-7b", "NVIDIA-L4"), bad, plan_for=plan_for, most_gpus=1)
     assert plan.reason.endswith("it needs 8 x NVIDIA-L4.")
     assert seen[-4:] == [(1, 1), (2, 1), (4, 1), (4, 2)]
-
-
-def test_what_it_takes_is_counted_in_gpus_of_the_same_kind() -> None:
-    plan = remedied(asked("deepseek-r1", "NVIDIA-L4", max_model_len=163840), (gpu("MI300X"), gpu("NVIDIA-B200")))
-    assert plan.reason.endswith("it needs 8 x NVIDIA-B200.")
 
 
 def test_less_of_the_gpu_where_the_engine_asks_for_more_than_is_free() -> None:

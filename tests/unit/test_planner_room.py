@@ -59,7 +59,7 @@ TEAM = (("team", "b", "NoExecute"),)
 NOT_READY = (("node.kubernetes.io/not-ready", "", "NoSchedule"),)
 TWO_LABELS = {"matchExpressions": [{"key": PRODUCT, "operator": "Exists"}, {"key": "pool", "operator": "Exists"}]}
 BY_NAME = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
-SOFT = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+SOFT: Json = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
 SMALL = {"containers": [container(cpu="500m", memory="1Gi")]}
 BOTH = [a_node("a"), a_node("b", H100)]
 

@@ -94,4 +94,4 @@ def test_how_many_layers_have_a_window_wins_over_the_list() -> None:
 def test_a_vision_tower_stays_what_was_read() -> None:
     tower = {"hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304}
     made = config_json.read(spec_facts.merge({"model_type": "llava", "vision_config": tower}, stated()))
-    assert made.vision_parameters > 400_000_000
+    assert made.encoder.parameters > 400_000_000

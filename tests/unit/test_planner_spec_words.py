@@ -14,13 +14,12 @@ from llmservice_operator.api.spec import LLMServiceSpec
 from llmservice_operator.build.engine import vllm_arguments
 from llmservice_operator.planner import memory, plan
 from llmservice_operator.planner.kv.types import value_bytes
-from llmservice_operator.planner.plan import Device, Draft, Plan, Request
+from llmservice_operator.planner.plan import Draft, Request
 from llmservice_operator.planner.requests import request_of
 
 from tests.unit.decide_world import an_llmservice
-from tests.unit.planner_models import architecture
+from tests.unit.planner_models import architecture, gpu
 
-H100 = Device("NVIDIA-H100-80GB-HBM3", 79.1, (9, 0))
 MODEL = {"uri": "hf://a/b"}
 
 
@@ -80,28 +79,28 @@ def test_each_word_has_flags_of_its_own(path: str) -> None:
 
 
 # The request's own type says which words there are, so that mypy refuses a comparison with any other.
-TYPED: dict[str, tuple[type[Any], str, str]] = {
-    "precision.weights": (Request, "weights", "Weights"),
-    "compilation.cuda_graphs": (Request, "cuda_graphs", "CudaGraphs"),
-    "precision.dtype": (Request, "dtype", "DType"),
-    "precision.kv_cache": (Request, "kv_cache_dtype", "KVCache"),
-    "speculative_decoding.method": (Draft, "method", "SpeculativeMethod"),
+TYPED: dict[str, tuple[type[Any], str]] = {
+    "precision.weights": (Request, "weights"),
+    "compilation.cuda_graphs": (Request, "cuda_graphs"),
+    "precision.dtype": (Request, "dtype"),
+    "precision.kv_cache": (Request, "kv_cache_dtype"),
+    "speculative_decoding.method": (Draft, "method"),
 }
 
 
 @pytest.mark.parametrize("path", TYPED)
 def test_the_planner_knows_the_words_of_the_field(path: str) -> None:
-    owner, name, _ = TYPED[path]
+    owner, name = TYPED[path]
     hint = get_type_hints(owner, vars(plan), vars(engine) | vars(techniques))[name]
-    assert set(WORDS[path]) <= set(said(hint))
+    assert set(WORDS[path]) <= set(words_of(hint))
 
 
-def said(hint: Any) -> Iterator[Any]:
+def words_of(hint: Any) -> Iterator[Any]:
     if get_origin(hint) is Literal:
         yield from get_args(hint)
     else:
         for part in get_args(hint):
-            yield from said(part)
+            yield from words_of(part)
 
 
 def asked(**sections: Any) -> Request:
@@ -109,14 +108,10 @@ def asked(**sections: Any) -> Request:
         parse_spec({"model": MODEL, **sections}),
         architecture=architecture("llama-3.1-8b"),
         tensors=None,
-        device=H100,
+        device=gpu("H100"),
         vllm_version="0.32.0",
         cpu_kv_cache_gib=4,
     )
-
-
-def planned(**sections: Any) -> Plan:
-    return memory.plan(asked(**sections))
 
 
 GRAPHS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -136,12 +131,12 @@ GRAPHS: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize(("compilation", "has_graphs"), GRAPHS.values(), ids=GRAPHS)
 def test_graphs_are_counted_where_vllm_records_some(compilation: dict[str, Any], has_graphs: bool) -> None:
-    assert ((planned(compilation=compilation).graph_gib or 0) > 0) is has_graphs
+    assert ((memory.plan(asked(compilation=compilation)).graph_gib or 0) > 0) is has_graphs
 
 
 @pytest.mark.parametrize("precision", [{"dtype": "float32"}, {"weights": "float32"}], ids=str)
 def test_one_type_is_of_weights_arithmetic_and_cache(precision: dict[str, str]) -> None:
-    plain, wide = planned(), planned(precision=precision)
+    plain, wide = memory.plan(asked()), memory.plan(asked(precision=precision))
     assert plain.weights_gib is not None
     assert plain.kv_bytes_per_token is not None
     assert wide.weights_gib == pytest.approx(2 * plain.weights_gib)

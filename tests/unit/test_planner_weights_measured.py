@@ -35,7 +35,7 @@ def error(line: Json) -> float:
             "quantization_config": {"quant_method": "fbgemm_fp8", "modules_to_not_convert": FBGEMM_KEEPS}
         }
     found = weigh(Request(config_json.read(config), None, **line.get("how", {}))).per_gpu / GIB
-    return abs(found / line["gib"] - 1)
+    return abs(found / float(line["gib"]) - 1)
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line["name"]))

@@ -84,7 +84,7 @@ class Cluster:
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         """What the nodes have."""
         found = await self._nodes.gpus(resource, node_selector)
-        return ClusterGPUs(unasked=_NO_RIGHT) if found.missing_right else found
+        return ClusterGPUs(not_listed=_NO_RIGHT) if found.missing_right else found
 
     async def room(self, resource: str | None) -> Room:
         """What is free on the nodes."""

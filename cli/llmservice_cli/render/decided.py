@@ -51,7 +51,7 @@ class Offline:
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         """Unknown."""
-        return ClusterGPUs(unasked=self._WHY)
+        return ClusterGPUs(not_listed=self._WHY)
 
     async def room(self, resource: str | None) -> Room:
         """Unknown."""

@@ -51,6 +51,13 @@ class Change:
     gpu: str | None = None
     """The other product."""
 
+    @classmethod
+    def setting(cls, request: Request, **fields: object) -> Change:
+        """These fields of the spec get these values; section__field stands for spec.section.field."""
+        patch = tuple((name.replace("__", "."), value) for name, value in fields.items())
+        words = " and ".join(f"spec.{path} to {str(value).lower()}" for path, value in patch)
+        return cls(f"set {words}", patch, request)
+
     def then(self, other: Change) -> Change:
         """Both; `other` was made from this one's request."""
         return Change(
@@ -72,18 +79,17 @@ ChangeKind = Callable[[Request, Plan, Alternatives], Iterator[Change]]
 
 def shorter(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """A shorter maxModelLen: the longest that fits, rounded down, where a useful length is left."""
-    wanted, longest = plan.requested_max_model_len, plan.max_model_len
-    if not wanted or not longest or request.max_model_len == "auto":
+    requested, longest = plan.requested_max_model_len, plan.max_model_len
+    if not requested or not longest or request.max_model_len == "auto":
         return
-    length = comfortable(min(longest, wanted - 1))
+    length = rounded_length(min(longest, requested - 1))
     # A change of the length moves other things a little (blocks, batched tokens): so a step shorter is tried too.
-    for tokens in (length, comfortable(length * 7 // 8)):
-        if tokens and (tokens >= USEFUL_TOKENS or tokens * USEFUL_SHARE >= wanted):
-            words = f"set spec.batching.maxModelLen to {tokens}"
-            yield Change(words, (("batching.maxModelLen", tokens),), replace(request, max_model_len=tokens))
+    for tokens in (length, rounded_length(length * 7 // 8)):
+        if tokens and (tokens >= USEFUL_TOKENS or tokens * USEFUL_SHARE >= requested):
+            yield Change.setting(replace(request, max_model_len=tokens), batching__maxModelLen=tokens)
 
 
-def comfortable(tokens: int) -> int:
+def rounded_length(tokens: int) -> int:
     """Rounded down to a number that one can remember, by a sixteenth at most."""
     step = 1 << max(0, tokens.bit_length() - 5)
     return tokens // step * step
@@ -91,25 +97,22 @@ def comfortable(tokens: int) -> int:
 
 def smaller_batches(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """Fewer sequences and tokens a step: a lower activation peak and fewer CUDA graphs, for less throughput."""
-    if _short_of(plan) > (plan.activation_gib or 0.0) + (plan.graph_gib or 0.0):
+    if _missing_gib(plan) > (plan.activation_gib or 0.0) + (plan.graph_gib or 0.0):
         return
     now = batching(request)
-    guesses = 1 + (request.draft.num_speculative_tokens if request.draft is not None else 0)
+    draft_tokens = 1 + (request.draft.num_speculative_tokens if request.draft is not None else 0)
     for sequences, tokens in LESS_BATCHING:
-        wanted: dict[str, int] = {}
+        new, fields = request, dict[str, int]()
         if sequences < now.sequences:
-            wanted["batching.maxNumSeqs"] = sequences
+            new, fields = replace(new, max_num_seqs=sequences), {"batching__maxNumSeqs": sequences}
         if tokens < now.tokens:
-            wanted["batching.maxNumBatchedTokens"] = tokens
-        new = replace(
-            request,
-            max_num_seqs=wanted.get("batching.maxNumSeqs", request.max_num_seqs),
-            max_num_batched_tokens=wanted.get("batching.maxNumBatchedTokens", request.max_num_batched_tokens),
-        )
+            new, fields = (
+                replace(new, max_num_batched_tokens=tokens),
+                fields | {"batching__maxNumBatchedTokens": tokens},
+            )
         step = batching(new)
-        if wanted and step.tokens >= step.sequences * guesses:
-            words = " and ".join(f"spec.{path} to {value}" for path, value in wanted.items())
-            yield Change(f"set {words}", tuple(wanted.items()), new)
+        if fields and step.tokens >= step.sequences * draft_tokens:
+            yield Change.setting(new, **fields)
 
 
 def more_of_the_gpu(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -132,10 +135,10 @@ def _utilizations(request: Request, plan: Plan, shares: Sequence[float], *, is_h
     now = plan.budget_gib / plan.memory_gib
     for share in shares:
         is_other = share > now + 0.001 if is_higher else share < now - 0.001
-        if is_other and (share - now) * plan.memory_gib >= _short_of(plan):
-            words = f"set spec.accelerator.gpuMemoryUtilization to {share:g}"
-            fields = (("accelerator.gpuMemoryUtilization", share),)
-            yield Change(words, fields, replace(request, gpu_memory_utilization=share))
+        if is_other and (share - now) * plan.memory_gib >= _missing_gib(plan):
+            yield Change.setting(
+                replace(request, gpu_memory_utilization=share), accelerator__gpuMemoryUtilization=share
+            )
 
 
 def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -145,17 +148,16 @@ def fp8_cache(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]
     if request.device is None or _is_old_amd(request.device):
         return
     new = replace(request, kv_cache_dtype="fp8")
-    if goes_together(request, new):
-        yield Change("set spec.precision.kvCache to fp8", (("precision.kvCache", "fp8"),), new)
+    if is_compatible(request, new):
+        yield Change.setting(new, precision__kvCache="fp8")
 
 
 def without_graphs(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """No CUDA graphs: their memory for the cache, for slower decoding."""
-    if request.enforce_eager or request.cuda_graphs is not None or _short_of(plan) > (plan.graph_gib or 0.0):
+    if request.enforce_eager or request.cuda_graphs is not None or _missing_gib(plan) > (plan.graph_gib or 0.0):
         return
     if plan.graph_gib:
-        fields = (("compilation.enforceEager", True),)
-        yield Change("set spec.compilation.enforceEager to true", fields, replace(request, enforce_eager=True))
+        yield Change.setting(replace(request, enforce_eager=True), compilation__enforceEager=True)
 
 
 def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
@@ -165,13 +167,13 @@ def fp8_weights(request: Request, plan: Plan, _: Alternatives) -> Iterator[Chang
         return
     if model.quantization is None and request.quantization is None and request.weights in ("auto", *FLOAT_WEIGHTS):
         new = replace(request, weights="fp8")
-        if _saves_enough(plan, 2) and goes_together(request, new):
-            yield Change("set spec.precision.weights to fp8", (("precision.weights", "fp8"),), new)
+        if _may_save_enough(plan, 2) and is_compatible(request, new):
+            yield Change.setting(new, precision__weights="fp8")
 
 
 def int4_checkpoint(request: Request, plan: Plan, _: Alternatives) -> Iterator[Change]:
     """Another checkpoint of the model: nobody can set a field to have it, so there is no patch."""
-    if _saves_enough(plan, 4):
+    if _may_save_enough(plan, 4):
         yield from _int4(request)
 
 
@@ -183,7 +185,7 @@ def _int4(request: Request) -> Iterator[Change]:
         return
     quantized = replace(model, quantization=INT4)
     new = replace(request, architecture=quantized, tensors=None, weights="int4", quantization="awq")
-    if goes_together(request, new):
+    if is_compatible(request, new):
         yield Change("name an int4 checkpoint of the model (AWQ or GPTQ) in spec.model.uri", (), new)
 
 
@@ -210,9 +212,8 @@ def more_ranks(request: Request, plan: Plan, alternatives: Alternatives) -> Iter
         size = request.tensor_parallel_size * times
         new = replace(request, tensor_parallel_size=size)
         is_possible = new.gpus <= alternatives.most_gpus and shares_heads(request, size) and _may_split(request, new)
-        if is_possible and _saves_enough(plan, times):
-            words = f"set spec.parallelism.tensorParallelSize to {size}"
-            yield Change(words, (("parallelism.tensorParallelSize", size),), new)
+        if is_possible and _may_save_enough(plan, times):
+            yield Change.setting(new, parallelism__tensorParallelSize=size)
 
 
 def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
@@ -220,9 +221,8 @@ def more_stages(request: Request, plan: Plan, alternatives: Alternatives) -> Ite
     size = request.pipeline_parallel_size * 2
     new = replace(request, pipeline_parallel_size=size)
     layers = len(request.architecture.layers) if request.architecture is not None else 0
-    if size <= layers and new.gpus <= alternatives.most_gpus and _may_split(request, new) and _saves_enough(plan, 2):
-        words = f"set spec.parallelism.pipelineParallelSize to {size}"
-        yield Change(words, (("parallelism.pipelineParallelSize", size),), new)
+    if size <= layers and new.gpus <= alternatives.most_gpus and _may_split(request, new) and _may_save_enough(plan, 2):
+        yield Change.setting(new, parallelism__pipelineParallelSize=size)
 
 
 def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Iterator[Change]:
@@ -234,13 +234,13 @@ def another_gpu(request: Request, plan: Plan, alternatives: Alternatives) -> Ite
     for device in sorted(alike.values(), key=lambda device: device.memory_gib):
         new = replace(request, device=device)
         times = device.memory_gib / now.memory_gib if now.memory_gib > 0 else math.inf
-        if times > 1 and _saves_enough(plan, times) and goes_together(request, new):
+        if times > 1 and _may_save_enough(plan, times) and is_compatible(request, new):
             is_label = _PRODUCT.fullmatch(device.name) is not None
             fields: Fields = (("accelerator.products", (device.name,)),) if is_label else ()
             yield Change(f"take {device.name} (spec.accelerator.products)", fields, new, device.name)
 
 
-def goes_together(old: Request, new: Request) -> bool:
+def is_compatible(old: Request, new: Request) -> bool:
     """Whether nothing speaks against the new request that does not against the old one already."""
     return _refused(_values(new)) <= _refused(_values(old))
 
@@ -277,7 +277,7 @@ def _values(request: Request) -> frozenset[tuple[str, str]]:
 
 def _is_latent(request: Request) -> bool:
     model = request.architecture
-    return model is not None and any(layer.attention.kind is Kind.LATENT for layer in model.layers)
+    return model is not None and any(layer.attention.kind is Kind.LATENT for layer, _ in model.distinct_layers)
 
 
 def _is_old_amd(device: Device) -> bool:
@@ -287,7 +287,7 @@ def _is_old_amd(device: Device) -> bool:
 
 def _may_split(old: Request, new: Request) -> bool:
     """MIG slices cannot talk to each other."""
-    return old.device is not None and "mig" not in old.device.name.lower() and goes_together(old, new)
+    return old.device is not None and "mig" not in old.device.name.lower() and is_compatible(old, new)
 
 
 def shares_heads(request: Request, ranks: int) -> bool:
@@ -305,12 +305,12 @@ def weights_may_fit(request: Request, plan: Plan, split: Request) -> bool:
     )
 
 
-def _short_of(plan: Plan) -> float:
+def _missing_gib(plan: Plan) -> float:
     """GiB per GPU without which it does not surely fit."""
     return (plan.error_band_gib or 0.0) - (plan.margin_gib or 0.0)
 
 
-def _saves_enough(plan: Plan, times: float) -> bool:
+def _may_save_enough(plan: Plan, times: float) -> bool:
     """False where even weights of one `times`-th would not go into the budget."""
     if plan.weights_gib is None or plan.budget_gib is None:
         return True

@@ -12,8 +12,8 @@ from llmservice_operator.planner.room import tolerates
 
 Json = Mapping[str, Any]
 
-PASSING_TAINTS = "node.kubernetes.io/"
-"""Kubernetes puts these on nodes in passing trouble, which comes and goes and changes no verdict."""
+TRANSIENT_TAINTS = "node.kubernetes.io/"
+"""Kubernetes puts these on nodes with a transient condition; they change no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class ClusterGPUs:
     groups: tuple[NodeGroup, ...] = ()
     missing_right: str | None = None
     """The operator's right without which nothing could be read."""
-    unasked: str | None = None
+    not_listed: str | None = None
     """Why no nodes were listed, as a clause, where it is not for the operator's rights."""
 
     @property
     def unread(self) -> str | None:
         """Why nothing is known of the nodes, as a clause; None: they were listed."""
-        return f"the operator has no right to {self.missing_right}" if self.missing_right else self.unasked
+        return f"the operator has no right to {self.missing_right}" if self.missing_right else self.not_listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,6 @@ def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:
 
 def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[NodeGroup]:
     for group in cluster.groups:
-        lasting = (taint for taint in group.taints if not taint[0].startswith(PASSING_TAINTS))
+        lasting = (taint for taint in group.taints if not taint[0].startswith(TRANSIENT_TAINTS))
         if group.per_node > 0 and all(tolerates(taint, tolerations) for taint in lasting):
             yield group

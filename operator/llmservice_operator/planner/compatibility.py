@@ -53,30 +53,30 @@ def problems(spec: LLMServiceSpec) -> tuple[Problem, ...]:
 
 def verdicts(combination: Combination) -> tuple[Problem, ...]:
     """A problem for each row that a combination falls into, in the matrix's order."""
-    filed, values = _filed(), combination.values
-    numbers = sorted(number for said in values.items() for number in filed.get(said, ()))
+    rows, values = _rows_by_rare_value(), combination.values
+    numbers = sorted(number for named in values.items() for number in rows.get(named, ()))
     return tuple(_problem(ROWS[number], combination) for number in numbers if matches(ROWS[number], values))
 
 
 @functools.cache
-def _filed() -> Mapping[tuple[str, str], Sequence[int]]:
+def _rows_by_rare_value() -> Mapping[tuple[str, str], Sequence[int]]:
     """Numbers of rows by a dimension and value that they refuse and that no plain service has.
 
     Such a dimension is in every row, or the plainest service would be refused. So of hundreds of rows a look at a
     service reads those few of what it says itself.
     """
     plain = Combination.from_spec(LLMServiceSpec.model_validate({"model": {"uri": "hf://plain/service"}})).values
-    filed: dict[tuple[str, str], list[int]] = {}
+    rows: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(ROWS):
-        rare = next(dimension for dimension, some in row.when.items() if plain.get(dimension) not in some)
+        rare = next(dimension for dimension, refused in row.when.items() if plain.get(dimension) not in refused)
         for value in row.when[rare]:
-            filed.setdefault((rare, value), []).append(number)
-    return filed
+            rows.setdefault((rare, value), []).append(number)
+    return rows
 
 
 def matches(row: Row, values: Mapping[str, str]) -> bool:
     """Whether all that a row names is known and among what it refuses."""
-    return all(values.get(dimension) in some for dimension, some in row.when.items())
+    return all(values.get(dimension) in refused for dimension, refused in row.when.items())
 
 
 def _problem(row: Row, combination: Combination) -> Problem:
@@ -89,12 +89,12 @@ def _problem(row: Row, combination: Combination) -> Problem:
 
 def _sentence(row: Row, combination: Combination) -> str:
     """What is combined, by field and value, and why it does not go together."""
-    said = [
+    named = [
         f"{combination.field_of(name).removeprefix('spec.')} {combination.values[name]}"
         for name in row.when
         if name != "capability" and not (name == "accelerator" and "capability" in row.when)
     ]
-    return f"{' with '.join(said)}: {row.why}"
+    return f"{' with '.join(named)}: {row.why}"
 
 
 def _accelerator(spec: LLMServiceSpec, gpu: GPU | None) -> Mapping[str, str | None]:

@@ -16,7 +16,7 @@ from llmservice_operator.planner.room import NodeRoom, Room, nodes_for
 Json = Mapping[str, Any]
 
 PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
-_TELLTALES = ("AVX", "AVX2")
+_ALWAYS_LABELLED = ("AVX", "AVX2")
 """node-feature-discovery publishes these of each x86 processor that vLLM runs on: a node without them is unlabelled."""
 
 
@@ -27,16 +27,16 @@ def unmet(requirements: Iterable[Requirement], room: Room, pod_spec: Json) -> tu
     """
     nodes = () if room.unknown is not None else tuple(nodes_for(room, pod_spec))
     for required in requirements:
-        if nodes and all(lacks(node, required) for node in nodes):
+        if nodes and all(is_too_old(node, required) for node in nodes):
             return required, len(nodes)
     return None
 
 
-def lacks(node: NodeRoom, required: Requirement) -> bool:
+def is_too_old(node: NodeRoom, required: Requirement) -> bool:
     """Whether a node's labels say that its processor does not meet a requirement."""
     if node.labels.get("kubernetes.io/arch", "amd64") != "amd64":
         return required.is_x86_only
-    if not any(f"{PREFIX}{feature}" in node.labels for feature in _TELLTALES):
+    if not any(f"{PREFIX}{feature}" in node.labels for feature in _ALWAYS_LABELLED):
         return False
     has = frozenset(flag for flag, feature in LABELS.items() if node.labels.get(f"{PREFIX}{feature}") == "true")
     return not required.is_met_by(has)

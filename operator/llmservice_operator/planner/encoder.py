@@ -7,7 +7,7 @@ answer there (models/qwen2_vl.py and qwen3_vl.py, get_mm_max_tokens_per_item). W
 
 from __future__ import annotations
 
-from llmservice_operator.planner.model.architecture import Architecture
+from llmservice_operator.planner.model.architecture import Architecture, Encoder
 
 
 def profiled_tokens(
@@ -18,14 +18,14 @@ def profiled_tokens(
     `step_tokens`: of one step; `length`: of the longest request, None: unlimited; `without`: kinds of input (image,
     video) that the model is started without. 0 where nothing is encoded.
     """
-    image = 0 if "image" in without else model.tokens_per_image
-    video = 0 if "video" in without else _video_tokens(model, length)
-    return max(step_tokens, image, video) if model.vision_values and (image or video) else 0
+    image = 0 if "image" in without else model.encoder.tokens
+    video = 0 if "video" in without else _video_tokens(model.encoder, length)
+    return max(step_tokens, image, video) if model.encoder.values and (image or video) else 0
 
 
-def _video_tokens(model: Architecture, length: int | None) -> int:
+def _video_tokens(encoder: Encoder, length: int | None) -> int:
     """The longest video that a request can hold: pairs of frames, or as many tokens as all frames share."""
-    each = model.tokens_per_frames
+    each = encoder.frames
     if not each or length is None:
-        return model.tokens_per_video
-    return min(model.tokens_per_video, max(1, length // each) * each)
+        return encoder.video
+    return min(encoder.video, max(1, length // each) * each)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from llmservice_runtime.bounded_json import Refused, parse
+from llmservice_runtime.contract import FailureReason
 from llmservice_runtime.flags.table import (
     Ambiguous,
     FlagTable,
@@ -17,7 +17,9 @@ from llmservice_runtime.flags.table import (
     known_versions,
 )
 
+from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, OPERATOR_OWNED, TYPED
+from llmservice_operator.api.reasons import Reason
 
 _JSON_BYTES = 2 << 20
 _JSON_DEPTH = 200
@@ -46,26 +48,17 @@ REMOVED: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class FlagProblem:
-    """One thing wrong with one token of extraArgs; `certain` is what holds for every version of vLLM."""
-
-    argument: str
-    message: str
-    remedy: str
-    certain: bool = True
-
-
-def check_extra_args(args: Sequence[str], version: str) -> tuple[FlagProblem, ...]:
-    """Every problem, in order. For a version without a table only what is typed or owned is looked for."""
+def check_extra_args(args: Sequence[str], version: str) -> tuple[Problem, ...]:
+    """Every problem, in order. For a version without a table only those that hold for every version."""
     try:
-        table, exact = flag_table(version), True
+        table, is_exact = flag_table(version), True
     except UnknownVersion:
-        table, exact = flag_table(known_versions()[0]), False
-    return tuple(problem for problem in _problems(args, table, version) if exact or problem.certain)
+        table, is_exact = flag_table(known_versions()[0]), False
+    found = _problems(args, table, version)
+    return tuple(problem for problem in found if is_exact or problem.reason is Reason.INVALID_SPEC)
 
 
-def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[FlagProblem]:
+def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[Problem]:
     for argument, resolution, values in table.grouped(args):
         if resolution is None:
             yield _stray(argument)
@@ -77,48 +70,55 @@ def _problems(args: Sequence[str], table: FlagTable, version: str) -> Iterator[F
             yield from _about_match(argument, resolution, values)
 
 
-def _stray(argument: str) -> FlagProblem:
+def _problem(message: str, remedy: str, reason: Reason = Reason.INVALID_SPEC) -> Problem:
+    return Problem("spec.runtime.extraArgs", message, remedy, reason)
+
+
+def _stray(argument: str) -> Problem:
     if argument == "--":
-        return FlagProblem(argument, "-- ends the flags, so that vLLM would ignore what follows.", "Remove it.")
-    return FlagProblem(
-        argument,
+        return _problem("-- ends the flags, so that vLLM would ignore what follows.", "Remove it.")
+    return _problem(
         f"{argument!r} is the value of no flag; vLLM would take it for the model.",
         "Put it behind its flag, as an item of its own, or remove it.",
     )
 
 
-def _removed(token: str, version: str) -> FlagProblem | None:
-    name = token.partition("=")[0]
-    replaced = REMOVED.get(name.replace("_", "-"))
-    return FlagProblem(token, f"vLLM {version} has no flag {name}.", replaced, certain=False) if replaced else None
-
-
-def _unknown(unknown: Unknown, version: str) -> FlagProblem:
+def _unknown(unknown: Unknown, version: str) -> Problem:
     name = unknown.token.partition("=")[0]
     what = f"Did you mean {unknown.nearest[0]}?" if unknown.nearest else "Remove it."
-    remedy = f"{what} spec.runtime.version says which vLLM's flags apply."
-    problem = FlagProblem(unknown.token, f"vLLM {version} has no flag {name}.", remedy, certain=False)
-    return _removed(unknown.token, version) or problem
+    remedy = _replacement(name) or f"{what} spec.runtime.version says which vLLM's flags apply."
+    return _problem(f"vLLM {version} has no flag {name}.", remedy, Reason.UNKNOWN_FLAG)
 
 
-def _ambiguous(ambiguous: Ambiguous, version: str) -> FlagProblem:
+def _ambiguous(ambiguous: Ambiguous, version: str) -> Problem:
+    name = ambiguous.token.partition("=")[0]
+    if (replaced := _replacement(name)) is not None:
+        return _problem(f"vLLM {version} has no flag {name}.", replaced, Reason.UNKNOWN_FLAG)
     message = f"{ambiguous.token} could be any of {', '.join(ambiguous.candidates)}."
-    problem = FlagProblem(ambiguous.token, message, "Write the flag out.", certain=False)
-    return _removed(ambiguous.token, version) or problem
+    return _problem(message, "Write the flag out.", Reason.UNKNOWN_FLAG)
 
 
-def _about_match(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[FlagProblem]:
+def _replacement(name: str) -> str | None:
+    """What took the place of a flag of earlier versions."""
+    return REMOVED.get(name.replace("_", "-"))
+
+
+def _about_match(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[Problem]:
     name = match.flag.name
     same = "" if argument == name else f" ({argument} is another spelling of it)"
     if name in TYPED:
-        yield FlagProblem(argument, f"{name} has a field of its own{same}.", f"Set {TYPED[name]} instead.")
+        yield _problem(f"{name} has a field of its own{same}.", f"Set {TYPED[name]} instead.")
     elif name in OPERATOR_OWNED:
-        yield FlagProblem(argument, f"{name} belongs to the operator{same}: {OPERATOR_OWNED[name]}.", "Remove it.")
+        yield _problem(f"{name} belongs to the operator{same}: {OPERATOR_OWNED[name]}.", "Remove it.")
     elif given := _fields_of_keys(argument, match, values):
         keys = " and ".join(given)
-        yield FlagProblem(argument, f"{keys} of {name} has a field of its own.", f"Set {' and '.join(given.values())}.")
+        yield _problem(f"{keys} of {name} has a field of its own.", f"Set {' and '.join(given.values())}.")
     elif "." not in argument.partition("=")[0]:
-        yield from _about_values(argument, match, values)
+        for message, remedy in _about_values(match, values):
+            yield _problem(message, remedy, _INVALID)
+
+
+_INVALID = Reason(FailureReason.INVALID_FLAG)
 
 
 def _fields_of_keys(argument: str, match: Match, values: tuple[str, ...]) -> Mapping[str, str]:
@@ -138,25 +138,20 @@ def _json_keys(text: str) -> list[str]:
     return list(document) if isinstance(document, dict) else []
 
 
-def _about_values(argument: str, match: Match, values: tuple[str, ...]) -> Iterator[FlagProblem]:
+def _about_values(match: Match, values: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the values of a flag, and what to do about it."""
     flag = match.flag
     given = values if match.value is None else (match.value,)
     if flag.values == 0 and given:
-        yield FlagProblem(argument, f"{match.spelling} takes no value.", "Remove the value.", certain=False)
+        yield f"{match.spelling} takes no value.", "Remove the value."
     elif flag.values in (1, "+") and not given:
-        yield FlagProblem(argument, f"{flag.name} needs a value.", "Add it as the next item.", certain=False)
+        yield f"{flag.name} needs a value.", "Add it as the next item."
     for value in given if flag.values != 0 else ():
-        yield from _about_value(argument, match, value)
-
-
-def _about_value(argument: str, match: Match, value: str) -> Iterator[FlagProblem]:
-    flag = match.flag
-    if flag.choices and value not in flag.choices:
-        allowed = ", ".join(flag.choices)
-        yield FlagProblem(argument, f"{flag.name} does not take {value!r}.", f"Use one of: {allowed}.", certain=False)
-    elif not _is_kind(value, flag.kind):
-        wanted = {"int": "a whole number", "float": "a number"}[flag.kind]
-        yield FlagProblem(argument, f"{flag.name} needs {wanted}, not {value!r}.", "Correct the value.", certain=False)
+        if flag.choices and value not in flag.choices:
+            yield f"{flag.name} does not take {value!r}.", f"Use one of: {', '.join(flag.choices)}."
+        elif not _is_kind(value, flag.kind):
+            kind = {"int": "a whole number", "float": "a number"}[flag.kind]
+            yield f"{flag.name} needs {kind}, not {value!r}.", "Correct the value."
 
 
 def _is_kind(value: str, kind: str) -> bool:

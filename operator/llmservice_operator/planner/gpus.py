@@ -40,11 +40,11 @@ def device(name: str, memory_gib: float | None = None) -> Device | None:
     A label that stands for several cards is the smallest of them. memory_gib, what the driver reports, wins over the
     catalogue. Without it None for an unknown name, and for one of cards with different memory ("A100").
     """
-    gpu = find(name) or (None if memory_gib is None and _is_unclear(name) else _lenient(name, memory_gib))
+    gpu = find(name) or (None if memory_gib is None and _is_ambiguous(name) else _by_words(name, memory_gib))
     if gpu is not None:
         total = gpu.memory_gib if memory_gib is None else memory_gib
         return Device(name, total, gpu.capability, is_amd=gpu.is_amd)
-    return None if memory_gib is None else Device(name, memory_gib, is_amd=_sounds_amd(name))
+    return None if memory_gib is None else Device(name, memory_gib, is_amd=_is_amd_name(name))
 
 
 def labels(name: str) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def labels(name: str) -> tuple[str, ...]:
     whole, _ = _unsliced(name)
     if find(name) is not None:
         return ()
-    parsed, rest = _take_apart(whole), name.strip()[len(whole) :].replace(" ", "-")
+    parsed, rest = _parsed_name(whole), name.strip()[len(whole) :].replace(" ", "-")
     whole_words = (gpu for entry, gpu in _named(parsed) if _has_words(entry, parsed))
     return tuple(dict.fromkeys(f"{gpu.product}{rest}" for gpu in whole_words))
 
@@ -67,8 +67,8 @@ def label(name: str, memory_gib: float | None = None) -> str | None:
     memory_gib, what the driver reports, tells cards apart; a card with another size has a label that is not known.
     """
     whole, profile = _unsliced(name)
-    parsed = _take_apart(whole)
-    if memory_gib is None and _is_unclear(name):
+    parsed = _parsed_name(whole)
+    if memory_gib is None and _is_ambiguous(name):
         return None
     gpu = _choose(parsed, _named(parsed), None if profile is not None else memory_gib)
     if gpu is None or (profile is None and memory_gib is not None and not _is_near(gpu.memory_gib, memory_gib)):
@@ -94,8 +94,8 @@ def from_label_mib(product: str, mib: float) -> Device:
         gpu = known[0]
         return Device(product, min(gpu.memory_gib, labelled), gpu.capability, is_amd=gpu.is_amd)
     total = max(0.0, labelled - _KEPT_GIB - _KEPT_SHARE * labelled)
-    other = find(product) or _lenient(product, total)
-    return Device(product, total, None if other is None else other.capability, is_amd=_sounds_amd(product))
+    other = find(product) or _by_words(product, total)
+    return Device(product, total, None if other is None else other.capability, is_amd=_is_amd_name(product))
 
 
 def _unsliced(name: str) -> tuple[str, float | None]:
@@ -146,7 +146,7 @@ class _Name:
     gb: float | None
 
 
-def _take_apart(name: str) -> _Name:
+def _parsed_name(name: str) -> _Name:
     text = name.lower().replace("_", " ")
     memory = _MEMORY.search(text)
     text = _MEMORY.sub(" ", text)
@@ -164,17 +164,17 @@ def _take_apart(name: str) -> _Name:
 def _entries() -> Iterable[tuple[_Name, GPU]]:
     for gpu in GPUS:
         for name in (gpu.product, *ALSO_CALLED.get(gpu.product, ())):
-            yield _take_apart(name), gpu
+            yield _parsed_name(name), gpu
 
 
 _ENTRIES = tuple(_entries())
 
 
-def _is_unclear(name: str) -> bool:
+def _is_ambiguous(name: str) -> bool:
     """Whether it is a name of cards with different memory, and of no one of them alone."""
     whole, profile = _unsliced(name)
-    parsed = _take_apart(whole)
-    if find(name) is not None or profile is not None or _alone(parsed):
+    parsed = _parsed_name(whole)
+    if find(name) is not None or profile is not None or _exactly_named(parsed):
         return False
     known = [gpu.memory_gib for gpu in _best(parsed, _named(parsed))]
     return bool(known) and not _is_near(max(known), min(known))
@@ -187,10 +187,10 @@ def _is_near(one: float, other: float) -> bool:
 _SAME_SIZE = 1.02
 
 
-def _alone(parsed: _Name) -> list[tuple[_Name, GPU]]:
+def _exactly_named(parsed: _Name) -> list[tuple[_Name, GPU]]:
     """The cards that have just this name: by their label, else by what people write for it."""
     exact = [(entry, gpu) for entry, gpu in _named(parsed) if (entry.variant, entry.gb) == (parsed.variant, parsed.gb)]
-    return [(entry, gpu) for entry, gpu in exact if entry == _take_apart(gpu.product)] or exact
+    return [(entry, gpu) for entry, gpu in exact if entry == _parsed_name(gpu.product)] or exact
 
 
 def _named(parsed: _Name) -> list[tuple[_Name, GPU]]:
@@ -211,9 +211,9 @@ def _has_words(entry: _Name, parsed: _Name) -> bool:
     return all(any(own.startswith(word) for own in entry.variant) for word in parsed.variant)
 
 
-def _lenient(name: str, memory_gib: float | None) -> GPU | None:
+def _by_words(name: str, memory_gib: float | None) -> GPU | None:
     whole, profile = _unsliced(name)
-    parsed = _take_apart(whole)
+    parsed = _parsed_name(whole)
     sized = _named(parsed)
     if not sized and memory_gib is None:
         return None
@@ -226,7 +226,7 @@ def _choose(parsed: _Name, found: list[tuple[_Name, GPU]], memory_gib: float | N
     if not best:
         return None
     if memory_gib is None:
-        return min([gpu for _, gpu in _alone(parsed)] or best, key=lambda gpu: gpu.memory_gib)
+        return min([gpu for _, gpu in _exactly_named(parsed)] or best, key=lambda gpu: gpu.memory_gib)
     return min(best, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
 
 
@@ -242,5 +242,5 @@ def _of_size(found: list[tuple[_Name, GPU]], gb: float) -> list[tuple[_Name, GPU
     return [one for one, away in zip(found, off, strict=True) if away <= 0.03 and away <= min(off) + 0.005]
 
 
-def _sounds_amd(name: str) -> bool:
+def _is_amd_name(name: str) -> bool:
     return re.search(r"\b(amd|instinct|radeon|mi\d{3})", name.lower().replace("_", " ")) is not None

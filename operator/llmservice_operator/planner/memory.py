@@ -50,7 +50,7 @@ class _Budget:
 
     total: float
     weights: weights.Weights
-    beside: Overheads | None
+    overhead: Overheads | None
     available: float
     band: float
     lines: tuple[Line, ...]
@@ -63,9 +63,9 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
     if request.device is None:
         return _unknown(request, missing)
     if (why := unserved(request)) is not None:
-        return _refused(request, request.device, why)
+        return _without_figures(request, Fit.DOES_NOT_FIT, why)
     if request.architecture is not None and not heads.share(request.architecture, request.tensor_parallel_size):
-        return _indivisible(request, request.device, request.architecture)
+        return _indivisible(request, request.architecture)
     try:
         weighed = weights.weigh(request)
     except Incomplete as incomplete:
@@ -82,14 +82,14 @@ def plan(request: Request, constants: Constants = CONSTANTS) -> Plan:
 
 def _with_longest(found: Plan, request: Request, constants: Constants) -> Plan:
     """With the longest request that fits once it is asked for: a longer one may make steps larger (batching.py)."""
-    asked, longest = request.max_model_len, found.max_model_len
-    if not isinstance(asked, int) or not longest or longest <= asked:
+    requested, longest = request.max_model_len, found.max_model_len
+    if not isinstance(requested, int) or not longest or longest <= requested:
         return found
     longer = replace(request, max_model_len=longest)
     if batching(longer) == batching(request):
         return found
     fitting = plan(longer, constants).max_model_len or 0
-    return replace(found, max_model_len=min(longest, max(asked, fitting)))
+    return replace(found, max_model_len=min(longest, max(requested, fitting)))
 
 
 def _missing(request: Request) -> tuple[str, ...]:
@@ -101,37 +101,32 @@ def _missing(request: Request) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
+def _without_figures(request: Request, verdict: Fit, reason: str, missing: tuple[str, ...] = ()) -> Plan:
+    """A plan whose verdict needs no arithmetic."""
+    device = request.device
     return Plan(
-        verdict=Fit.UNKNOWN,
-        reason=f"Not known: {', '.join(dict.fromkeys(missing))}.",
-        missing=tuple(dict.fromkeys(missing)),
-        gpu=request.device.name if request.device is not None else None,
+        verdict=verdict,
+        reason=reason,
+        missing=missing,
+        gpu=None if device is None else device.name,
         gpus=request.gpus,
-        memory_gib=request.device.memory_gib if request.device is not None else None,
+        memory_gib=None if device is None or device.is_cpu else device.memory_gib,
     )
 
 
-def _indivisible(request: Request, device: Device, model: Architecture) -> Plan:
+def _unknown(request: Request, missing: tuple[str, ...]) -> Plan:
+    missing = tuple(dict.fromkeys(missing))
+    return _without_figures(request, Fit.UNKNOWN, f"Not known: {', '.join(missing)}.", missing)
+
+
+def _indivisible(request: Request, model: Architecture) -> Plan:
     """vLLM refuses to start (vllm/config/model.py, verify_with_parallel_config)."""
     count, kv = model.num_attention_heads, model.num_key_value_heads
-    fitting = ", ".join(map(str, heads.sizes(count, kv)))
     why = (
         f"{request.tensor_parallel_size} tensor-parallel ranks cannot share {count} attention heads and {kv} key/value "
-        f"heads evenly: use one of {fitting}."
+        f"heads evenly: use one of {', '.join(map(str, heads.sizes(count, kv)))}."
     )
-    return _refused(request, device, why)
-
-
-def _refused(request: Request, device: Device, why: str) -> Plan:
-    """A plan that does not fit, whatever the memory."""
-    return Plan(
-        verdict=Fit.DOES_NOT_FIT,
-        reason=why,
-        gpu=device.name,
-        gpus=request.gpus,
-        memory_gib=None if device.is_cpu else device.memory_gib,
-    )
+    return _without_figures(request, Fit.DOES_NOT_FIT, why)
 
 
 def _utilization(request: Request) -> float:
@@ -150,12 +145,9 @@ def _by_weights_alone(request: Request, device: Device, weighed: weights.Weights
         if is_too_large
         else f"The weights take {weights_gib:.2f} GiB of each GPU. Not known: {names}."
     )
-    return Plan(
-        verdict=Fit.DOES_NOT_FIT if is_too_large else Fit.UNKNOWN,
-        reason=reason,
-        missing=missing,
-        gpu=device.name,
-        gpus=request.gpus,
+    verdict = Fit.DOES_NOT_FIT if is_too_large else Fit.UNKNOWN
+    return replace(
+        _without_figures(request, verdict, reason, missing),
         memory_gib=device.memory_gib,
         budget_gib=None if device.is_cpu else budget,
         weights_gib=weights_gib,
@@ -173,17 +165,17 @@ def _budget(
         return _Budget(space, weighed, None, space, 0.0, (*weighed.lines, line))
     share = _utilization(request)
     total = math.ceil(device.memory_gib * GIB * share)
-    beside = overheads(load(request, model, device, batching(request)), model_runner(request, model), constants)
+    overhead = overheads(load(request, model, device, batching(request)), model_runner(request, model), constants)
     line = Line("budget", total / GIB, f"{device.memory_gib:.2f} GiB x {share:g}", "--gpu-memory-utilization")
-    lines = (line, *weighed.lines, *beside.lines)
-    band = constants.band_gib.value * GIB + constants.band_share.value * beside.counted
+    lines = (line, *weighed.lines, *overhead.lines)
+    band = constants.band_gib.value * GIB + constants.band_share.value * overhead.counted
     if request.kv_cache_memory_bytes is not None:
         # The engine takes it as it is, whatever the utilization says.
         given = float(request.kv_cache_memory_bytes)
-        start = _start_with_given(device, weighed.per_gpu + beside.counted + given, band, constants)
-        return _Budget(total, weighed, beside, given, 0.0, lines, start)
-    available = total - weighed.per_gpu - beside.counted
-    return _Budget(total, weighed, beside, available, band, lines, _start_with_share(device, total, constants))
+        start = _start_with_given(device, weighed.per_gpu + overhead.counted + given, band, constants)
+        return _Budget(total, weighed, overhead, given, 0.0, lines, start)
+    available = total - weighed.per_gpu - overhead.counted
+    return _Budget(total, weighed, overhead, available, band, lines, _start_with_share(device, total, constants))
 
 
 def _start_with_given(device: Device, taken: float, band: float, constants: Constants) -> _Start:
@@ -197,9 +189,11 @@ def _start_with_given(device: Device, taken: float, band: float, constants: Cons
 def _start_with_share(device: Device, total: float, constants: Constants) -> _Start:
     context = constants.free_at_start
     free = (device.memory_gib - context.value) * GIB
-    sure = math.floor(100 * (1 - (context.value + context.uncertainty) / max(device.memory_gib, 0.01))) / 100
+    certain = math.floor(100 * (1 - (context.value + context.uncertainty) / max(device.memory_gib, 0.01))) / 100
     lower = (
-        f"set gpuMemoryUtilization (--gpu-memory-utilization) to {sure:g} or lower" if sure > 0 else "it is too small"
+        f"set gpuMemoryUtilization (--gpu-memory-utilization) to {certain:g} or lower"
+        if certain > 0
+        else "it is too small"
     )
     return _Start(
         free - total,
@@ -211,13 +205,13 @@ def _start_with_share(device: Device, total: float, constants: Constants) -> _St
 
 def _planned(request: Request, model: Architecture, device: Device, budget: _Budget, layout: kv_cache.Layout) -> Plan:
     limit = model.max_position_embeddings or model.default_max_len
-    wanted = _wanted(request, model)
-    sure = max(0, int(budget.available - budget.band))
-    longest = layout.longest(sure, _limit(request, limit))
-    length = wanted or longest
+    requested = _requested_length(request, model)
+    certain = max(0, int(budget.available - budget.band))
+    longest = layout.longest(certain, _limit(request, limit))
+    length = requested or longest
     capacity = layout.capacity(max(0, int(budget.available)), max(1, length))
     needed = layout.needed(length) if length else 0
-    beside = budget.beside
+    overhead = budget.overhead
     kv_gib = budget.available / GIB
     concurrency = capacity.max_concurrency if length else 0.0
     naive, flash = attention_memory.per_gpu(model, length, request.tensor_parallel_size)
@@ -229,9 +223,9 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         memory_gib=None if device.is_cpu else device.memory_gib,
         budget_gib=None if device.is_cpu else budget.total / GIB,
         weights_gib=budget.weights.per_gpu / GIB,
-        non_torch_gib=beside.non_torch / GIB if beside else 0.0,
-        activation_gib=beside.activation / GIB if beside else 0.0,
-        graph_gib=beside.graphs / GIB if beside else 0.0,
+        non_torch_gib=overhead.non_torch / GIB if overhead else 0.0,
+        activation_gib=overhead.activation / GIB if overhead else 0.0,
+        graph_gib=overhead.graphs / GIB if overhead else 0.0,
         kv_cache_gib=kv_gib,
         kv_bytes_per_token=layout.bytes_per_token,
         kv_cache_tokens=capacity.tokens,
@@ -254,7 +248,7 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
     return replace(found, explanation=(*budget.lines, *lines))
 
 
-def _wanted(request: Request, model: Architecture) -> int | None:
+def _requested_length(request: Request, model: Architecture) -> int | None:
     """Tokens that one request must be able to have; None where the longest that fits will do."""
     if request.max_model_len == "auto":
         return None
@@ -265,8 +259,8 @@ def _wanted(request: Request, model: Architecture) -> int | None:
 
 def _limit(request: Request, limit: int | None) -> int:
     """Longer than this vLLM refuses, unless it is asked for."""
-    asked = request.max_model_len if isinstance(request.max_model_len, int) else 0
-    return max(limit or 2**31, asked)
+    requested = request.max_model_len if isinstance(request.max_model_len, int) else 0
+    return max(limit or 2**31, requested)
 
 
 def _verdict(budget: _Budget, needed: float, length: int) -> Fit:
@@ -307,7 +301,7 @@ def _reason(budget: _Budget, needed: float, length: int, longest: int, device: D
 
 
 def _cache_reason(cache: Fit, budget: _Budget, needed: float, length: int, longest: int, device: Device) -> str:
-    taken = budget.weights.per_gpu + (budget.beside.counted if budget.beside else 0)
+    taken = budget.weights.per_gpu + (budget.overhead.counted if budget.overhead else 0)
     has, needs, band = budget.available / GIB, needed / GIB, budget.band / GIB
     where = "" if device.is_cpu else " on each GPU"
     if has <= 0:
@@ -328,7 +322,7 @@ def _cache_reason(cache: Fit, budget: _Budget, needed: float, length: int, longe
 
 
 def _kv_lines(budget: _Budget, plan: Plan, layout: kv_cache.Layout, length: int, needed: float) -> tuple[Line, ...]:
-    taken = " - weights - non-torch - activation - graphs" if budget.beside else ""
+    taken = " - weights - non-torch - activation - graphs" if budget.overhead else ""
     per_token = f"{layout.bytes_per_token:g} bytes a token"
     return (
         Line(

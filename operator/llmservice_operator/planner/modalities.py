@@ -37,8 +37,8 @@ def without(arguments: Sequence[str]) -> frozenset[str]:
 def _limits(text: str) -> Iterator[tuple[str, object]]:
     """`{"video": 0}`, or with further options `{"video": {"count": 0}}`."""
     try:
-        said = json.loads(text) if len(text) <= _MOST else None
+        limits = json.loads(text) if len(text) <= _MOST else None
     except (ValueError, RecursionError):
         return
-    for kind, limit in said.items() if isinstance(said, Mapping) else ():
+    for kind, limit in limits.items() if isinstance(limits, Mapping) else ():
         yield kind, limit.get("count") if isinstance(limit, Mapping) else limit

@@ -55,6 +55,6 @@ def _is_quantized(request: Request, model: Architecture) -> bool:
 
 
 def _is_dense_text(model: Architecture) -> bool:
-    return not model.vision_values and all(
+    return not model.encoder.values and all(
         layer.attention.kind is not Kind.STATE and not layer.feed_forward.experts for layer, _ in model.distinct_layers
     )

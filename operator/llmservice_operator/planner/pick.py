@@ -63,15 +63,23 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     all that are there; not so where no machine is made with as many GPUs as one replica needs. Without a word about
     the GPU from nodes or spec the verdict is Unknown and says what to give.
     """
-    there = offers(cluster, demand.tolerations)
+    offered = offers(cluster, demand.tolerations)
     if nicknames := _nicknames(demand, cluster):
-        return _without(nicknames, demand, cluster, plan_for)
-    others = tuple(offer.device for offer in there if offer.device is not None and offer.per_node >= demand.gpus)
-    planned = [(device, _on_a_node(plan_for(device), device, demand, there)) for device in _candidates(demand, there)]
+        return _without_nicknames(nicknames, demand, cluster, plan_for)
+    others = tuple(offer.device for offer in offered if offer.device is not None and offer.per_node >= demand.gpus)
+    planned = [
+        (device, _limited_by_nodes(plan_for(device), device, demand, offered))
+        for device in _candidates(demand, offered)
+    ]
     for verdict in (Fit.FITS, Fit.TIGHT):
         for device, plan in planned:
             if plan.verdict is verdict:
-                return Pick(_noted(plan, demand, cluster, there), _required(device, demand, there), device, others)
+                return Pick(
+                    _with_notes(plan, demand, cluster, offered),
+                    _required_product(device, demand, offered),
+                    device,
+                    others,
+                )
     unknown = next((plan for _, plan in planned if plan.verdict is Fit.UNKNOWN), None)
     if unknown is not None:
         return Pick(unknown, others=others)
@@ -80,9 +88,9 @@ def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
         elsewhere = [other for other in others if other not in [device for device, _ in planned]]
         reason = f"{plan.reason} {_would_fit(elsewhere, device, plan_for)}".strip()
         return Pick(replace(plan, reason=reason), None, device, others, is_short=True)
-    if too_few := _too_few(demand, there, plan_for):
+    if too_few := _too_few(demand, offered, plan_for):
         return too_few
-    return Pick(_unknown_gpu(demand, cluster, there, plan_for(None)), others=others)
+    return Pick(_unknown_gpu(demand, cluster, offered, plan_for(None)), others=others)
 
 
 def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
@@ -93,10 +101,10 @@ def _nicknames(demand: GPUDemand, cluster: ClusterGPUs) -> tuple[str, ...]:
     return tuple(product for product in demand.products if product not in seen and gpus.labels(product))
 
 
-def _without(nicknames: Sequence[str], demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
+def _without_nicknames(nicknames: Sequence[str], demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     """The choice among the other products; where there is none, what to write instead."""
     others = tuple(product for product in demand.products if product not in nicknames)
-    hints = " ".join(_written(nickname, cluster) for nickname in nicknames)
+    hints = " ".join(_labels_for(nickname, cluster) for nickname in nicknames)
     if others:
         choice = pick(replace(demand, products=others), cluster, plan_for)
         left_out = f"{', '.join(nicknames)} is left out: it is no value of the node label."
@@ -112,7 +120,7 @@ def _without(nicknames: Sequence[str], demand: GPUDemand, cluster: ClusterGPUs, 
     return Pick(refused, is_short=True)
 
 
-def _written(nickname: str, cluster: ClusterGPUs) -> str:
+def _labels_for(nickname: str, cluster: ClusterGPUs) -> str:
     """What to write for a nickname, what this cluster has first."""
     labels = gpus.labels(nickname)
     seen = {group.product for group in cluster.groups}
@@ -126,38 +134,40 @@ def _with_label(label: str, plan_for: PlanFor) -> Remedy:
     return Remedy.of(change, (("accelerator.products", (label,)),), plan_for(gpus.device(label)), label)
 
 
-def _candidates(demand: GPUDemand, there: Sequence[Offer]) -> Iterator[Device]:
+def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]:
     """What nodes have first, in the spec's order or the smallest first; then what they may yet have."""
-    by_product = {offer.product: offer for offer in there}
+    by_product = {offer.product: offer for offer in offered}
     named = tuple(product for product in by_product if product is not None)
     for product in demand.products or named:
         offer = by_product.get(product)
         if offer is not None and offer.per_node >= demand.gpus:
-            device = offer.device or _stated(product, demand)
+            device = offer.device or _of_stated_memory(product, demand)
             if device is not None:
                 yield device
     for product in demand.products:
         offer = by_product.get(product)
         if offer is None or offer.per_node < demand.gpus:
-            there_now = None if offer is None else offer.device
-            device = there_now or gpus.device(product, demand.memory_gib) or _stated(product, demand)
+            offered_now = None if offer is None else offer.device
+            device = offered_now or gpus.device(product, demand.memory_gib) or _of_stated_memory(product, demand)
             if device is not None:
                 yield replace(device, name=product)
-    if not demand.products and demand.memory_gib is not None and not any(offer.device for offer in there):
+    if not demand.products and demand.memory_gib is not None and not any(offer.device for offer in offered):
         yield Device(f"a GPU of {demand.memory_gib:g} GiB", demand.memory_gib)
 
 
-def _on_a_node(plan: Plan, device: Device, demand: GPUDemand, there: Sequence[Offer]) -> Plan:
+def _limited_by_nodes(plan: Plan, device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> Plan:
     """The plan, which does not fit where one replica needs more GPUs than any node has or could have."""
-    most = max(_most(there, device.name), node_size.largest(device.name))
-    if demand.gpus <= most or not there or plan.verdict is Fit.DOES_NOT_FIT:
+    most = max(_most(offered, device.name), node_size.largest(device.name))
+    if demand.gpus <= most or not offered or plan.verdict is Fit.DOES_NOT_FIT:
         return plan
-    return replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{device.name}: {_too_many(demand, there)}", margin_gib=None)
+    return replace(
+        plan, verdict=Fit.DOES_NOT_FIT, reason=f"{device.name}: {_too_many(demand, offered)}", margin_gib=None
+    )
 
 
-def _too_many(demand: GPUDemand, there: Sequence[Offer]) -> str:
+def _too_many(demand: GPUDemand, offered: Sequence[Offer]) -> str:
     """All GPUs of a replica are in one pod, and so on one node: pipeline stages too."""
-    has = max((offer.per_node for offer in there), default=0)
+    has = max((offer.per_node for offer in offered), default=0)
     most = max(has, node_size.USUAL)
     return (
         f"one replica needs {demand.gpus} x {demand.resource} on one node; the largest here has {has}, and such "
@@ -166,19 +176,19 @@ def _too_many(demand: GPUDemand, there: Sequence[Offer]) -> str:
     )
 
 
-def _stated(product: str, demand: GPUDemand) -> Device | None:
+def _of_stated_memory(product: str, demand: GPUDemand) -> Device | None:
     return None if demand.memory_gib is None else Device(product, demand.memory_gib)
 
 
-def _required(device: Device, demand: GPUDemand, there: Sequence[Offer]) -> str | None:
+def _required_product(device: Device, demand: GPUDemand, offered: Sequence[Offer]) -> str | None:
     """A product that came from nodes, or out of several, is what the pods must get: another may not fit."""
-    is_there = any(offer.product == device.name for offer in there)
-    return device.name if is_there or (device.name in demand.products and len(demand.products) > 1) else None
+    is_offered = any(offer.product == device.name for offer in offered)
+    return device.name if is_offered or (device.name in demand.products and len(demand.products) > 1) else None
 
 
-def _noted(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, there: Sequence[Offer]) -> Plan:
+def _with_notes(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer]) -> Plan:
     """The plan, with what the nodes do not say."""
-    seen, notes = {offer.product for offer in there}, []
+    seen, notes = {offer.product for offer in offered}, []
     if cluster.unread is not None:
         notes.append(f"Nodes were not looked at: {cluster.unread}.")
         if plan.gpu is not None and (labels := gpus.labels(plan.gpu)):
@@ -188,16 +198,16 @@ def _noted(plan: Plan, demand: GPUDemand, cluster: ClusterGPUs, there: Sequence[
             )
     elif plan.gpu in demand.products and plan.gpu not in seen and gpus.find(plan.gpu) is None:
         notes.append(f"{plan.gpu} is not in the catalogue, and no node has it now: check the value of the node label.")
-    elif plan.gpu in demand.products and (most := _most(there, plan.gpu)) < demand.gpus:
+    elif plan.gpu in demand.products and (most := _most(offered, plan.gpu)) < demand.gpus:
         notes.append(f"No node has {f'{demand.gpus} of ' if most else ''}{plan.gpu} now.")
-    if _most(there, plan.gpu or "") < demand.gpus:
+    if _most(offered, plan.gpu or "") < demand.gpus:
         notes.append(node_size.note(demand.gpus, plan.gpu))
     return replace(plan, reason=" ".join(filter(None, (plan.reason, *notes)))) if any(notes) else plan
 
 
-def _most(there: Sequence[Offer], product: str) -> int:
+def _most(offered: Sequence[Offer], product: str) -> int:
     """How many of a product the largest node has; 0: no node has it."""
-    return max((offer.per_node for offer in there if offer.product == product), default=0)
+    return max((offer.per_node for offer in offered if offer.product == product), default=0)
 
 
 def _margin(plan: Plan) -> float:
@@ -218,17 +228,17 @@ def _would_fit(elsewhere: Iterable[Device], best: Device, plan_for: PlanFor) -> 
     return ""
 
 
-def _too_few(demand: GPUDemand, there: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
+def _too_few(demand: GPUDemand, offered: Sequence[Offer], plan_for: PlanFor) -> Pick | None:
     """No node has as many GPUs as one replica needs, and none is named.
 
     A larger node may be one that an autoscaler brings for a pod that waits, so this keeps no pod back.
     """
-    most = max(there, key=lambda offer: offer.per_node, default=None)
+    most = max(offered, key=lambda offer: offer.per_node, default=None)
     if demand.products or most is None or most.per_node >= demand.gpus:
         return None
     plan = plan_for(most.device)
-    if demand.gpus > max(most.per_node, *(node_size.largest(offer.product) for offer in there)):
-        why = _too_many(demand, there)
+    if demand.gpus > max(most.per_node, *(node_size.largest(offer.product) for offer in offered)):
+        why = _too_many(demand, offered)
         refused = replace(plan, verdict=Fit.DOES_NOT_FIT, reason=f"{why[:1].upper()}{why[1:]}", margin_gib=None)
         return Pick(refused, device=most.device, is_short=True)
     reason = (
@@ -240,30 +250,25 @@ def _too_few(demand: GPUDemand, there: Sequence[Offer], plan_for: PlanFor) -> Pi
     return Pick(replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=missing, margin_gib=None))
 
 
-def _unknown_gpu(demand: GPUDemand, cluster: ClusterGPUs, there: Sequence[Offer], plan: Plan) -> Plan:
+def _unknown_gpu(demand: GPUDemand, cluster: ClusterGPUs, offered: Sequence[Offer], plan: Plan) -> Plan:
     """Which GPU it will be cannot be said; what the plan misses besides stays named."""
-    if cluster.missing_right is not None:
+    fields = GPU_FIELDS
+    if demand.products:
+        fields = "spec.accelerator.memory"
         reason = (
-            f"Which GPU it will be is not known: {cluster.unread}. Grant it (the chart's role has it), or give "
-            f"{GPU_FIELDS}."
+            f"The memory of {', '.join(demand.products)} is not known: neither a node nor the catalogue has it. Give "
+            f"{fields}."
         )
-        missing = [f"the right to {cluster.missing_right}", GPU_FIELDS]
-    elif cluster.unread is not None:
-        reason = f"Which GPU it will be is not known: {cluster.unread}. Give {GPU_FIELDS}."
-        missing = [GPU_FIELDS]
     else:
-        seen = f"no node has {demand.resource}"
-        if there:
+        seen = cluster.unread or f"no node has {demand.resource}"
+        if offered:
             seen = f"nodes with {demand.resource} do not say which GPU it is"
         elif cluster.groups:
             seen = f"nodes with {demand.resource} have taints that the pods do not tolerate"
-        reason = f"Which GPU it will be is not known: {seen}. Give {GPU_FIELDS}."
-        missing = [GPU_FIELDS]
-    if demand.products:
-        reason = (
-            f"The memory of {', '.join(demand.products)} is not known: neither a node nor the catalogue has it. Give "
-            "spec.accelerator.memory."
-        )
-        missing = ["spec.accelerator.memory"]
-    beside = tuple(item for item in plan.missing if "GPU" not in item)
-    return replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=(*missing, *beside))
+        give = "Give" if cluster.missing_right is None else "Grant it (the chart's role has it), or give"
+        reason = f"Which GPU it will be is not known: {seen}. {give} {fields}."
+    missing = [fields]
+    if cluster.missing_right is not None and not demand.products:
+        missing.insert(0, f"the right to {cluster.missing_right}")
+    others_missing = tuple(item for item in plan.missing if "GPU" not in item)
+    return replace(plan, verdict=Fit.UNKNOWN, reason=reason, missing=(*missing, *others_missing))

@@ -43,10 +43,10 @@ def with_remedies(
     search = _Search(request, plan, Alternatives(others, most_gpus), plan_for, accepts)
     found = list(islice(chain(search.singles(), search.pairs()), MOST))
     if not found and plan.verdict is Fit.DOES_NOT_FIT:
-        found = search.nearly[:MOST]
+        found = search.tight[:MOST]
     if found:
         return replace(plan, remedies=tuple(found))
-    return replace(plan, reason=f"{plan.reason} {search.what_it_takes()}")
+    return replace(plan, reason=f"{plan.reason} {search.least_gpus()}")
 
 
 def counts(device: Device) -> Iterator[int]:
@@ -91,9 +91,9 @@ class _Search:
     ) -> None:
         self.request, self.plan, self.alternatives = request, plan, alternatives
         self.plan_for, self.accepts = plan_for, accepts
-        self.nearly: list[Remedy] = []
+        self.tight: list[Remedy] = []
         """Those that end in Tight."""
-        self.not_enough: list[tuple[ChangeKind, _Tried]] = []
+        self.insufficient: list[tuple[ChangeKind, _Tried]] = []
         self.proposed: dict[ChangeKind, Change] = {}
 
     def singles(self) -> Iterator[Remedy]:
@@ -130,7 +130,7 @@ class _Search:
                 yield tried.remedy
         kinds = [kind for kind in self._by_cost() if kind is not changes.int4_checkpoint]
         done: set[ChangeKind] = {changes.int4_checkpoint, changes.int4_over_ranks, changes.fp8_over_ranks}
-        for kind, first in self.not_enough:
+        for kind, first in self.insufficient:
             if kind in done or not self._is_cheaper(kind, first.change):
                 continue
             for second in kinds[: kinds.index(kind)]:
@@ -158,7 +158,7 @@ class _Search:
         one, other = change.request.device, alone.request.device
         return one is not None and other is not None and one.memory_gib < CLEARLY_SMALLER * other.memory_gib
 
-    def what_it_takes(self) -> str:
+    def least_gpus(self) -> str:
         """The least memory of known GPUs on which it would run as it is asked for."""
         device = self.request.device
         assert device is not None
@@ -171,16 +171,16 @@ class _Search:
 
     def _by_cost(self) -> tuple[ChangeKind, ...]:
         """A shorter length costs nothing where nobody asked for one, and what was asked for where somebody did."""
-        is_asked = isinstance(self.request.max_model_len, int)
-        free = () if is_asked else (changes.shorter,)
-        dear = (changes.shorter,) if is_asked else ()
+        is_requested = isinstance(self.request.max_model_len, int)
+        free = () if is_requested else (changes.shorter,)
+        costly = (changes.shorter,) if is_requested else ()
         settings = (changes.smaller_batches, changes.more_of_the_gpu, changes.fp8_cache, changes.without_graphs)
         weights = (changes.fp8_weights, changes.int4_checkpoint)
         return (
             changes.less_of_the_gpu,
             *free,
             *settings,
-            *dear,
+            *costly,
             *weights,
             changes.more_ranks,
             changes.more_stages,
@@ -197,7 +197,7 @@ class _Search:
             if tried.plan.verdict is Fit.FITS:
                 return tried
             if tried.plan.verdict is Fit.TIGHT:
-                self.nearly.append(tried.remedy)
+                self.tight.append(tried.remedy)
             if before is None:
-                self.not_enough.append((kind, tried))
+                self.insufficient.append((kind, tried))
         return None

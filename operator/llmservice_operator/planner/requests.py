@@ -83,18 +83,19 @@ def _cuda_graphs(spec: LLMServiceSpec) -> CudaGraphs | None:
     """What level, mode and cudaGraphs come down to in vLLM (vllm/config/vllm.py, OPTIMIZATION_LEVEL_TO_CONFIG and
     _normalize_piecewise_cudagraph_mode): pieces are cut by its own compilation only."""
     compilation = spec.compilation
-    asked, level = compilation.cuda_graphs, compilation.optimization_level
+    requested, level = compilation.cuda_graphs, compilation.optimization_level
     mode = compilation.mode or ("none" if level == 0 else "vllmCompile")
-    graphs = asked or _GRAPHS_OF_LEVEL.get(level)
+    graphs = requested or _GRAPHS_OF_LEVEL.get(level)
     is_without = mode == "stockTorchCompile" or (mode != "vllmCompile" and graphs == "piecewise")
-    return "none" if is_without or graphs == "none" else asked
+    return "none" if is_without or graphs == "none" else requested
 
 
 def _draft(spec: LLMServiceSpec, architecture: Architecture | None) -> Draft | None:
-    asked = spec.speculative_decoding
-    if asked is None:
+    speculation = spec.speculative_decoding
+    if speculation is None:
         return None
-    return Draft(asked.method, asked.num_speculative_tokens, architecture, asked.draft_tensor_parallel_size)
+    ranks = speculation.draft_tensor_parallel_size
+    return Draft(speculation.method, speculation.num_speculative_tokens, architecture, ranks)
 
 
 def _adapters(spec: LLMServiceSpec) -> Adapters | None:

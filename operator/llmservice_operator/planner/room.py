@@ -76,7 +76,7 @@ class NodeRoom:
 
     def free(self, resource: str) -> Decimal:
         """What nobody asked for; never below 0, though pods may have been placed before a device broke."""
-        return max(Decimal(0), _of(self.allocatable, resource) - _of(self.used, resource))
+        return max(Decimal(0), _amount(self.allocatable, resource) - _amount(self.used, resource))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +134,25 @@ def requests_of(pod_spec: Json) -> dict[str, Decimal]:
     most: Amounts = _NOTHING
     for container in pod_spec.get("initContainers") or ():
         asked = plus(sidecars, _requested(container))
-        most = {name: max(_of(most, name), _of(asked, name)) for name in {*most, *asked}}
+        most = {name: max(_amount(most, name), _amount(asked, name)) for name in {*most, *asked}}
         if container.get("restartPolicy") == "Always":  # it runs on beside all that start after it
             sidecars = asked
     together = sidecars
     for container in pod_spec.get("containers") or ():
         together = plus(together, _requested(container))
-    found = {name: max(_of(most, name), _of(together, name)) for name in {*most, *together}}
+    found = {name: max(_amount(most, name), _amount(together, name)) for name in {*most, *together}}
     found |= _requested(pod_spec)
     return plus(plus(found, amounts(pod_spec.get("overhead") or {})), {PODS: Decimal(1)})
 
 
 def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
     """Both together."""
-    return {name: _of(one, name) + _of(other, name) for name in {*one, *other}}
+    return {name: _amount(one, name) + _amount(other, name) for name in {*one, *other}}
 
 
 def minus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
     """What is left of one without the other."""
-    return {name: max(Decimal(0), value - _of(other, name)) for name, value in one.items()}
+    return {name: max(Decimal(0), value - _amount(other, name)) for name, value in one.items()}
 
 
 def amounts(quantities: Json) -> dict[str, Decimal]:
@@ -177,7 +177,7 @@ def tolerates(taint: tuple[str, str, str], tolerations: Sequence[Json]) -> bool:
     )
 
 
-def _of(found: Amounts, resource: str) -> Decimal:
+def _amount(found: Amounts, resource: str) -> Decimal:
     return found.get(resource, Decimal(0))
 
 

@@ -77,12 +77,12 @@ def _refused(request: Request, device: Device, method: str) -> Iterator[str]:
     """By the compatibility matrix, of which capabilities are the rows above."""
     from llmservice_operator.api.matrix import DIMENSIONS, ROWS  # and with them some of the spec's models
 
-    asked: Mapping[str, str] = {
+    values: Mapping[str, str] = {
         "accelerator": device.accelerator,
         "method": method,
         "dtype": request.compute_dtype,
     }
-    known = {name: value for name, value in asked.items() if value in DIMENSIONS[name].values}
+    known = {name: value for name, value in values.items() if value in DIMENSIONS[name].values}
     for row in ROWS:
         if "method" in row.when and all(known.get(name) in some for name, some in row.when.items()):
             yield f"{row.why} ({DIMENSIONS['dtype'].field})" if "dtype" in row.when else row.why

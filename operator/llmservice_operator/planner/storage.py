@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from llmservice_operator.planner.kv.types import value_bytes
 from llmservice_operator.planner.model import quantized
 from llmservice_operator.planner.model.architecture import Architecture, Incomplete, Linear, Part, Quantization
 from llmservice_operator.planner.plan import Request
 
-BYTES: Mapping[str, int] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-"""Of one value, by vLLM's names of types."""
 ROW_SCALE_BITS = 32
 """Methods without groups keep one scale for each row of outputs, in 32 bit (per-channel fp8 and int8)."""
 
@@ -59,14 +58,13 @@ def quantized_bytes(quantization: Quantization, linear: Linear) -> float:
 
 def checkpoint(architecture: Architecture) -> Storage:
     """As the files hold it."""
-    value = BYTES.get(architecture.dtype or "", 2)
-    return Storage(value, architecture.quantization, own=True)
+    return Storage(4 if architecture.dtype == "float32" else 2, architecture.quantization, own=True)
 
 
 def engine(request: Request) -> Storage:
     """As the engine holds it: what the request says, else what the checkpoint is."""
     own = request.architecture.quantization if request.architecture is not None else None
-    value = _value_bytes(request)
+    value = value_bytes(request)
     if own is not None and _means(request.quantization, own):
         return Storage(value, own, own=True)
     named = request.quantization or (None if own is not None else _BY_WEIGHTS.get(request.weights))
@@ -92,8 +90,3 @@ def _means(stated: str | None, own: Quantization) -> bool:
     if named is None or known is None:
         return stated == own.method
     return named.method == known.method or named.bits == own.bits
-
-
-def _value_bytes(request: Request) -> int:
-    """Of the compute type. vLLM's auto makes 16 bit of float32 as well (config/model.py, _resolve_auto_dtype)."""
-    return BYTES.get(request.compute_dtype, 2)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from llmservice_runtime.contract import FailureReason
-from llmservice_runtime.flags import Ambiguous, Flag, Unknown, flag_table, known_versions
+from llmservice_runtime.flags import Flag, flag_table, known_versions
 from llmservice_runtime.flags.table import series
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.flags import KEYED, TYPED
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.spec import LLMServiceSpec
-from llmservice_operator.planner.extra_args import FlagProblem, check_extra_args
+from llmservice_operator.planner.extra_args import check_extra_args
 
 # v0.31.0, 0.31.0-cu128, v0.32.1rc1, and AMD's rocm7.0_ubuntu24.04_vllm_0.31.0_20261001
 _TAG = re.compile(
@@ -36,7 +35,9 @@ def problems(spec: LLMServiceSpec, vllm_version: str, arguments: Sequence[str]) 
         yield _unknown(vllm_version)
     else:
         yield from _missing(arguments, vllm_version)
-        yield from _extra_args(spec, vllm_version)
+        # Making the table costs more than all else here; most services add no flag.
+        if spec.runtime.extra_args:
+            yield from check_extra_args(spec.runtime.extra_args, vllm_version)
 
 
 def _unread(image: str) -> Problem:
@@ -108,18 +109,3 @@ def _field(token: str) -> str | None:
     """The field for a flag; --no-X has that of --X. None where no field stands for it."""
     flag = f"--{token.removeprefix('--no-')}" if token.startswith("--no-") else token
     return " or ".join(KEYED[flag].values()) if flag in KEYED else TYPED.get(flag)
-
-
-def _extra_args(spec: LLMServiceSpec, version: str) -> Iterator[Problem]:
-    # Making the table costs more than all else here; most services add no flag.
-    if not spec.runtime.extra_args:
-        return
-    for problem in check_extra_args(spec.runtime.extra_args, version):
-        yield Problem("spec.runtime.extraArgs", problem.message, problem.remedy, _reason(problem, version))
-
-
-def _reason(problem: FlagProblem, version: str) -> Reason:
-    if problem.certain:
-        return Reason.INVALID_SPEC
-    resolution = flag_table(version).resolve(problem.argument)
-    return Reason.UNKNOWN_FLAG if isinstance(resolution, Unknown | Ambiguous) else Reason(FailureReason.INVALID_FLAG)

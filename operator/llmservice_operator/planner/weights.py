@@ -67,8 +67,8 @@ def weigh(request: Request) -> Weights:
         return _unknown_model(request)
     held = storage.engine(request)
     stages = [dict(stage) for stage in _stages(request, architecture, held)]
-    stages, how = _stated(request, architecture, held, stages)
-    return _answer(request, architecture, held, stages, how)
+    stages, how = _as_stated(request, architecture, held, stages)
+    return _result(request, architecture, held, stages, how)
 
 
 def _unknown_model(request: Request) -> Weights:
@@ -102,7 +102,7 @@ def _stages(request: Request, architecture: Architecture, held: Storage) -> Iter
             for part, amount in known[key].items():
                 stage[part] = stage.get(part, Amounts()) + amount.times(count)
         start += size
-        _ends(stage, request, architecture, held, first=number == 0, last=number == len(sizes) - 1)
+        _add_ends(stage, request, architecture, held, first=number == 0, last=number == len(sizes) - 1)
         yield stage
 
 
@@ -143,7 +143,7 @@ def _share(linear: Linear, ranks: int, sharing: int, whole_experts: bool) -> flo
     return 1 / ranks
 
 
-def _ends(
+def _add_ends(
     stage: Stage, request: Request, architecture: Architecture, held: Storage, *, first: bool, last: bool
 ) -> None:
     """What the first and the last stage hold beside their layers."""
@@ -153,9 +153,9 @@ def _ends(
     if last and not tied:
         stage[Part.HEAD] = _vocabulary(architecture, ranks, held, head=True)
     if first:
-        vision = architecture.vision_parameters * held.value_bytes
+        vision = architecture.encoder.parameters * held.value_bytes
         if vision:
-            shared = architecture.vision_shared * held.value_bytes
+            shared = architecture.encoder.shared * held.value_bytes
             stage[Part.VISION] = Amounts(vision, vision - shared + shared / ranks)
         for linear in architecture.extra:
             size = held.bytes_of(linear)
@@ -177,7 +177,7 @@ def _vocabulary(architecture: Architecture, ranks: int, held: Storage, *, head: 
     return Amounts(size, size * rows / architecture.vocab_size / ranks)
 
 
-def _stated(
+def _as_stated(
     request: Request, architecture: Architecture, held: Storage, stages: list[Stage]
 ) -> tuple[list[Stage], str]:
     """The stages, brought to what is known better than by counting; and how that is."""
@@ -190,7 +190,7 @@ def _stated(
     total = request.parameters or architecture.total_parameters
     if total is None or total == counted:
         return stages, f"{counted:,} parameters counted"
-    return _to_total(
+    return _scaled_to_total(
         architecture, held, stages, total, counted, request.tensor_parallel_size
     ), f"{total:,} parameters stated, {counted:,} counted"
 
@@ -200,12 +200,12 @@ UNKNOWN_SHARE = 0.003
 biases and rounding."""
 
 
-def _to_total(
+def _scaled_to_total(
     architecture: Architecture, held: Storage, stages: list[Stage], total: int, counted: int, ranks: int
 ) -> list[Stage]:
     """More than was counted is something unknown beside the layers, in 16 bit; less means smaller layers."""
     over = total - counted
-    if UNKNOWN_SHARE * total < over and not architecture.vision_parameters and over < total / 2:
+    if UNKNOWN_SHARE * total < over and not architecture.encoder.parameters and over < total / 2:
         size = over * held.value_bytes
         first = stages[0]
         first[Part.VISION] = first.get(Part.VISION, Amounts()) + Amounts(size, size / ranks)
@@ -262,16 +262,16 @@ def _measured(
     return result
 
 
-def _answer(request: Request, architecture: Architecture, held: Storage, stages: list[Stage], how: str) -> Weights:
+def _result(request: Request, architecture: Architecture, held: Storage, stages: list[Stage], how: str) -> Weights:
     ranks, tables = request.tensor_parallel_size, architecture.rotary_values * held.value_bytes
-    beside = _beside(request, architecture, held)
+    additions = _additions(request, architecture, held)
     per_stage = [
         sum(amount.rank for amount in stage.values()) + sum(more.values()) + tables
-        for stage, more in zip(stages, beside, strict=True)
+        for stage, more in zip(stages, additions, strict=True)
     ]
     fullest = max(range(len(stages)), key=lambda number: per_stage[number])
     lines = tuple(_lines(request, held, stages[fullest], fullest, how))
-    lines += tuple(Line(name, size / GIB, _BESIDE[name]) for name, size in beside[fullest].items() if size)
+    lines += tuple(Line(name, size / GIB, _ADDITIONS[name]) for name, size in additions[fullest].items() if size)
     if tables:
         formula = f"{architecture.rotary_values:,} sines and cosines x {held.value_bytes} bytes"
         lines += (Line("rotary tables", tables / GIB, formula, "rotary_embedding/base.py"),)
@@ -282,14 +282,14 @@ def _answer(request: Request, architecture: Architecture, held: Storage, stages:
     )
 
 
-_BESIDE: Mapping[str, str] = {
+_ADDITIONS: Mapping[str, str] = {
     "MLA's expanded projections": "kv_b_proj once more in 16 bit (mla_attention.py, process_weights_after_loading)",
     "adapters": "max_loras x max_lora_rank x (inputs + outputs) of each linear",
     "speculation": "the draft model or head, on the last stage",
 }
 
 
-def _beside(request: Request, architecture: Architecture, held: Storage) -> list[dict[str, float]]:
+def _additions(request: Request, architecture: Architecture, held: Storage) -> list[dict[str, float]]:
     """By stage, the bytes of what is not in the checkpoint: second copies, room for adapters, and what guesses."""
     known = {
         id(layer): {

@@ -56,7 +56,7 @@ def test_the_catalogue_knows_this_gpu(findings: Findings, record: Record) -> Non
     device = accelerators.list_devices()[0]
     known = gpus.find(device.name)
     if known is None:
-        pytest.skip(f"{device.name} is not in planner/gpu_catalogue.py")
+        pytest.skip(f"{device.name} is not in planner/gpus.tsv")
     record(catalogue_gib=known.memory_gib, driver_gib=round(device.total / accelerators.GIB, 2))
     assert known.capability == device.capability
     assert known.memory_gib == pytest.approx(device.total / accelerators.GIB, rel=0.02)

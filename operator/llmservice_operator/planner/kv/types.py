@@ -13,21 +13,24 @@ _PACKED_LATENT = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 
 def stored_type(request: Request, *, sparse: bool) -> KVCache:
     """What is stored where the request says auto, and in which format: checkpoints and GPUs have a say in it."""
-    asked, architecture = request.kv_cache_dtype, request.architecture
+    stored, architecture = request.kv_cache_dtype, request.architecture
     device = request.device
     major = device.capability[0] if device is not None and device.capability is not None else 0
-    if asked == "auto" and architecture is not None:
-        asked = (architecture.quantization and architecture.quantization.kv_cache) or asked
-        if asked == "auto" and architecture.name == "GlmMoeDsaForCausalLM" and major == 10:
-            asked = "fp8"
+    if stored == "auto" and architecture is not None:
+        stored = (architecture.quantization and architecture.quantization.kv_cache) or stored
+        if stored == "auto" and architecture.name == "GlmMoeDsaForCausalLM" and major == 10:
+            stored = "fp8"
     # Sparse MLA packs 8-bit rows with their scales, except on Blackwell's first chips; on its others it has no other.
-    if sparse and ((asked.startswith("fp8") and major == 9) or (asked in ("auto", "fp8", "fp8_e4m3") and major == 12)):
+    if sparse and (
+        (stored.startswith("fp8") and major == 9) or (stored in ("auto", "fp8", "fp8_e4m3") and major == 12)
+    ):
         return "fp8_ds_mla"
-    return asked
+    return stored
 
 
 def value_bytes(request: Request) -> int:
-    """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit."""
+    """Of one value of the compute type. `auto` never means float32: vLLM rounds such checkpoints to 16 bit
+    (config/model.py, _resolve_auto_dtype)."""
     return 4 if request.compute_dtype == "float32" else 2
 
 

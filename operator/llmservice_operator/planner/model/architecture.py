@@ -53,7 +53,7 @@ class Attention:
     group_values: int = 0
     """Values that one such group adds to conv_values, B and C together."""
     parameters: int = 0
-    """Of its projections."""
+    """Of the projections of a STATE."""
     shares_cache: bool = False
     """It reads the cache of an earlier layer and stores nothing itself."""
     chunked: bool = False
@@ -176,6 +176,27 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoder:
+    """All encoders of pictures and sound, with what joins them to the language model; 0: it has none."""
+
+    parameters: int = 0
+    shared: int = 0
+    """Of them, those that tensor-parallel ranks share; each holds the rest."""
+    tokens: int = 0
+    """Most that one picture becomes."""
+    video: int = 0
+    """Most that one video becomes, where the request has room; 0: it takes none, or nothing is known of it."""
+    frames: int = 0
+    """Of them, those of two frames of the largest size; 0: all frames share `video`."""
+    outputs: int = 1
+    """Results of the width of a hidden state for each token (one more for each layer of deepstack_visual_indexes)."""
+    values: int = 0
+    """Held at the peak for each of those tokens, on every rank."""
+    shared_values: int = 0
+    """Held beside them, shared by tensor-parallel ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """A model."""
 
@@ -194,10 +215,7 @@ class Architecture:
     quantization: Quantization | None = None
     total_parameters: int | None = None
     """Where somebody stated it; else weights.py counts."""
-    vision_parameters: int = 0
-    """Of encoders of pictures and sound and what joins them to the model."""
-    vision_shared: int = 0
-    """Of those, what tensor-parallel ranks share; each holds the rest."""
+    encoder: Encoder = Encoder()
     extra: tuple[Linear, ...] = ()
     """Matrices of the first stage beside the embedding: projections, embeddings for each layer."""
     extra_parameters: int = 0
@@ -209,19 +227,6 @@ class Architecture:
     """Of the tables of sines and cosines, which every rank and stage holds in 16 bit; they count as weights."""
     mtp_layers: int = 0
     """Layers for multi-token prediction that are loaded only with speculation."""
-    tokens_per_image: int = 0
-    """Most tokens that one picture becomes; 0 for text models."""
-    tokens_per_video: int = 0
-    """Most tokens that one video becomes, where the request has room; 0: it takes none, or nothing is known of it."""
-    tokens_per_frames: int = 0
-    """Of them, those of two frames of the largest size; 0: all frames share `tokens_per_video`."""
-    vision_outputs: int = 1
-    """Results of the width of a hidden state that the encoder gives for each token (one more for each layer of
-    deepstack_visual_indexes)."""
-    vision_values: int = 0
-    """Values that the encoder holds at its peak for each token that a picture becomes, on every rank."""
-    vision_shared_values: int = 0
-    """Values beside them that tensor-parallel ranks share."""
     distinct_layers: tuple[tuple[Layer, int], ...] = field(init=False, compare=False, repr=False)
     """Each layer value once, and how often it occurs. Equal layers are one object, so identity tells them apart."""
 
@@ -243,7 +248,7 @@ class Architecture:
         bias = self.vocab_size if self.head_bias else 0
         layers = sum(count * layer.parameters for layer, count in self.distinct_layers)
         extra = sum(linear.parameters for linear in self.extra) + self.extra_parameters
-        return self.embedding_parameters * heads + bias + layers + extra + self.vision_parameters
+        return self.embedding_parameters * heads + bias + layers + extra + self.encoder.parameters
 
     @property
     def num_attention_heads(self) -> int:

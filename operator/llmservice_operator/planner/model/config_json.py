@@ -73,15 +73,16 @@ def text_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def bounded(made: Architecture) -> Architecture:
     """What is planned with: how long that takes, and how large its numbers get, does not depend on the repository."""
     distinct = [layer for layer, _ in made.distinct_layers]
-    _few(distinct)
+    _check_distinct(distinct)
     states = (layer.attention.conv_values + layer.attention.recurrent_values for layer in distinct)
-    beside = (made.rotary_values, made.tokens_per_image, made.vision_values, made.vision_shared_values)
-    if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *beside) > MOST_PARAMETERS:
+    encoder = made.encoder
+    others = (made.rotary_values, encoder.tokens, encoder.values, encoder.shared_values)
+    if max(made.counted_parameters, made.max_position_embeddings or 0, *states, *others) > MOST_PARAMETERS:
         raise InvalidModel("config.json", f"describes a model of more than {MOST_PARAMETERS:,} parameters or values")
     return made
 
 
-def _few(layers: Sized) -> None:
+def _check_distinct(layers: Sized) -> None:
     if len(layers) > MOST_DISTINCT:
         raise InvalidModel("config.json", f"describes more than {MOST_DISTINCT} different layers")
 
@@ -127,7 +128,6 @@ class _Reader:
         layers = self.layers(each)
         if quantization is not None and quantization.kept:
             layers = kept.marked(layers, quantization.kept)
-        encoder = vision.read(self.document, hidden)
         made = Architecture(
             name=self._name(),
             hidden_size=hidden,
@@ -139,20 +139,13 @@ class _Reader:
             dtype=self._dtype(),
             quantization=quantization,
             total_parameters=keys.integer("total_parameters", most=MOST_PARAMETERS),
-            vision_parameters=encoder.parameters,
-            vision_shared=encoder.shared,
+            encoder=vision.read(self.document, hidden),
             extra=self._extra(),
             extra_parameters=self._extra_parameters(),
             embedding_size=self._embedding_size(hidden),
             head_bias=family.head_bias,
             rotary_values=found.rotary_values,
             mtp_layers=self._mtp_layers(),
-            tokens_per_image=encoder.tokens,
-            tokens_per_video=encoder.video,
-            tokens_per_frames=encoder.frames,
-            vision_outputs=encoder.outputs,
-            vision_values=encoder.values,
-            vision_shared_values=encoder.shared_values,
         )
         return _fitted(made, self)
 
@@ -182,7 +175,7 @@ class _Reader:
             key = (kind, with_experts[index], widths[index], shared[index])
             if key not in made:
                 made[key] = self._layer(kind, with_experts[index], index, shared[index])
-                _few(made)
+                _check_distinct(made)
             result.append(made[key])
         return tuple(result)
 
@@ -202,10 +195,10 @@ class _Reader:
         if shares:
             mixer = sharing(mixer, self.keys)
         mlp = self._mlp(kind, with_experts, index, shares)
-        beside = gemma.beside(self.keys)
-        linears = (*mixer.linears, *mlp[1], *beside[0])
+        additions = gemma.per_layer(self.keys)
+        linears = (*mixer.linears, *mlp[1], *additions[0])
         norm = self.keys.needed("hidden_size") * (2 if self.family.norm_bias else 1)
-        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + beside[1] + self.family.norms * norm)
+        return Layer(mixer.attention, mlp[0], linears, mixer.small + mlp[2] + additions[1] + self.family.norms * norm)
 
     def _mixer(self, kind: str) -> Mixer:
         if kind in ("mlp", "moe"):
@@ -214,17 +207,16 @@ class _Reader:
             return state(self.keys, kind)
         if kind != "hybrid":
             return attention(self.keys, self.family, kind)
-        beside, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
+        mamba, main = state(self.keys, "mamba"), attention(self.keys, self.family, "full")
         both = replace(
             main.attention,
-            conv_values=beside.attention.conv_values,
-            recurrent_values=beside.attention.recurrent_values,
-            recurrent_bytes=beside.attention.recurrent_bytes,
-            state_groups=beside.attention.state_groups,
-            group_values=beside.attention.group_values,
-            parameters=main.attention.parameters + beside.attention.parameters,
+            conv_values=mamba.attention.conv_values,
+            recurrent_values=mamba.attention.recurrent_values,
+            recurrent_bytes=mamba.attention.recurrent_bytes,
+            state_groups=mamba.attention.state_groups,
+            group_values=mamba.attention.group_values,
         )
-        return Mixer(both, (*main.linears, *beside.linears), main.small + beside.small)
+        return Mixer(both, (*main.linears, *mamba.linears), main.small + mamba.small)
 
     def _mlp(self, kind: str, with_experts: bool, index: int, shares: bool) -> Mlp:
         nothing: Mlp = (FeedForward(gated=self.family.gated), (), 0)

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+Defaults = dict[str, Any]
+"""Keys of config.json, and their values where published files leave them out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -64,28 +67,29 @@ _GPT = replace(
     _LAYER_NORM, gated=False, tied=True, qkv_bias=True, output_bias=True, mlp_bias=True, bias_key=None, rope=False
 )
 _GEMMA = Family(tied=True, norms=4, qk_norm="head", bias_of_output=True, window_everywhere=False)
-_QWEN2 = Family(qkv_bias=True, bias_key=None)
-_QWEN3 = Family(qk_norm="head")
+_QWEN2 = Family(qkv_bias=True, bias_key=None, window_everywhere=False)
+_QWEN3 = Family(qk_norm="head", window_everywhere=False)
 _DEEPSEEK = Family(router_bias=True, bias_of_output=True)
 _COHERE = Family(tied=True, norms=1)
 _OPENAI_MOE = Family(qkv_bias=True, output_bias=True, window_everywhere=False, router_bias=True, expert_bias=True)
-_GEMMA3 = replace(
-    _GEMMA,
-    defaults={
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "num_hidden_layers": 26,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-    },
-)
+_HALF = {"partial_rotary_factor": 0.5}
 
+
+def _sizes(hidden: int, inner: int, layers: int, heads: int, kv_heads: int | None, words: int, length: int) -> Defaults:
+    """transformers' default sizes of a class."""
+    found = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": words}
+    found |= {"num_attention_heads": heads, "max_position_embeddings": length}
+    return found if kv_heads is None else found | {"num_key_value_heads": kv_heads}
+
+
+def _windows(window: int, pattern: int, head_dim: int = 256) -> Defaults:
+    """Windows in all layers but each `pattern`-th."""
+    return {"head_dim": head_dim, "sliding_window": window, "sliding_window_pattern": pattern}
+
+
+_OF_LLAMAS_KIND = ("granite", "granitemoe", "granitemoeshared", "mistral", "mixtral", "llama", "falcon_h1")
 FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(_OF_LLAMAS_KIND, LLAMA),
     "gpt2": replace(_GPT, positions=0),
     "gpt_bigcode": replace(_GPT, positions=0),
     "gpt_neox": replace(
@@ -97,32 +101,20 @@ FAMILIES: Mapping[str, Family] = {
     "mpt": Family(gated=False, tied=True, bias_key=None, rope=False),
     "falcon": Family(gated=False, tied=True, norms=1, norm_bias=True, bias_key="bias"),
     "starcoder2": replace(_GPT, rope=True, bias_key="use_bias"),
-    "phi": replace(_GPT, rope=True, tied=False, norms=1, head_bias=True, defaults={"partial_rotary_factor": 0.5}),
-    "phi3": Family(bias_key=None),
-    "phi4_multimodal": Family(bias_key=None),
-    "phi4mm": Family(bias_key=None),
+    "phi": replace(_GPT, rope=True, tied=False, norms=1, head_bias=True, defaults=_HALF),
+    **dict.fromkeys(("phi3", "phi4_multimodal", "phi4mm", "baichuan", "dbrx"), Family(bias_key=None)),
     "phimoe": replace(_LAYER_NORM, head_bias=False),
     "stablelm": Family(norm_bias=True, bias_key="use_qkv_bias", bias_of_output=False),
     "nemotron": Family(gated=False, norm_bias=True),
     "qwen": Family(qkv_bias=True, bias_key=None),
-    "qwen2": replace(_QWEN2, window_everywhere=False),
-    "qwen2_moe": replace(_QWEN2, window_everywhere=False, shared_gate=True),
-    "qwen2_vl": replace(_QWEN2, window_everywhere=False),
-    "qwen2_5_vl": replace(_QWEN2, window_everywhere=False),
-    "qwen2_5_omni_thinker": replace(_QWEN2, window_everywhere=False),
-    "qwen3": replace(_QWEN3, window_everywhere=False),
-    "qwen3_moe": replace(_QWEN3, window_everywhere=False),
-    "qwen3_vl": replace(_QWEN3, window_everywhere=False),
-    "qwen3_vl_moe": replace(_QWEN3, window_everywhere=False),
-    "qwen3_next": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
-    "qwen3_5": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
-    "qwen3_5_moe": replace(_QWEN3, shared_gate=True, query_gate=True, window_everywhere=False),
+    "qwen2_moe": replace(_QWEN2, shared_gate=True),
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), _QWEN2),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe"), _QWEN3),
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), replace(_QWEN3, shared_gate=True, query_gate=True)),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
-    "gemma2": replace(
-        _GEMMA, qk_norm="", defaults={"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2}
-    ),
-    "gemma3": _GEMMA3,
-    "gemma3n": replace(_GEMMA, defaults={"head_dim": 256, "sliding_window": 512, "sliding_window_pattern": 5}),
+    "gemma2": replace(_GEMMA, qk_norm="", defaults=_windows(4096, 2)),
+    "gemma3": replace(_GEMMA, defaults={**_sizes(2304, 9216, 26, 8, 4, 262208, 131072), **_windows(4096, 6)}),
+    "gemma3n": replace(_GEMMA, defaults=_windows(512, 5)),
     "gemma4": replace(_GEMMA, defaults={"head_dim": 256, "global_head_dim": 512, "sliding_window_pattern": 6}),
     "cohere": replace(_COHERE, defaults={}),
     "cohere2": replace(
@@ -131,88 +123,43 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": replace(_DEEPSEEK, router_bias=False),
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
-    "glm": Family(qkv_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
-    "glm4": Family(norms=4, qkv_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
-    "glm4_moe": Family(router_bias=True, bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
-    "chatglm": Family(bias_key="add_qkv_bias", bias_of_output=False, defaults={"partial_rotary_factor": 0.5}),
+    "glm": Family(qkv_bias=True, bias_of_output=False, defaults=_HALF),
+    "glm4": Family(norms=4, qkv_bias=True, bias_of_output=False, defaults=_HALF),
+    "glm4_moe": Family(router_bias=True, bias_of_output=False, defaults=_HALF),
+    "chatglm": Family(bias_key="add_qkv_bias", bias_of_output=False, defaults=_HALF),
     "gpt_oss": replace(_OPENAI_MOE, bias_key="attention_bias", sinks=True, defaults={"sliding_window_pattern": 2}),
     "olmo": Family(norms=0, final_norm=False),
-    "olmo2": Family(qk_norm="all"),
-    "olmo3": Family(qk_norm="all"),
-    "olmoe": Family(qk_norm="all"),
+    **dict.fromkeys(("olmo2", "olmo3", "olmoe"), Family(qk_norm="all")),
     "minimax_m2": Family(qk_norm="all", router_bias=True, bias_key=None),
     "exaone4": Family(qk_norm="head", window_everywhere=False),
     "smollm3": Family(tied=True, window_everywhere=False),
     "seed_oss": Family(qkv_bias=True, bias_of_output=False),
-    "granite": LLAMA,
-    "granitemoe": LLAMA,
-    "granitemoeshared": LLAMA,
     "granitemoehybrid": Family(window_everywhere=False),
-    "mistral": LLAMA,
-    "mixtral": LLAMA,
     "ministral": Family(window_everywhere=False),
-    "llama": LLAMA,
     "llama4": Family(window_everywhere=False, bias_key="attention_bias"),
-    "mamba": Family(tied=True, norms=1, rope=False),
-    "falcon_mamba": Family(tied=True, norms=1, rope=False),
+    **dict.fromkeys(("mamba", "falcon_mamba"), Family(tied=True, norms=1, rope=False)),
     "mamba2": Family(norms=1, rope=False),
     "jamba": Family(rope=False, window_everywhere=False, bias_key=None),
     "bamba": Family(window_everywhere=False),
-    "falcon_h1": LLAMA,
     "nemotron_h": Family(gated=False, norms=1, rope=False, window_everywhere=False, router_bias=True),
     "internlm2": Family(bias_key="bias"),
-    "baichuan": Family(bias_key=None),
     "ernie4_5": Family(tied=True, bias_key="use_bias"),
     "ernie4_5_moe": Family(tied=True, bias_key="use_bias", router_bias=True),
-    "dbrx": Family(norms=2, bias_key=None),
     "lfm2": Family(tied=True, qk_norm="head", bias_key=None, defaults={"block_auto_adjust_ff_dim": True}),
     "lfm2_moe": Family(tied=True, qk_norm="head", bias_key=None, router_bias=True),
     "kimi_linear": replace(_DEEPSEEK, rope=False),
 }
 """By model_type; `_text` and other endings of nested configs are taken off first."""
 
-_LINEAR = {
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
+_LINEAR = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
+_LINEAR |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
 NESTED_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "vocab_size": 32000,
-        "max_position_embeddings": 2048,
-    },
-    "mistral": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 32000,
-        "max_position_embeddings": 131072,
-    },
-    "qwen2": {
-        "hidden_size": 4096,
-        "intermediate_size": 22016,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "vocab_size": 151936,
-        "max_position_embeddings": 32768,
-    },
+    "llama": _sizes(4096, 11008, 32, 32, None, 32000, 2048),
+    "mistral": _sizes(4096, 14336, 32, 32, 8, 32000, 131072),
+    "qwen2": _sizes(4096, 22016, 32, 32, None, 151936, 32768),
     "gemma": {"vocab_size": 256000, "max_position_embeddings": 8192, "num_attention_heads": 16},
     "gemma3n": {
-        "hidden_size": 2048,
-        "intermediate_size": 16384,
-        "num_hidden_layers": 35,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 262400,
-        "max_position_embeddings": 32768,
+        **_sizes(2048, 16384, 35, 8, 2, 262400, 32768),
         "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262144,
         "altup_num_inputs": 4,

@@ -6,7 +6,7 @@ from llmservice_operator.planner.model.architecture import Linear, Part, Split
 from llmservice_operator.planner.model.config_keys import Keys
 
 
-def beside(keys: Keys) -> tuple[tuple[Linear, ...], int]:
+def per_layer(keys: Keys) -> tuple[tuple[Linear, ...], int]:
     """In each layer: matrices, and what every rank holds beside them."""
     width, hidden = keys.count("hidden_size_per_layer_input"), keys.needed("hidden_size")
     linears: tuple[Linear, ...] = ()

@@ -11,28 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_operator.planner.model.architecture import Encoder
 from llmservice_operator.planner.model.config_keys import Keys
-
-
-@dataclass(frozen=True, slots=True)
-class Encoder:
-    """All encoders of a model together, with what joins them to it."""
-
-    parameters: int = 0
-    shared: int = 0
-    """Of them, those that tensor-parallel ranks share."""
-    tokens: int = 0
-    """Most that one picture becomes."""
-    video: int = 0
-    """Most that one video becomes."""
-    frames: int = 0
-    """That two frames of it become; 0: all frames share `video`."""
-    outputs: int = 1
-    """Results for each token, of the width of a hidden state."""
-    values: int = 0
-    """Held at the peak for each of those tokens on every rank."""
-    shared_values: int = 0
-    """Held beside them, shared by tensor-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)

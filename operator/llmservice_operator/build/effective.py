@@ -89,7 +89,7 @@ def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
 
 def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:
     """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs have different ones."""
-    stated = llm.spec.batching
+    given = llm.spec.batching
     request = request_of(
         llm.spec,
         architecture=None,
@@ -103,12 +103,12 @@ def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, 
     devices = (request.device,) if request.device is not None else _devices(llm, chosen)
     possible = {batching(replace(request, device=device)) for device in devices}
     if len(possible) != 1:
-        return stated.max_num_seqs, stated.max_num_batched_tokens
+        return given.max_num_seqs, given.max_num_batched_tokens
     limits = possible.pop()
     # Without chunked prefill, as in some pooling models, one step holds the longest prompt.
-    is_whole = stated.chunked_prefill is False or (stated.chunked_prefill is None and llm.spec.model.runner == "pooling")
+    is_whole = given.chunked_prefill is False or (given.chunked_prefill is None and llm.spec.model.runner == "pooling")
     is_open = length is None and (is_whole or limits.sequences * SHORTEST_CONTEXT < limits.tokens)
-    return limits.sequences, stated.max_num_batched_tokens if is_open else limits.tokens
+    return limits.sequences, given.max_num_batched_tokens if is_open else limits.tokens
 
 
 def _longest(llm: LLMService, chosen: Chosen) -> int | None:

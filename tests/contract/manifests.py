@@ -90,7 +90,4 @@ BAD = (
     *(Case({"runtime.extraArgs": args}, "spec.runtime.extraArgs[0]", (words,)) for args, words in SPELLINGS),
     Case({"runtime.env": _ENV}, "spec.runtime.env", ("32,768 characters", "ConfigMap")),
 )
-GOOD = (
-    *(Case(row, name=row.pop("name", "good")) for row in _read("good.yaml")),
-    Case({"runtime.env": _ENV[:32]}),
-)
+GOOD = (*(Case(row, name=row.pop("name", "good")) for row in _read("good.yaml")), Case({"runtime.env": _ENV[:32]}))

@@ -12,10 +12,7 @@ from llmservice_operator.kube.wire import lenient
 NAMESPACE = "contract-untrusted-data"
 REVISIONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/controllerrevisions"
 # Numbers that no double holds end the request in Kubernetes 1.36: its field manager panics, and nothing is stored.
-DATA = {
-    "half of a surrogate pair": '"\\ud800"',
-    "9,000 lists": "[" * 9000 + "]" * 9000,
-}
+DATA = {"half of a surrogate pair": '"\\ud800"', "9,000 lists": "[" * 9000 + "]" * 9000}
 
 
 @pytest.fixture(scope="module", autouse=True)

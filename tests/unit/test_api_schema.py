@@ -150,6 +150,7 @@ def test_a_rule_names_a_field_that_is_there() -> None:
         assert rule.to_object() in place["x-kubernetes-validations"]
         assert len(rule.message) > 20
         assert "\n" not in rule.message
+        assert re.search(r"\b(must|only|set|remove|choose|give|put|write|add|use|begin|lower|shorten)\b", rule.message)
         if rule.field:
             assert at(place, rule.field.removeprefix("."))
     with pytest.raises(KeyError):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from llmservice_operator.api.service import LLMService
+from llmservice_operator.api.service import LLMService, parse_spec
 from llmservice_operator.build.revision import revision_key
 
+from tests.contract.manifests import manifest
 from tests.unit.decide_world import an_llmservice, spec
+from tests.unit.test_api_schema import OURS
 from tests.unit.test_build_template import render
 
 Json = dict[str, Any]
@@ -19,14 +22,37 @@ def key(**sections: object) -> str:
 
 
 HF = "hf://Qwen/Qwen2.5-7B-Instruct"
-NO_RESTART: list[Json] = [
-    {"paused": True},
-    {"scaling": {"replicas": 5}},
-    {"rollout": {"strategy": "Replace", "progressDeadlineSeconds": 100}},
-    {"drain": {"timeoutSeconds": 1}},
-    {"endpoint": {"port": 8080}},
-    {"model": {"uri": HF, "architecture": {"numAttentionHeads": 28}}},
-    {"accelerator": {"memory": "80Gi"}},
+WITHOUT_RESTART = (
+    *("paused", "fitPolicy", "scaling", "rollout", "drain", "endpoint.port", "accelerator.memory"),
+    *("model.architecture", "model.cache.storageClassName", "model.cache.accessModes"),
+    *("model.cache.retentionPolicy", "model.cache.verify", "model.cache.pruneAfterHours"),
+)
+# The examples of these are what the spec has without them.
+USUAL = {"spec.model.uri", "spec.accelerator.type"}
+EXAMPLES = {
+    path.removeprefix("spec."): part["example"]
+    for path, part in OURS.items()
+    if path.startswith("spec.") and "example" in part and not re.search(r"[\[{]|Ref\.", path) and path not in USUAL
+}
+
+
+def with_example(path: str) -> Json:
+    """The smallest spec with one field at its example, and what its section needs beside."""
+    sections: Json = manifest("x", {path: EXAMPLES[path]})["spec"]
+    needed = {"speculativeDecoding": {"method": "eagle", "numSpeculativeTokens": 2}, "contextExtension": {"factor": 2}}
+    return sections | {name: needed[name] | sections[name] for name in needed if name in sections}
+
+
+def test_every_field_restarts_the_pods_but_for_these() -> None:
+    keys = {path: key(**with_example(path)) for path in EXAMPLES}
+    assert len(keys) > 120
+    assert {path for path in keys if keys[path] == key()} == {p for p in keys if p.startswith(WITHOUT_RESTART)}
+    specs = [parse_spec(with_example(path)).model_dump_json(exclude_defaults=True) for path in EXAMPLES]
+    restarting = {spec for spec, made in zip(specs, keys.values(), strict=True) if made != key()}
+    assert len({*keys.values()} - {key()}) == len(restarting), "each change has a key of its own"
+
+
+DEFAULTS: list[Json] = [
     {"accelerator": {"type": "nvidia"}},
     {"precision": {"weights": "auto"}},
     {"parallelism": {"tensorParallelSize": 1}},
@@ -36,14 +62,13 @@ NO_RESTART: list[Json] = [
     {"compilation": {"enforceEager": False}},
     {"generation": {"defaults": {}}},
     {"adapters": []},
-    {"multimodal": {}},
     {"multimodal": {"allowedMediaDomains": []}},
 ]
 
 
-@pytest.mark.parametrize("change", NO_RESTART, ids=str)
-def test_no_restart_for(change: Json) -> None:
-    assert key(**change) == key()
+@pytest.mark.parametrize("sections", DEFAULTS, ids=str)
+def test_no_restart_for_a_default_that_is_written_out(sections: Json) -> None:
+    assert key(**sections) == key()
 
 
 def test_no_restart_for_another_care_of_the_cache() -> None:
@@ -75,63 +100,21 @@ def test_adapters_come_and_go_without_a_restart(before: Json, after: Json) -> No
     assert render(**before) == render(**after)
 
 
-RESTART: list[Json] = [
-    {"model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct@main"}},
-    {"model": {"uri": HF, "servedModelNames": ["a"]}},
-    {"model": {"uri": HF, "trustRemoteCode": True}},
-    {"model": {"uri": HF, "hfTokenSecretRef": {"name": "s", "key": "k"}}},
-    {"model": {"uri": HF, "cache": {"size": "10Gi"}}},
-    {"model": {"uri": HF, "cache": {"claimName": "c"}}},
-    {"model": {"uri": HF, "s3": {"endpoint": "http://a.example"}}},
-    {"model": {"uri": HF, "s3": {"credentialsSecretRef": {"name": "s"}}}},
-    {"model": {"uri": HF, "gcs": {"endpoint": "http://a.example"}}},
-    {"model": {"uri": HF, "gcs": {"credentialsSecretRef": {"name": "s", "key": "k"}}}},
-    {"model": {"uri": HF, "azure": {"account": "weights"}}},
-    {"model": {"uri": HF, "chatTemplate": {"configMapKeyRef": {"name": "c", "key": "k"}}}},
-    {"model": {"uri": HF, "runner": "pooling"}},
-    {"model": {"uri": HF, "convert": "embed"}},
-    {"attention": {"backend": "FLASHINFER"}},
-    {"compilation": {"enforceEager": True}},
-    {"compilation": {"mode": "none"}},
-    {"compilation": {"cudaGraphs": "none"}},
-    {"compilation": {"optimizationLevel": 0}},
-    {"contextExtension": {"factor": 2}},
-    {"contextExtension": {"factor": 4}},
-    {"speculativeDecoding": {"method": "ngram", "numSpeculativeTokens": 2}},
-    {"speculativeDecoding": {"method": "medusa", "numSpeculativeTokens": 2, "model": {"uri": HF}}},
-    {"lora": {}},
-    {"lora": {"maxLoras": 2}},
-    {"adapters": [B]},
-    {"adapters": [{"name": "b", "uri": "pvc://c/b"}]},
-    {"adapters": [{"name": "b", "uri": "image://b"}]},
-    {"generation": {"seed": 7}},
-    {"generation": {"toolCallParser": "hermes"}},
-    {"generation": {"reasoningParser": "qwen3"}},
-    {"generation": {"defaults": {"temperature": 0.5}}},
-    {"multimodal": {"allowedMediaDomains": ["a.example"]}},
-    {"multimodal": {"allowedMediaDomains": ["*"]}},
-    {"batching": {"kvOffloadingSize": "1Gi"}},
-    {"batching": {"maxNumQueuedTokens": 9}},
-    {"runtime": {"sleepMode": True}},
-    {"precision": {"weights": "fp8"}},
-    {"parallelism": {"tensorParallelSize": 2}},
-    {"batching": {"maxNumSeqs": 1}},
-    {"accelerator": {"type": "cpu"}},
-    {"accelerator": {"type": "cpu", "memory": "2Gi"}},
-    {"accelerator": {"products": ["NVIDIA-L4"]}},
-    {"endpoint": {"apiKeySecretRef": {"name": "s", "key": "k"}}},
-    {"runtime": {"image": "a:v0.32.0"}},
-    {"runtime": {"env": [{"name": "A", "value": "b"}]}},
-    {"runtime": {"extraArgs": ["--stream-interval=7"]}},
-    {"runtime": {"imagePullSecrets": [{"name": "s"}]}},
-    {"podTemplate": {"metadata": {"labels": {"a": "b"}}}},
-    {"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}},
-]
-
-
-def test_every_change_that_needs_a_restart_has_a_key_of_its_own() -> None:
-    keys = [key(**change) for change in RESTART] + [key()]
-    assert len(set(keys)) == len(keys)
+def test_what_changes_between_values_of_a_field_has_a_key_of_its_own() -> None:
+    changes: list[Json] = [
+        {},
+        {"model": {"uri": f"{HF}@main"}},
+        {"model": {"uri": HF, "cache": {"size": "10Gi"}}},
+        {"model": {"uri": HF, "cache": {"claimName": "c"}}},
+        {"lora": {}},
+        {"adapters": [B]},
+        {"adapters": [{"name": "b", "uri": "pvc://c/b"}]},
+        {"adapters": [{"name": "b", "uri": "image://b"}]},
+        {"multimodal": {"allowedMediaDomains": ["*"]}},
+        {"accelerator": {"type": "cpu"}},
+        {"accelerator": {"type": "cpu", "memory": "2Gi"}},
+    ]
+    assert len({key(**change) for change in changes}) == len(changes)
 
 
 def test_the_key_never_changes_by_itself() -> None:

@@ -141,11 +141,7 @@ def test_adapters_have_a_list_a_place_and_a_closed_way_in() -> None:
     assert "--enable-lora" in server(template)["args"]
     assert options(template, "--adapters-file") == ["/llmservice/adapters/adapters.json"]
     assert volumes(template)["adapters"]["configMap"] == {"name": "x-adapters", "optional": True}
-    assert mounts(template)["adapters"] == {
-        "name": "adapters",
-        "mountPath": "/llmservice/adapters",
-        "readOnly": True,
-    }
+    assert mounts(template)["adapters"] == {"name": "adapters", "mountPath": "/llmservice/adapters", "readOnly": True}
     assert volumes(template)["models"] == {"name": "models", "emptyDir": {}}
     assert env(template)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     # Adapters are no matter of the pod: the supervisor reads them in the list.

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
+from llmservice_cli.admission.structural import findings
+from llmservice_operator.api.kubernetes import shape
 from llmservice_operator.api.service import LLMService
 from llmservice_operator.build.deployment import START_CEILING_SECONDS, Strategy, deployment, progress_deadline_seconds
 from llmservice_operator.build.settings import CABundle, Settings
 from llmservice_operator.build.template import pod_template
 from llmservice_operator.planner.quantity import amount
-from llmservice_runtime.contract import FETCH_COMMAND
+from llmservice_runtime.contract import FETCH_COMMAND, TERMINATION_LOG
 from llmservice_runtime.flags import newest_version
 
 from tests.unit.decide_world import an_llmservice, spec
@@ -20,6 +22,8 @@ from tests.unit.decide_world import an_llmservice, spec
 Json = dict[str, Any]
 SETTINGS = Settings(operator_image="llmservice-operator:1", default_cpu_image="vllm-cpu:v0.32.0")
 CPU: Json = {"accelerator": {"type": "cpu"}}
+CONTAINER = shape("InitContainers")["items"]
+"""Kubernetes' own schema."""
 
 
 def render(settings: Settings = SETTINGS, **sections: Any) -> Json:
@@ -63,6 +67,7 @@ def assert_restricted(pod: Json) -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
     for container in pod["containers"] + pod.get("initContainers", []):
+        assert list(findings(container, CONTAINER, container["name"])) == []
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert all(amount(container["resources"]["requests"][name]) > 0 for name in ("cpu", "memory"))
@@ -90,6 +95,7 @@ def test_everything_that_is_written_has_a_volume() -> None:
     for name in ("HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "HF_HOME"):
         assert any(env(template)[name].startswith(path) for path in writable), name
     assert "/tmp" in writable
+    assert env(template)["PYTHONNOUSERSITE"] == env(template)["PYTHONSAFEPATH"] == "1", "no code from these folders"
     assert set(mounts(template)) | {"fetch-tmp"} == set(volumes(template))
 
 
@@ -130,6 +136,7 @@ def test_probes_ask_the_supervisor_and_a_slow_start_is_no_failure() -> None:
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == START_CEILING_SECONDS
     assert progress_deadline_seconds(LLMService.from_object(an_llmservice())) > START_CEILING_SECONDS
+    assert container["terminationMessagePath"] == TERMINATION_LOG
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 

@@ -49,7 +49,8 @@ FINE: dict[str, Json] = {
     "adapters with guesses": NGRAM | {"lora": {}},
     "sleep on a GPU": {"runtime.sleepMode": True},
     "NVFP4 cache on Blackwell": B200 | {"precision.kvCache": "nvfp4"},
-} | {good.id: dict(good.change) for good in GOOD}
+    **{good.id: dict(good.change) for good in GOOD},
+}
 
 
 @pytest.mark.parametrize("change", FINE.values(), ids=FINE.keys())

@@ -16,18 +16,7 @@ from llmservice_runtime.flags.table import flag_table, known_versions, newest_ve
 from scripts.add_vllm_version import FLAGS, PARSERS, PLACES, add, flags_text, order, with_table
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = (
-    "operator",
-    "runtime",
-    "fetch",
-    "cli",
-    "localcluster",
-    "charts",
-    "scripts",
-    "examples",
-    "docs",
-    "pyproject.toml",
-)
+FOLDERS = ("operator", "runtime", "fetch", "cli", "localcluster", "charts", "scripts", "examples", "docs")
 DERIVED = {
     "charts/llmservice-operator/files/crd.yaml": "make crds",
     "docs/reference/fields.md": "make crds",
@@ -122,7 +111,8 @@ def test_tables_are_base_and_differences(series: str) -> None:
 
 
 def test_no_other_file_names_an_image_of_the_newest_version() -> None:
-    tracked = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True)
+    listing = ["git", "ls-files", *FOLDERS, "pyproject.toml"]
+    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
     texts = {path: (ROOT / path).read_text(errors="replace") for path in tracked.stdout.split()}
     naming = {path for path, text in texts.items() if newest_version() in STATED.findall(text)}
     assert naming - {STAND_IN} == {str(path) for path in PLACES} | DERIVED.keys()

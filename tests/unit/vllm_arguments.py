@@ -7,19 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_operator.api.matrix.techniques import NEEDS_DRAFT_MODEL
+from llmservice_operator.build.engine import constant, snake
 
 from tests.unit.vllm_models import LENGTH
 
 Values = Mapping[str, str]
-_METHOD_WORDS = {"draftModel": "draft_model"}
-_MODES = {"none": 0, "stockTorchCompile": 1, "dynamoTraceOnce": 2, "vllmCompile": 3}
-_GRAPHS = {
-    "none": "NONE",
-    "piecewise": "PIECEWISE",
-    "full": "FULL",
-    "fullDecodeOnly": "FULL_DECODE_ONLY",
-    "fullAndPiecewise": "FULL_AND_PIECEWISE",
-}
 _EXTENDED = 4 * LENGTH
 _LENGTHS = {"above the model's": 2 * LENGTH, "above the extended": 2 * _EXTENDED, "within": LENGTH}
 _YARN = {
@@ -76,8 +68,8 @@ def engine_arguments(values: Values, models: Path) -> dict[str, Any]:
     if values.get("expertParallel") == "on" and "tensorParallel" not in values:
         arguments["tensor_parallel_size"] = 2
     compilation = {
-        key: words[values[name]]
-        for name, key, words in (("compilation", "mode", _MODES), ("cudaGraphs", "cudagraph_mode", _GRAPHS))
+        key: constant(values[name])
+        for name, key in (("compilation", "mode"), ("cudaGraphs", "cudagraph_mode"))
         if name in values
     }
     if compilation:
@@ -100,7 +92,7 @@ def _model(values: Values) -> str:
 
 def _speculation(values: Values, models: Path) -> dict[str, Any]:
     method = values["speculation"]
-    config: dict[str, Any] = {"method": _METHOD_WORDS.get(method, method), "num_speculative_tokens": 3}
+    config: dict[str, Any] = {"method": snake(method), "num_speculative_tokens": 3}
     if method in NEEDS_DRAFT_MODEL and values.get("draftModel") != "absent":
         config["model"] = str(models / method)
     if draft := {"1": 1, "another": 2}.get(values.get("draftParallel", "")):
@@ -115,7 +107,7 @@ def kept(dimension: str, value: str, config: Any) -> bool:
     """Whether a configuration that vLLM made holds what was asked for."""
     compilation = config.compilation_config
     if dimension == "compilation":
-        return bool(compilation.mode == _MODES[value])
+        return bool(compilation.mode.name == constant(value))
     if dimension == "cudaGraphs":
-        return bool(compilation.cudagraph_mode.name == _GRAPHS[value])
+        return bool(compilation.cudagraph_mode.name == constant(value))
     raise KeyError(dimension)

@@ -110,9 +110,7 @@ def config(setting: Setting) -> Config:
             max_num_batched_tokens=setting.batched_tokens,
         ),
         parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1,
-            tensor_parallel_size=setting.ranks,
-            pipeline_parallel_size=setting.stages,
+            decode_context_parallel_size=1, tensor_parallel_size=setting.ranks, pipeline_parallel_size=setting.stages
         ),
         speculative_config=None,
         attention_config=SimpleNamespace(hisparse_config=None),

@@ -38,8 +38,7 @@ class Gcs(ApiModel):
     """How gs:// buckets are reached."""
 
     endpoint: HttpUrl | None = knob(
-        description="Address of the API, for servers other than Google's.",
-        examples=["https://gcs.storage.svc:4443"],
+        description="Address of the API, for servers other than Google's.", examples=["https://gcs.storage.svc:4443"]
     )
     credentials_secret_ref: SecretKeyRef | None = knob(
         description="Secret key with a service account's key (JSON). The kubelet hands it to the pod; it never becomes "
@@ -52,8 +51,7 @@ class Azure(ApiModel):
     """How az:// containers are reached."""
 
     account: AzureAccount | None = knob(
-        description="The storage account that the containers are in.",
-        examples=["weights"],
+        description="The storage account that the containers are in.", examples=["weights"]
     )
     endpoint: HttpUrl | None = knob(
         description="Address of the blob service, for other clouds and servers. Default: "

@@ -40,10 +40,7 @@ def none_of(flags: Iterable[str], token: str = "self") -> str:
 
 
 def _shape() -> Iterator[Rule]:
-    yield Rule(
-        "self != '--'",
-        "`--` ends the flags, so that vLLM would ignore what follows; remove it",
-    )
+    yield Rule("self != '--'", "`--` ends the flags, so that vLLM would ignore what follows; remove it")
     yield Rule(
         "!self.matches('^--?[A-Za-z][A-Za-z0-9_.-]*[ \\t]')",
         "a flag and its value are two items: write `- --flag` and `- value`, or `- --flag=value`",

@@ -6,14 +6,7 @@ from pydantic import Field, StringConstraints
 
 from llmservice_operator.api.base import SET, ApiModel, Knob, Many, knob, section
 from llmservice_operator.api.buckets import S3, Azure, Gcs
-from llmservice_operator.api.scalars import (
-    ConfigMapKeyRef,
-    ObjectName,
-    Quantity,
-    SecretKeyRef,
-    ServedName,
-    Uri,
-)
+from llmservice_operator.api.scalars import ConfigMapKeyRef, ObjectName, Quantity, SecretKeyRef, ServedName, Uri
 from llmservice_operator.api.uri import Source, parse
 
 ModelWord = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -59,13 +52,9 @@ class Architecture(ApiModel):
         "Width of one attention head (head_dim in config.json). Default: hiddenSize / numAttentionHeads.", 128, _HEADS
     )
     intermediate_size: int | None = _fact("Width of the MLP; with experts, of layers that have none.", 14336, _WIDTH)
-    tie_word_embeddings: bool | None = knob(
-        description="The output head is the embedding once more.",
-        examples=[False],
-    )
+    tie_word_embeddings: bool | None = knob(description="The output head is the embedding once more.", examples=[False])
     dtype: Literal["float32", "bfloat16", "float16"] | None = knob(
-        description="Type of the checkpoint's values (dtype or torch_dtype in config.json).",
-        examples=["bfloat16"],
+        description="Type of the checkpoint's values (dtype or torch_dtype in config.json).", examples=["bfloat16"]
     )
     total_parameters: int | None = _fact(
         "Number of parameters in all, encoders too. The planner scales what it counts to it.",
@@ -114,8 +103,7 @@ class Architecture(ApiModel):
     linear_key_head_dim: int | None = _fact("Width of a key head of linear attention.", 128, _HEADS)
     linear_value_head_dim: int | None = _fact("Width of a value head of linear attention.", 128, _HEADS)
     quantization_method: ModelWord | None = knob(
-        description="quant_method in config.json's quantization_config: the checkpoint is quantized.",
-        examples=["awq"],
+        description="quant_method in config.json's quantization_config: the checkpoint is quantized.", examples=["awq"]
     )
     quantization_bits: int | None = _fact(
         "Bits of one quantized weight (bits in config.json's quantization_config). Default: the method's.", 4, 16

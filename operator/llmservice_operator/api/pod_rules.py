@@ -62,12 +62,7 @@ ENV_ITEM = (
     ),
 )
 
-ENV = (
-    Rule(
-        f"self.map(item, has(item.value) ? item.value.size() : 0).sum() <= {ENV_LENGTH}",
-        ENV_TOO_LONG,
-    ),
-)
+ENV = (Rule(f"self.map(item, has(item.value) ? item.value.size() : 0).sum() <= {ENV_LENGTH}", ENV_TOO_LONG),)
 
 RESOURCE_KEYS = (
     Rule(
@@ -117,13 +112,7 @@ TOLERATION = (
     ),
 )
 
-SPREAD = (
-    Rule(
-        "self.maxSkew >= 1",
-        "must be at least 1: 1 is the most even spread",
-        ".maxSkew",
-    ),
-)
+SPREAD = (Rule("self.maxSkew >= 1", "must be at least 1: 1 is the most even spread", ".maxSkew"),)
 
 _COUNT = " + ".join(f"(has(self.{source}) ? 1 : 0)" for source in VOLUME_SOURCES)
 
@@ -159,10 +148,7 @@ INIT_CONTAINER = (
         f"is a container of the operator's own: choose another name than {', '.join(OWN_CONTAINERS)}",
         ".name",
     ),
-    Rule(
-        "has(self.image) && self.image != ''",
-        "needs an image: set image",
-    ),
+    Rule("has(self.image) && self.image != ''", "needs an image: set image"),
 )
 
 POD_SPEC = (

@@ -14,18 +14,12 @@ POD = Section(
     "A pod does not get going",
     look=f"`kubectl describe pod -l {SERVICE_LABEL}=NAME`; the message has the kubelet's own words.",
 )
-NODE = Section(
-    "The node or the network",
-    look="`kubectl get nodes`, `kubectl describe node NODE`.",
-)
+NODE = Section("The node or the network", look="`kubectl get nodes`, `kubectl describe node NODE`.")
 ROLLOUT = Section(
-    "A rollout",
-    look=f"`status.rollout`; `kubectl get pods -l {SERVICE_LABEL}=NAME` shows both revisions.",
+    "A rollout", look=f"`status.rollout`; `kubectl get pods -l {SERVICE_LABEL}=NAME` shows both revisions."
 )
 PLAN = Section(
-    "It may not fit",
-    intro="What the planner says before a pod is made.",
-    look="`status.plan`, and `llmservice plan`.",
+    "It may not fit", intro="What the planner says before a pod is made.", look="`status.plan`, and `llmservice plan`."
 )
 INTERNAL = Section(
     "The operator failed",
@@ -37,9 +31,7 @@ INTERNAL = Section(
     "deployment/llmservice-operator`; the metric llmservice_internal_errors_total.",
 )
 FINE = Section(
-    "Nothing is wrong",
-    intro="States that a condition names while all is as it should be.",
-    look="The message.",
+    "Nothing is wrong", intro="States that a condition names while all is as it should be.", look="The message."
 )
 
 SECTIONS: Final = (PLACE, POD, MODEL, START, END, NODE, ROLLOUT, SPEC, PLAN, INTERNAL, FINE)

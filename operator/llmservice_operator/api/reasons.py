@@ -181,9 +181,7 @@ class Reason(Explained):
         look="`status.failure`, and the log of a pod of the new revision.",
     )
     NO_REPLICA_READY = ROLLOUT.row(
-        "NoReplicaReady",
-        "No replica answers.",
-        "See the Ready condition and status.failure for the cause.",
+        "NoReplicaReady", "No replica answers.", "See the Ready condition and status.failure for the cause."
     )
     WAITING_FOR_GPU = ROLLOUT.row(
         "WaitingForGPU",
@@ -328,20 +326,10 @@ class Reason(Explained):
         "operator's pod and the reason of its last termination.",
     )
     VALID = FINE.row(
-        "Valid",
-        "The spec is valid and nothing else owns the names that the service needs.",
-        "Nothing to do.",
+        "Valid", "The spec is valid and nothing else owns the names that the service needs.", "Nothing to do."
     )
-    ROLLED_OUT = FINE.row(
-        "RolledOut",
-        "Every replica runs the current generation and answers.",
-        "Nothing to do.",
-    )
-    REPLICAS_READY = FINE.row(
-        "ReplicasReady",
-        "At least one replica answers.",
-        "Nothing to do.",
-    )
+    ROLLED_OUT = FINE.row("RolledOut", "Every replica runs the current generation and answers.", "Nothing to do.")
+    REPLICAS_READY = FINE.row("ReplicasReady", "At least one replica answers.", "Nothing to do.")
     PROGRESSING = FINE.row(
         "Progressing",
         "A rollout is under way and its pods are being made or replaced.",
@@ -369,8 +357,4 @@ class Reason(Explained):
         "spec.paused is true: the operator changes and repairs nothing.",
         "Set spec.paused to false to have the spec carried out again.",
     )
-    DELETING = FINE.row(
-        "Deleting",
-        "The LLMService is being deleted.",
-        "Nothing to do.",
-    )
+    DELETING = FINE.row("Deleting", "The LLMService is being deleted.", "Nothing to do.")

@@ -113,26 +113,19 @@ class PodSpec(ApiModel):
         examples=[[{"key": "dedicated", "operator": "Equal", "value": "llm", "effect": "NoSchedule"}]],
     )
     affinity: shapes.Affinity = leaf(
-        dict,
-        description="Affinity rules of the pods.",
-        examples=[{"podAntiAffinity": {}}],
+        dict, description="Affinity rules of the pods.", examples=[{"podAntiAffinity": {}}]
     )
     topology_spread_constraints: shapes.TopologySpreadConstraints = leaf(
         list,
         description="How pods spread over zones or nodes.",
         examples=[[{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}]],
     )
-    priority_class_name: ObjectName | None = knob(
-        description="Priority class of the pods.",
-        examples=["production"],
-    )
+    priority_class_name: ObjectName | None = knob(description="Priority class of the pods.", examples=["production"])
     scheduler_name: ObjectName | None = knob(
-        description="Scheduler that places the pods. Default: the cluster's.",
-        examples=["gpu-scheduler"],
+        description="Scheduler that places the pods. Default: the cluster's.", examples=["gpu-scheduler"]
     )
     runtime_class_name: ObjectName | None = knob(
-        description="Runtime class of the pods, where GPUs need one.",
-        examples=["nvidia"],
+        description="Runtime class of the pods, where GPUs need one.", examples=["nvidia"]
     )
     service_account_name: ObjectName | None = knob(
         description="Service account of the pods, for platforms that bind rights or images to one. Its token is not "

@@ -20,8 +20,7 @@ Quantity = Annotated[str, StringConstraints(min_length=2, max_length=25, pattern
 DataKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 ServedName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"),
+    str, StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")
 ]
 
 

@@ -13,13 +13,7 @@ from llmservice_operator.api.lifecycle import Drain, Endpoint, Rollout, Scaling
 from llmservice_operator.api.model import Model
 from llmservice_operator.api.multimodal import Multimodal
 from llmservice_operator.api.runtime import PodTemplate, Runtime
-from llmservice_operator.api.techniques import (
-    Attention,
-    Compilation,
-    ContextExtension,
-    DraftModel,
-    SpeculativeDecoding,
-)
+from llmservice_operator.api.techniques import Attention, Compilation, ContextExtension, DraftModel, SpeculativeDecoding
 from llmservice_operator.api.uri import Source
 
 

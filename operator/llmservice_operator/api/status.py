@@ -186,8 +186,8 @@ class MeasuredStatus(StatusModel):
     max_concurrency: float | None = optional("Requests of full length that fit into the KV cache at once.")
     max_model_len: int | None = optional("Most tokens of one request, prompt and answer together.")
     model_load_seconds: float | None = optional("Seconds that loading the weights took.")
-    model_memory_gi_b: float | None = optional("GiB that the weights take on one GPU.", alias="modelMemoryGiB")
-    kv_cache_memory_gi_b: float | None = optional("GiB that the KV cache takes on one GPU.", alias="kvCacheMemoryGiB")
+    model_memory_gi_b: float | None = optional("GiB that the weights take on one GPU.")
+    kv_cache_memory_gi_b: float | None = optional("GiB that the KV cache takes on one GPU.")
     engine_init_seconds: float | None = optional("Seconds that profiling, KV cache and warm-up took.")
     start_seconds: float | None = optional("Seconds from the container's start to the first answer.")
     reason: Word | None = optional("Why values are missing, when they are.")
@@ -223,13 +223,13 @@ class ModelStatus(StatusModel):
 class PlanPerGPU(StatusModel):
     """The memory of the fullest GPU, in GiB."""
 
-    memory_gi_b: float | None = optional("Memory of the GPU, as its driver reports it.", alias="memoryGiB")
-    budget_gi_b: float | None = optional("The share of memoryGiB that vLLM takes.", alias="budgetGiB")
-    weights_gi_b: float | None = optional("What the weights take on this GPU.", alias="weightsGiB")
-    non_torch_gi_b: float | None = optional("What libraries and communication between GPUs take.", alias="nonTorchGiB")
-    activation_gi_b: float | None = optional("What the largest step needs beside the weights.", alias="activationGiB")
-    graph_gi_b: float | None = optional("What the recorded CUDA graphs take.", alias="graphGiB")
-    kv_cache_gi_b: float | None = optional("What is left for the KV cache.", alias="kvCacheGiB")
+    memory_gi_b: float | None = optional("Memory of the GPU, as its driver reports it.")
+    budget_gi_b: float | None = optional("The share of memoryGiB that vLLM takes.")
+    weights_gi_b: float | None = optional("What the weights take on this GPU.")
+    non_torch_gi_b: float | None = optional("What libraries and communication between GPUs take.")
+    activation_gi_b: float | None = optional("What the largest step needs beside the weights.")
+    graph_gi_b: float | None = optional("What the recorded CUDA graphs take.")
+    kv_cache_gi_b: float | None = optional("What is left for the KV cache.")
 
 
 class PlanRemedy(StatusModel):
@@ -252,8 +252,8 @@ class PlanStatus(StatusModel):
     facts: Word | None = optional("Hash of the model's facts that it was planned with.")
     gpu: Word | None = optional("Product of the GPU that it was planned for.")
     gpus: int | None = optional("Number of GPUs that one replica needs.")
-    weights_gi_b: float | None = optional("GiB of weights, over all GPUs of a replica.", alias="weightsGiB")
-    kv_cache_gi_b: float | None = optional("GiB of KV cache, over all GPUs of a replica.", alias="kvCacheGiB")
+    weights_gi_b: float | None = optional("GiB of weights, over all GPUs of a replica.")
+    kv_cache_gi_b: float | None = optional("GiB of KV cache, over all GPUs of a replica.")
     kv_cache_tokens: int | None = optional("Tokens that fit into the KV cache, as vLLM will print them.")
     max_model_len: int | None = optional("The longest request that fits for sure, in tokens.")
     requested_max_model_len: int | None = optional("The longest request that was asked for, in tokens.")

@@ -103,8 +103,7 @@ class DraftModel(ApiModel):
     """The small model, or the heads, that guess tokens."""
 
     uri: Uri = Field(
-        description="Where it comes from, in the forms of spec.model.uri.",
-        examples=["hf://Qwen/Qwen2.5-0.5B-Instruct"],
+        description="Where it comes from, in the forms of spec.model.uri.", examples=["hf://Qwen/Qwen2.5-0.5B-Instruct"]
     )
 
     @property

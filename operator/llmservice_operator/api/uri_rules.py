@@ -16,11 +16,7 @@ def uri_rules() -> tuple[Rule, ...]:
 
 def _rules() -> Iterator[Rule]:
     schemes = "|".join(uri.SCHEMES)
-    yield Rule(
-        f"self.uri.matches('^({schemes})://')",
-        f"must begin with a scheme that is served: {uri.FORMS}",
-        ".uri",
-    )
+    yield Rule(f"self.uri.matches('^({schemes})://')", f"must begin with a scheme that is served: {uri.FORMS}", ".uri")
     for name, scheme in uri.SCHEMES.items():
         # What is wrong with a revision has words of its own.
         pattern = f"{uri.HF_REPO}(@.*)?" if name == "hf" else scheme.pattern

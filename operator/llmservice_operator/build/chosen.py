@@ -32,15 +32,15 @@ class Chosen:
     @classmethod
     def from_document(cls, document: Json) -> Self:
         """Read a record; absent fields are None."""
-        return cls(**{name: document.get(to_camel(name)) for name in _RECORDED}, recorded=document)
+        return cls(**{name: document.get(key) for name, key in _RECORDED.items()}, recorded=document)
 
     def to_document(self) -> dict[str, Any]:
         """The record without the fields that are None."""
         if self.recorded is not None:
             return dict(self.recorded)
-        record = {to_camel(name): getattr(self, name) for name in _RECORDED}
+        record = {key: getattr(self, name) for name, key in _RECORDED.items()}
         return {key: value for key, value in record.items() if value is not None}
 
 
-_RECORDED = tuple(field.name for field in fields(Chosen) if field.name != "recorded")
+_RECORDED = {field.name: to_camel(field.name) for field in fields(Chosen) if field.name != "recorded"}
 NOTHING = Chosen()

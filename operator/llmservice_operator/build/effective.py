@@ -89,7 +89,7 @@ def _optional_sections(spec: LLMServiceSpec) -> dict[str, Any]:
 
 def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, int | None]:
     """maxNumSeqs and maxNumBatchedTokens by the planner's rules; None where the possible GPUs have different ones."""
-    asked = llm.spec.batching
+    given = llm.spec.batching
     request = request_of(
         llm.spec,
         architecture=None,
@@ -103,20 +103,20 @@ def _limits(llm: LLMService, runs: Server, chosen: Chosen) -> tuple[int | None, 
     devices = (request.device,) if request.device is not None else _devices(llm, chosen)
     possible = {batching(replace(request, device=device)) for device in devices}
     if len(possible) != 1:
-        return asked.max_num_seqs, asked.max_num_batched_tokens
+        return given.max_num_seqs, given.max_num_batched_tokens
     limits = possible.pop()
     # Without chunked prefill, as in some pooling models, one step holds the longest prompt.
-    is_whole = asked.chunked_prefill is False or (asked.chunked_prefill is None and llm.spec.model.runner == "pooling")
+    is_whole = given.chunked_prefill is False or (given.chunked_prefill is None and llm.spec.model.runner == "pooling")
     is_open = length is None and (is_whole or limits.sequences * SHORTEST_CONTEXT < limits.tokens)
-    return limits.sequences, asked.max_num_batched_tokens if is_open else limits.tokens
+    return limits.sequences, given.max_num_batched_tokens if is_open else limits.tokens
 
 
 def _longest(llm: LLMService, chosen: Chosen) -> int | None:
     """Tokens: the maxModelLen that vLLM starts with, where the spec or the plan has it."""
-    asked = max_model_len(llm, chosen)
-    if isinstance(asked, int):
-        return asked
-    if asked is None and (planned := (chosen.plan or {}).get("requestedMaxModelLen")):
+    stated = max_model_len(llm, chosen)
+    if isinstance(stated, int):
+        return stated
+    if stated is None and (planned := (chosen.plan or {}).get("requestedMaxModelLen")):
         return int(planned)
     return None if llm.spec.context_extension is not None else llm.spec.model.architecture.max_position_embeddings
 

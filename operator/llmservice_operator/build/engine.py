@@ -160,11 +160,9 @@ def image(llm: LLMService, settings: Settings) -> str | None:
     """The server's image; None where neither the spec nor the settings name one."""
     if llm.spec.runtime.image is not None:
         return llm.spec.runtime.image
-    return {
-        "nvidia": settings.default_gpu_image,
-        "amd": settings.default_amd_image,
-        "cpu": settings.default_cpu_image,
-    }[llm.spec.accelerator.type]
+    return {"nvidia": settings.default_gpu_image, "amd": settings.default_amd_image, "cpu": settings.default_cpu_image}[
+        llm.spec.accelerator.type
+    ]
 
 
 def vllm_version(llm: LLMService, settings: Settings) -> str:

@@ -122,11 +122,7 @@ def _needs_hub(spec: LLMServiceSpec) -> bool:
 
 def _network(settings: Settings) -> dict[str, str]:
     variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    proxies = {
-        "HTTP_PROXY": settings.http_proxy,
-        "HTTPS_PROXY": settings.https_proxy,
-        "NO_PROXY": _no_proxy(settings),
-    }
+    proxies = {"HTTP_PROXY": settings.http_proxy, "HTTPS_PROXY": settings.https_proxy, "NO_PROXY": _no_proxy(settings)}
     for name, value in proxies.items():
         if value:
             # Programs disagree about which case they read.

@@ -11,10 +11,7 @@ from llmservice_operator.planner.quantity import GIB, add_memory, amount, count,
 
 Resources = dict[str, dict[str, str]]
 
-INIT_RESOURCES: Resources = {
-    "requests": {"cpu": "50m", "memory": "64Mi"},
-    "limits": {"cpu": "1", "memory": "128Mi"},
-}
+INIT_RESOURCES: Resources = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}}
 _FETCH_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 """Small, since the container mostly waits."""
 _MOST_KV_CACHE_GIB = 2**20

@@ -23,10 +23,7 @@ WEIGHTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("experts_int8", "int8_per_channel_weight_only", "moe_wna16", "gptq", "auto_gptq", "gptq_marlin"),
             *_MANY_KINDS,
         ),
-        "int4": (
-            *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "moe_wna16"),
-            *_MANY_KINDS,
-        ),
+        "int4": (*("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "moe_wna16"), *_MANY_KINDS),
     }
 )
 """Methods by the type that they hold weights in."""

@@ -49,6 +49,6 @@ class SliceFacts:
 def _ready(endpoints: Iterable[Json]) -> Iterable[str]:
     for endpoint in endpoints:
         target = endpoint.get("targetRef") or {}
-        # Absent means ready, says the API.
+        # By the API, absent means ready.
         if target.get("kind") == "Pod" and (endpoint.get("conditions") or {}).get("ready") is not False:
             yield str(target.get("uid", ""))

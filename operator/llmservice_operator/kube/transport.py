@@ -30,10 +30,6 @@ MAX_ATTEMPTS = 4
 MAX_PATIENCE = 5.0
 
 
-def ignore(verb: str, resource: str, code: int, seconds: float) -> None:
-    """An observer for those who do not count."""
-
-
 class Options(TypedDict, total=False):
     """What a request may have beside its path: JSON as `body`, at most REQUEST_TIMEOUT by default."""
 
@@ -53,7 +49,7 @@ class Transport:
         credentials: Credentials,
         *,
         user_agent: str = OPERATOR,
-        observer: Observer = ignore,
+        observer: Observer = lambda verb, resource, code, seconds: None,
         login_timeout: float | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,

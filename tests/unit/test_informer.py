@@ -276,10 +276,7 @@ WITHOUT: dict[str, tuple[Resource, int, bool]] = {
 
 @pytest.mark.parametrize("case", WITHOUT)
 async def test_the_start_needs_all_kinds_but_jobs_slices_and_optional_ones(
-    api: Api,
-    case: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    api: Api, case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "OPTIONAL", (REVISION,))
     resource, code, is_warm = WITHOUT[case]

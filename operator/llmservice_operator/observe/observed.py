@@ -101,11 +101,7 @@ class Observed:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        projections: Mapping[str, Mapping[str, Any]],
-        hidden: frozenset[str] = frozenset(),
-        **known: Any,
+        cls, name: str, projections: Mapping[str, Mapping[str, Any]], hidden: frozenset[str] = frozenset(), **known: Any
     ) -> Self:
         """From the `projections` of the service `name`, by kind and name, and from fields of this class by keyword.
 

@@ -71,10 +71,7 @@ class Operator:
         gate: Gate = self._shards or AlwaysOpen()
         kube, cache = KubeClient(transport, gate), Cache(PROJECTIONS, INDICES)
         count = metrics.internal_errors
-        self._errors = InternalErrors(
-            count=lambda part: count.labels(part).inc(),
-            changed=self._changed,
-        )
+        self._errors = InternalErrors(count=lambda part: count.labels(part).inc(), changed=self._changed)
         build = f"{version()} {opts.services.operator_image}"
         self._in_work = InWork.of(opts.state_dir, build, identity=lambda key: identity_of(cache, key))
         self._state_poller = StatePoller(

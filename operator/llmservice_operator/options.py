@@ -9,10 +9,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from llmservice_runtime.flags.table import newest_version
+from pydantic.alias_generators import to_camel
 
 from llmservice_operator.api.constants import OPERATOR
 from llmservice_operator.build.settings import InvalidSettings, Settings
@@ -67,69 +68,67 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--settings", metavar="FILE", help="YAML file with any of these, as the chart mounts it")
-    made.add_argument(
+    add = made.add_argument
+    add("--settings", metavar="FILE", help="YAML file with any of these, as the chart mounts it")
+    add(
         "--namespace",
         action="append",
         dest="namespaces",
         metavar="NAME",
         help="watch this namespace only; may be repeated (default: all namespaces)",
     )
-    made.add_argument("--log-format", choices=["json", "console"], help="default: json")
-    made.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="default: info")
-    made.add_argument("--health-port", type=int, metavar="PORT", help="/healthz and /readyz (default: 8081)")
-    made.add_argument("--metrics-port", type=int, metavar="PORT", help="/metrics (default: 8080)")
-    made.add_argument(
+    add("--log-format", choices=["json", "console"], help="default: json")
+    add("--log-level", choices=["debug", "info", "warning", "error"], help="default: info")
+    add("--health-port", type=int, metavar="PORT", help="/healthz and /readyz (default: 8081)")
+    add("--metrics-port", type=int, metavar="PORT", help="/metrics (default: 8080)")
+    add(
         "--metrics-authentication",
         choices=AUTHENTICATIONS,
         help="who may read /metrics: everybody, or by a bearer token whoever may get that path (default: none)",
     )
-    made.add_argument("--metrics-tls", metavar="DIR", help="serve /metrics with the tls.crt and tls.key of this folder")
-    made.add_argument(
+    add("--metrics-tls", metavar="DIR", help="serve /metrics with the tls.crt and tls.key of this folder")
+    add(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="act only while holding the Lease (default: yes)",
     )
-    made.add_argument("--lease-name", metavar="NAME", help="default: llmservice-operator")
-    made.add_argument("--lease-namespace", metavar="NAME", help="default: the operator's own namespace")
-    made.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's service account, else $KUBECONFIG")
-    made.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
-    made.add_argument(
+    add("--lease-name", metavar="NAME", help="default: llmservice-operator")
+    add("--lease-namespace", metavar="NAME", help="default: the operator's own namespace")
+    add("--kubeconfig", metavar="FILE", help="default: the pod's service account, else $KUBECONFIG")
+    add("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    add(
         "--max-concurrent-updates",
         type=int,
         metavar="N",
         help="services that get an update at a time when it was asked for, by each process (default: 1)",
     )
-    made.add_argument(
+    add(
         "--shards",
         type=int,
         metavar="N",
         help="split the namespaces into N shards, with a Lease each, that processes share out (default: 1)",
     )
-    made.add_argument(
+    add(
         "--state-dir",
         type=Path,
         metavar="DIR",
         help="record there what is in work, so that one LLMService that ends the process again and again is found and "
         "quarantined; it has to outlive the process (default: nothing is recorded)",
     )
-    services = made.add_argument_group("values for all services (the settings file's `services` has more)")
-    services.add_argument("--operator-image", metavar="REF", help="image that brings the supervisor into the pods")
-    services.add_argument("--default-gpu-image", metavar="REF", help="vLLM for NVIDIA GPUs")
-    services.add_argument("--default-cpu-image", metavar="REF", help="vLLM for CPUs")
-    services.add_argument("--run-as-user", type=int, metavar="UID", help="numeric user of the pods (default: 2000)")
-    services.add_argument("--hf-endpoint", metavar="URL", help="HF_ENDPOINT for all services")
+    in_services = made.add_argument_group(
+        "values for all services (the settings file's `services` has more)"
+    ).add_argument
+    in_services("--operator-image", metavar="REF", help="image that brings the supervisor into the pods")
+    in_services("--default-gpu-image", metavar="REF", help="vLLM for NVIDIA GPUs")
+    in_services("--default-cpu-image", metavar="REF", help="vLLM for CPUs")
+    in_services("--run-as-user", type=int, metavar="UID", help="numeric user of the pods (default: 2000)")
+    in_services("--hf-endpoint", metavar="URL", help="HF_ENDPOINT for all services")
     return made
 
 
-SERVICE_OPTIONS = {
-    "operator_image": "operatorImage",
-    "default_gpu_image": "defaultGpuImage",
-    "default_cpu_image": "defaultCpuImage",
-    "run_as_user": "runAsUser",
-    "hf_endpoint": "hfEndpoint",
-}
+SERVICE_OPTIONS = ("operator_image", "default_gpu_image", "default_cpu_image", "run_as_user", "hf_endpoint")
+"""Options that are settings of all services, under these names in camelCase."""
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
@@ -141,7 +140,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
         path = given.pop("settings", None)
         return _merge(_from_file(Path(path)) if path else {}, given, environ)
     except (InvalidSettings, OSError, yaml.YAMLError) as error:
-        _fail(line, error)
+        line.error(str(error))
 
 
 def version() -> str:
@@ -150,10 +149,6 @@ def version() -> str:
         return importlib.metadata.version("llmservice-operator")
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _fail(line: argparse.ArgumentParser, error: Exception) -> NoReturn:
-    line.error(str(error))
 
 
 def _from_environment(line: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -169,44 +164,46 @@ def _from_environment(line: argparse.ArgumentParser, environ: Mapping[str, str])
 
 
 def _value(action: argparse.Action, name: str, text: str) -> Any:
-    if isinstance(action, argparse.BooleanOptionalAction):
-        return _bool(name, text)
-    if action.dest == "namespaces":
+    kind = _kind(action)
+    if kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise InvalidSettings(f"{name}: {text!r} is neither true nor false")
+        return _BOOLEANS[text.lower()]
+    if kind is list:
         return [part.strip() for part in text.split(",") if part.strip()]
-    if action.choices is not None and text not in action.choices:
-        raise InvalidSettings(f"{name}: {text!r} is none of {', '.join(action.choices)}")
-    if action.type is int:
-        try:
-            return int(text)
-        except ValueError:
-            raise InvalidSettings(f"{name}: {text!r} is not an integer") from None
-    return Path(text) if action.type is Path else text
+    _check_choice(action, name, text)
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidSettings(f"{name}: {text!r} is not an integer") from None
 
 
-def _bool(name: str, text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in {"true", "false", "1", "0", "yes", "no"}:
-        raise InvalidSettings(f"{name}: {text!r} is neither true nor false")
-    return lowered in {"true", "1", "yes"}
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-_FILE: Mapping[str, Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
-    "": {"namespaces": ("namespaces", list)},
-    "leaderElection": {
-        "enabled": ("leader_elect", bool),
-        "leaseName": ("lease_name", str),
-        "leaseNamespace": ("lease_namespace", str),
-    },
-    "health": {"port": ("health_port", int)},
-    "metrics": {
-        "port": ("metrics_port", int),
-        "authentication": ("metrics_authentication", str),
-        "tlsFolder": ("metrics_tls", str),
-    },
-    "operator": {"maxConcurrentUpdates": ("max_concurrent_updates", int), "shards": ("shards", int)},
-    "logging": {"format": ("log_format", str), "level": ("log_level", str)},
+def _kind(action: argparse.Action) -> type[Any]:
+    """Of an option's value."""
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return bool
+    kind = list if action.dest == "namespaces" else action.type or str
+    return kind if isinstance(kind, type) else str
+
+
+def _check_choice(action: argparse.Action, name: str, value: object) -> None:
+    if action.choices is not None and value not in action.choices:
+        raise InvalidSettings(f"{name}: {value!r} is none of {', '.join(action.choices)}")
+
+
+_FILE: Mapping[str, Mapping[str, str]] = {
+    "": {"namespaces": "namespaces"},
+    "leaderElection": {"enabled": "leader_elect", "leaseName": "lease_name", "leaseNamespace": "lease_namespace"},
+    "health": {"port": "health_port"},
+    "metrics": {"port": "metrics_port", "authentication": "metrics_authentication", "tlsFolder": "metrics_tls"},
+    "operator": {"maxConcurrentUpdates": "max_concurrent_updates", "shards": "shards"},
+    "logging": {"format": "log_format", "level": "log_level"},
 }
-_CHOICES = {action.dest: tuple(action.choices) for action in parser()._actions if action.choices is not None}
+"""The option of each key of the settings file."""
+_ACTIONS = {action.dest: action for action in parser()._actions}
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -224,27 +221,24 @@ def _from_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def _section(
-    where: str, values: Mapping[str, Any], keys: Mapping[str, tuple[str, type | tuple[type, ...]]]
-) -> dict[str, Any]:
+def _section(where: str, values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         if key not in keys:
             raise InvalidSettings(f"{where}{key} is unknown; known are {', '.join(sorted(keys))}")
-        name, kind = keys[key]
         if value is None or value == "":
             continue
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        action = _ACTIONS[keys[key]]
+        if type(value) is not _kind(action):
             raise InvalidSettings(f"{where}{key}: {value!r} has the wrong type")
-        if name in _CHOICES and value not in _CHOICES[name]:
-            raise InvalidSettings(f"{where}{key}: {value!r} is none of {', '.join(_CHOICES[name])}")
-        found[name] = value
+        _check_choice(action, f"{where}{key}", value)
+        found[action.dest] = value
     return found
 
 
 def _merge(file: dict[str, Any], given: dict[str, Any], environ: Mapping[str, str]) -> Options:
     services = dict(file.pop("services", {}))
-    services |= {SERVICE_OPTIONS[name]: given.pop(name) for name in SERVICE_OPTIONS if name in given}
+    services |= {to_camel(name): given.pop(name) for name in SERVICE_OPTIONS if name in given}
     merged = {**file, **given}
     merged["namespaces"] = tuple(dict.fromkeys(merged.get("namespaces") or ()))
     if merged.get("max_concurrent_updates", 1) < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from llmservice_operator.observe.observed import Refusal
@@ -25,6 +26,7 @@ KILLED: Json = {"reason": "Error", "exitCode": 3, "message": "a\nboom\n", "finis
 BACK_OFF: Json = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
 NO_GPU = "0/3 nodes are available: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {a: b, c}."
 OLD = "0000000000"
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,10 @@ def deleting() -> World:
     return world
 
 
-def one(make: Callable[[], World] = served, **pod: Any) -> World:
+def one(make: Callable[[], World] = served, counts: Mapping[str, int] = EMPTY, **pod: Any) -> World:
     """A service with one replica, whose pod is now like this."""
     world = make()
-    return with_pods(world, a_pod("x-0", world.revision(), **pod))
+    return with_pods(world, a_pod("x-0", world.revision(), **pod), **counts)
 
 
 def starting(**pod: Any) -> World:
@@ -114,66 +116,36 @@ def over() -> World:
     return with_pods(world, pod)
 
 
-def counters_say_more() -> World:
-    """The pod is not ready any more, which the Deployment's controller has not noticed."""
-    world = served()
-    return with_pods(world, a_pod("x-0", world.revision()), ready=1, available=1)
-
-
-def counters_say_less() -> World:
-    world = served()
-    return with_pods(world, a_pod("x-0", world.revision(), ready=True), ready=0, available=0)
-
-
 def counters_are_of_before() -> World:
     world = served()
     world.deployment["status"]["observedGeneration"] -= 1
     return settled(world)
 
 
-def half_rolled_out(*, new_is_ready: bool = False) -> World:
+def rollout(old: Mapping[str, Any] = EMPTY, new: Json | None = None, **counts: int) -> World:
+    """An edit is rolled out: the pod of the old revision, ready, and that of the new one."""
     world = edited(served())
-    new = a_pod("x-1", world.revision(), ready=new_is_ready)
-    return with_pods(world, a_pod("x-0", OLD, ready=True), new)
+    pods = [a_pod("x-0", OLD, **{"ready": True} | dict(old))]
+    pods += [a_pod("x-1", world.revision(), **new)] if new is not None else []
+    return with_pods(world, *pods, **counts)
 
 
-def counted_as_new() -> World:
-    """The counters have all of the new revision; the only pod is of the old one."""
-    world = edited(served())
-    return with_pods(world, a_pod("x-0", OLD, ready=True), updated=1)
-
-
-def old_drains() -> World:
-    world = edited(served())
-    old = a_pod("x-0", OLD, ready=True, deleting=True)
-    return with_pods(world, old, a_pod("x-1", world.revision(), ready=True), replicas=1, ready=1, available=1)
-
-
-def failed_rollout() -> World:
-    world = edited(served())
-    return with_pods(world, a_pod("x-0", OLD, ready=True), a_pod("x-1", world.revision(), state={"terminated": ENDED}))
+def conditioned(world: World, type_: str, status: str, reason: str, message: str) -> World:
+    """With this condition of its Deployment."""
+    condition = {"type": type_, "status": status, "reason": reason, "message": message}
+    world.deployment["status"]["conditions"] = [condition]
+    return settled(world)
 
 
 def overdue(*, serves: bool) -> World:
-    world = edited(served()) if serves else service()
-    pods = [a_pod("x-1", world.revision())]
-    if serves:
-        pods.append(a_pod("x-0", OLD, ready=True))
-    with_pods(world, *pods)
-    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
-    world.deployment["status"]["conditions"] = [late]
-    return settled(world)
+    world = rollout(new={}) if serves else starting()
+    return conditioned(world, "Progressing", "False", "ProgressDeadlineExceeded", "timed out")
 
 
-def unlisted(*names: str, replicas: int = 1) -> World:
+def unlisted(*names: str, replicas: int = 1, is_blind: bool = False) -> World:
+    """These pods are in no EndpointSlice; `is_blind`: without the right to list those."""
     world = served(replicas)
-    world.unlisted = set(names)
-    return settled(world)
-
-
-def without_the_right_on_slices() -> World:
-    world = served()
-    world.unlisted, world.is_blind = {"x-0"}, True
+    world.unlisted, world.is_blind = set(names), is_blind
     return settled(world)
 
 
@@ -214,13 +186,8 @@ def scaling_to_zero(*, deleting: bool) -> World:
 
 
 def quota(*, serves: bool = False) -> World:
-    world = edited(served()) if serves else service()
-    if serves:
-        with_pods(world, a_pod("x-0", OLD, ready=True))
     message = 'pods "x-1" is forbidden: exceeded quota: team, requested: cpu=2, used: cpu=1, limited: cpu=2'
-    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
-    world.deployment["status"]["conditions"] = [refused]
-    return settled(world)
+    return conditioned(rollout() if serves else service(), "ReplicaFailure", "True", "FailedCreate", message)
 
 
 def deployment_of_another() -> World:
@@ -278,12 +245,14 @@ CASES: Mapping[str, Case] = {
     "a quota while the old pod serves": _moving(lambda: quota(serves=True), "QuotaExceeded", serves=True),
     "served": _good(served),
     "served by two": _good(lambda: served(2)),
-    "no right on slices": _good(without_the_right_on_slices),
+    "no right on slices": _good(lambda: unlisted("x-0", is_blind=True)),
     "the only pod goes": _moving(lambda: one(ready=True, deleting=True), "Progressing"),
     "the only pod is not ready": _moving(one, "Starting"),
     "the only pod is over": _moving(over, "Progressing"),
-    "the counters say more": _moving(counters_say_more, "Starting"),
-    "the counters say less": _moving(counters_say_less, "Progressing", serves=True),
+    "the counters say more": _moving(lambda: one(counts={"ready": 1, "available": 1}), "Starting"),
+    "the counters say less": _moving(
+        lambda: one(counts={"ready": 0, "available": 0}, ready=True), "Progressing", serves=True
+    ),
     "the counters are of before": _moving(counters_are_of_before, "Progressing", serves=True),
     "no endpoints": _moving(lambda: unlisted("x-0"), "NoEndpoints"),
     "one of two without endpoint": _moving(lambda: unlisted("x-1", replicas=2), "NoEndpoints", serves=True),
@@ -292,11 +261,11 @@ CASES: Mapping[str, Case] = {
     "the Deployment is gone": _moving(deployment_is_gone, "Progressing", serves=True),
     "the Deployment is another's": _failed(deployment_of_another, "NameConflict", serves=True),
     "an edit is applied": _moving(lambda: edited(served()), "Progressing", serves=True),
-    "the old pod serves": _moving(half_rolled_out, "Starting", serves=True),
-    "the old pod is left": _moving(lambda: half_rolled_out(new_is_ready=True), "Progressing", serves=True),
-    "the old pod counts as new": _moving(counted_as_new, "Progressing", serves=True),
-    "the old pod drains": _good(old_drains),
-    "a failed rollout": _failed(failed_rollout, "KVCacheTooSmall", serves=True),
+    "the old pod serves": _moving(lambda: rollout(new={}), "Starting", serves=True),
+    "the old pod is left": _moving(lambda: rollout(new={"ready": True}), "Progressing", serves=True),
+    "the old pod counts as new": _moving(lambda: rollout(updated=1), "Progressing", serves=True),
+    "the old pod drains": _good(lambda: rollout({"deleting": True}, {"ready": True}, replicas=1, ready=1, available=1)),
+    "a failed rollout": _failed(lambda: rollout(new={"state": {"terminated": ENDED}}), "KVCacheTooSmall", serves=True),
     "overdue": _failed(lambda: overdue(serves=False), "ProgressDeadlineExceeded"),
     "overdue while the old pod serves": _failed(lambda: overdue(serves=True), "ProgressDeadlineExceeded", serves=True),
     "an invalid edit": _failed(lambda: edited(served(), runtime=NO_SUCH_FLAG), "UnknownFlag", serves=True),

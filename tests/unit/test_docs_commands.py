@@ -1,4 +1,4 @@
-"""What pages tell a reader to type exists: commands and options, make targets, chart values, files, fields."""
+"""Pages name only commands, options, make targets, chart values, files, modules and fields that exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,94 +43,11 @@ def command_parser(command: str) -> argparse.ArgumentParser:
     return found
 
 
-@pytest.mark.parametrize("page", pages(r"(?m)^[$ ]*(- run: )?(kubectl )?llmservice "), ids=name_of)
-def test_a_command_is_one_that_the_parser_takes(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = [
-        words for words in commands_of(page) if words[:1] == ["llmservice"] or words[:2] == ["kubectl", "llmservice"]
-    ]
-    refused = []
-    for words in found:
-        arguments = words[words.index("llmservice") + 1 :]
-        if "..." in arguments:  # any of them
-            continue
-        try:
-            make_parser(arguments).parse_args(arguments)
-        except SystemExit:
-            refused.append((words, capsys.readouterr().err))
-    assert refused == []
-
-
-@pytest.mark.parametrize("page", pages(r"`llmservice \w"), ids=name_of)
-def test_a_command_in_a_sentence_has_the_options_that_are_named(page: Path) -> None:
-    wrong = []
-    for command, rest in re.findall(r"`(?:kubectl )?llmservice (\w+)([^`\n]*)`", page.read_text(encoding="utf-8")):
-        known = options_of(command_parser(command)) if command in COMMANDS else set()
-        wrong += [(command, option) for option in re.findall(r"(?<!\S)--?[a-z][\w-]*", rest) if option not in known]
-        if command not in COMMANDS:
-            wrong.append((command, ""))
-    assert wrong == []
-
-
-@pytest.mark.parametrize("page", pages(r"\bmake [a-z]"), ids=name_of)
-def test_a_make_target_is_in_the_makefile(page: Path) -> None:
-    named = {word for words in commands_of(page) if words[0] == "make" for word in words[1:] if target(word)}
-    named |= set(re.findall(r"`make ([a-z][a-z0-9-]*)", page.read_text(encoding="utf-8")))
-    assert named - TARGETS == set()
-
-
-def target(word: str) -> bool:
-    return re.fullmatch(r"[a-z][a-z0-9-]*", word) is not None
-
-
 def chart_keys(part: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for name, child in (part.get("properties") or {}).items():
         below = f"{path}.{name}".lstrip(".")
         yield below
         yield from chart_keys(child, below)
-
-
-@pytest.mark.parametrize("page", pages(r"--set "), ids=name_of)
-def test_a_chart_value_is_in_its_schema(page: Path) -> None:
-    keys = set(chart_keys(CHART_SCHEMA))
-    named = set(re.findall(r"--set(?:-string)?[ =]'?([\w.]+)=", page.read_text(encoding="utf-8")))
-    assert named - keys == set()
-
-
-def test_nothing_is_installed_by_a_name_that_is_on_no_index() -> None:
-    """The package is installed from a checkout, with extras that it has."""
-    texts = [*PAGES, *(ROOT / "cli").rglob("*.py")]
-    named = [
-        (name_of(path), what)
-        for path in texts
-        for what in re.findall(r"pip install '?([^'\s`]+)", path.read_text(encoding="utf-8"))
-    ]
-    assert named
-    assert [one for one in named if not one[1].startswith((".[", "./"))] == []
-    extras = {extra for _, what in named for extra in re.findall(r"\[([\w,]+)\]", what)[0].split(",")}
-    assert extras <= EXTRAS
-
-
-FILES = re.compile(r"(?:charts|crds|docs|examples|operator|runtime|scripts|tests|benchmarks)/[\w./-]*\w")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_file_that_a_command_names_is_there(page: Path) -> None:
-    words = {word.split("::")[0] for words in commands_of(page) for word in words}
-    named = {word for word in words if FILES.fullmatch(word)}
-    assert {word for word in named if not (ROOT / word).exists()} == set()
-
-
-@pytest.mark.parametrize("page", pages(r"python -m \w"), ids=name_of)
-def test_a_module_that_is_run_is_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    modules = set(re.findall(r"python3? -m ([a-z_][\w.]*)", text))
-    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli")
-    missing = set()
-    for name in modules:
-        place = Path(*name.split("."))
-        if not any((root / place).with_suffix(".py").is_file() or (root / place).is_dir() for root in roots):
-            missing.add(name)
-    assert missing == set()
 
 
 def has_field(path: str) -> bool:
@@ -150,12 +67,92 @@ def has_field(path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", pages(r"`(spec|status)\."), ids=name_of)
-def test_a_field_that_is_named_is_in_the_crd(page: Path) -> None:
-    code = code_of(page)
-    named = set(re.findall(r"(?<![\w./{-])((?:spec|status)(?:\.[A-Za-z]\w*(?:\[\w*\])?)+)", code))
-    plain = {re.sub(r"\[\w*\]", "", name) for name in named}
-    assert {name for name in plain if not name.startswith(OF_OTHERS) and not has_field(name)} == set()
+def commands(page: Path) -> Iterator[object]:
+    """Those that the parser refuses."""
+    for words in commands_of(page):
+        if words[:1] != ["llmservice"] and words[:2] != ["kubectl", "llmservice"]:
+            continue
+        arguments = words[words.index("llmservice") + 1 :]
+        try:
+            if "..." not in arguments:
+                make_parser(arguments).parse_args(arguments)
+        except SystemExit:
+            yield words
+
+
+def options(page: Path) -> Iterator[object]:
+    for command, rest in re.findall(r"`(?:kubectl )?llmservice (\w+)([^`\n]*)`", page.read_text(encoding="utf-8")):
+        known = options_of(command_parser(command)) if command in COMMANDS else set()
+        yield from [command] if command not in COMMANDS else []
+        yield from set(re.findall(r"(?<!\S)--?[a-z][\w-]*", rest)) - known
+
+
+def targets(page: Path) -> set[str]:
+    words = {word for words in commands_of(page) if words[0] == "make" for word in words[1:]}
+    named = {word for word in words if re.fullmatch(r"[a-z][a-z0-9-]*", word)}
+    return (named | set(re.findall(r"`make ([a-z][a-z0-9-]*)", page.read_text(encoding="utf-8")))) - TARGETS
+
+
+def chart_values(page: Path) -> set[str]:
+    named = re.findall(r"--set(?:-string)?[ =]'?([\w.]+)=", page.read_text(encoding="utf-8"))
+    return set(named) - set(chart_keys(CHART_SCHEMA))
+
+
+def files(page: Path) -> Iterator[object]:
+    for word in {word.split("::")[0] for words in commands_of(page) for word in words}:
+        if FILES.fullmatch(word) and not (ROOT / word).exists():
+            yield word
+
+
+def modules(page: Path) -> Iterator[object]:
+    roots = (ROOT, ROOT / "operator", ROOT / "runtime", ROOT / "fetch", ROOT / "cli")
+    for name in set(re.findall(r"python3? -m ([a-z_][\w.]*)", page.read_text(encoding="utf-8"))):
+        place = Path(*name.split("."))
+        if not any((root / place).with_suffix(".py").is_file() or (root / place).is_dir() for root in roots):
+            yield name
+
+
+def fields(page: Path) -> Iterator[object]:
+    for name in set(re.findall(r"(?<![\w./{-])((?:spec|status)(?:\.[A-Za-z]\w*(?:\[\w*\])?)+)", code_of(page))):
+        path = re.sub(r"\[\w*\]", "", name)
+        if not path.startswith(OF_OTHERS) and not has_field(path):
+            yield path
+
+
+FILES = re.compile(r"(?:charts|crds|docs|examples|operator|runtime|scripts|tests|benchmarks)/[\w./-]*\w")
+CHECKS: Mapping[str, tuple[str, Callable[[Path], Iterable[object]]]] = {
+    "commands": (r"(?m)^[$ ]*(- run: )?(kubectl )?llmservice ", commands),
+    "options in sentences": (r"`llmservice \w", options),
+    "make targets": (r"\bmake [a-z]", targets),
+    "chart values": (r"--set ", chart_values),
+    "files": ("", files),
+    "modules": (r"python -m \w", modules),
+    "fields": (r"`(spec|status)\.", fields),
+}
+"""What is unknown of a page, and the pages that may name such a thing."""
+
+
+@pytest.mark.parametrize(
+    ("check", "page"),
+    [(name, page) for name, (marker, _) in CHECKS.items() for page in pages(marker)],
+    ids=lambda value: value if isinstance(value, str) else name_of(value),
+)
+def test_everything_that_a_page_names_exists(check: str, page: Path) -> None:
+    assert list(CHECKS[check][1](page)) == []
+
+
+def test_nothing_is_installed_by_a_name_that_is_on_no_index() -> None:
+    """The package is installed from a checkout, with extras that it has."""
+    texts = [*PAGES, *(ROOT / "cli").rglob("*.py")]
+    named = [
+        (name_of(path), what)
+        for path in texts
+        for what in re.findall(r"pip install '?([^'\s`]+)", path.read_text(encoding="utf-8"))
+    ]
+    assert named
+    assert [one for one in named if not one[1].startswith((".[", "./"))] == []
+    extras = {extra for _, what in named for extra in re.findall(r"\[([\w,]+)\]", what)[0].split(",")}
+    assert extras <= EXTRAS
 
 
 def test_every_command_is_on_the_page_of_the_command_line() -> None:
@@ -165,8 +162,8 @@ def test_every_command_is_on_the_page_of_the_command_line() -> None:
     assert [name for name in COMMANDS if f"`{name}`" not in readme and f"llmservice {name}" not in readme] == []
 
 
-def test_the_words_of_a_command_are_found() -> None:
-    """The test of the tests: comments, pipes, prompts and line ends are no part of a command."""
+def test_commands_are_found() -> None:
+    """Without comments, pipes, prompts and line ends."""
     found = list(commands_of(ROOT / "docs" / "cli.md"))
     assert ["llmservice", "plan", "-f", "llmservice.yaml"] in found
     assert ["llmservice", "plan", "--batch", "cases.jsonl"] in found

@@ -114,17 +114,20 @@ async def watching(api: Api, token: Token | None = None, *, wait: bool = True) -
                 stream.put_nowait(None)
 
 
-async def test_lists_changes_and_deletions_become_keys(api: Api) -> None:
-    api.objects[POD] = [without_kind(pod("one", 5))]
+async def test_pages_of_lists_changes_and_deletions_become_keys(api: Api) -> None:
+    api.objects[POD] = [without_kind(pod(name, 5)) for name in ("one", "a", "b", "c")]
+    api.page = 3
     async with watching(api) as seen:
-        assert seen.keys == [CHAT]
+        assert seen.pods() == ["a", "b", "c", "one"]
+        assert set(seen.keys) == {CHAT}
+        seen.keys[:] = [CHAT]
         await seen.send("MODIFIED", pod("one", 6, nobody="cares"))
         await seen.send("ADDED", pod("two", 7))
         await seen.until(lambda: len(seen.keys) == 2)
         assert seen.cache.get("Pod", "ns", "one").resource_version == "6"
         await seen.send("DELETED", pod("one", 8))
         await seen.until(lambda: len(seen.keys) == 3)
-        assert seen.pods() == ["two"]
+        assert seen.pods() == ["a", "b", "c", "two"]
 
 
 async def test_children_are_watched_by_our_labels_and_no_llmservice(api: Api) -> None:
@@ -142,13 +145,6 @@ async def test_children_are_watched_by_our_labels_and_no_llmservice(api: Api) ->
     assert {path for _, path, _ in api.requests} == {resource.path(None) for resource in OF_CHILDREN}
     assert {method for method, _, _ in api.requests} == {"GET"}
     assert LLMSERVICE not in OF_CHILDREN
-
-
-async def test_a_list_comes_in_pages(api: Api) -> None:
-    api.objects[POD] = [without_kind(pod(str(number), 5)) for number in range(7)]
-    api.page = 3
-    async with watching(api) as seen:
-        assert seen.pods() == [str(number) for number in range(7)]
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was(api: Api) -> None:
@@ -258,12 +254,11 @@ async def test_it_goes_on_with_a_renewed_token(api: Api, tmp_path: Path) -> None
 
 async def test_an_unreadable_object_does_not_hide_the_others(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     async with watching(api) as seen:
-        odd = pod("odd", 60) | {"status": {"conditions": "none"}}
-        await seen.send("ADDED", odd)
+        await seen.send("ADDED", pod("odd", 60) | {"status": {"conditions": "none"}})
         await seen.send("ADDED", pod("one", 61))
         await seen.until(lambda: seen.keys == [CHAT])
-    errors = [r.exc_info[1] for r in caplog.records if r.levelno >= logging.ERROR and r.exc_info]
-    assert [str(error) for error in errors] == ["Pod ns/odd cannot be read: TypeError"]
+    errors = [str(r.exc_info[1]) for r in caplog.records if r.levelno >= logging.ERROR and r.exc_info]
+    assert errors == ["Pod ns/odd cannot be read: TypeError"]
 
 
 WITHOUT: dict[str, tuple[Resource, int, bool]] = {
@@ -281,10 +276,7 @@ WITHOUT: dict[str, tuple[Resource, int, bool]] = {
 
 @pytest.mark.parametrize("case", WITHOUT)
 async def test_the_start_needs_all_kinds_but_jobs_slices_and_optional_ones(
-    api: Api,
-    case: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    api: Api, case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "OPTIONAL", (REVISION,))
     resource, code, is_warm = WITHOUT[case]

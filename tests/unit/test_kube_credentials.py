@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmservice_operator.kube import single_flight
+from llmservice_operator.kube import credentials as product
 from llmservice_operator.kube.credentials import Issued, Token, load
 from llmservice_operator.kube.errors import ConfigError
 
@@ -104,7 +104,7 @@ async def test_a_token_file_is_read_again_every_minute_without_waiting_and_when_
     assert await token() == "one"
     now[0] = 60.0
     assert await token() == "one", "it is being read"
-    await token._flight.wait()
+    await token.renewed()
     assert await token() == "two"
     path.write_text("three\n")
     token.forget()
@@ -184,7 +184,7 @@ async def test_a_failed_fetch_is_not_repeated_for_each_request(monkeypatch: pyte
         with pytest.raises(ConfigError, match="please log in"):
             await token()
     assert len(fetches) == 1
-    monkeypatch.setattr(single_flight, "AFTER_FAILURE", 0.0)
+    monkeypatch.setattr(product, "AFTER_FAILURE", 0.0)
     with pytest.raises(ConfigError):
         await token()
     assert len(fetches) == 2

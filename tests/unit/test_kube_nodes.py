@@ -14,7 +14,7 @@ from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
 from llmservice_operator.kube.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, group_of, placed_of
 from llmservice_operator.kube.resources import Resource
-from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup, offers
+from llmservice_operator.planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_operator.planner.room import Holder, Room
 
 Json = dict[str, Any]
@@ -245,12 +245,3 @@ def test_a_cached_pod_takes_what_a_listed_one_does(where: str | None, phase: str
 async def test_on_cpus_there_are_no_holders() -> None:
     (a,) = (await Nodes(Cluster(named("a", node()), pods=[a_pod("chat-1", "a", "2", CHAT)])).room(None)).nodes
     assert (a.holders, int(a.free("cpu"))) == ((), 63)
-
-
-def test_the_label_of_amd_counts_binary_gigabytes() -> None:
-    group = group_of(node(AMD, {"amd.com/gpu": "8"}), "amd.com/gpu")
-    assert group is not None
-    (offer,) = offers(ClusterGPUs((group,)), ())
-    assert offer.device is not None
-    assert offer.device.is_amd
-    assert offer.device.memory_gib == pytest.approx(191.5, abs=1)

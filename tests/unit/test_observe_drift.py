@@ -60,7 +60,7 @@ def live_with(theirs: Json, ours: Json, spec: Json) -> Json:
 
 def test_later_items_of_one_list_are_removed_first() -> None:
     """Else the second removal would hit the item after the one that is meant."""
-    items = {name: {f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}}} for name in ("OURS", "ONE", "TWO")}
+    items: Json = {name: {f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}}} for name in ("OURS", "ONE", "TWO")}
 
     def env(fields: Json) -> Json:
         return {"f:template": {"f:spec": {"f:env": fields}}}

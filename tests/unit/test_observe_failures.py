@@ -201,8 +201,7 @@ def test_an_exit_on_request_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "cut"),
-    [('{"version":1,"drain":{"cut":2}}', 2), ('{"version":1,"drain":{"cut":-7}}', 0), ("killed", 0)],
+    ("message", "cut"), [('{"version":1,"drain":{"cut":2}}', 2), ('{"version":1,"drain":{"cut":-7}}', 0), ("killed", 0)]
 )
 def test_cut_streams_are_counted_once_the_server_has_ended(message: str, cut: int) -> None:
     (projection,) = facts(ended(0, "Completed", message=message))

@@ -35,7 +35,7 @@ def reported(status: Json, state: State | None, restarts: int = 0) -> StatusFail
 
 
 STARTS_AGAIN = was_ready(UNREADY, STARTED, restarts=1, last=ENDED)
-CASES = {
+CASES: dict[str, tuple[Json, State | None, int, str | None]] = {
     "it hangs": (was_ready(), HUNG, 0, "EngineHung"),
     "it hangs, and died once before": (was_ready(restarts=1, last=ENDED), HUNG, 1, "EngineHung"),
     "not ready for another cause": (was_ready(), SLOW, 0, None),
@@ -48,8 +48,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_reported(case: str) -> None:
-    *shown, reason = CASES[case]
-    found = reported(*shown)
+    status, state, restarts, reason = CASES[case]
+    found = reported(status, state, restarts)
     assert (str(found.reason) if found is not None else None) == reason
 
 

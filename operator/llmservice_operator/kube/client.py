@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from llmservice_operator.api.constants import DRY_RUN_MANAGER
 
 from .errors import NotFound, NotLeader
 from .resources import EVENT, Resource, resource_of
-from .transport import REQUEST_TIMEOUT, Transport
+from .transport import REQUEST_TIMEOUT, Options, Transport
 
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH = "application/json-patch+json"
@@ -55,12 +55,7 @@ class KubeClient:
             return None
 
     async def list_pages(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        *,
-        label_selector: str = "",
-        limit: int = PAGE,
+        self, resource: Resource, namespace: str | None, *, label_selector: str = "", limit: int = PAGE
     ) -> AsyncIterator[dict[str, Any]]:
         """The list in pages, each as the API server sent it; Gone means: start again."""
         params = {"limit": str(limit)}
@@ -91,24 +86,29 @@ class KubeClient:
 
     async def apply(self, manifest: Manifest, *, manager: str, force: bool = False) -> dict[str, Any]:
         """Server-side apply. Without force another manager's fields answer FieldConflict."""
-        return await self._apply(manifest, manager=manager, force=force, subresource=None)
+        return await self._apply(manifest, manager, force)
 
     async def apply_status(self, manifest: Manifest, *, manager: str) -> dict[str, Any]:
-        """Server-side apply of /status. The status is ours: whoever wrote into it loses."""
-        return await self._apply(manifest, manager=manager, force=True, subresource="status")
+        """Server-side apply of /status by force: all of it belongs to this operator."""
+        return await self._apply(manifest, manager, True, "status")
+
+    async def _apply(
+        self, manifest: Manifest, manager: str, force: bool, subresource: str | None = None
+    ) -> dict[str, Any]:
+        resource, metadata = resource_of(manifest), manifest["metadata"]
+        path = resource.path(metadata["namespace"], metadata["name"], subresource)
+        params = {"fieldManager": manager, "force": "true" if force else "false"}
+        return await self._write(
+            "patch", resource, metadata["namespace"], path, body=manifest, params=params, content_type=APPLY
+        )
 
     async def json_patch(
         self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]], *, manager: str
     ) -> dict[str, Any]:
         """Change single fields, which apply cannot do to those that others own."""
+        path, params = resource.path(namespace, name), {"fieldManager": manager}
         return await self._write(
-            "patch",
-            resource,
-            namespace,
-            resource.path(namespace, name),
-            operations,
-            params={"fieldManager": manager},
-            content_type=JSON_PATCH,
+            "patch", resource, namespace, path, body=operations, params=params, content_type=JSON_PATCH
         )
 
     async def metadata_of(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
@@ -116,17 +116,13 @@ class KubeClient:
 
         An apply of nothing, as a dry run, under a name that owns nothing, answers it; the contents are not asked for.
         """
-        empty = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": {"name": name, "namespace": namespace},
-        }
+        empty = {"apiVersion": resource.api_version, "kind": resource.kind}
         answer = await self._write(
             "patch",
             resource,
             namespace,
             resource.path(namespace, name),
-            empty,
+            body=empty | {"metadata": {"name": name, "namespace": namespace}},
             params={"fieldManager": DRY_RUN_MANAGER, "force": "false", "dryRun": "All"},
             content_type=APPLY,
             accept=METADATA_OF_ONE,
@@ -157,7 +153,7 @@ class KubeClient:
             **({} if grace is None else {"gracePeriodSeconds": grace}),
         }
         try:
-            answer = await self._write("delete", resource, namespace, resource.path(namespace, name), body)
+            answer = await self._write("delete", resource, namespace, resource.path(namespace, name), body=body)
         except NotFound:
             return None
         return answer if answer.get("kind") == resource.kind else None
@@ -165,43 +161,13 @@ class KubeClient:
     async def create_event(self, event: Manifest) -> None:
         """Create an Event, in the namespace of its metadata."""
         namespace = event["metadata"]["namespace"]
-        await self._write("create", EVENT, namespace, EVENT.path(namespace), event)
-
-    async def _apply(self, manifest: Manifest, *, manager: str, force: bool, subresource: str | None) -> dict[str, Any]:
-        resource = resource_of(manifest)
-        metadata = manifest["metadata"]
-        return await self._write(
-            "patch",
-            resource,
-            metadata["namespace"],
-            resource.path(metadata["namespace"], metadata["name"], subresource),
-            manifest,
-            params={"fieldManager": manager, "force": "true" if force else "false"},
-            content_type=APPLY,
-        )
+        await self._write("create", EVENT, namespace, EVENT.path(namespace), body=event)
 
     async def _write(
-        self,
-        verb: str,
-        resource: Resource,
-        namespace: str,
-        path: str,
-        body: Manifest | list[dict[str, Any]],
-        *,
-        params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-        accept: str | None = None,
+        self, verb: str, resource: Resource, namespace: str, path: str, **options: Unpack[Options]
     ) -> dict[str, Any]:
-        return await self._transport.request(
-            verb,
-            resource,
-            path,
-            params=params,
-            body=body,
-            content_type=content_type,
-            accept=accept,
-            timeout=partial(self._time_to_write, namespace),
-        )
+        options["timeout"] = partial(self._time_to_write, namespace)
+        return await self._transport.request(verb, resource, path, **options)
 
     def _time_to_write(self, namespace: str) -> float:
         """A write ends before somebody else can hold the lease; asked again before each attempt."""

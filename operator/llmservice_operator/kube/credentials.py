@@ -6,6 +6,7 @@ The package reads files and waits for them, so it runs in threads. Requests are 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import tempfile
@@ -16,12 +17,15 @@ from math import inf
 from pathlib import Path
 from typing import Any, Self
 
-from .errors import ConfigError
-from .single_flight import SingleFlight
+from .errors import ConfigError, KubeError
+
+logger = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_MAX_AGE = 60.0
 """Seconds after which a token's file is read again: the kubelet renews it."""
+AFTER_FAILURE = 5.0
+"""Seconds after a failed fetch in which none begins, and requests that wait get the same failure."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,9 @@ class Token:
     ) -> None:
         self._issued: Issued | None = first
         self._next, self._clock = fetch, clock
-        self._flight = SingleFlight(self._fetch)
+        self._task: asyncio.Task[None] | None = None
+        self._failed_at = -inf
+        self._failure: KubeError | None = None
 
     @classmethod
     def fixed(cls, token: str | None) -> Self:
@@ -62,9 +68,9 @@ class Token:
         """ConfigError where there is none to be had."""
         issued, now = self._issued, self._clock()
         if issued is None or now >= issued.ends_at:
-            await self._flight.wait()
+            await self.renewed()
         elif now >= issued.renew_at:
-            self._flight.start()
+            self._renew()
         return self._issued.token if self._issued is not None else None
 
     def forget(self) -> None:
@@ -76,8 +82,26 @@ class Token:
         if self._issued is not None:
             self._issued = replace(self._issued, ends_at=-inf)
 
+    async def renewed(self) -> None:
+        """Fetch another one, or wait for the fetch that runs; KubeError where it fails."""
+        self._renew()
+        if self._task is not None:
+            await asyncio.shield(asyncio.wait({self._task}))
+        if self._failure is not None:
+            raise self._failure
+
+    def _renew(self) -> None:
+        is_free = self._task is None or self._task.done()
+        if is_free and asyncio.get_running_loop().time() - self._failed_at >= AFTER_FAILURE:
+            self._task = asyncio.create_task(self._fetch(), name="refresh of credentials")
+
     async def _fetch(self) -> None:
-        self._issued = await self._next()
+        try:
+            self._issued = await self._next()
+            self._failure = None
+        except KubeError as error:
+            self._failure, self._failed_at = error, asyncio.get_running_loop().time()
+            logger.warning("%s", error)
 
 
 class NamedContext(ssl.SSLContext):

@@ -189,9 +189,4 @@ def _conflict(reason: str, causes: tuple[JSON, ...]) -> type[Conflict]:
     return AlreadyExists if reason == "AlreadyExists" else Conflict
 
 
-_BY_CODE: Mapping[int, type[ApiError]] = {
-    401: Unauthorized,
-    404: NotFound,
-    410: Gone,
-    429: TooMany,
-}
+_BY_CODE: Mapping[int, type[ApiError]] = {401: Unauthorized, 404: NotFound, 410: Gone, 429: TooMany}

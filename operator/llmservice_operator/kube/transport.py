@@ -30,12 +30,8 @@ MAX_ATTEMPTS = 4
 MAX_PATIENCE = 5.0
 
 
-def ignore(verb: str, resource: str, code: int, seconds: float) -> None:
-    """An observer for those who do not count."""
-
-
 class Options(TypedDict, total=False):
-    """What a request may have beside its path; the defaults are those of `Transport.read`."""
+    """What a request may have beside its path: JSON as `body`, at most REQUEST_TIMEOUT by default."""
 
     params: Mapping[str, str] | None
     body: Mapping[str, Any] | list[dict[str, Any]] | None
@@ -53,7 +49,7 @@ class Transport:
         credentials: Credentials,
         *,
         user_agent: str = OPERATOR,
-        observer: Observer = ignore,
+        observer: Observer = lambda verb, resource, code, seconds: None,
         login_timeout: float | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -84,13 +80,7 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    async def request(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        **options: Unpack[Options],
-    ) -> dict[str, Any]:
+    async def request(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> dict[str, Any]:
         """Send it; 429 and 503 are tried again only where the server says when, and only for a few seconds.
 
         Of an answer no more than `max_bytes` are read: Unreachable where there are more. `timeout` may be a
@@ -98,29 +88,21 @@ class Transport:
         """
         return await object_of(await self.read(verb, resource, path, **options), f"{verb} {path}")
 
-    async def read(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | list[dict[str, Any]] | None = None,
-        content_type: str = "application/json",
-        accept: str | None = None,
-        timeout: Callable[[], float] | float = REQUEST_TIMEOUT,
-        max_bytes: int | None = None,
-    ) -> bytes:
+    async def read(self, verb: str, resource: Resource, path: str, **options: Unpack[Options]) -> bytes:
         """The same for an answer that may be anything, such as a pod's through the API server's proxy."""
-        data = None if body is None else orjson.dumps(body)
-        headers = {"Content-Type": content_type} if data is not None else {}
-        if accept is not None:
+        body, timeout = options.get("body"), options.get("timeout", REQUEST_TIMEOUT)
+        request: dict[str, Any] = {
+            "params": options.get("params"),
+            "data": None if body is None else orjson.dumps(body),
+        }
+        headers = {} if body is None else {"Content-Type": options.get("content_type", "application/json")}
+        if accept := options.get("accept"):
             headers["Accept"] = accept
 
         async def send() -> bytes:
             seconds = timeout() if callable(timeout) else timeout
             signed = await self._signed(headers, seconds)
-            return await self._send(verb, resource, path, seconds, max_bytes, params=params, data=data, headers=signed)
+            return await self._send(verb, resource, path, seconds, options.get("max_bytes"), headers=signed, **request)
 
         return await with_retries(send, self.credentials.token.forget, self._sleep)
 

@@ -82,13 +82,12 @@ class Observed:
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None
-    """Uids of the pods that the Service sends requests to; None: no right to look, and each ready pod is taken to get
-    some."""
+    """Uids of the pods that the Service sends requests to; None: no right to list them, and each ready pod counts."""
     unsettled_for: float = inf
-    """Seconds since pods, endpoints and the Deployment's counters were first seen to disagree; as long as that is less
-    than `rollout.PATIENCE`, the status does not speak of it."""
+    """Seconds since pods, endpoints and the Deployment's counters began to disagree; below `progress.PATIENCE` this is
+    not reported."""
     inspection_jobs: tuple[JobFacts, ...] = ()
-    """Those that look, or looked, at this service's model; the latest last."""
+    """Those that inspect this service's model; the latest last."""
     inspections: tuple[InspectionFacts, ...] = ()
     """Their pods."""
     applied: Mapping[ChildId, AppliedRecord] = field(default_factory=lambda: MappingProxyType({}))
@@ -96,18 +95,13 @@ class Observed:
     reports: Mapping[str, Report] = field(default_factory=lambda: MappingProxyType({}))
     """What supervisors reported, by the pod's name."""
     hidden: frozenset[str] = frozenset()
-    """Kinds that the operator cannot list, for lack of a right or of a CRD: none of them is made, since it would not be
-    seen."""
+    """Kinds that the operator cannot list, without a right or a CRD: none of them is created."""
     begun: tuple[str, str] | None = None
     """(revision, reason) of the rollout that this process began last: its status is written after its Deployment."""
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        projections: Mapping[str, Mapping[str, Any]],
-        hidden: frozenset[str] = frozenset(),
-        **known: Any,
+        cls, name: str, projections: Mapping[str, Mapping[str, Any]], hidden: frozenset[str] = frozenset(), **known: Any
     ) -> Self:
         """From the `projections` of the service `name`, by kind and name, and from fields of this class by keyword.
 

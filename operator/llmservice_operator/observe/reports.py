@@ -1,4 +1,4 @@
-"""What the supervisors of a service's pods say, which of them are to be asked, and what the status makes of it.
+"""Reports of supervisors: which pods are asked for one, and what the status shows of them.
 
 A pod that cannot be asked changes no condition, and what it reported before stays in the status.
 """
@@ -26,7 +26,7 @@ _STARTING = frozenset({Phase.PREFLIGHT, Phase.FETCHING, Phase.LOADING, Phase.SMO
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The last that was heard of one run of a pod's server."""
+    """The last answer of one run of a pod's server."""
 
     uid: str
     restarts: int
@@ -36,14 +36,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A pod that is to be asked, again and again until this is no longer asked for."""
+    """A pod to poll until a later decision does not list it."""
 
     pod: str
     uid: str
     restarts: int
     address: str
     is_starting: bool
-    """Its state moves; else one answer, or a change of its adapters, is all that is waited for."""
+    """Its state changes; else one answer, or a change of its adapters, is enough."""
 
 
 Reports = Mapping[str, Report]

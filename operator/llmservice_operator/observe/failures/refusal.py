@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of
+from llmservice_operator.observe.failures.status_failure import NO_POD, StatusFailure, since_of, status_failure
 from llmservice_operator.observe.status.verdict import Verdict
 
 Json = Mapping[str, Any]
@@ -33,9 +33,9 @@ def refusal_of(verdict: Verdict, previous: Json | None, now: str) -> StatusFailu
     conflicts = [problem for problem in verdict.problems if problem.reason is Reason.NAME_CONFLICT]
     known = previous if is_refusal(previous) else None
     if conflicts:
-        reason, remedy = Reason.NAME_CONFLICT, Reason.NAME_CONFLICT.remedy
-        since, evidence = since_of(reason, known, now), tuple(problem.evidence for problem in conflicts)
-        return StatusFailure(reason, " ".join(p.message for p in conflicts), remedy, since=since, evidence=evidence)
+        message, evidence = (" ".join(p.message for p in conflicts), tuple(p.evidence for p in conflicts))
+        since = since_of(Reason.NAME_CONFLICT, known, now)
+        return status_failure(Reason.NAME_CONFLICT, message, since=since, evidence=evidence)
     obstacle = verdict.obstacle
     if verdict.problems or verdict.paused or obstacle is None or obstacle.reason not in _REFUSED:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api.reasons import Reason
-from llmservice_operator.observe.failures.status_failure import StatusFailure, since_of
+from llmservice_operator.observe.failures.status_failure import StatusFailure, since_of, status_failure
 from llmservice_operator.observe.rollout.progress import Progress
 
 Json = Mapping[str, Any]
@@ -24,20 +24,17 @@ def rollout_failure(
     """
     if progress.is_overdue:
         seen = (*([f"Deployment: {overdue}"] if overdue else []), progress.message)
-        return _failure(Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress), seen, previous, now)
+        reason, message = Reason.PROGRESS_DEADLINE_EXCEEDED, _overdue(progress)
+        return status_failure(reason, message, since=since_of(reason, previous, now), evidence=seen)
     if is_applied and progress.is_unsettled and progress.unlisted:
         seen = tuple(f"Pod {name}: Ready, in no EndpointSlice of the Service" for name in progress.unlisted)
-        return _failure(Reason.NO_ENDPOINTS, _unlisted(progress.unlisted), seen, previous, now)
+        reason, message = Reason.NO_ENDPOINTS, _unlisted(progress.unlisted)
+        return status_failure(reason, message, since=since_of(reason, previous, now), evidence=seen)
     return None
 
 
-def _failure(reason: Reason, message: str, evidence: tuple[str, ...], previous: Json | None, now: str) -> StatusFailure:
-    since = since_of(reason, previous, now)
-    return StatusFailure(reason, message, reason.remedy, since=since, evidence=evidence)
-
-
 def _overdue(progress: Progress) -> str:
-    """Where it stands, and whether anything serves meanwhile."""
+    """The phase of the rollout, and whether anything serves meanwhile."""
     serves = "What served before goes on." if progress.answering else "Nothing serves."
     return f"{Reason.PROGRESS_DEADLINE_EXCEEDED.summary} {progress.message} {serves}"
 

@@ -1,4 +1,4 @@
-"""Small projections of child objects and pods: what decisions need, and nothing that moves by itself.
+"""Small projections of child objects: what decisions need, and nothing that changes by itself.
 
 Two projections that are equal call for the same decision; `resource_version` is therefore not compared, and a cache
 must keep the newer one even where the two are equal.
@@ -74,12 +74,12 @@ class ChildFacts:
     is_applied: bool
     """Our own apply is on record as owner of fields."""
     managed_hash: str
-    """Hash of the live content; with the same hash and the same wish, nothing needs a closer look."""
+    """Hash of the live content; where it and the manifest are unchanged, no comparison is needed."""
     body: bytes = field(compare=False, repr=False)
-    """The live content, compressed: the closer look. Empty where it is larger than `LARGEST`: nothing of it is as asked
-    for then, and what others added is taken out."""
+    """The live content, compressed, for a comparison. Empty where it is larger than `LARGEST`: it then differs from the
+    manifest in everything, and additions of others are removed."""
     fingerprint: bytes = field(compare=False, repr=False)
-    """Of all that `foreign`, `is_applied`, `managed_hash` and `body` were made of."""
+    """Hash of the source of `foreign`, `is_applied`, `managed_hash` and `body`."""
 
     @property
     def owner_uid(self) -> str | None:
@@ -167,7 +167,7 @@ class RevisionFacts(ChildFacts):
 
 @of_text
 def recorded(text: bytes) -> dict[str, Any]:
-    """`RevisionFacts.data`, by the facts' body: records never change, and each look at a service reads its own."""
+    """`RevisionFacts.data`, by the facts' body: records never change, and each pass reads those of its service."""
     data: dict[str, Any] = orjson.loads(text)["data"]
     return data
 
@@ -263,12 +263,8 @@ def _common(obj: Json, content: tuple[str, ...], known: ChildFacts | None) -> di
     # A Deployment's controller writes its status many times for each time that its spec changes.
     is_known = known is not None and known.fingerprint == fingerprint
     made = {name: getattr(known, name) for name in _OF_CONTENT} if is_known else _of_content(text, owners)
-    return {
-        "namespace": metadata["namespace"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "resource_version": metadata.get("resourceVersion", ""),
-        "deleting": metadata.get("deletionTimestamp") is not None,
+    return identity_of(metadata) | {
+        "deleting": is_deleting(metadata),
         "controller": controller_of(metadata),
         "service": labels.get(SERVICE_LABEL),
         "managed_by": labels.get(MANAGED_BY_LABEL),
@@ -293,6 +289,16 @@ def _own_annotations(metadata: Json) -> dict[str, str]:
     """Only ours: the Deployment controller and others write theirs as they like."""
     annotations = metadata.get("annotations") or {}
     return {key: text[:LONGEST_ANNOTATION] for key, text in annotations.items() if key.startswith(f"{GROUP}/")}
+
+
+def identity_of(metadata: Json) -> dict[str, Any]:
+    """Namespace, name, uid and resource_version, for a projection."""
+    names = {name: metadata[name] for name in ("namespace", "name", "uid")}
+    return names | {"resource_version": metadata.get("resourceVersion", "")}
+
+
+def is_deleting(metadata: Json) -> bool:
+    return metadata.get("deletionTimestamp") is not None
 
 
 def controller_of(metadata: Json) -> Controller | None:

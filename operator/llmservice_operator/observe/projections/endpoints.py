@@ -1,4 +1,4 @@
-"""Where the Service sends requests: what its EndpointSlices list. A pod may be ready and yet get no request.
+"""The pods that the Service sends requests to, by its EndpointSlices. A ready pod may get no request.
 
 Only slices that the cluster's own controller made of our Service carry our label: it copies the Service's labels.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from llmservice_operator.api.constants import SERVICE_LABEL
+from llmservice_operator.observe.projections.children import identity_of
 
 Json = Mapping[str, Any]
 
@@ -36,10 +37,7 @@ class SliceFacts:
         labels = metadata.get("labels") or {}
         service = labels.get(SERVICE_LABEL)
         return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            resource_version=metadata.get("resourceVersion", ""),
+            **identity_of(metadata),
             service=service if service == labels.get(_SERVICE_NAME) else None,
             # Pods without the port that the Service names are listed too, in a slice without ports.
             ready=frozenset(_ready(obj.get("endpoints") or ())) if obj.get("ports") else frozenset(),
@@ -49,6 +47,6 @@ class SliceFacts:
 def _ready(endpoints: Iterable[Json]) -> Iterable[str]:
     for endpoint in endpoints:
         target = endpoint.get("targetRef") or {}
-        # Absent means ready, says the API.
+        # By the API, absent means ready.
         if target.get("kind") == "Pod" and (endpoint.get("conditions") or {}).get("ready") is not False:
             yield str(target.get("uid", ""))

@@ -18,12 +18,7 @@ from llmservice_operator.api.constants import MANAGER
 
 Json = Mapping[str, Any]
 
-_FREE = (
-    ("f:template", "f:metadata"),
-    ("f:volumeName",),
-    ("f:storageClassName",),
-    ("f:volumeAttributesClassName",),
-)
+_FREE = (("f:template", "f:metadata"), ("f:volumeName",), ("f:storageClassName",), ("f:volumeAttributesClassName",))
 """Paths below spec that are left alone: metadata is everybody's, and Kubernetes itself sets the others when it binds a
 PersistentVolumeClaim, whose spec the API server then lets nobody change back."""
 

@@ -1,4 +1,4 @@
-"""Small projections of the pods that look at models, in whose last words the facts stand."""
+"""Small projections of inspections' pods, whose termination messages hold the facts of a model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from llmservice_runtime.contract import INSPECT_CONTAINER
 from llmservice_runtime.inspection.inspected import Inspection
 
 from llmservice_operator.api.constants import INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_operator.observe.projections.children import identity_of
 from llmservice_operator.observe.projections.pods import PodFacts, text_of
 
 Json = Mapping[str, Any]
 
 
 class InspectionState(StrEnum):
-    """Where the pod of an inspection stands."""
+    """The state of an inspection's pod."""
 
     WAITING = "Waiting"
-    """It has not started; `message` says what for, where that is known."""
+    """It has not started; `message` has the cause, where it is known."""
     RUNNING = "Running"
     DONE = "Done"
     """`inspection` holds the facts, or the classified reason why there are none."""
     FAILED = "Failed"
     """It ended without a conclusion; `message` says how."""
     GONE = "Gone"
-    """It is being deleted and came to no conclusion: the Job's time was over, or somebody took the pod away."""
+    """It is being deleted and came to no conclusion: the Job's deadline passed, or the pod was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class InspectionFacts:
     resource_version: str = field(compare=False)
     deleting: bool
     service: str | None
-    """The LLMService whose model it looks at."""
+    """The LLMService whose model it inspects."""
     owner_uid: str | None
     """Of its Job."""
     state: InspectionState
@@ -52,16 +53,12 @@ class InspectionFacts:
     @classmethod
     def from_object(cls, obj: Json) -> Self:
         """Project one pod as the API server sent it."""
-        pod = PodFacts.from_object(obj)
-        container = _container(obj)
-        state, since, message, found = _state_of(pod, container, str(obj["metadata"].get("creationTimestamp") or ""))
+        pod, metadata = PodFacts.from_object(obj), obj["metadata"]
+        state, since, message, found = _state_of(pod, _container(obj), str(metadata.get("creationTimestamp") or ""))
         return cls(
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            resource_version=pod.resource_version,
+            **identity_of(metadata),
             deleting=pod.deleting,
-            service=(obj["metadata"].get("labels") or {}).get(INSPECTS_LABEL),
+            service=(metadata.get("labels") or {}).get(INSPECTS_LABEL),
             owner_uid=pod.owner_uid,
             state=state,
             since=since,

@@ -1,4 +1,4 @@
-"""Small projections of pods: where each one stands and, when it fails, what is known about why."""
+"""Small projections of pods: the state of each and, when it fails, the cause."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from llmservice_runtime.contract import FETCH_CONTAINER, TERMINATION_LIMIT, Drai
 
 from llmservice_operator.api.constants import REVISION_LABEL, SERVICE_LABEL
 from llmservice_operator.observe.failures import normalize
+from llmservice_operator.observe.projections.children import controller_of, identity_of, is_deleting
 from llmservice_operator.planner.room import Amounts, requests_of
 
 Json = Mapping[str, Any]
 
 _MOST_CUT = 1_000_000
 _LONGEST = 4 * TERMINATION_LIMIT
-"""Characters of a last word or a message that are kept: of what the kubelet writes that is all."""
+"""Characters of a termination message that are kept: the kubelet writes fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +112,11 @@ class PodFacts:
         failing = _failing_container(status)
         server = _server(status)
         return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            resource_version=metadata.get("resourceVersion", ""),
-            deleting=metadata.get("deletionTimestamp") is not None,
+            **identity_of(metadata),
+            deleting=is_deleting(metadata),
             service=labels.get(SERVICE_LABEL),
             revision=str(labels.get(REVISION_LABEL, "")),
-            owner_uid=next((r["uid"] for r in metadata.get("ownerReferences") or () if r.get("controller")), None),
+            owner_uid=owner.uid if (owner := controller_of(metadata)) else None,
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),
             unschedulable=_causes(scheduling),

@@ -30,13 +30,13 @@ _VERDICTS: Mapping[str, tuple[ConditionStatus, Reason]] = {
 def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
     """The value of status.plan; what is not known is left out. `facts` is a hash of those that were planned with."""
     per_gpu = _known(
-        memoryGiB=_gib(plan.memory_gib),
-        budgetGiB=_gib(plan.budget_gib),
-        weightsGiB=_gib(plan.weights_gib),
-        nonTorchGiB=_gib(plan.non_torch_gib),
-        activationGiB=_gib(plan.activation_gib),
-        graphGiB=_gib(plan.graph_gib),
-        kvCacheGiB=_gib(plan.kv_cache_gib),
+        memoryGiB=_round(plan.memory_gib),
+        budgetGiB=_round(plan.budget_gib),
+        weightsGiB=_round(plan.weights_gib),
+        nonTorchGiB=_round(plan.non_torch_gib),
+        activationGiB=_round(plan.activation_gib),
+        graphGiB=_round(plan.graph_gib),
+        kvCacheGiB=_round(plan.kv_cache_gib),
     )
     return _known(
         verdict=str(plan.verdict),
@@ -45,8 +45,8 @@ def document(plan: Plan, facts: str | None = None) -> dict[str, Any]:
         missing=[item[:_TEXT_LIMIT] for item in plan.missing][:_MISSING] or None,
         gpu=plan.gpu or None,
         gpus=plan.gpus,
-        weightsGiB=_gib(plan.weights_total_gib),
-        kvCacheGiB=_gib(plan.kv_cache_total_gib),
+        weightsGiB=_round(plan.weights_total_gib),
+        kvCacheGiB=_round(plan.kv_cache_total_gib),
         kvCacheTokens=plan.kv_cache_tokens,
         maxModelLen=plan.max_model_len,
         requestedMaxModelLen=plan.requested_max_model_len,
@@ -117,13 +117,8 @@ def _patch(remedy: Remedy) -> str | None:
     return json.dumps(patch, separators=(",", ":"))
 
 
-def _gib(value: float | None) -> float | None:
-    """To ten MiB."""
-    return _round(value)
-
-
 def _round(value: float | None, digits: int = 2) -> float | None:
-    """As it comes back from the API server, where 1.0 is 1 and -0.0 is 0: a record must have one hash."""
+    """As the API server returns it, where 1.0 is 1 and -0.0 is 0: a record must have one hash."""
     if value is None:
         return None
     rounded = round(value, digits)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from llmservice_operator.api.status import LLMServiceStatus
 from llmservice_operator.api.timestamps import rfc3339
 from llmservice_operator.observe.failures import scheduling
 from llmservice_operator.observe.failures.failure import FailureContext, failure_of
@@ -24,25 +25,7 @@ from llmservice_operator.planner.room import Room
 
 Json = Mapping[str, Any]
 
-_OURS = (
-    "observedGeneration",
-    "replicas",
-    "updatedReplicas",
-    "readyReplicas",
-    "availableReplicas",
-    "selector",
-    "ready",
-    "gpus",
-    "endpoint",
-    "effective",
-    "rollout",
-    "failure",
-    "progress",
-    "model",
-    "plan",
-    "measured",
-    "adapters",
-)
+_OURS = {field.alias or name for name, field in LLMServiceStatus.model_fields.items()} - {"conditions"}
 
 
 class Moment(NamedTuple):
@@ -129,9 +112,8 @@ def may_wait(subject: Subject, observed: Observed, verdict: Verdict) -> bool:
 
 def is_stored(status: Json, previous: Json) -> bool:
     """Whether the stored status equals this one; fields and conditions that others added are ignored."""
-    for key in _OURS:
-        if status.get(key) != previous.get(key):
-            return False
+    if any(status.get(key) != previous.get(key) for key in _OURS):
+        return False
     stored = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
     passing = {"Fits", "Reconciling", "Stalled"} - types

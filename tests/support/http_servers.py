@@ -1,11 +1,16 @@
-"""HTTP servers on loopback for the tests: an application's, which may be a kubeconfig's cluster, and a handler's."""
+"""HTTP servers on loopback for the tests: of an application, of a kubeconfig's cluster, of a handler, of answers."""
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import ssl
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,6 +18,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from localcluster import pki
+from localcluster.paths import ClusterPaths
 from tests.support.kubeconfig import kubeconfig
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,3 +62,56 @@ def threaded(
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site answers."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b"ok"
+
+
+@dataclass
+class Site:
+    """A server that answers by path; `seen` has the paths and headers (lower case) of its requests."""
+
+    answer: Callable[[str], Reply] = lambda _: Reply()
+    seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def site(answer: Callable[[str], Reply] = lambda _: Reply()) -> Iterator[Site]:
+    """Serve GET, HEAD and PUT until the end of the block."""
+    found = Site(answer)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+            reply = found.answer(self.path)
+            self.send_response(reply.status)
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.body)
+
+        do_HEAD = do_PUT = do_GET  # noqa: N815 - the standard library's names
+
+    with threaded(Handler) as port:
+        found.url = f"http://127.0.0.1:{port}"
+        yield found
+
+
+@cache
+def loopback_tls() -> tuple[ssl.SSLContext, str]:
+    """A certificate for 127.0.0.1 and localhost, and the file of its authority; made once per process."""
+    folder = tempfile.mkdtemp(prefix="llmservice-pki-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    paths = ClusterPaths(Path(folder) / "clone")
+    pki.ensure(paths)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    return context, str(paths.pki / "ca.crt")

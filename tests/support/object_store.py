@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import subprocess
 import urllib.error
 import urllib.request
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import obstore
+from obstore.store import S3Store
 
 from localcluster.builds import Store, build
 from localcluster.paths import cache_root
@@ -19,64 +21,56 @@ from localcluster.programs import Group
 from localcluster.progress import Progress
 from tests.support.cluster import eventually
 from tests.support.ports import free_port
-from tests.support.s3_sign import Credentials, escape, signed
 
 REGION = "us-east-1"
+PART_BYTES = 6_000_000
+
+
+class Credentials(NamedTuple):
+    """An access key."""
+
+    access_key: str
+    secret_key: str
+
+
 ROOT = Credentials("AKIAROOTOFTHESTORE", "s3cr3t/of+the/store=for-tests")
 
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A running server and its first account."""
+    """A running server on a folder, with its first account."""
 
     url: str
-    credentials: Credentials = ROOT
+    data: Path
 
     @property
     def environment(self) -> dict[str, str]:
         """What a client needs, as the operator would set it."""
-        return {
-            "AWS_ENDPOINT_URL_S3": self.url,
-            "AWS_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": self.credentials.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.credentials.secret_key,
-        }
+        keys = {"AWS_ACCESS_KEY_ID": ROOT.access_key, "AWS_SECRET_ACCESS_KEY": ROOT.secret_key}
+        return {"AWS_ENDPOINT_URL_S3": self.url, "AWS_REGION": REGION, **keys}
 
     def make_bucket(self, bucket: str) -> None:
         """An empty one."""
-        self._send("PUT", f"/{bucket}")
+        (self.data / bucket).mkdir()
 
-    def put(self, bucket: str, key: str, content: bytes) -> None:
-        """An object in one part, whose ETag is its MD5."""
-        self._send("PUT", f"/{bucket}/{escape(key, '/')}", body=content)
-
-    def put_in_parts(self, bucket: str, key: str, *parts: bytes) -> None:
-        """An object whose ETag says nothing of its content."""
-        path = f"/{bucket}/{escape(key, '/')}"
-        started = ET.fromstring(self._send("POST", path, "uploads=")[1])
-        upload = started.findtext("{*}UploadId", "")
-        tags = []
-        for number, part in enumerate(parts, start=1):
-            headers, _ = self._send("PUT", path, f"partNumber={number}&uploadId={escape(upload)}", part)
-            tags.append(f"<Part><PartNumber>{number}</PartNumber><ETag>{headers['ETag']}</ETag></Part>")
-        done = f"<CompleteMultipartUpload>{''.join(tags)}</CompleteMultipartUpload>"
-        self._send("POST", path, f"uploadId={escape(upload)}", done.encode())
+    def put(self, bucket: str, key: str, content: bytes, *, in_parts: bool = False) -> None:
+        """An object whose ETag is its MD5, or says nothing of its content where it is uploaded in parts."""
+        store = S3Store(
+            bucket,
+            endpoint=self.url,
+            region=REGION,
+            access_key_id=ROOT.access_key,
+            secret_access_key=ROOT.secret_key,
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+        obstore.put(store, key, content, use_multipart=in_parts, chunk_size=PART_BYTES)
 
     def put_folder(self, bucket: str, prefix: str, folder: Path) -> None:
         """A model on disk."""
         for path in sorted(folder.iterdir()):
             if path.is_file():
                 self.put(bucket, f"{prefix}/{path.name}", path.read_bytes())
-
-    def _send(self, method: str, path: str, query: str = "", body: bytes = b"") -> tuple[dict[str, str], bytes]:
-        url = f"{self.url}{path}" + (f"?{query}" if query else "")
-        headers = signed(method, url, self.credentials, REGION, dt.datetime.now(dt.UTC), body=body)
-        request = urllib.request.Request(url, data=body or None, headers=headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return dict(answer.headers), answer.read()
-        except urllib.error.HTTPError as refused:
-            raise AssertionError(f"{method} {url}: {refused.code} {refused.read().decode()}") from refused
 
 
 @contextmanager
@@ -94,7 +88,7 @@ def object_store(folder: Path, address: str = "127.0.0.1") -> Iterator[ObjectSto
         try:
             url = f"http://{address}:{port}"
             eventually("an S3 server", lambda: _answers(url, process), 20)
-            yield ObjectStore(url)
+            yield ObjectStore(url, data)
         finally:
             process.kill()
             process.wait()

@@ -1,9 +1,13 @@
-"""A real supervisor process around the stand-in for vLLM, for the tests of its behaviour."""
+"""A real supervisor process around the stand-in for vLLM, for the tests of its behaviour.
+
+Supervisors and fetch containers are forked from a server that has imported them: an import costs more than most tests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import secrets
 import signal
@@ -11,15 +15,19 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
+from llmservice_fetch.serve import Allowed
+from llmservice_fetch.serve import serve as serve_fetches
 from llmservice_runtime.contract import DRAIN_MIDDLEWARE, Failure, State
 from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.dependencies import Dependencies, Timing
 from llmservice_runtime.supervisor.loopback import Response, http_request
+from llmservice_runtime.supervisor.supervisor import run
 
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import VARIABLE, Behaviour
@@ -45,17 +53,61 @@ QUICK = Timing(
 )
 
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([__name__])
+
+
+class Process:
+    """A forked process with an environment of its own, whose output is collected in `log`."""
+
+    def __init__(
+        self, work: Callable[..., int], arguments: Sequence[object], environment: Mapping[str, str], log: list[str]
+    ) -> None:
+        reader, writer = os.pipe()
+        self._process = FORKS.Process(target=_become, args=(DupFd(writer), environment, work, arguments))
+        self._process.start()
+        os.close(writer)
+        self.reading = asyncio.create_task(_collect(reader, log))
+        self.pid = self._process.pid or 0
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative after a signal."""
+        return self._process.exitcode
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        while self.returncode is None:  # noqa: ASYNC110 - awaits a process that is no child of this one
+            await asyncio.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """No effect once it has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+def _become(output: Any, environment: Mapping[str, str], work: Callable[..., int], arguments: Sequence[object]) -> None:
+    """The forked process."""
+    descriptor = output.detach()
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.exit(work(*arguments))
+
+
 @dataclass
 class Server:
     """A running supervisor."""
 
-    process: asyncio.subprocess.Process
+    process: Process
     options: ServeOptions
     port: int
     mark: str
-    log: list[str] = field(default_factory=list)
-    fetch_container: FetchContainer | None = None
-    """Beside it, where something may be fetched."""
+    log: list[str]
+    fetch_container: FetchContainer
 
     async def probe(self, path: str) -> int:
         """The status of a path of the state's port; 0 when nobody answers."""
@@ -121,15 +173,18 @@ class Server:
 class FetchContainer:
     """A running `llmservice_fetch serve`, which a kubelet would start again."""
 
-    setup: Mapping[str, object]
+    options: ServeOptions
+    command: Sequence[str]
     environment: Mapping[str, str]
     log: list[str]
-    process: asyncio.subprocess.Process | None = None
-    reading: asyncio.Task[None] | None = None
+    process: Process | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Anew, after its end."""
-        self.process, self.reading = await _started("serve_fetches", self.setup, self.environment, self.log)
+        adapters = None if self.options.adapters_file is None else Path(self.options.adapters_file)
+        allowed = Allowed(self.options.fetch, adapters)
+        arguments = (Path(self.options.fetch_socket), allowed, self.command, self.environment, _nothing)
+        self.process = Process(serve_fetches, arguments, self.environment, self.log)
 
     async def kill(self) -> None:
         """As the kernel does for memory: all of its processes."""
@@ -137,13 +192,11 @@ class FetchContainer:
         for pid in (*children(self.process.pid), self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await self.ended()
+        await self.process.wait()
 
-    async def ended(self) -> None:
-        """Once it has; nothing where it was never started."""
-        if self.process is not None and self.reading is not None:
-            await self.process.wait()
-            await self.reading
+
+def _nothing() -> None:
+    """For uses of a cache that need no renewal."""
 
 
 @asynccontextmanager
@@ -159,7 +212,6 @@ async def supervised(
     flags: Sequence[str] = (),
     middleware: bool = True,
     fetch: Sequence[str] = ("false",),
-    has_fetch_container: bool = True,
     wanted: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     late: Path | None = None,
@@ -180,62 +232,36 @@ async def supervised(
             **changed,
         }
     )
-    port = free_port()
-    setup = {
-        "timing": asdict(timing),
-        "patience": asdict(stall_limits or StallLimits()),
-        "cgroup": str(cgroup),
-        "preflight": preflight,
-        "command": command,
-        "options": options.to_args(),
-        "flags": (*_flags(port, middleware), *flags),
-        "late": str(late or ""),
-    }
-    mark = secrets.token_hex(8)
+    port, mark, log = free_port(), secrets.token_hex(8), list[str]()
     environment = {**os.environ, **(variables or {}), VARIABLE: behaviour.to_env(), MARK: mark}
-    log: list[str] = []
-    container = None
+    container = FetchContainer(options, fetch, environment, log)
     if options.fetch or options.adapters_file:
-        serving = {
-            "socket": options.fetch_socket,
-            "fetch": options.fetch,
-            "adapters_file": options.adapters_file,
-            "command": fetch,
-        }
-        container = FetchContainer(serving, environment, log)
-        if has_fetch_container:
-            await container.start()
-    process, reading = await _started("serve", setup, environment, log)
+        container.start()
+    dependencies = Dependencies(
+        command=command,
+        preflight=preflight,
+        environment=environment,
+        timing=timing,
+        stall_limits=stall_limits or StallLimits(),
+        cgroup=cgroup,
+    )
+    arguments = (options, (*_flags(port, middleware), *flags), dependencies, late)
+    process = Process(_supervise, arguments, environment, log)
     server = Server(process, options, port, mark, log, container)
     try:
         yield server
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        if container.process is not None:
+            container.process.send_signal(signal.SIGKILL)
         # In a pod the end of process 1 is the end of all; here its children outlive it, and hold the log open.
         for pid in marked(mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await reading
-        if container is not None:
-            await container.ended()
-
-
-async def _started(
-    command: str, setup: Mapping[str, object], environment: Mapping[str, str], log: list[str]
-) -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        __file__,
-        command,
-        json.dumps(setup),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=environment,
-    )
-    assert process.stdout is not None
-    return process, asyncio.create_task(_collect(process.stdout, log))
+        await process.reading
+        if container.process is not None:
+            await container.process.reading
 
 
 def marked(mark: str) -> tuple[int, ...]:
@@ -261,13 +287,22 @@ def _flags(port: int, middleware: bool) -> tuple[str, ...]:
     return ("--model", "m", "--port", str(port), *counting)
 
 
-async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:
-    while line := await stream.readline():
-        log.append(line.decode())
+async def _collect(descriptor: int, log: list[str]) -> None:
+    stream = asyncio.StreamReader()
+    with os.fdopen(descriptor, "rb") as pipe:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+        while line := await stream.readline():
+            log.append(line.decode())
 
 
-def answer_late(path: str) -> None:
-    """Whoever opens this file waits while PATH.stalled is there: a mount that does not answer."""
+def _supervise(options: ServeOptions, flags: Sequence[str], dependencies: Dependencies, late: Path | None) -> int:
+    if late:
+        _open_late(str(late))
+    return run(options, flags, dependencies)
+
+
+def _open_late(path: str) -> None:
+    """Opening this file blocks while PATH.stalled is there: a mount that does not answer."""
     real, mark = os.open, Path(f"{path}.stalled")
 
     def opened(file: Any, *arguments: Any, **named: Any) -> int:
@@ -276,34 +311,3 @@ def answer_late(path: str) -> None:
         return real(file, *arguments, **named)
 
     os.open = opened  # type: ignore[assignment]
-
-
-def serve(setup: Mapping[str, Any]) -> int:
-    """The supervisor's process."""
-    from llmservice_runtime.options import parse_options
-    from llmservice_runtime.supervisor.supervisor import run
-
-    if setup["late"]:
-        answer_late(setup["late"])
-    around = Dependencies(
-        command=setup["command"],
-        preflight=setup["preflight"],
-        timing=Timing(**setup["timing"]),
-        stall_limits=StallLimits(**setup["patience"]),
-        cgroup=Path(setup["cgroup"]),
-    )
-    return run(parse_options(setup["options"]), setup["flags"], around)
-
-
-def serve_fetches(setup: Mapping[str, Any]) -> int:
-    """The fetch container's process."""
-    from llmservice_fetch.serve import Allowed
-    from llmservice_fetch.serve import serve as serve_socket
-
-    adapters = None if setup["adapters_file"] is None else Path(setup["adapters_file"])
-    allowed = Allowed(tuple(setup["fetch"]), adapters)
-    return serve_socket(Path(setup["socket"]), allowed, setup["command"], os.environ, lambda: None)
-
-
-if __name__ == "__main__":
-    sys.exit({"serve": serve, "serve_fetches": serve_fetches}[sys.argv[1]](json.loads(sys.argv[2])))

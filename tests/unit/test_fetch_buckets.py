@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from llmservice_fetch.files import Digest
 from llmservice_fetch.inspection import inspect
 from llmservice_runtime.contract import FailureReason as R
 
-from localcluster import pki
-from localcluster.paths import ClusterPaths
 from tests.support.bucket_server import Answer, Asked, BucketServer, bucket_server, refusal, tag_of
 from tests.support.buckets import AWS_KEYS, AZURE_KEY, SAS, bucket, failure
 from tests.support.fetching import Fetcher, model_files
+from tests.support.http_servers import loopback_tls
 
 MODEL = model_files()
 KINDS = ("s3", "gs", "az")
@@ -238,13 +236,10 @@ def test_what_is_published_as_the_hash(
 
 def test_an_authority_that_is_named_is_trusted_and_no_other(tmp_path: Path) -> None:
     """In processes of their own: certificates are read once."""
-    paths = ClusterPaths(tmp_path / "clone")
-    pki.ensure(paths)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    tls, authority = loopback_tls()
     files = {f"tiny/{name}": content for name, content in MODEL.items()}
     with bucket_server({"models": files}, tls=tls) as server:
-        trusted = Fetcher(tmp_path, server.as_s3 | AWS_KEYS | {"SSL_CERT_FILE": str(paths.pki / "ca.crt")})
+        trusted = Fetcher(tmp_path, server.as_s3 | AWS_KEYS | {"SSL_CERT_FILE": authority})
         ended = trusted.run("model=s3://models/tiny")
         assert ended.code == 0, ended.words
         server.asked.clear()

@@ -8,9 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +17,8 @@ from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is
 from llmservice_fetch.store import Store
 from llmservice_fetch.uses import Use
 from llmservice_runtime.bounded_json import Refused
+
+from tests.unit.hostile import texts
 
 REVISION = "a" * 40
 FILES = (
@@ -31,42 +31,14 @@ NAMES = st.sampled_from([
     "..", ".", "", "/", "/etc/passwd", "../../../../outside/x", "a/../b", "a//b", "a\\b", "\0", "x\n", "x" * 300,
     "\ud800", ".git/config", "config.json", "config.json/x", "\u202e", "blobs", "a" * 40, "a.incomplete", "-x", "~",
 ])  # fmt: skip
-JSONS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | NAMES | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
+LISTINGS = texts(json.loads(LISTING.to_json())) | st.builds(
+    lambda path, blob: json.dumps({"revision": REVISION, "files": [{"path": path, "size": 1, "blob": blob}]}),
+    NAMES,
+    NAMES,
 )
 
 
-def _spots(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to every part of a document."""
-    yield at
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from _spots(inner, (*at, key))
-
-
-@st.composite
-def listings(draw: st.DrawFn) -> str:
-    """The text of a listing with some parts replaced, removed or cut off."""
-    document = json.loads(LISTING.to_json())
-    for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.sampled_from(list(_spots(document))))
-        if not at:
-            continue
-        place = document
-        for key in at[:-1]:
-            place = place[key]
-        if draw(st.booleans()):
-            place[at[-1]] = draw(JSONS)
-        else:
-            del place[at[-1]]
-    text = json.dumps(document)
-    cut = draw(st.integers(0, 20))
-    return text[: len(text) - cut] if cut > 15 else text
-
-
-@given(listings() | st.text(max_size=50) | JSONS.map(json.dumps))
+@given(LISTINGS)
 def test_a_listing_is_sound_or_refused(text: str) -> None:
     try:
         listing = Listing.from_json(text)
@@ -91,18 +63,8 @@ PLACES = st.sampled_from([
     "hub/m/.llmservice/lock", "hub/m/.llmservice/prune-lock", "hub/m/.llmservice/progress",
     "hub/m/.llmservice/used/since", "hub/m/.llmservice/used/pod-x", "other", "other/m/.llmservice",
 ])  # fmt: skip
-KINDS = st.sampled_from(
-    [
-        "file",
-        "folder",
-        "pipe",
-        "link to outside",
-        "link to a file outside",
-        "link to a new file",
-        "link to itself",
-        "gone",
-    ]
-)
+LINKS = {"link to outside": "", "link to a file outside": "kept", "link to a new file": "new"}
+KINDS = st.sampled_from(["file", "folder", "pipe", *LINKS, "link to itself", "gone"])
 
 
 def _plant(cache: Path, outside: Path, place: str, kind: str, text: str) -> None:
@@ -129,7 +91,7 @@ def _plant(cache: Path, outside: Path, place: str, kind: str, text: str) -> None
         elif kind == "link to itself":
             path.symlink_to(path.name)
         else:
-            path.symlink_to(outside / {"link to a new file": "new", "link to a file outside": "kept"}.get(kind, ""))
+            path.symlink_to(outside / LINKS[kind])
 
 
 def _everything(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -160,7 +122,7 @@ class _Origin:
 
 
 @given(
-    st.lists(st.tuples(PLACES, KINDS, listings() | NAMES | st.just(LISTING.to_json())), min_size=1, max_size=4),
+    st.lists(st.tuples(PLACES, KINDS, LISTINGS | NAMES | st.just(LISTING.to_json())), min_size=1, max_size=4),
     st.booleans(),
 )
 def test_nothing_outside_of_a_planted_cache_is_touched(planted: list[tuple[str, str, str]], is_first: bool) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from llmservice_fetch.failed import FetchFailed
+from llmservice_fetch.files import Listing
+from llmservice_runtime.bounded_json import Refused
 
 from tests.support.fetching import Fetcher, model_files
 from tests.support.hub import Hub, Repo, serving
@@ -67,58 +69,41 @@ def claim(tmp_path: Path, hub: Hub) -> Claim:
     return Claim(tmp_path, hub)
 
 
-LISTED: dict[str, dict[str, object]] = {
-    "a path that leads out": {"path": "../../../../../home/.profile"},
-    "an absolute path": {"path": "/tmp/planted-by-a-listing"},
-    "a path that leads out later": {"path": "a/../../../../../../home/x.py"},
-    "a dot": {"path": "./x.py"},
-    "an empty part": {"path": "a//x.py"},
-    "a backslash": {"path": "..\\..\\x.py"},
-    "a NUL": {"path": "x\0.py"},
-    "a newline": {"path": "x\n.py"},
-    "a path that is too long": {"path": "/".join(["x" * 100] * 50)},
-    "a name that is too long": {"path": "x" * 300},
-    "no text": {"path": 7},
-    "a path twice": {"path": "config.json"},
-    "a blob outside": {"blob": "../../../../home/kept", "size": 4},
-    "an absolute blob": {"blob": "/etc/hostname", "size": Path("/etc/hostname").stat().st_size},
-    "a blob that is a folder": {"blob": "..", "size": 0},
-    "a partial file for a blob": {"blob": "e" * 40 + ".incomplete"},
-    "a hidden blob": {"blob": ".e"},
-    "a negative size": {"size": -1},
-    "an infinite size": {"size": 1e400},
-    "a size that is text": {"size": "9"},
-    "an unknown hash": {"digest": {"algorithm": "crc32", "value": "0" * 8}},
-    "a hash that is none": {"digest": {"algorithm": "sha256", "value": "0"}},
-    "an ETag that splits a request": {"version": "a\r\nHost: evil"},
-}
-
-
-@pytest.mark.parametrize("case", LISTED)
-def test_a_listing_that_lies_is_not_used(claim: Claim, case: str) -> None:
-    before = claim.everything()
-    claim.add(**LISTED[case])
-    claim.fetcher.run_here(claim.uri)
-    assert claim.everything() == before
-    assert claim.served() == claim.repo.files, "the listing was not fetched anew"
-
-
-def _is_other(document: dict[str, Any]) -> None:
-    document["revision"] = "../../../../home/revision"
-
-
-def _has_too_many(document: dict[str, Any]) -> None:
-    document["files"] *= 15_000
-
-
+LISTED: dict[str, list[object]] = {
+    "path": [
+        *("../../../../../home/.profile", "/tmp/planted-by-a-listing", "a/../../../../../../home/x.py", "./x.py"),
+        *("a//x.py", "..\\..\\x.py", "x\0.py", "x\n.py", "/".join(["x" * 100] * 50), "x" * 300, 7, "config.json"),
+    ],
+    "blob": ["../../../../home/kept", "/etc/hostname", "..", "e" * 40 + ".incomplete", ".e"],
+    "size": [-1, 1e400, "9"],
+    "digest": [{"algorithm": "crc32", "value": "0" * 8}, {"algorithm": "sha256", "value": "0"}],
+    "version": ["a\r\nHost: evil"],
+}  # fmt: skip
+SIZES = {"../../../../home/kept": 4, "/etc/hostname": Path("/etc/hostname").stat().st_size, "..": 0}
 DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "another revision than its name": _is_other,
-    "too many files": _has_too_many,
+    "another revision than its name": lambda document: document.update(revision="../../../../home/revision"),
+    "too many files": lambda document: document.update(files=document["files"] * 15_000),
     "no files": lambda document: document.pop("files"),
     "files that are text": lambda document: document.update(files="config.json"),
     "a file that is a list": lambda document: document["files"].append([1]),
     "deep nesting": lambda document: document.update(more=json.loads("[" * 500 + "]" * 500)),
 }
+
+
+@pytest.mark.parametrize("field", LISTED)
+def test_a_listing_that_lies_is_not_used(claim: Claim, field: str) -> None:
+    path = claim.root / ".llmservice" / f"{claim.repo.commit}.json"
+    before, sound = claim.everything(), path.read_text()
+    for value in LISTED[field]:
+        size = {"size": SIZES[str(value)]} if str(value) in SIZES else {}
+        claim.add(**{field: value}, **size)
+        with pytest.raises(Refused):
+            Listing.from_json(path.read_text())
+        path.write_text(sound)
+    claim.add(**{field: LISTED[field][0]})
+    claim.fetcher.run_here(claim.uri)
+    assert claim.everything() == before
+    assert claim.served() == claim.repo.files, "the listing was not fetched anew"
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)

@@ -14,6 +14,7 @@ from llmservice_runtime.contract import Transfer, TransferStep
 from llmservice_runtime.fetching.fetch_phase import read_document
 
 from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.http_servers import loopback_tls
 from tests.support.hub import Hub, Repo, serving
 
 MB = 1_000_000
@@ -209,6 +210,15 @@ def test_a_new_commit_of_a_branch_shares_what_did_not_change(hub: Hub, fetcher: 
     assert fetcher.run("model=hf://org/sharded").code == 0
     assert len(hub.contents()) == before
     assert b"hidden_size" in (fetcher.links / "model" / "config.json").read_bytes()
+
+
+def test_a_hub_whose_authority_nobody_named_gets_no_token(tmp_path: Path) -> None:
+    with serving(Hub({"org/tiny": Repo(model_files())}), tls=loopback_tls()[0]) as hub:
+        with pytest.raises(FetchFailed) as caught:
+            Fetcher(tmp_path, {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}).run_here("model=hf://org/tiny", attempts=1)
+        assert hub.asked == []
+    assert "CERTIFICATE_VERIFY_FAILED" in caught.value.failure.message
+    assert "CA settings" in caught.value.failure.remedy
 
 
 @pytest.mark.vllm

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -15,56 +13,21 @@ from llmservice_fetch.errors import HTTPStatusError, words
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Listing, RemoteFile
 from llmservice_fetch.hub import Hub
+from llmservice_fetch.transfer import RetryPolicy, retrying
 from llmservice_runtime.contract import FailureReason as R
 
 from tests.support import hub as stand_in
 from tests.support.fetching import TOKEN, Fetcher, model_files
-from tests.support.http_servers import threaded
+from tests.support.http_servers import Reply as Answer
+from tests.support.http_servers import Site, site
 
 COMMIT = "c" * 40
 MODEL = {"id": "org/tiny", "sha": COMMIT, "siblings": []}
 
 
-@dataclass
-class Answer:
-    """What a server says next."""
-
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
-@dataclass
-class Site:
-    """A server that answers as told, and keeps what it was asked."""
-
-    url: str = ""
-    answer: Callable[[str], Answer] = field(default=lambda _: Answer(body=json.dumps(MODEL).encode()))
-    seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-
-
 @contextmanager
-def site() -> Iterator[Site]:
-    found = Site()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-            answer = found.answer(self.path)
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            if "Transfer-Encoding" not in answer.headers:
-                self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(answer.body)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-    with threaded(Handler) as port:
-        found.url = f"http://127.0.0.1:{port}"
+def model_hub() -> Iterator[Site]:
+    with site(lambda _: Answer(body=json.dumps(MODEL).encode())) as found:
         yield found
 
 
@@ -82,7 +45,7 @@ def read(hub: Hub, file: RemoteFile = LARGE) -> bytes:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_the_token_stays_with_the_hub(status: int) -> None:
-    with site() as hub, site() as other:
+    with model_hub() as hub, model_hub() as other:
         hub.answer = lambda path: Answer(status, {"Location": f"{other.url}{path}", "Set-Cookie": "session=word"})
         assert asked(hub).listing().revision == COMMIT
         hub.answer = lambda path: Answer(status, {"Location": f"{other.url}{path}", "X-Linked-Etag": f'"{LARGE.blob}"'})
@@ -94,7 +57,7 @@ def test_the_token_stays_with_the_hub(status: int) -> None:
 
 
 def test_a_hub_that_renamed_a_repository_is_followed_with_the_token() -> None:
-    with site() as hub:
+    with model_hub() as hub:
         moved = {"Location": "/api/models/org/new/revision/main"}
         hub.answer = lambda path: Answer(body=json.dumps(MODEL).encode()) if "/new/" in path else Answer(307, moved)
         asked(hub).listing()
@@ -104,7 +67,7 @@ def test_a_hub_that_renamed_a_repository_is_followed_with_the_token() -> None:
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://user:word@127.0.0.1/x"])
 @pytest.mark.parametrize("ask", [lambda hub: hub.listing(), read], ids=["listing", "file"])
 def test_a_redirect_elsewhere_is_refused(target: str, ask: Callable[[Hub], object]) -> None:
-    with site() as hub:
+    with model_hub() as hub:
         hub.answer = lambda _: Answer(302, {"Location": target, "X-Linked-Etag": '"a"', "X-Linked-Size": "1"})
         with pytest.raises(HTTPStatusError) as caught:
             ask(asked(hub))
@@ -138,7 +101,7 @@ def test_a_redirect_elsewhere_is_refused(target: str, ask: Callable[[Hub], objec
     ],
 )  # fmt: skip
 def test_what_is_no_hub_is_said(answer: Answer, reason: R, said: str, tmp_path: Path) -> None:
-    with site() as hub:
+    with model_hub() as hub:
         hub.answer = lambda _: answer
         with pytest.raises(FetchFailed) as caught:
             Fetcher(tmp_path, {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}).run_here("model=hf://org/tiny")
@@ -167,7 +130,7 @@ def test_a_listing_that_the_library_reads_in_part_only(tmp_path: Path) -> None:
 
 def test_an_answer_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_session, "_RESPONSE_LIMIT", 1000)
-    with site() as hub:
+    with model_hub() as hub:
         hub.answer = lambda _: Answer(body=b" " * 2000)
         with pytest.raises(FetchFailed, match="more than 1000 bytes"):
             Fetcher(tmp_path, {"HF_ENDPOINT": hub.url}).run_here("model=hf://org/tiny")
@@ -182,9 +145,7 @@ def test_a_name_that_the_hub_does_not_allow(tmp_path: Path) -> None:
 def test_the_hub_says_how_long_to_wait(tmp_path: Path) -> None:
     waited: list[float] = []
     answers = [Answer(429, {"Retry-After": "37"}), Answer(503), Answer(body=json.dumps(MODEL).encode())]
-    from llmservice_fetch.transfer import RetryPolicy, retrying
-
-    with site() as hub:
+    with model_hub() as hub:
         hub.answer = lambda _: answers.pop(0)
         retrying(asked(hub).listing, RetryPolicy(sleep=waited.append), lambda _: None, "the hub")
     assert waited == [37.0, 2.0]

@@ -16,7 +16,6 @@ from llmservice_fetch import http, transfer
 from llmservice_fetch.errors import HTTPStatusError
 from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.partial import Partial
-from llmservice_runtime.contract import FailureReason as R
 
 from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.http_servers import threaded
@@ -222,13 +221,6 @@ def peak_mib(size: int, folder: Path) -> int:
 )
 def test_memory_does_not_grow_with_the_file(size: int, tmp_path: Path) -> None:
     assert peak_mib(size, tmp_path) < 200
-
-
-def test_a_mirror_without_parts_or_hashes_still_fails_in_words(hub: Hub, fetcher: Fetcher) -> None:
-    hub.repos["org/large"].damaged.add("model.safetensors")
-    with pytest.raises(FetchFailed) as caught:
-        fetcher.run_here("model=hf://org/large")
-    assert caught.value.failure.reason is R.MODEL_CORRUPT
 
 
 def test_parts_share_connections(hub: Hub, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:

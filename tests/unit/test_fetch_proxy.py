@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from llmservice_fetch import http
 
-from localcluster import pki
-from localcluster.paths import ClusterPaths
 from tests.support.fetching import TOKEN, Fetcher, model_files
 from tests.support.forward_proxy import ForwardProxy, forward_proxy
+from tests.support.http_servers import loopback_tls
 from tests.support.hub import Hub, Repo, serving
 
 
@@ -54,13 +52,10 @@ def test_what_no_proxy_names_is_asked_directly(proxy: ForwardProxy, repos: dict[
 
 
 def test_a_tunnel_shows_the_proxy_no_token(proxy: ForwardProxy, repos: dict[str, Repo], tmp_path: Path) -> None:
-    paths = ClusterPaths(tmp_path / "clone")
-    pki.ensure(paths)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    tls, authority = loopback_tls()
     proxy.url = proxy.url.replace("://", "://me:proxyPassword@")
     with serving(Hub(repos, {TOKEN: {"org/tiny"}}), tls=tls) as hub:
-        environment = through(proxy, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN, SSL_CERT_FILE=str(paths.pki / "ca.crt"))
+        environment = through(proxy, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN, SSL_CERT_FILE=authority)
         ended = Fetcher(tmp_path, environment).run("model=hf://org/tiny")
         assert ended.code == 0, ended.words
     assert {line.split(" ")[0] for line in proxy.asked} == {"CONNECT"}

@@ -5,7 +5,6 @@ The hub's own Xet store is reachable from no test: only its protocol is left uns
 
 from __future__ import annotations
 
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ import pytest
 from llmservice_fetch import xet
 from llmservice_fetch.errors import Unreachable
 
-from localcluster import pki
-from localcluster.paths import ClusterPaths
 from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
 from tests.support.forward_proxy import forward_proxy
+from tests.support.http_servers import loopback_tls
 from tests.support.hub import Hub, Repo, serving
 
 MB = 1_000_000
@@ -130,14 +128,9 @@ def test_a_hub_that_sends_the_token_elsewhere_is_not_followed(hub: Hub, fetcher:
 
 
 def test_hf_xet_trusts_the_authority_that_is_named(hub: Hub, fetcher: Fetcher, weights: bytes, tmp_path: Path) -> None:
-    paths = ClusterPaths(tmp_path / "clone")
-    pki.ensure(paths)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    tls, authority = loopback_tls()
     with serving(Hub(hub.repos, hub.tokens, xet_store=hub.xet_store), tls=tls) as behind:
-        ended = fetcher.with_(HF_ENDPOINT=behind.url, SSL_CERT_FILE=str(paths.pki / "ca.crt")).run(
-            "model=hf://org/tiny"
-        )
+        ended = fetcher.with_(HF_ENDPOINT=behind.url, SSL_CERT_FILE=authority).run("model=hf://org/tiny")
         assert ended.code == 0, ended.words
     assert fetched(fetcher) == weights
     assert (refreshes(behind), behind.contents()) == ([True], []), "it asked over TLS where the chunks are"

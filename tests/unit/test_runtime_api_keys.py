@@ -241,11 +241,3 @@ def test_a_websocket_asks_for_one_too(guarded: Callable[[], DrainMiddleware], pa
     assert refused[0]["status"] == 401
     let_in = ask(middleware, path, kind="websocket", headers=[(b"authorization", b"Bearer new")])
     assert let_in[0]["type"] == "http.response.start", "the app's own answer"
-
-
-def test_a_server_whose_keys_cannot_be_read_lets_nobody_in(
-    guarded: Callable[[], DrainMiddleware], tmp_path: Path
-) -> None:
-    (tmp_path / "keys").unlink()
-    assert status(guarded(), "/v1/models", (b"authorization", b"Bearer old")) == 401
-    assert status(guarded(), "/health") == 200

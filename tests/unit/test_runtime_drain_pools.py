@@ -229,15 +229,6 @@ def test_vllm_keeps_idle_connections_longer_than_any_pool() -> None:
     )
 
 
-async def test_an_idle_connection_outlives_uvicorns_own_five_seconds(tmp_path: Path, clients: Clients) -> None:
-    async with supervised(tmp_path) as server:
-        await server.ready()
-        connection = await clients.to(server)
-        await connection.ask()
-        await server.passed(5.5)
-        assert (await connection.ask()).startswith("http/1.1 200")
-
-
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_the_kernels_table_names_who_is_connected(family: socket.AddressFamily, host: str) -> None:
     """Those among them that nobody has accepted yet; an IPv4 client of a socket for both families as what it is."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmservice_runtime.contract import FailureReason, Phase, TransferStep
+from llmservice_runtime.contract import Failure, FailureReason, Phase, TransferStep
+from llmservice_runtime.fetching.fetch_phase import FetchContainer
+from llmservice_runtime.fetching.fetch_protocol import Request, ended_line
 from llmservice_runtime.supervisor.loopback import http_request
 from llmservice_runtime.supervisor.metrics import METRICS
+from llmservice_runtime.supervisor.processes import Ended
 
-from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
+from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes, until
 from tests.support.hub import Hub, Repo, serving
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime_harness import QUICK, Server, supervised
+from tests.unit.runtime_harness import Server, supervised
 
 MB = 1_000_000
 
@@ -73,14 +76,6 @@ async def test_state_and_metrics_follow_the_fetch(hub: Hub, tmp_path: Path) -> N
         assert TOKEN not in "".join(server.log)
 
 
-async def test_the_start_budget_begins_after_the_fetch(hub: Hub, tmp_path: Path) -> None:
-    hub.bytes_per_second = 2 * MB
-    async with fetching(hub, tmp_path, start_seconds=2.5) as server:
-        state = await server.ready()
-        assert state.measured.start_seconds is not None
-        assert state.measured.start_seconds > 2.5
-
-
 async def test_a_sigterm_ends_the_fetch_and_keeps_what_came(hub: Hub, tmp_path: Path) -> None:
     hub.bytes_per_second = MB
     async with fetching(hub, tmp_path) as server:
@@ -99,62 +94,60 @@ async def test_a_fetch_that_fails_is_the_servers_failure(hub: Hub, tmp_path: Pat
         assert TOKEN not in (tmp_path / "termination-log").read_text()
 
 
-async def test_a_fetch_that_dies_again_and_again_is_told_of(tmp_path: Path) -> None:
-    killed = ("sh", "-c", "kill -9 $$")
-    async with supervised(tmp_path, fetch=killed, wanted=("model=hf://org/tiny",)) as server:
-        assert await server.ended() == 1
-        failure = server.failure()
-        assert failure is not None
-        assert failure.reason is FailureReason.FETCH_CONTAINER_FAILED
-        assert "SIGKILL" in failure.message
-        assert "-c fetch" in failure.remedy
+FETCHED = b'{"artifact":"model","path":"/links/model"}\n' + ended_line(Ended(0, None))
+PARTS = [b'{"transfer":{"artifact":"model","step":"Downloading","bytesDone":%d}}\n' % n for n in range(1, 8)]
+ANSWERS: dict[str, tuple[list[bytes], str]] = {
+    "complete, after interruptions with progress": ([*PARTS, FETCHED], ""),
+    "interrupted again and again": (PARTS[:1] * 7, "ended during a fetch, 6 times in a row without progress"),
+    "killed again and again": ([ended_line(Ended(None, 9))] * 6, "ended with signal SIGKILL, 6 times in a row"),
+    "no reason": ([ended_line(Ended(7, None))], "exit code 7 without a reason"),
+    "no container": ([], "Container fetch did not listen"),
+}
 
 
-async def test_a_fetch_that_ends_without_a_word_is_told_of(tmp_path: Path) -> None:
-    async with supervised(tmp_path, fetch=("sh", "-c", "exit 7"), wanted=("model=hf://org/tiny",)) as server:
-        assert await server.ended() == 1
-        failure = server.failure()
-        assert failure is not None
-        assert failure.reason is FailureReason.FETCH_CONTAINER_FAILED
-        assert "exit code 7" in failure.message
+@pytest.mark.parametrize("case", ANSWERS)
+async def test_interrupted_and_failed_fetches(tmp_path: Path, case: str) -> None:
+    """Each connection gets the next answer; the container begins to listen only once it is waited for."""
+    answers, message = ANSWERS[case]
+    left, said = iter(answers), list[str]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(next(left))
+        writer.close()
+
+    container = FetchContainer(tmp_path / "socket", 20 if answers else 0.2, 0.001, 0.01, said.append)
+    fetch = asyncio.ensure_future(container.get(Request(("model=hf://org/tiny",)), lambda _: None))
+    await until(lambda: said == ["waiting for container fetch"])
+    server = await asyncio.start_unix_server(answer, tmp_path / "socket") if answers else None
+    found = await fetch
+    if server is not None:
+        server.close()
+    if message:
+        assert isinstance(found, Failure)
+        assert found.reason is FailureReason.FETCH_CONTAINER_FAILED
+        assert message in found.message
+        assert "-c fetch" in found.remedy
+    else:
+        assert found == {"model": Path("/links/model")}
 
 
 async def test_a_fetch_container_that_is_killed_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     """As the kubelet starts it again; nothing is fetched twice, and the server is not restarted."""
     hub.bytes_per_second = 2 * MB
     async with fetching(hub, tmp_path) as server:
-        assert server.fetch_container is not None
         await server.until(lambda _: partial_bytes(tmp_path / "cache") > 2 * MB)
         await server.fetch_container.kill()
         state = await server.until(lambda s: "container fetch" in s.progress)
         assert state.phase is Phase.FETCHING
         assert state.transfer is not None
         hub.bytes_per_second = None
-        await server.fetch_container.start()
+        server.fetch_container.start()
         await server.ready()
         starts = [asked.start for asked in hub.contents()]
         assert len(starts) == 2, "the weights are asked for once, and once more from where the kill left them"
         assert starts[0] == 0 < starts[1]
         assert "during a fetch; resuming" in "".join(server.log)
-
-
-async def test_a_fetch_container_that_comes_late_is_waited_for(hub: Hub, tmp_path: Path) -> None:
-    async with fetching(hub, tmp_path, has_fetch_container=False) as server:
-        await server.until(lambda s: s.progress == "waiting for container fetch")
-        assert server.fetch_container is not None
-        await server.fetch_container.start()
-        await server.ready()
-
-
-async def test_a_fetch_container_that_never_comes_is_named(hub: Hub, tmp_path: Path) -> None:
-    timing = replace(QUICK, fetch_wait_seconds=0.2)
-    async with fetching(hub, tmp_path, has_fetch_container=False, timing=timing) as server:
-        assert await server.ended() == 1
-        failure = server.failure()
-        assert failure is not None
-        assert failure.reason is FailureReason.FETCH_CONTAINER_FAILED
-        assert "Container fetch did not listen" in failure.message
-        assert "kubectl logs POD -c fetch" in failure.remedy
 
 
 async def test_what_vllm_says_of_credentials_stays_here(tmp_path: Path) -> None:
@@ -173,15 +166,6 @@ async def test_vllm_is_told_of_the_longer_context(hub: Hub, tmp_path: Path) -> N
         await server.ready()
     log = "".join(server.log)
     assert re.search(r"context extension: --hf-overrides .*\"factor\":4.0.* --max-model-len 4096", log)
-
-
-async def test_a_context_that_cannot_be_stretched_starts_nothing(hub: Hub, tmp_path: Path) -> None:
-    hub.repos["org/tiny"].files["config.json"] = model_files(alibi=True)["config.json"]
-    async with fetching(hub, tmp_path, context_extension="yarn:4") as server:
-        assert await server.ended(20) == 1
-        failure = server.failure()
-        assert failure is not None
-        assert failure.reason is FailureReason.CONTEXT_EXTENSION_INVALID
 
 
 def test_each_metric_has_its_words() -> None:

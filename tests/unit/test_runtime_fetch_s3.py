@@ -5,22 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from llmservice_fetch.buckets import Bucket
-from llmservice_fetch.failed import FetchFailed
 from llmservice_runtime.contract import FailureReason as R
 
-from localcluster import pki
-from localcluster.paths import ClusterPaths
-from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.fetching import Fetcher, model_files
+from tests.support.http_servers import loopback_tls, threaded
 from tests.support.object_store import ROOT, ObjectStore, object_store
-from tests.support.s3_sign import Credentials, signed
 
 MB = 1_000_000
 SHARD = model_files({"x": 12 * MB})["x"]
@@ -38,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
         for name, content in model_files().items():
             running.put("models", f"team a/tiny+1/{name}", content)
         running.put("models", "team a/tiny+10/config.json", b"{}")
-        running.put_in_parts("models", "parts/model.safetensors", SHARD[: 6 * MB], SHARD[6 * MB :])
+        running.put("models", "parts/model.safetensors", SHARD, in_parts=True)
         running.put("models", "parts/config.json", b'{"num_attention_heads": 4}')
         running.put("models", "broken/config.json", b'{"num_attention_heads": 4}')
         running.put("models", "broken/model.safetensors", SHARD[:MB])
@@ -74,15 +69,6 @@ async def test_a_killed_fetch_goes_on_where_it_was(fetcher: Fetcher) -> None:
     assert min(transfer.bytes_done for transfer in ended.transfers[1:]) >= 5 * MB
 
 
-async def test_two_at_once_fetch_once(fetcher: Fetcher) -> None:
-    processes = [fetcher.start("model=s3://models/parts") for _ in range(3)]
-    await until(lambda: all(process.poll() is not None for process in processes))
-    ends = [end_of(process) for process in processes]
-    assert [ended.code for ended in ends] == [0, 0, 0], [ended.words for ended in ends]
-    assert sum("1 files to fetch" in ended.log for ended in ends) == 1
-    assert partial_bytes(fetcher.cache) == 0
-
-
 def test_an_object_that_came_wrong_is_fetched_anew(fetcher: Fetcher) -> None:
     fetcher.run("model=s3://models/team a/tiny+1")
     content = model_files()["model.safetensors"]
@@ -93,32 +79,6 @@ def test_an_object_that_came_wrong_is_fetched_anew(fetcher: Fetcher) -> None:
     assert ended.code == 0, ended.words
     assert "has another hash than published" in ended.log
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == content
-
-
-def test_a_shard_that_was_uploaded_broken_is_named(fetcher: Fetcher) -> None:
-    failure = fetcher.run("model=s3://models/broken").failure
-    assert failure is not None
-    assert failure.reason is R.MODEL_CORRUPT
-    assert "model.safetensors is damaged" in failure.message
-
-
-def test_an_object_that_changes_meanwhile_is_not_mixed_with_its_predecessor(
-    store: ObjectStore, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.put("models", "moving/config.json", b"{}")
-    store.put("models", "moving/model.safetensors", model_files()["model.safetensors"])
-    listing = Bucket.listing
-
-    def changed_after(bucket: Bucket) -> object:
-        listed = listing(bucket)
-        store.put("models", "moving/model.safetensors", model_files(weights={"y": 300_001})["y"])
-        return listed
-
-    monkeypatch.setattr(Bucket, "listing", changed_after)
-    with pytest.raises(FetchFailed) as caught:
-        fetcher.run_here("model=s3://models/moving")
-    assert caught.value.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert "changed during the fetch" in caught.value.failure.message
 
 
 @pytest.mark.parametrize(
@@ -146,21 +106,6 @@ def test_refusals_are_told_apart(
         assert not secret or secret not in ended.words
 
 
-def test_a_server_that_is_not_there(fetcher: Fetcher) -> None:
-    with pytest.raises(FetchFailed) as caught:
-        fetcher.with_(AWS_ENDPOINT_URL_S3="http://127.0.0.1:9").run_here("model=s3://models/parts")
-    assert caught.value.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert "3 times in a row" in caught.value.failure.message
-
-
-def test_the_signature_is_the_one_of_the_documentation() -> None:
-    """Amazon's own example: Signature Calculations for the Authorization Header, GET Object."""
-    credentials = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
-    url = "https://examplebucket.s3.amazonaws.com/?lifecycle"
-    headers = signed("GET", url, credentials, "us-east-1", dt.datetime(2013, 5, 24, tzinfo=dt.UTC))
-    assert headers["authorization"].endswith("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543")
-
-
 @contextmanager
 def role(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """What a pod's identity agent, or a token service, answers: the store's own keys, for an hour."""
@@ -184,42 +129,23 @@ def role(tls: ssl.SSLContext | None = None) -> Iterator[str]:
 
         do_POST = do_GET  # noqa: N815 - the standard library's name
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with threaded(Handler, tls=tls) as port:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("kind", ["pod identity", "web identity", "nobody's", "token service over http"])
 def test_a_role_stands_for_keys(store: ObjectStore, tmp_path: Path, kind: str) -> None:
     token = tmp_path / "token"
     token.write_text("of-somebody-else" if kind == "nobody's" else "the-pods-own-token")
-    paths = ClusterPaths(tmp_path / "clone")
-    pki.ensure(paths)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(paths.pki / "apiserver.crt", paths.pki / "apiserver.key")
+    tls, authority = loopback_tls()
     with role(tls if kind == "web identity" else None) as url:
-        ways = {
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/role",
-            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
-        }
-        if kind in ("web identity", "token service over http"):
-            ways = {
-                "AWS_ROLE_ARN": "arn:models",
-                "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
-                "AWS_ENDPOINT_URL_STS": url,
-            }
-        trust = {"SSL_CERT_FILE": str(paths.pki / "ca.crt")}
+        pod = (
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/role"),
+            ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token)),
+        )
+        web = ("AWS_ROLE_ARN", "arn:models"), ("AWS_WEB_IDENTITY_TOKEN_FILE", str(token)), ("AWS_ENDPOINT_URL_STS", url)
+        ways = dict(web if kind in ("web identity", "token service over http") else pod)
+        trust = {"SSL_CERT_FILE": authority}
         place = {"AWS_ENDPOINT_URL_S3": store.url, "AWS_REGION": "us-east-1"}
         ended = Fetcher(tmp_path, {**place, **trust, **ways}).run("model=s3://models/parts")
     if kind in ("pod identity", "web identity"):
@@ -229,13 +155,3 @@ def test_a_role_stands_for_keys(store: ObjectStore, tmp_path: Path, kind: str) -
         assert ended.failure.reason is R.MODEL_TOKEN_REFUSED
     for secret in (ROOT.secret_key, token.read_text()):
         assert secret not in ended.words
-
-
-def test_a_listing_is_a_revision(store: ObjectStore, fetcher: Fetcher) -> None:
-    store.put("models", "growing/config.json", b"{}")
-    store.put("models", "growing/model.safetensors", model_files()["model.safetensors"])
-    first = fetcher.run("model=s3://models/growing").paths["model"]
-    store.put("models", "growing/config.json", b'{"hidden_size": 8}')
-    second = fetcher.run("model=s3://models/growing").paths["model"]
-    assert first != second
-    assert [(path / "config.json").read_bytes() for path in (first, second)] == [b"{}", b'{"hidden_size": 8}']

@@ -50,16 +50,6 @@ def test_the_process_leaves_its_result(hub: Hub, tmp_path: Path) -> None:
     assert TOKEN not in ended.stdout + ended.stderr
 
 
-def test_a_reason_is_a_result_too(hub: Hub, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    ended = run("hf://org/gated", log, {"HF_ENDPOINT": hub.url})
-    found = Inspection.from_json(log.read_text())
-    assert ended.returncode == 0
-    assert found is not None
-    assert found.failure is not None
-    assert found.failure.reason is R.MODEL_ACCESS_DENIED
-
-
 class Echo(BaseHTTPRequestHandler):
     """A server that says what it was sent."""
 

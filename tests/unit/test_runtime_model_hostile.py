@@ -38,7 +38,6 @@ INDEX = {"metadata": {}, "weight_map": {"a": "model.safetensors"}}
 TOKENIZER = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<s>"}]}
 HEADER = {"model.layers.0.self_attn.q_proj.weight": {"dtype": "U8", "shape": [2, 4], "data_offsets": [0, 8]}}
 DEEP = "[" * 100_000 + "]" * 100_000
-DEEP_SECTIONS = '{"text_config":' * 900 + "{}" + "}" * 900
 FLAGS = read_flags(["--model", "/m", "--tensor-parallel-size", "3", "--quantization", "fp8"])
 
 
@@ -73,48 +72,28 @@ def seen_by_all(folder: Path) -> None:
     assert Inspection.from_json(inspection.to_json()) is not None
 
 
-HOSTILE: list[Any] = [
-    pytest.param({"config": DEEP}, id="a deep configuration"),
-    pytest.param({"config": DEEP_SECTIONS}, id="sections in sections"),
-    pytest.param(
-        {"config": '{"text_config":' * 20 + json.dumps(CONFIG) + "}" * 20}, id="as many sections as may be read"
-    ),
-    pytest.param({"config": json.dumps(CONFIG | {"hidden_size": "\x1b[2J"})}, id="control characters"),
-    pytest.param({"config": json.dumps(CONFIG | {"rope_theta": 1e300})}, id="a wide number"),
-    pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"\x1b": 1, "factor": 2}})}, id="an odd name"),
-    pytest.param({"config": json.dumps(CONFIG | {"model_type": ["qwen2"]})}, id="a family that is a list"),
-    pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"type": {"a": 1}}})}, id="a rope that is an object"),
-    pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"type": ["a"]}})}, id="a rope that is a list"),
-    pytest.param({"config": json.dumps(CONFIG | {"num_attention_heads": 2**62})}, id="heads without end"),
-    pytest.param({"config": json.dumps(CONFIG | {"max_position_embeddings": 2**62})}, id="a length without end"),
-    pytest.param({"config": json.dumps(CONFIG).replace("4096", "1e400")}, id="an infinite length"),
-    pytest.param({"config": json.dumps(CONFIG | {"rope_scaling": {"factor": [1.5] * 90_000}})}, id="a long rope"),
-    pytest.param(
-        {"config": json.dumps(CONFIG | {"quantization_config": {"quant_method": ["awq"]}})},
-        id="a list as method",
-    ),
-    pytest.param(
-        {"config": json.dumps(CONFIG | {"quantization_config": {"ignore": [f"layers.{'9' * 5000}.q", "layers.1.q"]}})},
-        id="a layer of 5000 digits",
-    ),
-    pytest.param({"model_safetensors_index": "[]"}, id="an index that is a list"),
-    pytest.param({"model_safetensors_index": '{"weight_map": 5}'}, id="a map that is a number"),
-    pytest.param({"model_safetensors_index": '{"weight_map": {"a": ["b"], "c": 1}}'}, id="files that are lists"),
-    pytest.param({"model_safetensors_index": DEEP}, id="a deep index"),
-    pytest.param({"tokenizer": DEEP}, id="a deep tokenizer"),
-    pytest.param({"tokenizer": '{"model": {"vocab": [["a"], [1], [[]]]}}'}, id="tokens of several types"),
-    pytest.param({"tokenizer": '{"model": {"vocab": {}}, "added_tokens": [{"id": 1, "content": {}}]}'}, id="odd ones"),
-    pytest.param({"header": json.dumps(HEADER).replace("[0, 8]", "[0, 1e400]")}, id="an infinite offset"),
-    pytest.param({"header": json.dumps(HEADER).replace("[2, 4]", "5")}, id="a shape that is a number"),
-    pytest.param({"header": json.dumps(HEADER).replace("layers.0", "layers." + "9" * 900)}, id="a layer of 900 digits"),
-    pytest.param({"header": DEEP}, id="a deep header"),
-]
+def config(**changed: Any) -> dict[str, str]:
+    return {"config": json.dumps(CONFIG | changed)}
 
 
-@pytest.mark.parametrize("changed", HOSTILE)
-def test_what_strangers_may_write(tmp_path: Path, changed: dict[str, str]) -> None:
+HOSTILE = {
+    "deep sections": {"config": '{"text_config":' * 900 + "{}" + "}" * 900},
+    "as many sections as may be read": {"config": '{"text_config":' * 20 + json.dumps(CONFIG) + "}" * 20},
+    "control characters": config(hidden_size="\x1b[2J"),
+    "a rope that is an object": config(rope_scaling={"type": {"a": 1}}),
+    "a long rope": config(rope_scaling={"factor": [1.5] * 90_000}),
+    "heads without end": config(num_attention_heads=2**62),
+    "a layer of 5000 digits": config(quantization_config={"ignore": [f"layers.{'9' * 5000}.q", "layers.1.q"]}),
+    "an index that is a list": {"model_safetensors_index": "[]"},
+    "tokens of several types": {"tokenizer": '{"model": {"vocab": [["a"], [1], [[]]]}}'},
+    "a layer of 900 digits": {"header": json.dumps(HEADER).replace("layers.0", "layers." + "9" * 900)},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_strangers_may_write(tmp_path: Path, case: str) -> None:
     model(tmp_path / "draft")
-    seen_by_all(model(tmp_path / "m", **changed))
+    seen_by_all(model(tmp_path / "m", **HOSTILE[case]))
 
 
 def test_mistrals_own_format(tmp_path: Path) -> None:
@@ -125,28 +104,21 @@ def test_mistrals_own_format(tmp_path: Path) -> None:
         assert len(inspect(str(folder), {}).to_json()) < 4096
 
 
-def to_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def to_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def to_broken_link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "FIFO": os.mkfifo,
+    "folder": Path.mkdir,
+    "broken link": lambda file: file.symlink_to("nowhere"),
+}
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "model.safetensors.index.json"])
-@pytest.mark.parametrize("change", [to_fifo, to_folder, to_broken_link])
-def test_what_is_no_file(tmp_path: Path, change: Callable[[Path], None], name: str) -> None:
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file(tmp_path: Path, kind: str, name: str) -> None:
     """As a copied cache of a hub has them, without what its links lead to."""
     folder = model(tmp_path / "m")
-    change(folder / name)
-    assert found(folder) is not None or name == "config.json" or change is to_folder
+    (folder / name).unlink()
+    NO_FILES[kind](folder / name)
+    assert found(folder) is not None or name == "config.json" or kind == "folder"
     assert model_files.read_config(folder) == {} or name != "config.json"
 
 

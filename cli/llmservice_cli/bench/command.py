@@ -15,7 +15,7 @@ from typing import TextIO
 
 from llmservice_cli.cluster import add_scope
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.load.server import Served, Target, add_server, check_server, inspect, open_target
+from llmservice_cli.load.server import EXIT_CODES, Served, Target, add_server, check_server, inspect, open_target
 from llmservice_cli.numbers import above_zero, count, counts
 
 from . import picture
@@ -27,7 +27,7 @@ from .schedule import Discipline
 from .traffic import Completions
 
 DESCRIPTION = "Measure a server with one seeded load, sent by one or several client disciplines."
-EPILOG = """\
+EPILOG = f"""\
 disciplines, the same load for each, one after the other:
   static      gather a batch, send it, wait for its longest answer, then the next
   dynamic     the same, but a batch also starts when its oldest request has waited for --window
@@ -41,13 +41,7 @@ examples:
 By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
 --url measures without it. The load is the server's: do not run it against one that others need.
 
-exit codes:
-  0    every request was answered
-  1    no result; the message says what to do
-  2    wrong arguments
-  3    some requests were not answered
-  130  interrupted; the result is of what was measured until then
-"""
+{EXIT_CODES}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

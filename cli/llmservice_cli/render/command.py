@@ -11,7 +11,7 @@ from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit
 
 from . import settings
-from .decided import Offline, decided
+from .decided import Source, decided
 from .desired import NEW_UID, namespace_of, new
 from .inputs import add_inputs, previews, with_config
 from .output import show
@@ -57,7 +57,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     async def preview(manifest: Json) -> Preview:
         admit(manifest)
         obj = with_config(new(manifest, namespace_of(manifest, options.namespace, "default")), options.config)
-        decision, status = await decided(obj, Observed(), given, now, Offline())
+        decision, status = await decided(obj, Observed(), given, now, Source())
         made = changes(decision, Observed(), NEW_UID, {})
         restart = restart_of(made, None, None, status)
         return Preview.of(obj, made, status, restart)

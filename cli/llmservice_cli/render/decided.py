@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
@@ -27,38 +27,23 @@ _PASSES = 4
 """What the operator reports before it acts on it takes a second pass; a rollback a third."""
 
 
-class Source(Protocol):
-    """Where the parts of a decision come from that only some decisions need."""
-
-    name: str
-    """For people: what was read."""
-
-    async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """What the nodes have."""
-
-    async def room(self, resource: str | None) -> Room:
-        """What is free on the nodes."""
-
-    async def model(self, inspection: str) -> Json:
-        """status.model of another LLMService of the same model; empty where there is none."""
-
-
-class Offline:
-    """Nothing is known of any cluster."""
+class Source:
+    """Where the parts of a decision come from that only some decisions need. Of this one nothing is known."""
 
     name = "no cluster"
+    """For people: what was read."""
     _WHY = "no cluster is asked"
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """Unknown."""
+        """What the nodes have."""
         return ClusterGPUs(unasked=self._WHY)
 
     async def room(self, resource: str | None) -> Room:
-        """Unknown."""
+        """What is free on the nodes."""
         return Room(unknown=self._WHY)
 
     async def model(self, inspection: str) -> Json:
-        """None."""
+        """status.model of another LLMService of the same model; empty where there is none."""
         return {}
 
 

@@ -96,7 +96,7 @@ def read(path: Path) -> Results | None:
     """None where no run is kept."""
     if not path.exists():
         return None
-    said = json.loads(path.read_text("utf-8"))
-    speeds = [{**one, "runs": tuple(Run(**run) for run in one["runs"])} for one in said.pop("speeds")]
-    kills = [Killed(**one) for one in said.pop("kills")]
-    return Results(**said, speeds=tuple(Speed(**one) for one in speeds), kills=tuple(kills))
+    written = json.loads(path.read_text("utf-8"))
+    speeds = [{**one, "runs": tuple(Run(**run) for run in one["runs"])} for one in written.pop("speeds")]
+    kills = [Killed(**one) for one in written.pop("kills")]
+    return Results(**written, speeds=tuple(Speed(**one) for one in speeds), kills=tuple(kills))

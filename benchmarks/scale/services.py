@@ -64,38 +64,25 @@ def manifest(number: int, *, inspected: bool = False) -> JSON:
 
     Its pod goes to a node that simulates all pods. With `inspected` it does not say what its model looks like.
     """
-    made = _manifest(number)
-    if inspected:
-        del made["spec"]["model"]["architecture"]
-    return made
-
-
-def _manifest(number: int) -> JSON:
+    architecture = {
+        "numHiddenLayers": 28,
+        "hiddenSize": 3584,
+        "numAttentionHeads": 28,
+        "numKeyValueHeads": 4,
+        "intermediateSize": 18944,
+        "vocabSize": 152064,
+        "maxPositionEmbeddings": 32768,
+    }
+    facts = {} if inspected else {"architecture": architecture}
+    tolerations = [{"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}]
     return {
         "apiVersion": "llmservice.dev/v1alpha1",
         "kind": "LLMService",
         "metadata": {"name": name_of(number), "namespace": namespace_of(number)},
         "spec": {
-            "model": {
-                "uri": "hf://Qwen/Qwen2.5-7B-Instruct",
-                "servedModelNames": [name_of(number)],
-                "architecture": {
-                    "numHiddenLayers": 28,
-                    "hiddenSize": 3584,
-                    "numAttentionHeads": 28,
-                    "numKeyValueHeads": 4,
-                    "intermediateSize": 18944,
-                    "vocabSize": 152064,
-                    "maxPositionEmbeddings": 32768,
-                },
-            },
+            "model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedModelNames": [name_of(number)], **facts},
             "batching": {"maxModelLen": 8192, "maxNumSeqs": 128 + number % 97},
-            "podTemplate": {
-                "spec": {
-                    "nodeSelector": NODES,
-                    "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}],
-                }
-            },
+            "podTemplate": {"spec": {"nodeSelector": NODES, "tolerations": tolerations}},
         },
     }
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 from llmservice_operator.kube.shards import lease_name
 
 from benchmarks.scale.process import STARTS_WITHIN, Operator, Use
@@ -96,9 +95,7 @@ def leases(cluster: Cluster, shards: int) -> Iterator[None]:
 
 
 async def _held(process: Operator) -> int:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        text = (await client.get(f"http://127.0.0.1:{process.metrics_port}/metrics")).raise_for_status().text
-    return sum(int(float(line.split()[1])) for line in text.splitlines() if line.startswith(HELD))
+    return sum(int(float(line.split()[1])) for line in await process.metrics() if line.startswith(HELD))
 
 
 def _sum(used: list[Use]) -> Use:

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
-    """Look at the server, warm it up, play the load by each discipline, write the results."""
+    """Inspect the server, warm it up, play the load by each discipline, write the results."""
     check_server(options, "bench")
     _check_outputs(options)
     load_options = LoadOptions(
@@ -137,7 +137,7 @@ async def _measure(
         task = asyncio.current_task()
         if task is None or not gathered:
             raise
-        task.uncancel()  # Ctrl-C: what was measured is still worth telling
+        task.uncancel()  # Ctrl-C: what was measured is still reported
         return gathered, True
     return gathered, False
 

@@ -17,9 +17,9 @@ from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.room import Room
 
 from llmservice_cli.api import Api
+from llmservice_cli.manifests import Json
 from llmservice_cli.render.decided import Source
 
-Json = Mapping[str, Any]
 ChildId = tuple[str, str]
 
 _NAMED = (resources.DEPLOYMENT, resources.SERVICE, *(resources.BY_KIND[child.kind] for child in CHILD_KINDS))

@@ -19,9 +19,8 @@ from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model.reading import Reading, Stopped, read, stopped
 from llmservice_operator.planner.room import Room
 
+from llmservice_cli.manifests import Json
 from llmservice_cli.plan.reading import SECONDS, TakesTooLong, limited
-
-Json = Mapping[str, Any]
 
 _PASSES = 4
 """What the operator reports before it acts on it takes a second pass; a rollback a third."""

@@ -314,8 +314,6 @@ def down(paths: ClusterPaths, host: Host, *, purge: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Status:
-    """One component's row."""
-
     name: str
     pid: int | None
     is_needed: bool

@@ -160,7 +160,6 @@ def remove(paths: ClusterPaths, host: cluster.Host) -> None:
 
 
 def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
-    """`python -m localcluster node`."""
     parser = argparse.ArgumentParser(
         prog="python -m localcluster node",
         description=f"A second real node, {SECOND}, with a network of its own, beside the running cluster's first.",

@@ -31,8 +31,6 @@ KILL_BYTES_PER_SECOND = 200e6
 
 
 class Measuring:
-    """All tools on all places."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._tools = [ours(options.ours)]
@@ -166,7 +164,6 @@ def _log(text: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     out = argparse.ArgumentParser(
         prog="python -m benchmarks.fetch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

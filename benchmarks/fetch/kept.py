@@ -38,7 +38,6 @@ class Speed:
 
     @property
     def peak_mib(self) -> float:
-        """The most of any run."""
         return max(run.peak_mib for run in self.runs)
 
 
@@ -63,8 +62,6 @@ class Killed:
 
 @dataclass(frozen=True)
 class Results:
-    """All of it."""
-
     machine: str = ""
     folder: str = ""
     """Kind of file system that was fetched to."""
@@ -88,7 +85,6 @@ class Results:
         return (found for found in self.speeds if found.place == place and (found.files, found.size) == model)
 
     def to_json(self) -> str:
-        """For `read`."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 

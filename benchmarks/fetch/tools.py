@@ -85,6 +85,5 @@ def _awscli() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what was measured."""
     names = ("huggingface_hub", "hf_xet", "obstore")
     return {**{name: version(name) for name in names}, "s5cmd": S5CMD, "awscli": AWSCLI.partition("==")[2]}

@@ -52,7 +52,6 @@ examples (after `make cluster`; `make bench-scale N=1000` does both):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.scale",
         description=__doc__,
@@ -116,7 +115,6 @@ def nothing_left(cluster: Cluster) -> Iterator[None]:
 
 
 async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
-    """One run."""
     server, context = administrator(cluster.paths)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)

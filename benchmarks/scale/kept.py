@@ -42,7 +42,6 @@ class Kept:
 
     @property
     def title(self) -> str:
-        """Over its column."""
         words = [words for words, _ in self.special]
         return ", ".join([f"{self.figures.services:,}", *(words or ([] if self.is_plain else [self.name]))])
 
@@ -70,7 +69,6 @@ def read(root: Path) -> list[Kept]:
 
 
 def kept(name: str, written: Mapping[str, Any]) -> Kept:
-    """From a file's content."""
     known = {field.name: field.default for field in fields(Figures)}
     # What was not measured is no zero, which would meet every goal.
     unmeasured = {key: nan for key, default in known.items() if default == 0 and not isinstance(default, bool)}
@@ -80,7 +78,6 @@ def kept(name: str, written: Mapping[str, Any]) -> Kept:
 
 
 def plain(runs: Iterable[Kept]) -> list[Kept]:
-    """Of the first table."""
     return [run for run in runs if run.is_plain]
 
 

@@ -61,7 +61,6 @@ MORE: Mapping[str, Callable[[Kept], float]] = {
 
 
 def page(runs: Sequence[Kept]) -> str:
-    """Markdown."""
     parts: list[Iterator[str]] = []
     if runs:
         parts += [_figures(PLAIN, plain(runs)), _figures(COMPARED, compared(runs))]

@@ -62,7 +62,6 @@ class Machine:
         return cls(used / TICKS, ticks[7] / TICKS, sum(ticks) / TICKS)
 
     def since(self, before: Machine) -> Machine:
-        """Only that."""
         return Machine(self.used - before.used, self.stolen - before.stolen, self.passed - before.passed)
 
     @property
@@ -82,7 +81,6 @@ def cores() -> int:
 
 
 def machine() -> str:
-    """In words."""
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return f"{cores()} cores, {gib:.0f} GiB"
 
@@ -181,7 +179,6 @@ class Operator:
         return sum(float(line.split()[1]) for line in await self.metrics() if line.startswith(LOOKS))
 
     def use(self) -> Use:
-        """So far."""
         return use_of(self.pid)
 
     async def stop(self) -> Use:
@@ -203,7 +200,6 @@ class Operator:
         self._log.close()
 
     def last_words(self, size: int = 4000) -> str:
-        """The end of its log."""
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - size))
         return self._log.read().decode(errors="replace")

@@ -44,8 +44,6 @@ def name_of(number: int) -> str:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Simulated ones."""
-
     count: int
     gpus: int
 
@@ -109,7 +107,6 @@ class Writer:
         await asyncio.gather(*(some() for _ in range(AT_ONCE)))
 
     async def create_one(self, number: int) -> None:
-        """One service."""
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices"
         await self._send("POST", path, manifest(number, inspected=self._inspected), "application/json")
 
@@ -138,7 +135,6 @@ class Writer:
 
 
 async def sent(session: aiohttp.ClientSession, method: str, url: str, body: JSON | None, content_type: str) -> JSON:
-    """What the API server answers."""
     data, headers = None if body is None else json.dumps(body).encode(), {"Content-Type": content_type}
     async with session.request(method, url, data=data, headers=headers) as answer:
         if answer.status >= 400:

@@ -28,11 +28,9 @@ class Several(Operator):
 
     @property
     def pid(self) -> int:
-        """Of the first."""
         return self._each[0].pid
 
     async def start(self) -> None:
-        """All at once."""
         for each in self._each:
             await each.start()
         self.started_at = self._each[0].started_at
@@ -48,12 +46,10 @@ class Several(Operator):
 
     @contextlib.asynccontextmanager
     async def profiled(self, path: Path | None) -> AsyncIterator[None]:
-        """Of the first."""
         async with self._each[0].profiled(path):
             yield
 
     async def looks(self) -> float:
-        """Of all."""
         return sum([await each.looks() for each in self._each])
 
     def use(self) -> Use:
@@ -61,20 +57,17 @@ class Several(Operator):
         return _sum([each.use() for each in self._each])
 
     async def stop(self) -> Use:
-        """All at once."""
         used = await asyncio.gather(*(each.stop() for each in self._each))
         for number, use in enumerate(used):
             print(f"process {number}: {use.cpu_seconds:.2f} s of CPU, {use.peak_mib:.0f} MiB", file=sys.stderr)
         return _sum(used)
 
     def close(self) -> None:
-        """Of all."""
         super().close()
         for each in self._each:
             each.close()
 
     def last_words(self, size: int = 4000) -> str:
-        """Of each."""
         return "\n".join(each.last_words(size // len(self._each)) for each in self._each)
 
 

@@ -53,7 +53,6 @@ def children() -> list[JSON]:
 
 
 def named(obj: Mapping[str, Any], name: str) -> JSON:
-    """A copy under another name."""
     made = copy.deepcopy(dict(obj))
     made["metadata"] = {**made["metadata"], "name": name, "namespace": NAMESPACE}
     return made
@@ -112,7 +111,6 @@ async def measured(cluster: Cluster, count: int) -> dict[str, dict[str, float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale.writes",
         description=__doc__,

@@ -33,7 +33,6 @@ class UnknownSyntax(ValueError):
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Node:
-    """The tree of one expression."""
     parser = _Parser(text)
     tree = parser.choice()
     parser.end()

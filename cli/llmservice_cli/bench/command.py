@@ -45,7 +45,6 @@ By NAME requests pass through the API server (rights: get on llmservices, get an
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     add_server(parser)
     load = parser.add_argument_group("load")

@@ -91,7 +91,6 @@ async def open_target(options: argparse.Namespace) -> AsyncIterator[Target]:
 
 
 def direct(url: str, http: httpx.AsyncClient) -> Target:
-    """The server of a URL."""
     return Target(http, base_of(url), "direct", "check the address, and that the server is up")
 
 

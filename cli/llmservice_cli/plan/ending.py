@@ -24,11 +24,9 @@ class Ending:
 
     @classmethod
     def by(cls, options: argparse.Namespace) -> Ending:
-        """As the command line asks."""
         return cls(options.strict, options.allow_unknown)
 
     def code(self, verdict: Fit) -> ExitCode:
-        """Of one plan."""
         codes = {
             Fit.FITS: ExitCode.DONE,
             Fit.TIGHT: ExitCode.DOES_NOT_FIT if self.is_strict else ExitCode.DONE,

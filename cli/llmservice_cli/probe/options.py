@@ -35,7 +35,6 @@ The first Ctrl-C stops the sending and waits for requests in flight, the second 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     server = add_server(parser)
     server.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
@@ -76,7 +75,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def load_options(options: argparse.Namespace) -> LoadOptions:
-    """The load that was asked for."""
     is_paced = options.concurrency is None
     return LoadOptions(
         duration=options.duration,

@@ -137,7 +137,6 @@ class Remote:
         await self._delete(pod.STOP_SECONDS)
 
     async def remove(self) -> None:
-        """At once."""
         await self._delete(0)
 
     async def _delete(self, grace: int) -> None:

@@ -42,7 +42,6 @@ Of several LLMServices the worst counts: 2, then 1.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_inputs(parser)
     parser.add_argument("-n", "--namespace", help="of services whose manifest names none (default: default)")
     settings.add_option(parser, "the chart's defaults")

@@ -34,11 +34,9 @@ class Source:
     _WHY = "no cluster is asked"
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """What the nodes have."""
         return ClusterGPUs(unasked=self._WHY)
 
     async def room(self, resource: str | None) -> Room:
-        """What is free on the nodes."""
         return Room(unknown=self._WHY)
 
     async def model(self, inspection: str) -> Json:

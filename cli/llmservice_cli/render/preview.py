@@ -141,7 +141,6 @@ class Preview:
         }
 
     def lines(self) -> Iterator[str]:
-        """A summary for people."""
         yield f"{self.name} in namespace {self.namespace}: {self.restart.sentence}"
         for each in self._relevant_conditions():
             yield f"  {each['type']:<10} {each['status']}: {each['reason']}. {each['message']}"

@@ -54,7 +54,6 @@ def _pods(count: int) -> str:
 
 
 def _none(live: DeploymentFacts | None, conditions: Mapping[str, Json], status: Json) -> str:
-    """Why the Deployment stays as it is."""
     ready, rollout = (conditions.get("Ready") or {}).get("reason"), status.get("rollout") or {}
     # What keeps the spec back shows in Accepted or Fits; other reasons speak of pods.
     is_held = ready in {(conditions.get(each) or {}).get("reason") for each in ("Accepted", "Fits")}

@@ -31,8 +31,6 @@ MODULE = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
 
 @dataclass(frozen=True)
 class Start:
-    """Seconds from apply."""
-
     kind: str
     ready: float
     first_token: float

@@ -19,7 +19,6 @@ def number(value: float) -> str:
 
 
 def row(*cells: str) -> str:
-    """Of a table."""
     return f"| {' | '.join(cells)} |"
 
 

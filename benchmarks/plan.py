@@ -41,13 +41,11 @@ class Service:
     request: Request
 
     def read(self) -> Request:
-        """With the model."""
         settings = {name: getattr(self.request, name) for name in self.request.__slots__}
         return Request(**settings | {"architecture": config_json.read(self.config)})
 
 
 def devices() -> tuple[Device, ...]:
-    """The cluster's GPUs."""
     found = (gpus.device(product) for product in PRODUCTS)
     return tuple(device for device in found if device is not None)
 
@@ -79,14 +77,12 @@ def plan(service: Service, others: Sequence[Device]) -> Fit:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """CPU time of a call."""
     begun = time.process_time()
     call()
     return time.process_time() - begun
 
 
 def measure(count: int) -> dict[str, float]:
-    """Figures of one run."""
     wanted, others = list(services(count)), devices()
     plan(wanted[0], others)
     single = [seconds(lambda service=service: plan(service, others)) for service in wanted]  # type: ignore[misc]

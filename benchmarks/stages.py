@@ -71,7 +71,6 @@ def edited(number: int) -> World:
 
 
 def device() -> Device:
-    """The nodes' GPU."""
     found = gpus.device(GPU)
     assert found is not None
     return found
@@ -86,7 +85,6 @@ class Stage(NamedTuple):
 
 
 def build(world: World) -> object:
-    """All manifests of a new revision."""
     service = world.service()
     revision = choose(service, match_revision(service, ()), NOTHING, SETTINGS)
     return desired_children(service, revision, first(service).strategy)

@@ -135,10 +135,7 @@ def main() -> int:
         if words and words[0] in DELEGATED:
             return _delegate(words[0], words[1:], paths)
         return run(parser().parse_args(words), paths)
-    except ClusterError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 1
-    except subprocess.SubprocessError as problem:
+    except (ClusterError, subprocess.SubprocessError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -146,8 +146,8 @@ def simulated_are_ready(kubectl: Kubectl) -> bool:
 def _is_ready(node: Mapping[str, Any]) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
     taints = [taint["key"] for taint in node["spec"].get("taints") or ()]
-    says_so = any((condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions)
-    return says_so and not any(key.startswith("node.kubernetes.io/") for key in taints)
+    is_condition_true = any((condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions)
+    return is_condition_true and not any(key.startswith("node.kubernetes.io/") for key in taints)
 
 
 def forget_node(kubectl: Kubectl, node: str) -> None:

@@ -187,15 +187,22 @@ def _start_node(paths: ClusterPaths, host: Host) -> None:
     place = first(paths)
     node = (components.kubelet(paths, place), components.kube_proxy(paths, place))
     _start(paths, host, *node, components.coredns(paths))
+    await_node(paths, place)
+    processes.wait_until(
+        "coredns is ready", lambda: processes.answers("http://127.0.0.1:10653/ready"), paths, "coredns", timeout=60
+    )
+
+
+def await_node(paths: ClusterPaths, place: Place) -> None:
+    """Until the node is Ready and its kube-proxy answers."""
     kubectl = Kubectl(paths)
 
     def ready() -> bool:
-        return kubectl.succeeds("wait", "--for=condition=Ready", f"node/{network.NODE}", "--timeout=5s")
+        return kubectl.succeeds("wait", "--for=condition=Ready", f"node/{place.name}", "--timeout=5s")
 
-    processes.wait_until("the node is Ready", ready, paths, "kubelet", timeout=120)
-    for name, address in (("kube-proxy", "127.0.0.1:10256/healthz"), ("coredns", "127.0.0.1:10653/ready")):
-        url = f"http://{address}"
-        processes.wait_until(f"{name} is ready", lambda url=url: processes.answers(url), paths, name, timeout=60)  # type: ignore[misc]
+    processes.wait_until("the node is Ready", ready, paths, place.component("kubelet"), timeout=120)
+    name, health = place.component("kube-proxy"), f"http://{place.proxy_health}/healthz"
+    processes.wait_until(f"{name} is ready", lambda: processes.answers(health), paths, name, timeout=60)
 
 
 def _accelerators(paths: ClusterPaths, host: Host, options: Options) -> None:
@@ -307,8 +314,6 @@ def down(paths: ClusterPaths, host: Host, *, purge: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Status:
-    """One component's row."""
-
     name: str
     pid: int | None
     is_needed: bool

@@ -117,7 +117,7 @@ def kube_proxy(paths: ClusterPaths, place: Place) -> str:
             "clusterCIDR": place.pods,
             "hostnameOverride": place.name,
             # Asked by us, from the host.
-            "healthzBindAddress": f"{'127.0.0.1' if place.link is None else place.gateway}:10256",
+            "healthzBindAddress": place.proxy_health,
             # Zero is "leave the host's alone".
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             "iptables": {"minSyncPeriod": "0s"},

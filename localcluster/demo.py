@@ -46,7 +46,7 @@ def demo(target: Target, progress: Progress, *, operator_image: str, cpu_image: 
 
 
 def wait_until_ready(
-    target: Target, name: str, step: Step, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    target: Target, name: str, step: Step, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Shows each change of what the service waits for; ends early when its status says that it has failed."""
     deadline = clock() + READY_WITHIN
@@ -61,7 +61,7 @@ def wait_until_ready(
             raise ClusterError(f"{failure['reason']}: {failure['message']}", failure["remedy"])
         detail = f"{ready.get('reason', 'waiting for the operator')}{engine_phase(target, name)}"
         if detail != step.detail:
-            say(f"{step.title}: {detail}")
+            log(f"{step.title}: {detail}")
             step.detail = detail
         time.sleep(1)
     raise ClusterError(f"llmservice/{name} is not ready after {READY_WITHIN:.0f} s", "Look: kubectl describe llms")

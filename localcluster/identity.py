@@ -28,8 +28,6 @@ class Identity:
 
 @dataclass(frozen=True)
 class Record:
-    """A started component."""
-
     name: str
     identity: Identity
     command: tuple[str, ...]
@@ -46,8 +44,6 @@ class Record:
 
 @dataclass(frozen=True)
 class Stat:
-    """What /proc/PID/stat says."""
-
     pid: int
     state: str
     parent: int

@@ -12,11 +12,41 @@ RUNTIME_ROOT = Path("/run/llmservice-localcluster")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+class _InState:
+    """A path below the cluster's state."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = (".cluster", *parts)
+
+    def __get__(self, paths: ClusterPaths, _: type[ClusterPaths]) -> Path:
+        return paths.root.joinpath(*self._parts)
+
+
 @dataclass(frozen=True)
 class ClusterPaths:
     """The files of the cluster that belongs to the clone at `root`."""
 
     root: Path
+
+    state = _InState()
+    bin = _InState("bin")
+    """Links to every program, for PATH: kubectl, helm, ctr, runc, buildkitd, buildctl, containerd, kube-*, ..."""
+    cni_bin = _InState("cni", "bin")
+    pki = _InState("pki")
+    kubeconfig = _InState("admin.kubeconfig")
+    buildkit = _InState("buildkit")
+    """buildkitd's --root."""
+    etcd = _InState("etcd")
+    config = _InState("config")
+    """Generated configuration files of the components."""
+    logs = _InState("logs")
+    processes = _InState("processes")
+    """One record for each process that `up` started."""
+    audit_log = _InState("audit.log")
+    models = _InState("models")
+    """Model folders that hostPath volumes of the tests show to pods."""
+    containerd_namespace = "k8s.io"
+    """Where the kubelet looks for images."""
 
     @classmethod
     def of_this_clone(cls) -> ClusterPaths:
@@ -24,12 +54,8 @@ class ClusterPaths:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the clone itself is gone; a running cluster keeps writing below it, so the folder may be there."""
+        """Whether the clone itself is gone; a running cluster keeps writing below it, so the folder may exist."""
         return not (self.root / "localcluster").is_dir()
-
-    @property
-    def state(self) -> Path:
-        return self.root / ".cluster"
 
     @property
     def runtime(self) -> Path:
@@ -37,69 +63,14 @@ class ClusterPaths:
         return RUNTIME_ROOT / hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
 
     @property
-    def bin(self) -> Path:
-        """Links to every program, for PATH: kubectl, helm, ctr, runc, buildkitd, buildctl, containerd, kube-*, ..."""
-        return self.state / "bin"
-
-    @property
-    def cni_bin(self) -> Path:
-        return self.state / "cni" / "bin"
-
-    @property
-    def pki(self) -> Path:
-        return self.state / "pki"
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
-        return self.state / "admin.kubeconfig"
+    def buildkit_socket(self) -> Path:
+        return self.runtime / "buildkitd.sock"
 
     def kubeconfig_of(self, component: str) -> Path:
         return self.pki / f"{component}.kubeconfig"
 
-    @property
-    def containerd_namespace(self) -> str:
-        """The namespace in which the kubelet looks for images."""
-        return "k8s.io"
-
-    @property
-    def buildkit(self) -> Path:
-        """buildkitd's --root."""
-        return self.state / "buildkit"
-
-    @property
-    def buildkit_socket(self) -> Path:
-        return self.runtime / "buildkitd.sock"
-
-    @property
-    def etcd(self) -> Path:
-        return self.state / "etcd"
-
-    @property
-    def config(self) -> Path:
-        """Generated configuration files of the components."""
-        return self.state / "config"
-
-    @property
-    def logs(self) -> Path:
-        return self.state / "logs"
-
     def log(self, component: str) -> Path:
         return self.logs / f"{component}.log"
-
-    @property
-    def processes(self) -> Path:
-        """One record for each process that `up` started."""
-        return self.state / "processes"
-
-    @property
-    def audit_log(self) -> Path:
-        return self.state / "audit.log"
-
-    @property
-    def models(self) -> Path:
-        """Model folders that hostPath volumes of the tests show to pods."""
-        return self.state / "models"
 
 
 def cache_root(environment: Mapping[str, str], home: Path) -> Path:

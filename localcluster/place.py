@@ -52,6 +52,11 @@ class Place:
         return self.config / "kube-proxy.json"
 
     @property
+    def proxy_health(self) -> str:
+        """Where kube-proxy answers the host's question whether it is healthy."""
+        return f"{'127.0.0.1' if self.link is None else self.gateway}:10256"
+
+    @property
     def cgroup_root(self) -> str:
         """Two kubelets below one group would each remove the other's pods, which they do not know."""
         return "/" if self.link is None else f"/llmservice-{self.name}"

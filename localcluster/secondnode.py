@@ -137,18 +137,7 @@ def add(
         copy_images(paths, (*IMAGES, CPU_IMAGE) if engine else IMAGES)
         _start(paths, host, _inside(paths, components.kubelet(paths, place)))
         _start(paths, host, _inside(paths, components.kube_proxy(paths, place)))
-        _await_ready(paths, place)
-
-
-def _await_ready(paths: ClusterPaths, place: Place) -> None:
-    kubectl = Kubectl(paths)
-
-    def ready() -> bool:
-        return kubectl.succeeds("wait", "--for=condition=Ready", f"node/{place.name}", "--timeout=5s")
-
-    processes.wait_until("the node is Ready", ready, paths, place.component("kubelet"), timeout=120)
-    name, health = place.component("kube-proxy"), f"http://{place.gateway}:10256/healthz"
-    processes.wait_until(f"{name} is ready", lambda: processes.answers(health), paths, name, timeout=60)
+        cluster.await_node(paths, place)
 
 
 def lose(paths: ClusterPaths) -> None:
@@ -171,7 +160,6 @@ def remove(paths: ClusterPaths, host: cluster.Host) -> None:
 
 
 def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
-    """`python -m localcluster node`."""
     parser = argparse.ArgumentParser(
         prog="python -m localcluster node",
         description=f"A second real node, {SECOND}, with a network of its own, beside the running cluster's first.",

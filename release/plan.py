@@ -49,8 +49,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan:
-    """All names of one release."""
-
     registry: str
     version: str
     images: tuple[ImagePlan, ...]

@@ -48,7 +48,6 @@ class Record:
     base_images: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """As JSON."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @classmethod

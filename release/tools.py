@@ -33,7 +33,6 @@ class Tools:
 
     @property
     def path(self) -> str:
-        """PATH with the programs first."""
         return os.pathsep.join([*map(str, self.folders), self.environment.get("PATH", os.defpath)])
 
     def run(self, *command: str, cwd: Path | None = None, more: Mapping[str, str] | None = None) -> str:

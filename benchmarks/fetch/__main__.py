@@ -20,19 +20,17 @@ from pathlib import Path
 from benchmarks.fetch import page
 from benchmarks.fetch.kept import MIB, RESULTS, Killed, Results, Speed
 from benchmarks.fetch.measured import Command, Run, ToolFailed, kill_when, measure
+from benchmarks.fetch.page import OLD, OURS, PLAIN
 from benchmarks.fetch.places import PLACES, ROOT, Place, make_files, plain_environment, same
 from benchmarks.fetch.proxy import Proxy, proxied
-from benchmarks.fetch.tools import OLD, OURS, Tool, others, ours, versions
+from benchmarks.fetch.tools import Tool, others, ours, versions
 
-PLAIN = "read and dropped"
 CONNECTIONS = 8
 KILL_BYTES_PER_SECOND = 200e6
 """So slow that a tool is killed where it is meant to be."""
 
 
 class Measuring:
-    """All tools on all places."""
-
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._tools = [ours(options.ours)]
@@ -78,7 +76,7 @@ class Measuring:
                     found = _tried(partial(measure, tool.command(place, folder)))
                 if found is not None and round_ >= self._options.warmups:
                     runs[tool.name].append(found)
-                    _say(f"{place.title}, {count} files, {tool.name}: {size / 1e6 / found.seconds:.0f} MB/s, {found}")
+                    _log(f"{place.title}, {count} files, {tool.name}: {size / 1e6 / found.seconds:.0f} MB/s, {found}")
         if place.urls:
             plain = [measure(_plain(place)) for _ in range(self._options.rounds)]
             runs = {PLAIN: plain, **runs}
@@ -98,26 +96,26 @@ class Measuring:
             is_whole = found is not None and same(files, folder)
             killed = Killed(place.title, tool.name, count, size, before, proxy.sent - before, is_whole)
         place.through(place.port)
-        _say(f"{place.title}, {count} files, {tool.name} killed at half: {killed.again:.0%} again, whole: {is_whole}")
+        _log(f"{place.title}, {count} files, {tool.name} killed at half: {killed.again:.0%} again, whole: {is_whole}")
         self.results = replace(self.results, kills=(*self.results.kills, killed))
 
     def _until_half(self, command: Command, proxy: Proxy, size: int) -> int | None:
         try:
             if not kill_when(command, lambda: proxy.sent >= size / 2):
-                _say("it ended before it could be killed")
+                _log("it ended before it could be killed")
                 return None
         except ToolFailed as error:
-            _say(str(error))
+            _log(str(error))
             return None
         return proxy.quiet()
 
 
 def _tried(action: Callable[[], Run]) -> Run | None:
-    """None, and said, where a tool fails: the others go on."""
+    """None, with a line on standard error, where a tool fails: the others go on."""
     try:
         return action()
     except ToolFailed as error:
-        _say(str(error))
+        _log(str(error))
         return None
 
 
@@ -161,12 +159,11 @@ def _command_line(options: argparse.Namespace) -> str:
     return " ".join(words)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     out = argparse.ArgumentParser(
         prog="python -m benchmarks.fetch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

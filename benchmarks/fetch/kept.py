@@ -38,7 +38,6 @@ class Speed:
 
     @property
     def peak_mib(self) -> float:
-        """The most of any run."""
         return max(run.peak_mib for run in self.runs)
 
 
@@ -63,8 +62,6 @@ class Killed:
 
 @dataclass(frozen=True)
 class Results:
-    """All of it."""
-
     machine: str = ""
     folder: str = ""
     """Kind of file system that was fetched to."""
@@ -88,7 +85,6 @@ class Results:
         return (found for found in self.speeds if found.place == place and (found.files, found.size) == model)
 
     def to_json(self) -> str:
-        """For `read`."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
@@ -96,7 +92,7 @@ def read(path: Path) -> Results | None:
     """None where no run is kept."""
     if not path.exists():
         return None
-    said = json.loads(path.read_text("utf-8"))
-    speeds = [{**one, "runs": tuple(Run(**run) for run in one["runs"])} for one in said.pop("speeds")]
-    kills = [Killed(**one) for one in said.pop("kills")]
-    return Results(**said, speeds=tuple(Speed(**one) for one in speeds), kills=tuple(kills))
+    written = json.loads(path.read_text("utf-8"))
+    speeds = [{**one, "runs": tuple(Run(**run) for run in one["runs"])} for one in written.pop("speeds")]
+    kills = [Killed(**one) for one in written.pop("kills")]
+    return Results(**written, speeds=tuple(Speed(**one) for one in speeds), kills=tuple(kills))

@@ -47,7 +47,6 @@ HOW = f"""\
 
 
 def page(results: Results | None) -> str:
-    """Markdown."""
     if results is None:
         return "\n".join([HEAD, "", NONE, "", HOW, ""])
     parts = [_tools(results), *(_speeds(results, place) for place in results.places()), _kills(results)]

@@ -23,7 +23,6 @@ def read(url: str) -> int:
 
 
 def main(connections: int, urls: Sequence[str]) -> None:
-    """All of them, several at once."""
     with ThreadPoolExecutor(connections) as pool:
         sum(pool.map(read, urls))
 

@@ -22,7 +22,6 @@ class Server(ThreadingHTTPServer):
 
 
 def handler(folder: Path) -> type[BaseHTTPRequestHandler]:
-    """Of one folder."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -77,7 +76,6 @@ def _span(header: str | None, size: int) -> tuple[int, int, bool]:
 
 
 def main(folder: Path) -> None:
-    """Serve until the process ends."""
     server = Server(("127.0.0.1", 0), handler(folder))
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     print(server.server_port, flush=True)

@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.fetch.measured import Command
+from benchmarks.fetch.page import OURS
 from benchmarks.fetch.places import NAME, ROOT, Place, plain_environment, program
 from localcluster.paths import cache_root
 
-OURS, OLD = "ours", "before"
 AWSCLI = "awscli==1.46.2"
 S5CMD = "v2.3.0"
 
@@ -85,6 +85,5 @@ def _awscli() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what was measured."""
     names = ("huggingface_hub", "hf_xet", "obstore")
     return {**{name: version(name) for name in names}, "s5cmd": S5CMD, "awscli": AWSCLI.partition("==")[2]}

@@ -39,7 +39,6 @@ def measure(device: str, lengths: tuple[int, ...] = attention.LENGTHS, heads: in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the findings as Markdown")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu only tries the code out")

@@ -50,8 +50,6 @@ class Attention:
 
 @dataclass(slots=True)
 class Findings:
-    """Everything of one run."""
-
     device: str
     software: str
     date: str

@@ -27,11 +27,15 @@ _MIB = 2**20
 
 _PRELUDE = """
 import sys, torch
-def said(name, value):
+def report(name, value):
     print(name, int(value), flush=True)
     sys.stdin.readline()
 torch.cuda.init()
 torch.cuda.current_stream().synchronize()
+"""
+_MEMORY = """
+report("free", torch.cuda.mem_get_info()[0])
+report("total", torch.cuda.mem_get_info()[1])
 """
 _WORK = """
 a = torch.randn(8, 4096, 4096, device="cuda", dtype=torch.float16)
@@ -41,17 +45,17 @@ for _ in range(3):
 torch.cuda.synchronize()
 del a, b, c
 torch.cuda.empty_cache()
-said("reserved", torch.cuda.memory_reserved())
+report("reserved", torch.cuda.memory_reserved())
 """
-_SPOKEN = """
+_COMMUNICATED = """
 import os, torch.distributed as dist
 torch.cuda.set_device(int(os.environ["RANK"]))
 dist.init_process_group("nccl")
 x = torch.ones(2**24, device="cuda")
-said("before", torch.cuda.memory_reserved())
+report("before", torch.cuda.memory_reserved())
 dist.all_reduce(x)
 torch.cuda.synchronize()
-said("reserved", torch.cuda.memory_reserved())
+report("reserved", torch.cuda.memory_reserved())
 dist.destroy_process_group()
 """
 
@@ -83,12 +87,11 @@ def _figure(what: str, measured: int, constant: Constant) -> Figure:
 
 def _context() -> Iterator[Figure]:
     before = used()
-    with _Process(_PRELUDE + 'said("free", torch.cuda.mem_get_info()[0])\nsaid("total", torch.cuda.mem_get_info()[1])\n'
-                  + _WORK) as process:  # fmt: skip
-        free = process.said("free")
+    with _Process(_PRELUDE + _MEMORY + _WORK) as process:
+        free = process.read("free")
         context = used() - before
-        total = process.said("total", go=True)
-        reserved = process.said("reserved", go=True)
+        total = process.read("total", go=True)
+        reserved = process.read("reserved", go=True)
         worked = used() - before
     yield _figure(CONTEXT, context, ALL.cuda_context)
     yield _figure(FREE, total - free, CONSTANTS.free_at_start)
@@ -100,19 +103,19 @@ def _nccl() -> Iterator[Figure]:
         port = probe.getsockname()[1]
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     source = _PRELUDE.replace("torch.cuda.init()", "").replace("torch.cuda.current_stream().synchronize()", "")
-    ranks = [_Process(source + _SPOKEN, {**common, "RANK": str(rank)}) for rank in range(2)]
+    ranks = [_Process(source + _COMMUNICATED, {**common, "RANK": str(rank)}) for rank in range(2)]
     with ranks[0], ranks[1]:
-        held = [rank.said("before") for rank in ranks]
+        held = [rank.read("before") for rank in ranks]
         before = used() - held[0]
         for rank in ranks:
             rank.go()
-        reserved = [rank.said("reserved") for rank in ranks]
+        reserved = [rank.read("reserved") for rank in ranks]
         after = used() - reserved[0]
     yield _figure(NCCL, after - before, CONSTANTS.non_torch_peer)
 
 
 class _Process:
-    """A Python that does one thing on the GPU, says a number, and waits until it may go on."""
+    """A Python that does one thing on the GPU, prints a number, and waits for `go`."""
 
     def __init__(self, source: str, variables: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -129,8 +132,8 @@ class _Process:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
-    def said(self, name: str, *, go: bool = False) -> int:
-        """The number that it says next, under that name."""
+    def read(self, name: str, *, go: bool = False) -> int:
+        """The next number that it prints under that name."""
         if go:
             self.go()
         assert self._process.stdout is not None
@@ -138,7 +141,7 @@ class _Process:
             words = line.split()
             if len(words) == 2 and words[0] == name:
                 return int(words[1])
-        raise RuntimeError(f"the process on the GPU ended with {self._process.wait()} and did not say {name!r}")
+        raise RuntimeError(f"the process on the GPU ended with {self._process.wait()} and did not print {name!r}")
 
     def __enter__(self) -> _Process:
         return self

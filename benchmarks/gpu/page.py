@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.gpu.findings import GIB, Figure, Findings
+from benchmarks.pages import header, row
 
 
 def page(found: Findings) -> str:
@@ -17,35 +18,23 @@ def _lines(found: Findings) -> Iterator[str]:
     yield ""
     yield f"{found.device}, {found.software}, {found.date}. `make test-gpu PAGE=FILE` makes this page on your machine."
     if found.figures:
-        yield ""
-        yield "## Memory"
-        yield ""
-        yield "| what | measured | the planner | |"
-        yield "|-|-|-|-|"
-        for figure in found.figures:
-            yield _figure(figure)
+        yield from ("", "## Memory", "")
+        yield from header("what", "measured", "the planner", "")
+        yield from map(_figure, found.figures)
     if found.attention:
-        yield ""
-        yield "## Attention"
-        yield ""
+        yield from ("", "## Attention", "")
         yield (
             f"One layer with {found.heads} heads of {found.head_dim}, one sequence. Naive attention stores all scores "
             "and their softmax; the planner's figure is of the scores alone. FlashAttention stores its result."
         )
         yield ""
-        yield "| tokens | | time | memory | the planner |"
-        yield "|-|-|-|-|-|"
+        yield from header("tokens", "", "time", "memory", "the planner")
         for one in found.attention:
-            yield (
-                f"| {one.tokens:,} | {one.way} | {one.seconds * 1000:.2f} ms | {one.peak_bytes / GIB:.3f} GiB "
-                f"| {one.planned_bytes / GIB:.3f} GiB |"
-            )
+            took, peak, planned = one.seconds * 1000, one.peak_bytes / GIB, one.planned_bytes / GIB
+            yield row(f"{one.tokens:,}", one.way, f"{took:.2f} ms", f"{peak:.3f} GiB", f"{planned:.3f} GiB")
     if found.skipped:
-        yield ""
-        yield "## Not measured"
-        yield ""
-        for skipped in found.skipped:
-            yield f"- {skipped.what}: {skipped.why}."
+        yield from ("", "## Not measured", "")
+        yield from (f"- {skipped.what}: {skipped.why}." for skipped in found.skipped)
 
 
 def _figure(figure: Figure) -> str:

@@ -52,7 +52,6 @@ examples (after `make cluster`; `make bench-scale N=1000` does both):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.scale",
         description=__doc__,
@@ -88,8 +87,8 @@ def simulated_nodes(paths: ClusterPaths, nodes: Nodes) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def way(cluster: Cluster, faults: bool) -> Iterator[str | None]:
-    """The address under which the operator finds the API server; None: its own."""
+def api_server_address(cluster: Cluster, faults: bool) -> Iterator[str | None]:
+    """Where the operator sends its requests; None: to the API server itself."""
     if not faults:
         yield None
         return
@@ -111,12 +110,11 @@ def nothing_left(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     finally:
-        print("taking away what was made; it takes minutes for thousands", file=sys.stderr)
+        print("deleting what was created; it takes minutes for thousands", file=sys.stderr)
         cluster.kubectl(*words, timeout=2000)
 
 
 async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
-    """One run."""
     server, context = administrator(cluster.paths)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
@@ -136,8 +134,8 @@ async def measured(cluster: Cluster, plan: Plan, config: Path) -> Figures:
             audit.close()
 
 
-def bench(plan: Plan, paths: ClusterPaths, tell: Callable[[Figures], None]) -> Figures:
-    """With all that it needs around it, and none of that afterwards; the figures are told before that is taken away."""
+def bench(plan: Plan, paths: ClusterPaths, report: Callable[[Figures], None]) -> Figures:
+    """With all that it needs, and nothing of it afterwards; `report` gets the figures before that is removed."""
     cluster = Cluster.connect(paths)
     with (
         cluster.api,
@@ -147,11 +145,11 @@ def bench(plan: Plan, paths: ClusterPaths, tell: Callable[[Figures], None]) -> F
         cordoned(cluster, NODE),  # its kubelet cannot pull the images of what is simulated
         leases(cluster, plan.shards) if plan.shards > 1 else contextlib.nullcontext(),
         nothing_left(cluster),
-        way(cluster, plan.faults) as server,
+        api_server_address(cluster, plan.faults) as server,
     ):
         config = kubeconfig(cluster, Path(folder), server)
         found = asyncio.run(measured(cluster, plan, config))
-        tell(found)
+        report(found)
         return found
 
 
@@ -169,13 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         profile=arguments.profile,
     )
 
-    def tell(found: Figures) -> None:
+    def report(found: Figures) -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps(found.to_json(), indent=1) + "\n")
         print(table(found))
         print(json.dumps(found.to_json(), indent=1), flush=True)
 
-    found = bench(plan, ClusterPaths.of_this_clone(), tell)
+    found = bench(plan, ClusterPaths.of_this_clone(), report)
     missed = [goal for goal in goals(found) if not goal.is_met]
     return int(any(goal.is_count or not arguments.counts_only for goal in missed))
 

@@ -56,7 +56,6 @@ class AuditTail:
         self._unseen += [request for line in self._lines() if (request := self._read(line)) is not None]
 
     def close(self) -> None:
-        """The file."""
         self._file.close()
 
     def _lines(self) -> Iterator[bytes]:
@@ -88,5 +87,4 @@ def _inode(file: BinaryIO) -> int:
 
 
 def counted(requests: list[Request]) -> Counter[str]:
-    """By verb and resource."""
     return Counter(f"{request.verb} {request.resource}" for request in requests)

@@ -59,14 +59,11 @@ class Figures:
     """Answered by the API server with 4xx or 5xx."""
 
     def to_json(self) -> dict[str, Any]:
-        """For files."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure's limit."""
-
     what: str
     limit: float
     value: float

@@ -17,7 +17,7 @@ EDITS = dict.fromkeys(("p50", "p90", "p99", "max"), nan)
 
 @dataclass(frozen=True)
 class Kept:
-    """One run. What an older or newer benchmark wrote is read too: NaN is what it did not say."""
+    """One run. What an older or newer benchmark wrote is read too: NaN is a missing figure."""
 
     name: str
     """Of the file."""
@@ -26,39 +26,30 @@ class Kept:
     @property
     def is_plain(self) -> bool:
         """Whether it stands in the first table: services that are there before one operator, and nothing else."""
+        return self.name == str(self.figures.services) and not self.special
+
+    @property
+    def special(self) -> list[tuple[str, str]]:
+        """What makes it another run than the plain one: in words, and as an option."""
         found = self.figures
-        is_special = found.faults or found.rate or found.inspected or found.shards > 1
-        return self.name == str(found.services) and not is_special
+        every = [
+            (found.faults, "1% faults", "--faults"),
+            (found.inspected, "models inspected", "--inspect"),
+            (found.rate, f"{found.rate or 0:g} a second", f"--rate {found.rate or 0:g}"),
+            (found.shards > 1, f"{found.shards} shards", f"--shards {found.shards}"),
+        ]
+        return [(words, option) for is_so, words, option in every if is_so]
 
     @property
     def title(self) -> str:
-        """Over its column."""
-        found = self.figures
-        words = [f"{found.services:,}"]
-        if found.faults:
-            words.append("1% faults")
-        if found.inspected:
-            words.append("models inspected")
-        if found.rate:
-            words.append(f"{found.rate:g} a second")
-        if found.shards > 1:
-            words.append(f"{found.shards} shards")
-        return ", ".join(words if self.is_plain or len(words) > 1 else [*words, self.name])
+        words = [words for words, _ in self.special]
+        return ", ".join([f"{self.figures.services:,}", *(words or ([] if self.is_plain else [self.name]))])
 
     @property
     def command(self) -> str:
         """What measures it again, into the same file."""
-        found = self.figures
-        words = [f"python -m benchmarks.scale --services {found.services}"]
-        if found.faults:
-            words.append("--faults")
-        if found.inspected:
-            words.append("--inspect")
-        if found.rate:
-            words.append(f"--rate {found.rate:g}")
-        if found.shards > 1:
-            words.append(f"--shards {found.shards}")
-        return " ".join([*words, f"--json {FOLDER}/{self.name}.json"])
+        options = [f"--services {self.figures.services}", *(option for _, option in self.special)]
+        return f"python -m benchmarks.scale {' '.join(options)} --json {FOLDER}/{self.name}.json"
 
     @property
     def control_plane_seconds(self) -> float:
@@ -77,18 +68,16 @@ def read(root: Path) -> list[Kept]:
     return sorted(found, key=lambda one: (one.figures.services, not one.is_plain, one.name))
 
 
-def kept(name: str, said: Mapping[str, Any]) -> Kept:
-    """From a file's content."""
+def kept(name: str, written: Mapping[str, Any]) -> Kept:
     known = {field.name: field.default for field in fields(Figures)}
     # What was not measured is no zero, which would meet every goal.
-    unsaid = {key: nan for key, default in known.items() if default == 0 and not isinstance(default, bool)}
-    values = {**unsaid, **{key: value for key, value in said.items() if key in known and value is not None}}
-    values["edits_ms"] = {**EDITS, **(said.get("edits_ms") or {})}
+    unmeasured = {key: nan for key, default in known.items() if default == 0 and not isinstance(default, bool)}
+    values = {**unmeasured, **{key: value for key, value in written.items() if key in known and value is not None}}
+    values["edits_ms"] = {**EDITS, **(written.get("edits_ms") or {})}
     return Kept(name, Figures(**values))
 
 
 def plain(runs: Iterable[Kept]) -> list[Kept]:
-    """Of the first table."""
     return [run for run in runs if run.is_plain]
 
 

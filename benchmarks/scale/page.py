@@ -61,7 +61,6 @@ MORE: Mapping[str, Callable[[Kept], float]] = {
 
 
 def page(runs: Sequence[Kept]) -> str:
-    """Markdown."""
     parts: list[Iterator[str]] = []
     if runs:
         parts += [_figures(PLAIN, plain(runs)), _figures(COMPARED, compared(runs))]
@@ -103,9 +102,9 @@ def _measured(goal: Goal | None) -> str:
         return "-"
     if goal.is_met:
         return number(goal.value)
-    said = number(goal.value)
+    shown = number(goal.value)
     # What is missed by little does not look like what is met.
-    return f"**{goal.value:.4g}** missed" if said == number(goal.limit) else f"**{said}** missed"
+    return f"**{goal.value:.4g}** missed" if shown == number(goal.limit) else f"**{shown}** missed"
 
 
 def _requests(runs: Sequence[Kept]) -> Iterator[str]:
@@ -159,8 +158,8 @@ def _peers(runs: Sequence[Kept]) -> Iterator[str]:
             until = (peer.children_seconds, peer.ready_seconds, peer.cpu_seconds, peer.mib, peer.writes_per_service)
             idle = f"{number(peer.idle_writes)}{peer.note}"
             yield row(peer.name, *map(number, until), idle, number(peer.edit_ms))
-    said = ", ".join(f"{number(seconds)} s for {clusters:,}" for clusters, seconds in KUBERAY.items())
-    yield from ("", f"{KUBERAY_SOURCE}: {said}.")
+    shown = ", ".join(f"{number(seconds)} s for {clusters:,}" for clusters, seconds in KUBERAY.items())
+    yield from ("", f"{KUBERAY_SOURCE}: {shown}.")
 
 
 _PEER_COLUMNS = ("writes a service", "writes in an idle minute", "edit to child, median, ms")

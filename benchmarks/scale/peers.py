@@ -57,5 +57,4 @@ def sizes() -> list[int]:
 
 
 def of(services: int) -> list[Peer]:
-    """With so many."""
     return [peer for peer in PEERS if peer.services == services]

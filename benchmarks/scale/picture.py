@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.scale.figures import Figures
 from benchmarks.scale.kept import Kept
 from benchmarks.scale.peers import KUBERAY, PEERS
 
@@ -79,34 +80,26 @@ def draw(runs: Sequence[Kept]) -> str:
 
 def panels(runs: Sequence[Kept]) -> dict[str, dict[str, Points]]:
     """What is drawn: lines by panel and by name. A run that does not say a figure is no point."""
+
+    def ours(figure: Callable[[Figures], float]) -> Points:
+        return {run.figures.services: figure(run.figures) for run in runs}
+
     return {
-        "seconds until all have their children": _lines(
-            {run.figures.services: run.figures.children_seconds for run in runs},
-            {(peer.name, peer.services): peer.children_seconds for peer in PEERS},
-        ),
+        "seconds until all have their children": _lines(ours(lambda found: found.children_seconds), "children_seconds"),
         "seconds until all are Ready": {
-            **_lines(
-                {run.figures.services: run.figures.ready_seconds for run in runs},
-                {(peer.name, peer.services): peer.ready_seconds for peer in PEERS},
-            ),
+            **_lines(ours(lambda found: found.ready_seconds), "ready_seconds"),
             KUBERAY_NAME: KUBERAY,
-            **_known({FLOOR: {run.figures.services: run.figures.floor_seconds for run in runs}}),
+            **_known({FLOOR: ours(lambda found: found.floor_seconds)}),
         },
-        MEMORY: _lines(
-            {run.figures.services: run.figures.peak_mib for run in runs},
-            {(peer.name, peer.services): peer.mib for peer in PEERS},
-        ),
-        "milliseconds from an edit to its child, median": _lines(
-            {run.figures.services: run.figures.edits_ms["p50"] for run in runs},
-            {(peer.name, peer.services): peer.edit_ms for peer in PEERS},
-        ),
+        MEMORY: _lines(ours(lambda found: found.peak_mib), "mib"),
+        "milliseconds from an edit to its child, median": _lines(ours(lambda found: found.edits_ms["p50"]), "edit_ms"),
     }
 
 
-def _lines(ours: Points, others: Mapping[tuple[str, int], float]) -> dict[str, Points]:
+def _lines(ours: Points, figure_of_peers: str) -> dict[str, Points]:
     by_name: dict[str, dict[int, float]] = {}
-    for (name, services), value in others.items():
-        by_name.setdefault(name, {})[services] = value
+    for peer in PEERS:
+        by_name.setdefault(peer.name, {})[peer.services] = getattr(peer, figure_of_peers)
     return {**by_name, **_known({OURS: ours})}
 
 

@@ -62,7 +62,6 @@ class Machine:
         return cls(used / TICKS, ticks[7] / TICKS, sum(ticks) / TICKS)
 
     def since(self, before: Machine) -> Machine:
-        """Only that."""
         return Machine(self.used - before.used, self.stolen - before.stolen, self.passed - before.passed)
 
     @property
@@ -82,7 +81,6 @@ def cores() -> int:
 
 
 def machine() -> str:
-    """In words."""
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return f"{cores()} cores, {gib:.0f} GiB"
 
@@ -123,11 +121,6 @@ class Operator:
         self.started_at = 0.0
 
     @property
-    def metrics_port(self) -> int:
-        """Of this machine."""
-        return self._metrics_port
-
-    @property
     def pid(self) -> int:
         """Of the one that runs."""
         assert self._process is not None, "it does not run"
@@ -156,34 +149,36 @@ class Operator:
 
     @contextlib.asynccontextmanager
     async def profiled(self, path: Path | None) -> AsyncIterator[None]:
-        """Where its time goes meanwhile, as a flame graph; None: nobody looks, for looking costs some."""
+        """Where its time goes meanwhile, as a flame graph; None: no profile, which costs some CPU."""
         if path is None:
             yield
             return
         form = "flamegraph" if path.suffix == ".svg" else "raw"
         words = ("record", "--pid", str(self.pid), "--rate", "200", "--format", form, "--output", str(path))
         command = str(Path(sys.executable).parent / "py-spy"), *words
-        looking = await asyncio.create_subprocess_exec(
+        profiler = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
         try:
             yield
         finally:
-            looking.send_signal(signal.SIGINT)
-            _, said = await looking.communicate()
-            if looking.returncode:
-                raise RuntimeError(f"py-spy ended with {looking.returncode}: {said.decode()[-500:]}")
+            profiler.send_signal(signal.SIGINT)
+            _, errors = await profiler.communicate()
+            if profiler.returncode:
+                raise RuntimeError(f"py-spy ended with {profiler.returncode}: {errors.decode()[-500:]}")
             retitle(path, " ".join(command))
 
-    async def looks(self) -> float:
-        """How often it looked at a service so far, by its own metric."""
+    async def metrics(self) -> list[str]:
+        """The lines of its own metrics."""
         async with httpx.AsyncClient(trust_env=False) as client:
-            text = (await client.get(f"http://127.0.0.1:{self._metrics_port}/metrics")).raise_for_status().text
-        lines = (line.split() for line in text.splitlines())
-        return sum(float(words[1]) for words in lines if words[0].startswith(LOOKS))
+            answer = await client.get(f"http://127.0.0.1:{self._metrics_port}/metrics")
+        return answer.raise_for_status().text.splitlines()
+
+    async def looks(self) -> float:
+        """How often it looked at a service so far."""
+        return sum(float(line.split()[1]) for line in await self.metrics() if line.startswith(LOOKS))
 
     def use(self) -> Use:
-        """So far."""
         return use_of(self.pid)
 
     async def stop(self) -> Use:
@@ -205,7 +200,6 @@ class Operator:
         self._log.close()
 
     def last_words(self, size: int = 4000) -> str:
-        """The end of its log."""
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - size))
         return self._log.read().decode(errors="replace")

@@ -54,7 +54,7 @@ class Scene:
     observer: Observer
     writer: Writer
     audit: AuditTail
-    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
+    log: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
 
 
 async def run(plan: Plan, scene: Scene) -> Figures:
@@ -75,7 +75,7 @@ async def cost_of_a_start(scene: Scene) -> float:
     await scene.operator.ready()
     await asyncio.sleep(3)  # what an idle operator does at the start is over by then
     used = await scene.operator.stop()
-    scene.say(f"a start alone: {used.cpu_seconds:.2f} s of CPU, {used.peak_mib:.0f} MiB")
+    scene.log(f"a start alone: {used.cpu_seconds:.2f} s of CPU, {used.peak_mib:.0f} MiB")
     return used.cpu_seconds
 
 
@@ -84,7 +84,7 @@ async def to_ready(plan: Plan, scene: Scene, found: Figures) -> None:
     numbers = range(plan.services)
     arrivals: dict[tuple[str, str], float] = {}
     if plan.rate is None:
-        scene.say(f"creating {plan.services} services")
+        scene.log(f"creating {plan.services} services")
         await scene.writer.create(numbers)
     scene.audit.new()
     others, whole = control_plane(scene.paths), Machine.now()
@@ -117,7 +117,7 @@ async def to_ready(plan: Plan, scene: Scene, found: Figures) -> None:
     found.peak_mib = round(scene.operator.use().peak_mib, 1)
     found.looks_per_service = round(await scene.operator.looks() / plan.services, 2)
     found.events = await scene.writer.events()
-    tell_requests(requests, plan.services, found)
+    count_requests(requests, plan.services, found)
 
 
 async def arrive(numbers: Sequence[int], rate: float, scene: Scene, arrivals: dict[tuple[str, str], float]) -> None:
@@ -131,15 +131,15 @@ async def arrive(numbers: Sequence[int], rate: float, scene: Scene, arrivals: di
 
 
 async def progress(plan: Plan, scene: Scene) -> None:
-    """Wait until all are Ready, and say how far they are."""
-    observer, told = scene.observer, time.monotonic()
+    """Wait until all are Ready, and log how many have what."""
+    observer, logged_at = scene.observer, time.monotonic()
 
     def is_done() -> bool:
-        nonlocal told
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
+        nonlocal logged_at
+        if time.monotonic() - logged_at > 10:
+            logged_at = time.monotonic()
             have = ", ".join(f"{kind} {observer.have(kind)}" for kind in observer.first)
-            scene.say(f"{told - scene.operator.started_at:6.0f} s of {plan.services}: {have}")
+            scene.log(f"{logged_at - scene.operator.started_at:6.0f} s of {plan.services}: {have}")
         return all(observer.have(kind) >= plan.services for kind in observer.first)
 
     try:
@@ -163,7 +163,7 @@ async def until_quiet(scene: Scene) -> list[Request]:
     return requests
 
 
-def tell_requests(requests: Sequence[Request], services: int, found: Figures) -> None:
+def count_requests(requests: Sequence[Request], services: int, found: Figures) -> None:
     """By verb and resource, and what counts."""
     counts = counted([request for request in requests if request.resource != "leases"])
     found.requests_per_service = {what: round(count / services, 3) for what, count in sorted(counts.items())}
@@ -176,7 +176,7 @@ def tell_requests(requests: Sequence[Request], services: int, found: Figures) ->
 
 async def quiet_minute(plan: Plan, scene: Scene, found: Figures) -> None:
     """Nothing happens, and nothing should be written."""
-    scene.say(f"a steady minute ({plan.idle_seconds:g} s)")
+    scene.log(f"a steady minute ({plan.idle_seconds:g} s)")
     before = scene.operator.use().cpu_seconds
     scene.audit.new()
     await asyncio.sleep(plan.idle_seconds)
@@ -187,7 +187,7 @@ async def quiet_minute(plan: Plan, scene: Scene, found: Figures) -> None:
 async def edits(plan: Plan, scene: Scene, found: Figures) -> None:
     """One after the other, each of another service: from the answer to the edit until the child has it."""
     count = min(plan.edits, plan.services - 1)
-    scene.say(f"{count} edits")
+    scene.log(f"{count} edits")
     step = max(1, (plan.services - 1) // count)
     took = [await edit(1 + number * step, FIRST_EDIT, scene) for number in range(count)]
     found.edits_ms = percentiles([seconds * 1000 for seconds in took], digits=1)
@@ -207,7 +207,7 @@ async def edit(number: int, max_num_seqs: int, scene: Scene) -> float:
 async def restart(plan: Plan, scene: Scene, found: Figures) -> None:
     """The operator ends, one service is edited, and the operator comes again."""
     await until_quiet(scene)
-    scene.say("a restart")
+    scene.log("a restart")
     await scene.operator.stop()
     scene.audit.new()
     await scene.writer.edit(0, LATER_EDIT)

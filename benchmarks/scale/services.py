@@ -44,8 +44,6 @@ def name_of(number: int) -> str:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Simulated ones."""
-
     count: int
     gpus: int
 
@@ -64,38 +62,25 @@ def manifest(number: int, *, inspected: bool = False) -> JSON:
 
     Its pod goes to a node that simulates all pods. With `inspected` it does not say what its model looks like.
     """
-    made = _manifest(number)
-    if inspected:
-        del made["spec"]["model"]["architecture"]
-    return made
-
-
-def _manifest(number: int) -> JSON:
+    architecture = {
+        "numHiddenLayers": 28,
+        "hiddenSize": 3584,
+        "numAttentionHeads": 28,
+        "numKeyValueHeads": 4,
+        "intermediateSize": 18944,
+        "vocabSize": 152064,
+        "maxPositionEmbeddings": 32768,
+    }
+    facts = {} if inspected else {"architecture": architecture}
+    tolerations = [{"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}]
     return {
         "apiVersion": "llmservice.dev/v1alpha1",
         "kind": "LLMService",
         "metadata": {"name": name_of(number), "namespace": namespace_of(number)},
         "spec": {
-            "model": {
-                "uri": "hf://Qwen/Qwen2.5-7B-Instruct",
-                "servedModelNames": [name_of(number)],
-                "architecture": {
-                    "numHiddenLayers": 28,
-                    "hiddenSize": 3584,
-                    "numAttentionHeads": 28,
-                    "numKeyValueHeads": 4,
-                    "intermediateSize": 18944,
-                    "vocabSize": 152064,
-                    "maxPositionEmbeddings": 32768,
-                },
-            },
+            "model": {"uri": "hf://Qwen/Qwen2.5-7B-Instruct", "servedModelNames": [name_of(number)], **facts},
             "batching": {"maxModelLen": 8192, "maxNumSeqs": 128 + number % 97},
-            "podTemplate": {
-                "spec": {
-                    "nodeSelector": NODES,
-                    "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists", "effect": "NoSchedule"}],
-                }
-            },
+            "podTemplate": {"spec": {"nodeSelector": NODES, "tolerations": tolerations}},
         },
     }
 
@@ -122,7 +107,6 @@ class Writer:
         await asyncio.gather(*(some() for _ in range(AT_ONCE)))
 
     async def create_one(self, number: int) -> None:
-        """One service."""
         path = f"{API}/namespaces/{namespace_of(number)}/llmservices"
         await self._send("POST", path, manifest(number, inspected=self._inspected), "application/json")
 
@@ -151,7 +135,6 @@ class Writer:
 
 
 async def sent(session: aiohttp.ClientSession, method: str, url: str, body: JSON | None, content_type: str) -> JSON:
-    """What the API server answers."""
     data, headers = None if body is None else json.dumps(body).encode(), {"Content-Type": content_type}
     async with session.request(method, url, data=data, headers=headers) as answer:
         if answer.status >= 400:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 from llmservice_operator.kube.shards import lease_name
 
 from benchmarks.scale.process import STARTS_WITHIN, Operator, Use
@@ -29,11 +28,9 @@ class Several(Operator):
 
     @property
     def pid(self) -> int:
-        """Of the first."""
         return self._each[0].pid
 
     async def start(self) -> None:
-        """All at once."""
         for each in self._each:
             await each.start()
         self.started_at = self._each[0].started_at
@@ -49,12 +46,10 @@ class Several(Operator):
 
     @contextlib.asynccontextmanager
     async def profiled(self, path: Path | None) -> AsyncIterator[None]:
-        """Of the first."""
         async with self._each[0].profiled(path):
             yield
 
     async def looks(self) -> float:
-        """Of all."""
         return sum([await each.looks() for each in self._each])
 
     def use(self) -> Use:
@@ -62,20 +57,17 @@ class Several(Operator):
         return _sum([each.use() for each in self._each])
 
     async def stop(self) -> Use:
-        """All at once."""
         used = await asyncio.gather(*(each.stop() for each in self._each))
         for number, use in enumerate(used):
             print(f"process {number}: {use.cpu_seconds:.2f} s of CPU, {use.peak_mib:.0f} MiB", file=sys.stderr)
         return _sum(used)
 
     def close(self) -> None:
-        """Of all."""
         super().close()
         for each in self._each:
             each.close()
 
     def last_words(self, size: int = 4000) -> str:
-        """Of each."""
         return "\n".join(each.last_words(size // len(self._each)) for each in self._each)
 
 
@@ -96,9 +88,7 @@ def leases(cluster: Cluster, shards: int) -> Iterator[None]:
 
 
 async def _held(process: Operator) -> int:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        text = (await client.get(f"http://127.0.0.1:{process.metrics_port}/metrics")).raise_for_status().text
-    return sum(int(float(line.split()[1])) for line in text.splitlines() if line.startswith(HELD))
+    return sum(int(float(line.split()[1])) for line in await process.metrics() if line.startswith(HELD))
 
 
 def _sum(used: list[Use]) -> Use:

@@ -43,7 +43,6 @@ class Observer:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """From now on."""
         selector = {"labelSelector": SERVICE_LABEL}
         for kind, path in CHILDREN.items():
             accept = "application/json" if kind == "deployments" else METADATA
@@ -52,7 +51,6 @@ class Observer:
         self._begin(PARENTS, {}, "application/json", self._parent)
 
     async def stop(self) -> None:
-        """All watches."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

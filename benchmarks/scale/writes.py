@@ -12,6 +12,7 @@ import copy
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -52,7 +53,6 @@ def children() -> list[JSON]:
 
 
 def named(obj: Mapping[str, Any], name: str) -> JSON:
-    """A copy under another name."""
     made = copy.deepcopy(dict(obj))
     made["metadata"] = {**made["metadata"], "name": name, "namespace": NAMESPACE}
     return made
@@ -74,21 +74,19 @@ def writes(send: Send) -> list[tuple[str, Callable[[int], Awaitable[Any]]]]:
 
         return write
 
-    def applied(child: JSON) -> Callable[[int], Awaitable[Any]]:
-        path = PATHS[child["kind"]]
-        return lambda number: send("PATCH", f"{path}/a{number}{BY}", named(child, f"a{number}"), APPLY)
+    def applied(child: JSON, number: int) -> Awaitable[Any]:
+        return send("PATCH", f"{PATHS[child['kind']]}/a{number}{BY}", named(child, f"a{number}"), APPLY)
 
-    def posted(child: JSON) -> Callable[[int], Awaitable[Any]]:
-        path = PATHS[child["kind"]]
-        return lambda number: send("POST", f"{path}{BY}", named(child, f"p{number}"), PLAIN)
+    def posted(child: JSON, number: int) -> Awaitable[Any]:
+        return send("POST", f"{PATHS[child['kind']]}{BY}", named(child, f"p{number}"), PLAIN)
 
     return [
         ("LLMService, POST", an_llmservice),
         ("its status, apply: the first", a_status(1, APPLY, "&force=true")),
         ("its status, apply: the next", a_status(2, APPLY, "&force=true")),
         ("its status, merge patch", a_status(3, MERGE, "2")),
-        *((f"{child['kind']}, apply", applied(child)) for child in children()),
-        *((f"{child['kind']}, POST", posted(child)) for child in children()),
+        *((f"{child['kind']}, apply", partial(applied, child)) for child in children()),
+        *((f"{child['kind']}, POST", partial(posted, child)) for child in children()),
     ]
 
 
@@ -113,7 +111,6 @@ async def measured(cluster: Cluster, count: int) -> dict[str, dict[str, float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale.writes",
         description=__doc__,

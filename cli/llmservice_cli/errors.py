@@ -63,7 +63,6 @@ class BadInput(CliError):
 
     @classmethod
     def of(cls, field: str, message: str, remedy: str) -> Self:
-        """One value that cannot be used."""
         return cls([Problem(field, message, remedy)])
 
     def __str__(self) -> str:

@@ -24,7 +24,6 @@ def is_styled() -> bool:
 
 
 def show(rows: Iterable[Row]) -> None:
-    """Print them."""
     if not is_styled():
         print("\n".join(plain(row) for row in rows))
         return
@@ -37,5 +36,4 @@ def show(rows: Iterable[Row]) -> None:
 
 
 def plain(row: Row) -> str:
-    """A row without its styles."""
     return "".join(text for text, _ in row).rstrip()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from llmservice_operator.control.metrics.registry import Metrics
 
-from tests.chaos.usage import ALLOWED, Usage, grown
+from tests.chaos.usage import ALLOWED, ROUNDS, SERVICES, Usage, grown
 
 BEFORE = Usage(memory_mib=100.0, tasks=40, series=200, descriptors=30)
 
@@ -31,9 +31,6 @@ def test_what_grew(after: Usage, told: list[str]) -> None:
 
 
 def test_one_thing_a_service_is_always_more_than_is_allowed() -> None:
-    from tests.chaos.usage import ROUNDS, SERVICES
-
-    assert min(ALLOWED.tasks, ALLOWED.series, ALLOWED.descriptors) < ROUNDS * SERVICES
     assert max(ALLOWED.tasks, ALLOWED.series, ALLOWED.descriptors) < ROUNDS * SERVICES
 
 

@@ -24,14 +24,7 @@ STUBBORN = (
 )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("kubelet", id="plain"),
-        pytest.param("a b", id="a space"),
-        pytest.param("a) S 1 (b", id="what looks like the end"),
-    ],
-)
+@pytest.mark.parametrize("name", ["kubelet", "a b", "a) S 1 (b"])
 def test_the_name_of_a_process_may_hold_anything(name: str) -> None:
     fields = " ".join(str(number) for number in range(5, 53))
     assert identity.parse_stat(f"17 ({name}) R 4 {fields}") == Stat(17, "R", 4, 22)
@@ -56,13 +49,7 @@ def test_alive_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
     assert not identity.is_alive(known)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"start_ticks": 1}, id="a later process with the number"),
-        pytest.param({"boot": "another"}, id="a process of another boot"),
-    ],
-)
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot": "another"}], ids=str)
 def test_a_recycled_number_is_never_signalled(sleeper: subprocess.Popen[bytes], change: dict[str, object]) -> None:
     known = identity.identify(sleeper.pid)
     assert known is not None
@@ -110,37 +97,28 @@ def paths(tmp_path: Path) -> Iterator[ClusterPaths]:
         processes.stop(paths, record.name, grace=0)
 
 
-def test_start_is_idempotent_and_restarts_what_changed(paths: ClusterPaths, tmp_path: Path) -> None:
+def running(paths: ClusterPaths, name: str = "sleeper") -> Identity:
+    record = processes.running(paths, name)
+    assert record is not None
+    return record.identity
+
+
+def test_start_is_idempotent_and_restarts_what_changed_or_was_killed(paths: ClusterPaths, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("a")
     component = Component("sleeper", SLEEP, (config,))
     assert processes.start(paths, component, os.environ)
-    first = processes.running(paths, "sleeper")
-    assert first is not None
+    first = running(paths)
     assert not processes.start(paths, component, os.environ)
     config.write_text("b")
     assert processes.start(paths, component, os.environ)
-    second = processes.running(paths, "sleeper")
-    assert second is not None
-    assert second.identity != first.identity
-    assert not identity.is_alive(first.identity)
-
-
-def test_started_again_after_a_kill(paths: ClusterPaths) -> None:
-    component = Component("sleeper", SLEEP)
-    processes.start(paths, component, os.environ)
-    first = processes.running(paths, "sleeper")
-    assert first is not None
-    os.kill(first.identity.pid, 9)
-    os.waitid(os.P_PID, first.identity.pid, os.WEXITED)
+    second = running(paths)
+    assert (second != first, identity.is_alive(first)) == (True, False)
+    os.kill(second.pid, 9)
+    os.waitid(os.P_PID, second.pid, os.WEXITED)
     assert processes.start(paths, component, os.environ)
-
-
-def test_found_without_its_record(paths: ClusterPaths) -> None:
-    processes.start(paths, Component("sleeper", SLEEP), os.environ)
-    record = processes.running(paths, "sleeper")
-    assert record is not None
-    assert record.identity in identity.ours(paths)
+    # And it is found without its record.
+    assert running(paths) in identity.ours(paths)
     assert identity.ours(ClusterPaths(paths.root / "other")) == ()
 
 
@@ -148,8 +126,7 @@ def test_what_ignores_sigterm_is_killed(paths: ClusterPaths) -> None:
     processes.start(paths, Component("stubborn", STUBBORN), os.environ)
     processes.wait_until("it ignores the signal", lambda: paths.log("stubborn").read_text() == "on\n", paths,
                          "stubborn", timeout=20, interval=0.01)  # fmt: skip
-    record = processes.running(paths, "stubborn")
-    assert record is not None
+    stubborn = running(paths, "stubborn")
     assert processes.stop(paths, "stubborn", grace=0.05)
-    assert not identity.is_alive(record.identity)
+    assert not identity.is_alive(stubborn)
     assert not processes.stop(paths, "stubborn"), "a second stop has nothing to do"

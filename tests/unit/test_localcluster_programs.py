@@ -13,34 +13,28 @@ SOURCES = {"go.mod": b"module x\n", "go.sum": b"sum\n", "cmd/coredns/main.go": b
 RUNC = Program("runc", "github.com/opencontainers/runc", Group.IMAGES, cgo=True, tags=("seccomp",))
 
 
-def test_the_hash_is_stable_and_ignores_order() -> None:
-    shuffled = dict(reversed(SOURCES.items()))
-    assert content_hash(SOURCES, [RUNC], "x86_64") == content_hash(shuffled, [RUNC], "x86_64")
-
-
-@pytest.mark.parametrize(
-    ("sources", "programs", "architecture"),
-    [
-        pytest.param({**SOURCES, "go.sum": b"other\n"}, [RUNC], "x86_64", id="a changed file"),
-        pytest.param({**SOURCES, "cmd/x/main.go": b""}, [RUNC], "x86_64", id="a new file"),
-        pytest.param({**SOURCES, "go.mod": b"module x\ns", "go.sum": b"um\n"}, [RUNC], "x86_64", id="a moved boundary"),
-        pytest.param(SOURCES, [replace(RUNC, tags=())], "x86_64", id="a build tag"),
-        pytest.param(SOURCES, [replace(RUNC, cgo=False)], "x86_64", id="cgo"),
-        pytest.param(SOURCES, [], "x86_64", id="the programs"),
-        pytest.param(SOURCES, [RUNC], "aarch64", id="the architecture"),
-    ],
-)
-def test_the_hash_changes_with(sources: dict[str, bytes], programs: list[Program], architecture: str) -> None:
-    assert content_hash(sources, programs, architecture) != content_hash(SOURCES, [RUNC], "x86_64")
+def test_the_hash_ignores_the_order_of_sources_and_nothing_else() -> None:
+    known = content_hash(SOURCES, [RUNC], "x86_64")
+    assert content_hash(dict(reversed(SOURCES.items())), [RUNC], "x86_64") == known
+    others = [
+        content_hash({**SOURCES, "go.sum": b"other\n"}, [RUNC], "x86_64"),
+        content_hash({**SOURCES, "cmd/x/main.go": b""}, [RUNC], "x86_64"),
+        content_hash({**SOURCES, "go.mod": b"module x\ns", "go.sum": b"um\n"}, [RUNC], "x86_64"),
+        content_hash(SOURCES, [replace(RUNC, tags=())], "x86_64"),
+        content_hash(SOURCES, [replace(RUNC, cgo=False)], "x86_64"),
+        content_hash(SOURCES, [], "x86_64"),
+        content_hash(SOURCES, [RUNC], "aarch64"),
+    ]
+    assert len({known, *others}) == 8
 
 
 @pytest.mark.parametrize(
     ("package", "expected"),
     [
-        pytest.param("k8s.io/kubernetes/cmd/kubelet", "kubelet", id="last part"),
-        pytest.param("go.etcd.io/etcd/server/v3", "server", id="a major version is no name"),
-        pytest.param("./cmd/coredns", "coredns", id="our own"),
-        pytest.param("example.com/vault", "vault", id="a name with a v"),
+        ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
+        ("go.etcd.io/etcd/server/v3", "server"),  # a major version is no name
+        ("./cmd/coredns", "coredns"),
+        ("example.com/vault", "vault"),
     ],
 )
 def test_the_name_that_go_gives(package: str, expected: str) -> None:

@@ -94,7 +94,6 @@ def _has_item(node: Node, names: Variables, value: bool) -> bool:
 
 
 def _each(node: Node, names: Variables) -> Sequence[Any]:
-    """Keys of a map, items of a list."""
     return [_value(node[3], {**names, node[2]: one}) for one in _value(node[1], names)]
 
 

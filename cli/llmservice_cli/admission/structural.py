@@ -54,49 +54,48 @@ def findings(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
         kind = expected = schema.get("type", "")
         is_right = kind not in _TYPES or _TYPES[kind](value)
     if not is_right:
-        yield Finding(
-            Problem(path, f"must be of type {expected}, not {_shown(value)}.", "Correct the value."), is_blocking=True
-        )
-        return
-    if "enum" in schema and value not in schema["enum"]:
+        yield _blocking(path, f"must be of type {expected}, not {_shown(value)}.", "Correct the value.")
+    elif "enum" in schema and value not in schema["enum"]:
         allowed = ", ".join(str(one) for one in schema["enum"])
-        yield Finding(Problem(path, f"{_shown(value)} is not supported.", f"Write one of {allowed}."), is_blocking=True)
-        return
-    yield from _INSIDE[kind](value, schema, path) if kind in _INSIDE else ()
+        yield _blocking(path, f"{_shown(value)} is not supported.", f"Write one of {allowed}.")
+    elif kind in _INSIDE:
+        yield from _INSIDE[kind](value, schema, path)
+
+
+def _blocking(path: str, message: str, remedy: str) -> Finding:
+    return Finding(Problem(path, message, remedy), is_blocking=True)
+
+
+def _passing(path: str, message: str, remedy: str) -> Finding:
+    return Finding(Problem(path, message, remedy))
 
 
 def _number(value: Any, schema: Schema, path: str) -> Iterator[Finding]:
     least, most = schema.get("minimum"), schema.get("maximum")
     if abs(value) > MOST_INT64 if isinstance(value, int) else not isfinite(value):
-        yield Finding(Problem(path, f"{_shown(value)} is not a 64-bit number.", "Correct the value."))
+        yield _passing(path, f"{_shown(value)} is not a 64-bit number.", "Correct the value.")
     elif least is not None and value < least:
-        yield Finding(Problem(path, f"must be greater than or equal to {least}, not {value}.", "Raise it."))
+        yield _passing(path, f"must be greater than or equal to {least}, not {value}.", "Raise it.")
     elif most is not None and value > most:
-        yield Finding(Problem(path, f"must be less than or equal to {most}, not {value}.", "Lower it."))
+        yield _passing(path, f"must be less than or equal to {most}, not {value}.", "Lower it.")
 
 
 def _string(value: str, schema: Schema, path: str) -> Iterator[Finding]:
     least, most, form = schema.get("minLength", 0), schema.get("maxLength"), schema.get("pattern")
     if len(value) < least:
-        yield Finding(Problem(path, f"must have at least {least} characters.", "Give a value."))
+        yield _passing(path, f"must have at least {least} characters.", "Give a value.")
     elif most is not None and len(value) > most:
-        yield Finding(
-            Problem(path, f"may not have more than {most} characters; it has {len(value)}.", "Shorten it."),
-            is_blocking=True,
-        )
+        yield _blocking(path, f"may not have more than {most} characters; it has {len(value)}.", "Shorten it.")
     elif form is not None and not is_match(value, form):
-        yield Finding(Problem(path, f"{_shown(value)} does not match {form}.", "Correct the value."))
+        yield _passing(path, f"{_shown(value)} does not match {form}.", "Correct the value.")
 
 
 def _array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Finding]:
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if len(value) < least:
-        yield Finding(Problem(path, f"must have at least {least} items.", "Add one, or remove the field."))
+        yield _passing(path, f"must have at least {least} items.", "Add one, or remove the field.")
     if most is not None and len(value) > most:
-        yield Finding(
-            Problem(path, f"may not have more than {most} items; it has {len(value)}.", "Shorten the list."),
-            is_blocking=True,
-        )
+        yield _blocking(path, f"may not have more than {most} items; it has {len(value)}.", "Shorten the list.")
         return
     for index, one in enumerate(value):
         yield from findings(one, schema.get("items") or {}, f"{path}[{index}]")
@@ -113,31 +112,27 @@ def _duplicates(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Fin
             identities = [[one.get(key) for key in keys] if isinstance(one, Mapping) else None for one in value]
         case _:
             return
+    same = ", ".join(keys) or "value"
     for index, one in enumerate(identities):
         if one is not None and one in identities[:index]:
-            same = ", ".join(keys) or "value"
-            yield Finding(
-                Problem(f"{path}[{index}]", f"is a duplicate: an earlier item has the same {same}.", "Remove one.")
-            )
+            yield _passing(f"{path}[{index}]", f"is a duplicate: an earlier item has the same {same}.", "Remove one.")
 
 
 def _object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Finding]:
     known, beside = schema.get("properties"), schema.get("additionalProperties")
     most = schema.get("maxProperties")
     if most is not None and len(value) > most:
-        yield Finding(
-            Problem(path, f"may not have more than {most} keys; it has {len(value)}.", "Remove some."), is_blocking=True
-        )
+        yield _blocking(path, f"may not have more than {most} keys; it has {len(value)}.", "Remove some.")
         return
     for name in schema.get("required", ()):
         if name not in value:
-            yield Finding(Problem(_below(path, name), "is required.", "Add it."), is_blocking=True)
+            yield _blocking(_below(path, name), "is required.", "Add it.")
     for name, one in value.items():
         part = (known or {}).get(name, beside)
         if part is not None:
             yield from findings(one, part, _below(path, name))
         elif known is not None:
-            yield Finding(Problem(_below(path, name), "is an unknown field.", "Correct its name, or remove it."))
+            yield _passing(_below(path, name), "is an unknown field.", "Correct its name, or remove it.")
 
 
 def _below(path: str, name: str) -> str:

@@ -21,7 +21,9 @@ _TOKEN = re.compile(
     r"|(?P<sign>&&|\|\||[=!<>]=|[-+*/%<>!?:.,()\[\]]))"
 )
 _WORDS = {"true": True, "false": False, "null": None}
-_COMPARED = ("==", "!=", "<", "<=", ">", ">=", "in")
+_LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "%"))
+"""Binary operators by precedence, the weakest first; those of a level go from left to right."""
+_LOGICAL = {"||": "or", "&&": "and"}
 _MACROS = ("all", "exists", "map")
 
 
@@ -31,7 +33,6 @@ class UnknownSyntax(ValueError):
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Node:
-    """The tree of one expression."""
     parser = _Parser(text)
     tree = parser.choice()
     parser.end()
@@ -39,7 +40,7 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    """One method for each level of precedence, the weakest first."""
+    """Descends from the weakest operators to single values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -47,41 +48,21 @@ class _Parser:
         self.at = 0
 
     def choice(self) -> Node:
-        node = self.either()
+        node = self.binary()
         if not self.take("?"):
             return node
-        yes = self.either()
+        yes = self.binary()
         self.need(":")
         return ("if", node, yes, self.choice())
 
-    def either(self) -> Node:
-        node = self.both()
-        while self.take("||"):
-            node = ("or", node, self.both())
-        return node
-
-    def both(self) -> Node:
-        node = self.compared()
-        while self.take("&&"):
-            node = ("and", node, self.compared())
-        return node
-
-    def compared(self) -> Node:
-        node = self.sum()
-        while self.peek() in _COMPARED:
-            node = ("binary", self.next(), node, self.sum())
-        return node
-
-    def sum(self) -> Node:
-        node = self.product()
-        while self.peek() in ("+", "-"):
-            node = ("binary", self.next(), node, self.product())
-        return node
-
-    def product(self) -> Node:
-        node = self.single()
-        while self.peek() in ("*", "%"):
-            node = ("binary", self.next(), node, self.single())
+    def binary(self, level: int = 0) -> Node:
+        if level == len(_LEVELS):
+            return self.single()
+        node = self.binary(level + 1)
+        while self.peek() in _LEVELS[level]:
+            word = self.next()
+            other = self.binary(level + 1)
+            node = (_LOGICAL[word], node, other) if word in _LOGICAL else ("binary", word, node, other)
         return node
 
     def single(self) -> Node:

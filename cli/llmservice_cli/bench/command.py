@@ -15,7 +15,7 @@ from typing import TextIO
 
 from llmservice_cli.cluster import add_scope
 from llmservice_cli.errors import CliError, ExitCode
-from llmservice_cli.load.server import Served, Target, add_server, check_server, inspect, open_target
+from llmservice_cli.load.server import EXIT_CODES, Served, Target, add_server, check_server, inspect, open_target
 from llmservice_cli.numbers import above_zero, count, counts
 
 from . import picture
@@ -27,7 +27,7 @@ from .schedule import Discipline
 from .traffic import Completions
 
 DESCRIPTION = "Measure a server with one seeded load, sent by one or several client disciplines."
-EPILOG = """\
+EPILOG = f"""\
 disciplines, the same load for each, one after the other:
   static      gather a batch, send it, wait for its longest answer, then the next
   dynamic     the same, but a batch also starts when its oldest request has waited for --window
@@ -41,17 +41,10 @@ examples:
 By NAME requests pass through the API server (rights: get on llmservices, get and create on services/proxy);
 --url measures without it. The load is the server's: do not run it against one that others need.
 
-exit codes:
-  0    every request was answered
-  1    no result; the message says what to do
-  2    wrong arguments
-  3    some requests were not answered
-  130  interrupted; the result is of what was measured until then
-"""
+{EXIT_CODES}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     add_server(parser)
     load = parser.add_argument_group("load")
@@ -81,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
-    """Look at the server, warm it up, play the load by each discipline, write the results."""
+    """Inspect the server, warm it up, play the load by each discipline, write the results."""
     check_server(options, "bench")
     _check_outputs(options)
     load_options = LoadOptions(
@@ -143,7 +136,7 @@ async def _measure(
         task = asyncio.current_task()
         if task is None or not gathered:
             raise
-        task.uncancel()  # Ctrl-C: what was measured is still worth telling
+        task.uncancel()  # Ctrl-C: what was measured is still reported
         return gathered, True
     return gathered, False
 

@@ -41,13 +41,10 @@ class Batching:
 
 @dataclass(frozen=True)
 class Player:
-    """Sends the requests of one load."""
-
     completions: Completions
     batching: Batching
 
     async def play(self, load: Sequence[Planned], gathered: Gathered) -> None:
-        """Until the last one has ended."""
         pace = Pace(self.completions.clock)
         began = pace.clock()
         if gathered.discipline is not Discipline.CONTINUOUS:

@@ -52,7 +52,6 @@ exit codes, as of `kubectl diff`:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_inputs(parser)
     add_scope(parser)
     settings.add_option(parser, "the operator's own, where you may read its ConfigMap, else the chart's defaults")

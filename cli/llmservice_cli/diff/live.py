@@ -17,8 +17,9 @@ from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.room import Room
 
 from llmservice_cli.api import Api
+from llmservice_cli.manifests import Json
+from llmservice_cli.render.decided import Source
 
-Json = Mapping[str, Any]
 ChildId = tuple[str, str]
 
 _NAMED = (resources.DEPLOYMENT, resources.SERVICE, *(resources.BY_KIND[child.kind] for child in CHILD_KINDS))
@@ -72,8 +73,8 @@ async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
     return frozenset(found)
 
 
-class Cluster:
-    """Parts of a decision, read when one needs them."""
+class Cluster(Source):
+    """Read by the API server, when a decision needs it."""
 
     name = "the cluster"
 
@@ -82,17 +83,14 @@ class Cluster:
         self._nodes = Nodes(kube)
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """What the nodes have."""
         found = await self._nodes.gpus(resource, node_selector)
         return ClusterGPUs(not_listed=_NO_RIGHT) if found.missing_right else found
 
     async def room(self, resource: str | None) -> Room:
-        """What is free on the nodes."""
         found = await self._nodes.room(resource)
         return Room(unknown=_NO_RIGHT) if found.unknown else found
 
     async def model(self, inspection: str) -> Json:
-        """status.model of another LLMService of the namespace with the same model; empty where there is none."""
         for item in await self._kube.list_all(resources.LLMSERVICE, self._namespace):
             model: Json = (item.get("status") or {}).get("model") or {}
             is_same = model.get("inspection") == inspection and model.get("config")

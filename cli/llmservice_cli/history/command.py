@@ -24,14 +24,12 @@ rights: get on llmservices, list on controllerrevisions (`view` has both)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     parser.add_argument("name", help="the LLMService")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
-    """Two reads."""
     async with connect(options) as connection:
         found = await service(connection.kube, connection.namespace, options.name)
         revisions = await recorded(connection.kube, connection.namespace, options.name)

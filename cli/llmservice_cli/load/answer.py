@@ -27,8 +27,6 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is wrong with an answer."""
-
     loss: str  # a Loss, or `http-STATUS`
     error: str
 
@@ -83,7 +81,6 @@ class Events:
         return self.pieces if counted is None else counted
 
     def take(self, line: str) -> None:
-        """One line of the stream."""
         if not line.startswith("data:"):
             return
         data = line[5:].strip()
@@ -106,7 +103,6 @@ class Events:
         self._usage = event.usage or self._usage
 
     def check(self) -> Failure | None:
-        """After the last line."""
         if self._failure is not None:
             return self._failure
         if self.finish_reason == "abort":

@@ -19,7 +19,6 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """None of nothing."""
     if not values:
         return None
     ordered = sorted(values)

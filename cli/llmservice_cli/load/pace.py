@@ -22,7 +22,6 @@ class Pace:
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
-        """Send nothing more."""
         self._stopped.set()
 
     async def at(self, moments: Iterable[float], send: Send) -> None:

@@ -20,6 +20,14 @@ from llmservice_cli.services import endpoint_of, service
 
 from .completion import error_text
 
+EXIT_CODES = """\
+exit codes:
+  0    every request was answered
+  1    no result; the message says what to do
+  2    wrong arguments
+  3    some requests were not answered
+  130  interrupted; the result is of what was measured until then
+"""
 CONNECT_SECONDS = 10.0
 ALL_AT_ONCE = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 """No queue in the client: what waits, waits at the server."""
@@ -83,7 +91,6 @@ async def open_target(options: argparse.Namespace) -> AsyncIterator[Target]:
 
 
 def direct(url: str, http: httpx.AsyncClient) -> Target:
-    """The server of a URL."""
     return Target(http, base_of(url), "direct", "check the address, and that the server is up")
 
 

@@ -23,8 +23,6 @@ _BEST_FIRST = (Fit.FITS, Fit.TIGHT, Fit.UNKNOWN, Fit.DOES_NOT_FIT)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question with its plan."""
-
     question: Question
     request: Request
     """The one that the plan is of."""

@@ -13,8 +13,6 @@ END = "|"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of the memory."""
-
     letter: str
     label: str
     gib: float
@@ -55,7 +53,6 @@ def cells(parts: Sequence[Segment], width: int, memory_gib: float) -> list[Segme
 
 
 def text(parts: Sequence[Segment], width: int, memory_gib: float) -> str:
-    """The bar in letters."""
     return "".join(END if part is None else part.letter for part in cells(parts, width, memory_gib))
 
 

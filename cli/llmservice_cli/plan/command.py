@@ -46,7 +46,6 @@ OUTPUTS = ("table", "json", "yaml", "markdown")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     parser.usage = USAGE
     what = parser.add_argument_group("what to plan")
     what.add_argument("-f", "--file", metavar="FILE", help="manifest with LLMServices; - for stdin")
@@ -106,7 +105,6 @@ def run(options: argparse.Namespace) -> ExitCode:
 
 
 def _batch(options: argparse.Namespace) -> ExitCode:
-    """Everything is in the lines."""
     beside = [f"--{name}" for name in ("file", "config", "model", "gpu", "compare") if getattr(options, name)]
     beside += [one.flag for one in inputs.OPTIONS.values() if getattr(options, one.name) is not None]
     if beside:

@@ -61,8 +61,6 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One GPU with one precision."""
-
     device: Device
     precision: Precision
     plan: Plan | None
@@ -72,8 +70,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every GPU with every precision."""
-
     question: Question
     devices: tuple[Device, ...]
     precisions: tuple[Precision, ...]
@@ -87,7 +83,6 @@ class Grid:
         return ending.best(cell.plan.verdict for cell in self.cells if cell.plan is not None)
 
     def row(self, device: Device) -> tuple[Cell, ...]:
-        """The cells of one GPU."""
         return tuple(cell for cell in self.cells if cell.device == device)
 
 
@@ -120,7 +115,6 @@ def _fewest(question: Question, cells: Sequence[Cell]) -> int | None:
 
 
 def document(grid: Grid) -> Json:
-    """For programs."""
     needed = {device.name: count for device, count in grid.needed.items()}
     cells = [_cell_document(cell) for cell in grid.cells]
     return service_of(grid.question) | {"cells": cells} | ({"gpusNeeded": needed} if needed else {})
@@ -167,7 +161,6 @@ def _short_name(product: str) -> str:
 
 
 def markdown(grid: Grid) -> Iterator[str]:
-    """For a comment on a pull request."""
     if grid.question.name:
         yield from (f"### {escaped(grid.question.name)}", "")
     rows = [[escaped(device.name), *(_text(cell) for cell in grid.row(device))] for device in grid.devices]

@@ -24,20 +24,16 @@ class Ending:
 
     @classmethod
     def by(cls, options: argparse.Namespace) -> Ending:
-        """As the command line asks."""
         return cls(options.strict, options.allow_unknown)
 
     def code(self, verdict: Fit) -> ExitCode:
-        """Of one plan."""
-        match verdict:
-            case Fit.FITS:
-                return ExitCode.DONE
-            case Fit.TIGHT:
-                return ExitCode.DOES_NOT_FIT if self.is_strict else ExitCode.DONE
-            case Fit.DOES_NOT_FIT:
-                return ExitCode.DOES_NOT_FIT
-            case Fit.UNKNOWN:
-                return ExitCode.DONE if self.allows_unknown else ExitCode.UNKNOWN
+        codes = {
+            Fit.FITS: ExitCode.DONE,
+            Fit.TIGHT: ExitCode.DOES_NOT_FIT if self.is_strict else ExitCode.DONE,
+            Fit.DOES_NOT_FIT: ExitCode.DOES_NOT_FIT,
+            Fit.UNKNOWN: ExitCode.DONE if self.allows_unknown else ExitCode.UNKNOWN,
+        }
+        return codes[verdict]
 
     def best(self, verdicts: Iterable[Fit]) -> ExitCode:
         """Of alternatives, of which one is enough; a no where there are none."""

@@ -38,8 +38,6 @@ _SETTINGS = Settings(default_amd_image="the-installation's", default_cpu_image="
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one file asks."""
-
     questions: tuple[Question, ...]
     problems: tuple[Problem, ...]
     """Of LLMServices that cannot be planned for; the others still are."""

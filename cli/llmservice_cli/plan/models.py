@@ -37,7 +37,7 @@ _REMEDIES = {
 
 
 class NotReached(Exception):
-    """A model that could not be looked at, and why."""
+    """A model that could not be read, and why."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -85,7 +85,7 @@ def from_config(place: str, label: str = "--config") -> Model:
 
 
 def from_uri(uri: str) -> Model:
-    """--model: hf://, s3://, gs://, az:// or a local folder; NotReached where it cannot be looked at."""
+    """--model: hf://, s3://, gs://, az:// or a local folder; NotReached where it cannot be read."""
     from llmservice_fetch.inspect_source import Budget
     from llmservice_fetch.inspection import inspect
 

@@ -47,10 +47,6 @@ class Option:
         return label(self.name)
 
 
-def _gpus(what: str) -> Reader:
-    return values.count(1, MOST_GPUS, what)
-
-
 _MODEL = (
     Option(
         "dtype", values.dtype, "type that vLLM computes in: auto, half, bfloat16, float32", "TYPE", "precision.dtype"
@@ -70,29 +66,20 @@ _MODEL = (
     Option("weights_gib", values.gibibytes, "GiB of the whole model's weights; wins over what is computed", "GIB"),
 )
 _ENGINE = (
-    Option(
-        "tensor_parallel_size",
-        _gpus("2"),
-        "GPUs that share every layer",
-        spec="parallelism.tensorParallelSize",
-        short=("-tp",),
-        aliases=("tp", "tp_size"),
-    ),
-    Option(
-        "pipeline_parallel_size",
-        _gpus("2"),
-        "stages that share the layers",
-        spec="parallelism.pipelineParallelSize",
-        short=("-pp",),
-        aliases=("pp", "pp_size"),
-    ),
-    Option(
-        "data_parallel_size",
-        _gpus("2"),
-        "copies of the engine in one replica",
-        spec="parallelism.dataParallelSize",
-        short=("-dp",),
-        aliases=("dp", "dp_size"),
+    *(
+        Option(
+            f"{kind}_parallel_size",
+            values.count(1, MOST_GPUS, "2"),
+            text,
+            spec=f"parallelism.{kind}ParallelSize",
+            short=(f"-{kind[0]}p",),
+            aliases=(f"{kind[0]}p", f"{kind[0]}p_size"),
+        )
+        for kind, text in (
+            ("tensor", "GPUs that share every layer"),
+            ("pipeline", "stages that share the layers"),
+            ("data", "copies of the engine in one replica"),
+        )
     ),
     Option(
         "enable_expert_parallel",

@@ -41,7 +41,6 @@ def present(questions: Sequence[Question], options: argparse.Namespace, *, is_li
 
 
 def compared(questions: Sequence[Question], options: argparse.Namespace, *, is_list: bool) -> ExitCode:
-    """A grid of each."""
     from llmservice_cli import terminal
 
     from . import compare

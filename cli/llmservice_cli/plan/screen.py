@@ -91,7 +91,6 @@ def change(remedy: Remedy, *, is_manifest: bool) -> str:
 
 
 def outcome(remedy: Remedy) -> str:
-    """What comes of a change."""
     parts = [str(remedy.verdict)]
     if remedy.max_model_len:
         parts.append(f"up to {remedy.max_model_len:,} tokens a request")

@@ -31,7 +31,7 @@ class Found:
 
 @dataclass(slots=True)
 class Sources:
-    """Models that were looked at, so that ten services of one model ask the hub once."""
+    """Models that were read: ten services of one model ask the hub once."""
 
     is_offline: bool = False
     _seen: dict[str, Model | NotReached] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class Sources:
         if self.is_offline:
             return None, f"is not read with --offline. {GIVE_CONFIG}"
         try:
-            return self._look(uri), ""
+            return self._read(uri), ""
         except NotReached as unreached:
             failure = unreached.failure
             return None, f"cannot be read: {failure.message} {failure.remedy}"
 
-    def _look(self, place: str) -> Model:
+    def _read(self, place: str) -> Model:
         if place not in self._seen:
             try:
                 self._seen[place] = models.from_uri(place)

@@ -144,7 +144,6 @@ def kv_cache_dtype(raw: object) -> str:
 
 
 def text(raw: object) -> str:
-    """A name."""
     if not isinstance(raw, str) or not raw.strip():
         raise Refused(f"{shown(raw)} is no name.", "Write a text that is not empty.")
     return raw.strip()

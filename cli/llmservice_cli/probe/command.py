@@ -62,7 +62,6 @@ async def run(options: argparse.Namespace) -> ExitCode:
 
 @asynccontextmanager
 async def _probe(options: argparse.Namespace) -> AsyncIterator[Local | Remote]:
-    """From here, or from a pod."""
     if options.url:
         async with opened(options) as local:
             yield local

@@ -49,7 +49,6 @@ class Gathered:
         self.write_line(f"{clock(moment)} the first request is sent")
 
     def end(self) -> None:
-        """Nothing more will come."""
         self._write(json.dumps({"end": len(self.rows)}))
 
     def take(self, row: Row) -> None:
@@ -70,7 +69,6 @@ class Gathered:
         self.write_line(f"{clock(self.marks[-1].at)} mark {name}: {self}")
 
     def write_line(self, line: str) -> None:
-        """A line of progress."""
         if self.out is not None:
             self.out.write(f"{line}\n")
             self.out.flush()

@@ -24,8 +24,6 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Load:
-    """One load, at its own pace."""
-
     options: LoadOptions
     sender: Sender
     pace: Pace

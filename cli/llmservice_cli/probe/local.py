@@ -37,7 +37,6 @@ class Local:
         gathered.end()
 
     async def stop(self) -> None:
-        """Send nothing more."""
         self.load.pace.stop()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from llmservice_cli.cluster import add_scope
 from llmservice_cli.errors import WrongUsage
-from llmservice_cli.load.server import add_server, check_server
+from llmservice_cli.load.server import EXIT_CODES, add_server, check_server
 from llmservice_cli.numbers import above_zero, count, count_or_none, counts, seconds
 
 from .load import LoadOptions
@@ -16,7 +16,7 @@ from .row import Mode
 PROMPT = "Count the stars, one by one."
 DEFAULT_RATE = 4.0
 DESCRIPTION = "Send constant load to a service, and report every failed or truncated request."
-EPILOG = """\
+EPILOG = f"""\
 An answer is complete when its status is 200, it has a finish_reason that is not `abort`, exactly the tokens that were
 asked for by the server's own count, and, streamed, [DONE] at its end. Every other request is lost, and reported with
 its time and kind. Nothing is retried, unless --retries asks for it (the OpenAI client's default is 2).
@@ -31,17 +31,10 @@ By NAME a pod sends the requests, from the operator's image, and is deleted afte
 Rights: get on llmservices and deployments, get, create and delete on pods, get on pods/log.
 The first Ctrl-C stops the sending and waits for requests in flight, the second ends at once.
 
-exit codes:
-  0    every request was answered
-  1    no result; the message says what to do
-  2    wrong arguments
-  3    some requests were not answered
-  130  interrupted; the result is of what was measured until then
-"""
+{EXIT_CODES}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     server = add_server(parser)
     server.add_argument("--image", help="image of the pod (default: the operator's, as the service's own pods have it)")
@@ -82,7 +75,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def load_options(options: argparse.Namespace) -> LoadOptions:
-    """The load that was asked for."""
     is_paced = options.concurrency is None
     return LoadOptions(
         duration=options.duration,

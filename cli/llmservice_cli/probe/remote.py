@@ -26,7 +26,7 @@ from .gathered import Gathered
 from .row import Row
 
 START_SECONDS = 180.0
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 # The API server sends what it has; a follow that is silent is no error.
 LOG_TIMEOUT = httpx.Timeout(None, connect=5.0)
 
@@ -67,7 +67,7 @@ class Remote:
                     break
             since = max((row.ended for row in gathered.rows.values()), default=None)
             if not self._has_ended.is_set():
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
         if not self._has_ended.is_set():
             raise self._broken()
 
@@ -95,7 +95,7 @@ class Remote:
                 why = pod.unscheduled(found) or why
             if asyncio.get_running_loop().time() > deadline:
                 raise CliError(f"the probe's pod does not start: {why}", "make room for 50m CPU and 96Mi of memory")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _has_stopped(self) -> bool:
         found = await self.connection.kube.get(POD, self.namespace, self.name)
@@ -137,7 +137,6 @@ class Remote:
         await self._delete(pod.STOP_SECONDS)
 
     async def remove(self) -> None:
-        """At once."""
         await self._delete(0)
 
     async def _delete(self, grace: int) -> None:
@@ -200,7 +199,7 @@ async def _removed(remote: Remote) -> None:
             return
         except (Unreachable, ServerError) as error:
             why = error.message
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         except KubeError as error:
             why = error.message
             break

@@ -107,7 +107,6 @@ def _loss(row: Row) -> dict[str, Any]:
 
 
 def to_lines(report: Report) -> Iterator[str]:
-    """For people."""
     whole = tally(report.rows)
     yield f"{report.target} {report.way}, model {report.model}; {_shape(report)}"
     if report.is_partial:

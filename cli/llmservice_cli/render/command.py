@@ -11,7 +11,7 @@ from llmservice_cli.errors import ExitCode, print_problems
 from llmservice_cli.manifests import Json, admit
 
 from . import settings
-from .decided import Offline, decided
+from .decided import Source, decided
 from .desired import NEW_UID, namespace_of, new
 from .inputs import add_inputs, previews, with_config
 from .output import show
@@ -42,7 +42,6 @@ Of several LLMServices the worst counts: 2, then 1.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_inputs(parser)
     parser.add_argument("-n", "--namespace", help="of services whose manifest names none (default: default)")
     settings.add_option(parser, "the chart's defaults")
@@ -57,7 +56,7 @@ async def run(options: argparse.Namespace) -> ExitCode:
     async def preview(manifest: Json) -> Preview:
         admit(manifest)
         obj = with_config(new(manifest, namespace_of(manifest, options.namespace, "default")), options.config)
-        decision, status = await decided(obj, Observed(), given, now, Offline())
+        decision, status = await decided(obj, Observed(), given, now, Source())
         made = changes(decision, Observed(), NEW_UID, {})
         restart = restart_of(made, None, None, status)
         return Preview.of(obj, made, status, restart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from llmservice_operator.build.settings import Settings
 from llmservice_operator.decide.decide import decide
@@ -19,46 +19,28 @@ from llmservice_operator.planner.cluster import ClusterGPUs
 from llmservice_operator.planner.model.reading import Reading, Stopped, read, stopped
 from llmservice_operator.planner.room import Room
 
+from llmservice_cli.manifests import Json
 from llmservice_cli.plan.reading import SECONDS, TakesTooLong, limited
-
-Json = Mapping[str, Any]
 
 _PASSES = 4
 """What the operator reports before it acts on it takes a second pass; a rollback a third."""
 
 
-class Source(Protocol):
-    """Where the parts of a decision come from that only some decisions need."""
-
-    name: str
-    """For people: what was read."""
-
-    async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """What the nodes have."""
-
-    async def room(self, resource: str | None) -> Room:
-        """What is free on the nodes."""
-
-    async def model(self, inspection: str) -> Json:
-        """status.model of another LLMService of the same model; empty where there is none."""
-
-
-class Offline:
-    """Nothing is known of any cluster."""
+class Source:
+    """Where the parts of a decision come from that only some decisions need. Of this one nothing is known."""
 
     name = "no cluster"
+    """For people: what was read."""
     _WHY = "no cluster is asked"
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """Unknown."""
         return ClusterGPUs(not_listed=self._WHY)
 
     async def room(self, resource: str | None) -> Room:
-        """Unknown."""
         return Room(unknown=self._WHY)
 
     async def model(self, inspection: str) -> Json:
-        """None."""
+        """status.model of another LLMService of the same model; empty where there is none."""
         return {}
 
 

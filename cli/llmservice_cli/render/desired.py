@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from llmservice_operator.api import untrusted
@@ -10,8 +9,7 @@ from llmservice_operator.api.constants import UPDATE_REQUESTED_ANNOTATION
 
 from llmservice_cli.admission.check import stored
 from llmservice_cli.errors import BadInput
-
-Json = Mapping[str, Any]
+from llmservice_cli.manifests import Json
 
 NEW_UID = "assigned-by-the-api-server"
 """Of an LLMService that does not exist yet."""

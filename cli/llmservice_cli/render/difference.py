@@ -17,9 +17,8 @@ from llmservice_operator.api.constants import APPLIED_HASH_ANNOTATION, MANAGER
 from llmservice_operator.observe.projections.drift import ATOMIC_MAPS, MERGE_KEYS, QUANTITIES, UNSET, merge_key
 from llmservice_operator.planner.quantity import same_amount
 
+from llmservice_cli.manifests import Json
 from llmservice_cli.masking import masked, redactor_of
-
-Json = Mapping[str, Any]
 
 _IDENTITY = ("apiVersion", "kind")
 _METADATA = ("name", "namespace", "labels", "annotations", "ownerReferences")

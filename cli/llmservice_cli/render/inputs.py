@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from llmservice_operator.api.errors import Problem
 from llmservice_operator.api.service import LLMService
@@ -12,11 +11,9 @@ from llmservice_operator.build.inspection import inspection_key
 from llmservice_operator.decide.fit.model_facts import record_of
 
 from llmservice_cli.errors import BadInput
-from llmservice_cli.manifests import services
+from llmservice_cli.manifests import Json, services
 
 from .preview import Preview
-
-Json = Mapping[str, Any]
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

@@ -11,9 +11,10 @@ from llmservice_operator.decide.decision import Apply, Decision
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.observe.projections.children import RevisionFacts
 
+from llmservice_cli.manifests import Json
+
 from .difference import fields, restricted
 
-Json = Mapping[str, Any]
 ChildId = tuple[str, str]
 """(kind, name)"""
 
@@ -105,8 +106,8 @@ class Preview:
     def _status_of(self, type_: str) -> object:
         return next((each["status"] for each in self.conditions if each["type"] == type_), None)
 
-    def _telling(self) -> Iterator[Json]:
-        """The conditions that say something of the decision: the others wait for pods, or repeat a reason."""
+    def _relevant_conditions(self) -> Iterator[Json]:
+        """The conditions of the decision itself: the others wait for pods, or repeat a reason."""
         known = {"Progressing"}
         for each in self.conditions:
             if each["type"] in ("Accepted", "Fits") or (
@@ -140,9 +141,8 @@ class Preview:
         }
 
     def lines(self) -> Iterator[str]:
-        """A summary for people."""
         yield f"{self.name} in namespace {self.namespace}: {self.restart.sentence}"
-        for each in self._telling():
+        for each in self._relevant_conditions():
             yield f"  {each['type']:<10} {each['status']}: {each['reason']}. {each['message']}"
         width = max((len(f"{change.kind} {change.name}") for change in self.changes), default=0)
         for change in self.changes:

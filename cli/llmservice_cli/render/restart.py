@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from llmservice_operator.api.reasons import Reason
 from llmservice_operator.decide.decision import Restart as RevisionChange
 from llmservice_operator.observe.projections.children import DeploymentFacts
 
+from llmservice_cli.manifests import Json
 from llmservice_cli.server import changes_between, server_of
 
 from .difference import fields
 from .preview import Change, Restart, holding
-
-Json = Mapping[str, Any]
 
 
 def restart_of(
@@ -56,7 +54,6 @@ def _pods(count: int) -> str:
 
 
 def _none(live: DeploymentFacts | None, conditions: Mapping[str, Json], status: Json) -> str:
-    """Why the Deployment stays as it is."""
     ready, rollout = (conditions.get("Ready") or {}).get("reason"), status.get("rollout") or {}
     # What keeps the spec back shows in Accepted or Fits; other reasons speak of pods.
     is_held = ready in {(conditions.get(each) or {}).get("reason") for each in ("Accepted", "Fits")}

@@ -15,7 +15,6 @@ _REMEDY = "Give the operator's settings file, or the chart's values: a mapping w
 
 
 def add_option(parser: argparse.ArgumentParser, default: str) -> None:
-    """--settings."""
     text = f"the operator's settings file, or the values of its chart (default: {default})"
     parser.add_argument(OPTION, metavar="FILE", help=text)
 

@@ -35,7 +35,6 @@ GIT_SIGNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     parser.add_argument("name", help="the LLMService")
     what = parser.add_mutually_exclusive_group()

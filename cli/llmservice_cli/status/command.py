@@ -26,7 +26,6 @@ rights: get and list on llmservices and pods, get on pods/proxy for the live fig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     parser.add_argument("name", nargs="?", help="the LLMService (default: a line for each)")
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="list those of all namespaces")

@@ -19,7 +19,6 @@ NO_VALUE = "-"
 
 
 def overview(services: Sequence[Json], *, with_namespace: bool) -> list[str]:
-    """One line for each service."""
     header = ["NAME", "READY", "REASON", "PROGRESS", "MODEL", "URL"]
     rows = []
     for service in services:

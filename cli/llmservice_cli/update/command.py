@@ -28,7 +28,6 @@ It sets the annotation llmservice.dev/update-requested. Rights: get, list and pa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     parser.add_argument("names", nargs="*", metavar="NAME", help="LLMServices")
     parser.add_argument("--all", action="store_true", help="every one in which something waits")
@@ -36,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> ExitCode:
-    """A patch for each."""
     if bool(options.names) == options.all or (options.all_namespaces and not options.all):
         raise WrongUsage("which services to update is not clear", "give NAMEs or --all (with -A: of all namespaces)")
     async with connect(options) as connection:

@@ -37,7 +37,6 @@ rights: list and watch on llmservices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own."""
     add_scope(parser)
     parser.add_argument("name", help="the LLMService")
     parser.add_argument(

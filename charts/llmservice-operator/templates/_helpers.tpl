@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* Cluster-scoped names carry the namespace: two releases of one name in two namespaces must not meet. */ -}}
+{{- /* Cluster-scoped names carry the namespace: releases of one name in two namespaces must not collide. */ -}}
 {{- define "llmservice.clusterName" -}}
 {{- printf "%s:%s" .Release.Namespace (include "llmservice.fullname" .) -}}
 {{- end -}}

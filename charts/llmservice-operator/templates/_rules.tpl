@@ -1,6 +1,6 @@
 {{- /*
-What the operator may do where it serves LLMServices. tests/e2e/test_rbac.py holds it against an audit log.
-Deployments and Services are deleted by the garbage collector, through their owner, and by nobody else.
+The operator's rights in the namespaces that it serves. tests/e2e/test_rbac.py compares them with an audit log.
+Only the garbage collector deletes Deployments and Services, through their owner.
 */ -}}
 {{- define "llmservice.rules" -}}
 - apiGroups: [llmservice.dev]
@@ -24,22 +24,22 @@ Deployments and Services are deleted by the garbage collector, through their own
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
-# NAME-adapters, the lists of LoRA adapters. They are not read: whose one is tells a dry run that answers metadata.
+# NAME-adapters, the lists of LoRA adapters. They are not read: a dry run returns the metadata with the owner.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create, patch, delete]
-# NAME-inspect-HASH, which looks at a model before it starts and is deleted, with its pod, when it is known.
+# NAME-inspect-HASH, which inspects a model before it starts and is deleted with its pod afterwards.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# Ready means that requests reach the pods. Without this right a ready pod is taken to get some.
+# Ready means that requests reach the pods. Without this right a ready pod is assumed to get them.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
-# Events are listed of single pods that stay on their node without a container, or whose probes get no answer.
+# Events are listed of single pods without a started container, or whose probes get no response.
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list]

@@ -1,4 +1,4 @@
-{{- /* The operator's settings file: its keys are the operator's, its words are the chart's values. */ -}}
+{{- /* The operator's settings file, from the chart's values. */ -}}
 {{- define "llmservice.settings" -}}
 namespaces: {{ toJson .Values.watch.namespaces }}
 leaderElection:
@@ -17,7 +17,7 @@ logging: {{- toYaml .Values.logging | nindent 2 }}
 services:
   operatorImage: {{ include "llmservice.image" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  {{- /* A null in the values takes the key away; the operator's own default would then come back. */}}
+  {{- /* A null in the values removes the key, and the operator would use its own default. */}}
   {{- if not (hasKey .Values.services "runAsUser") }}
   runAsUser: null
   {{- end }}

@@ -255,6 +255,7 @@ def test_after_a_restart_they_are_back_before_it_is_ready(adapted: Adapted) -> N
     assert adapted.says(BLUE)
 
 
+@pytest.mark.parallel
 def test_without_lora_the_list_goes(cluster: Cluster, namespace: str) -> None:
     """And one that somebody else made under its name is left alone, and named."""
     cluster.apply(idle("listed", lora={}), namespace)

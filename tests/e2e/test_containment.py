@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 DOOMED = "doomed"
 OTHERS = [f"other-{number}" for number in range(6)]
-QUIET = 15.0
+QUIET = 8.0
 WITHIN = 180.0
 PLANTED = "tests.support.planted"
 

@@ -12,6 +12,8 @@ from tests.e2e.conftest import make_namespace
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import idle
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "e2e-drift"
 REPAIRED_WITHIN = 5.0
 

@@ -371,6 +371,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.parallel
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_schema_cannot_know_is_refused_before_any_pod(cluster: Cluster, failures: str, case: str) -> None:
     spec, reason, named = REFUSED[case]

@@ -21,6 +21,8 @@ from tests.support.models import claim_folder, release_folder
 from tests.support.operator import OPERATOR_NAMESPACE, operator_pods
 from tests.support.services import llmservice
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "e2e-fit"
 LENGTH = 2**20
 """The model's own: 2 GiB of KV cache in float32, where a CPU engine has one."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from llmservice_operator.control.token_bucket import EVENT_BURST, EVENT_SECONDS, WRITE_BURST, WRITE_SECONDS
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.audit import writes_since
 from tests.support.client import POD
@@ -19,6 +18,7 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import pause
 from tests.support.operator import operator_metrics, operator_pods
 from tests.support.services import idle, stand_in
+from tests.support.serving import Metrics
 
 SECONDS = 120
 
@@ -94,7 +94,7 @@ def restarts(cluster: Cluster) -> Counter[str]:
 def revision(cluster: Cluster, namespace: str) -> str:
     cluster.apply(stand_in("lied-to"), namespace)
     cluster.wait_condition(namespace, "lied-to", "Ready", "True", timeout=90)
-    found: str = cluster.must_get("llmservices", namespace, "lied-to")["status"]["rollout"]["revision"]
+    found: str = cluster.status(namespace, "lied-to")["rollout"]["revision"]
     return found
 
 
@@ -131,6 +131,4 @@ def test_lies_stop_nobody_and_cost_little(cluster: Cluster, namespace: str, revi
 
 def refused(cluster: Cluster) -> float:
     """Answers of pods that were none of a supervisor's."""
-    families = {family.name: family for family in text_string_to_metric_families(operator_metrics(cluster))}
-    samples = families["llmservice_state_reads"].samples
-    return sum(s.value for s in samples if s.name.endswith("_total") and s.labels["result"] == "invalid")
+    return Metrics(operator_metrics(cluster)).value("llmservice_state_reads_total", result="invalid")

@@ -13,9 +13,9 @@ import pytest
 from localcluster.install import STAND_IN_IMAGE
 from tests.e2e.conftest import make_namespace
 from tests.support import next_version, rolling
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
-from tests.support.rolling import is_ready, restarts, rollout
+from tests.support.rolling import restarts, rollout
 from tests.support.services import idle, merge, stand_in
 from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
 
@@ -98,22 +98,17 @@ def test_an_upgrade_restarts_nothing_whatever_else_changes(
         runs_on_as_it_was(cluster, name, served)
 
 
-def effective(cluster: Cluster, name: str) -> JSON:
-    told: JSON = cluster.must_get("llmservices", NAMESPACE, name)["status"]["effective"]
-    return told
-
-
 def test_the_status_names_what_runs_and_not_what_would_be_made_now(
     cluster: Cluster, served: dict[str, str], next_one: ExitStack
 ) -> None:
     eventually("an update pending", partial(rolling.is_pending, cluster, NAMESPACE, DEFAULTED), 60)
     (container,) = cluster.must_get("deployments", NAMESPACE, DEFAULTED)["spec"]["template"]["spec"]["containers"]
     assert container["image"] != NEXT_IMAGE
-    assert (
-        effective(cluster, DEFAULTED)["runtime"] | {"image": container["image"], "version": "0.32.0"}
-        == (effective(cluster, DEFAULTED)["runtime"])
+    runtime = cluster.status(NAMESPACE, DEFAULTED)["effective"]["runtime"]
+    assert (runtime["image"], runtime["version"]) == (container["image"], "0.32.0")
+    assert cluster.status(NAMESPACE, "two")["effective"]["drain"] == {"timeoutSeconds": 0}, (
+        "the edit waits for the next rollout"
     )
-    assert effective(cluster, "two")["drain"] == {"timeoutSeconds": 0}, "the edit waits for the next rollout"
 
 
 def test_a_version_that_it_does_not_know_any_more_is_scaled(

@@ -12,6 +12,8 @@ from tests.support.cluster import Cluster, eventually
 from tests.support.services import idle, merge
 from tests.support.token import Token
 
+pytestmark = pytest.mark.parallel
+
 JSON = dict[str, Any]
 
 NAMESPACE = "policy-operator"

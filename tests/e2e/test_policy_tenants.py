@@ -13,6 +13,8 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import idle, merge
 from tests.support.token import Answer, Token
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "policy-tenants"
 POLICY: JSON = {
     "enabled": True,

@@ -19,6 +19,8 @@ from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.rolling import restarts
 from tests.support.services import stand_in
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "e2e-rollouts"
 DOMAIN = "rollouts.test"
 # How many of its own accelerators the node has for each story.

@@ -24,11 +24,11 @@ from localcluster.configs import PAUSE
 from localcluster.network import NODE
 from tests.e2e.disturbances import under_load
 from tests.support import next_version, rolling
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import engine_of, pause
 from tests.support.measured import Record
 from tests.support.nodes import spread
-from tests.support.rolling import is_ready, restarts
+from tests.support.rolling import restarts
 from tests.support.services import merge, one_of_several
 from tests.support.simulated_node import TOLERATION, give_up, simulated_node
 from tests.support.told import before, told_fully

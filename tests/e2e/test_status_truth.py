@@ -22,6 +22,8 @@ from tests.support.services import stand_in
 from tests.support.status_history import History, Version, contradictions, recorded
 from tests.support.told import TOLD_WITHIN, Told, before, told_fully
 
+pytestmark = pytest.mark.parallel
+
 NAMESPACE = "e2e-truth"
 # The kubelet's: two probes, two seconds apart, that may take three seconds each; then a moment for the operator.
 DETECTED_WITHIN = 2 * 2 + 3 + 2.0

@@ -10,7 +10,7 @@ from tests.support.audit import writes_since
 from tests.support.cluster import Cluster, eventually
 from tests.support.services import idle, llmservice
 
-UNSCHEDULABLE = 200
+UNSCHEDULABLE = 100
 # Deployment, Service, ControllerRevision, at most two status writes; Events are counted apart. None of these services
 # has a server that could be asked how far it is: a start adds its phases (test_adapters.py counts them).
 WRITES_PER_SERVICE = 5

@@ -95,7 +95,7 @@ def test_keys_are_rotated_under_load_without_a_restart(cluster: Cluster, namespa
         pytest.param(secret(" \n"), "APIKeyUnusable", "it is empty", id="no key in it"),
     ],
 )
-def test_a_secret_without_a_key_is_told_and_starts_by_itself_when_it_has_one(
+def test_a_secret_without_a_key_is_reported_and_starts_by_itself_when_it_has_one(
     cluster: Cluster, namespace: str, given: JSON | None, reason: str, words: str
 ) -> None:
     if given is not None:

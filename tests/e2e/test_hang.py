@@ -1,6 +1,6 @@
 """What is a hang and what only looks like one: all of it at once, since each takes as long as the thresholds are.
 
-That a hang is told as EngineHung within seconds is a row of failing_services.py.
+That a hang is reported as EngineHung within seconds is a row of failing_services.py.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namesp
     eventually("it is ready", lambda: readiness(pod)[0] == 200, 30)
     assert f"warning: namespace {OTHER}: missing right: list llmservices.llmservice.dev" in readiness(pod)[1]
     forbidden = f'llmservice_watch_forbidden{{namespace="{OTHER}"}}'
-    told = next(line for line in ask(pod, "metrics", "/metrics").text.splitlines() if line.startswith(forbidden))
-    assert float(told.split()[1]) > 0
+    reported = next(line for line in ask(pod, "metrics", "/metrics").text.splitlines() if line.startswith(forbidden))
+    assert float(reported.split()[1]) > 0
     assert cluster.get("deployments", OTHER, "served") is None
 
     upgrade(cluster, watched=both)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -11,7 +12,7 @@ from functools import partial
 import pytest
 
 from localcluster.install import STAND_IN_IMAGE
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
@@ -33,24 +34,23 @@ NEXT_IMAGE = "registry.local/vllm-cpu:v0.31.0"
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[dict[str, str]]:
     """Services that the present version started: their pods' uids by name."""
-    for namespace in (NAMESPACE, OTHER):
-        make_namespace(cluster, namespace)
     everywhere = merge(spread(SPREAD), {"spec": {"tolerations": [TOLERATION]}})
     quick = partial(stand_in, behaviour={"start_seconds": 1}, drain={"timeoutSeconds": 0})
-    for name, namespace in NAMES.items():
-        placed = {"podTemplate": everywhere} if name == SPREAD else {}
-        cluster.apply(quick(name, **placed), namespace)
-    cluster.apply(quick(EDITED), NAMESPACE)
-    cluster.apply(idle(DEFAULTED, fitPolicy="Ignore"), NAMESPACE)
     old = {"image": STAND_IN_IMAGE, "version": f"{next_version.FORGOTTEN}.0"}
-    cluster.apply(idle(FORGOTTEN, fitPolicy="Ignore", runtime=old), NAMESPACE)
-    for name in (DEFAULTED, FORGOTTEN):
-        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
-    for name, namespace in (*NAMES.items(), (EDITED, NAMESPACE)):
-        cluster.wait_condition(namespace, name, "Ready", "True", timeout=60)
-    yield {name: next(iter(pods(cluster, name))) for name in NAMES}
-    for namespace in (NAMESPACE, OTHER):
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    services = [
+        quick(SPREAD, podTemplate=everywhere),
+        quick("two"),
+        quick(EDITED),
+        idle(DEFAULTED, fitPolicy="Ignore"),
+        idle(FORGOTTEN, fitPolicy="Ignore", runtime=old),
+    ]
+    with own_namespace(cluster, NAMESPACE), own_namespace(cluster, OTHER):
+        cluster.apply_all(services, NAMESPACE)
+        cluster.apply(quick("three"), OTHER)
+        cluster.wait_condition(OTHER, "three", "Ready", "True", timeout=60)
+        for service in services:
+            cluster.wait_condition(NAMESPACE, service["metadata"]["name"], "Ready", "True", timeout=60)
+        yield {name: next(iter(pods(cluster, name))) for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -227,3 +227,5 @@ def test_one_at_a_time_in_all_namespaces_where_no_limit_is_set(cluster: Cluster,
     seen = asked_for(cluster, "again", is_of_present)
     assert seen.most == 1
     assert len(seen.waited) == 2
+    cluster.run(sys.executable, "-m", "llmservice_cli", "update", EDITED, "-n", NAMESPACE)
+    eventually("the one that a command asked for", lambda: all(map(is_of_present, pods(cluster, EDITED).values())), 60)

@@ -3,66 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.foreign import THEIRS, theirs
 from tests.support.measured import Record
+from tests.support.reported import REPORTED_WITHIN, before, reported_everywhere
 from tests.support.services import idle, stand_in
-from tests.support.told import TOLD_WITHIN, before, told_fully
 
 pytestmark = pytest.mark.parallel
 
 
-def foreign_service(name: str) -> JSON:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"selector": {"app": "somebody"}, "ports": [{"port": 80}]},
-    }
-
-
-def foreign_deployment(name: str) -> JSON:
-    labels = {"app": "somebody"}
-    container = {"name": "server", "image": "registry.local/pause:1"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-    }
-
-
-@pytest.mark.parametrize("foreign", [foreign_service, foreign_deployment], ids=["service", "deployment"])
-def test_a_foreign_child_is_left_alone_and_told(
-    cluster: Cluster, namespace: str, foreign: Callable[[str], JSON], record: Record
+@pytest.mark.parametrize("plural", ["services", "deployments"])
+def test_a_foreign_child_is_left_alone_and_reported(
+    cluster: Cluster, namespace: str, plural: str, record: Record
 ) -> None:
-    theirs = foreign("taken")
-    kind, plural = theirs["kind"], theirs["kind"].lower() + "s"
-    cluster.apply(theirs, namespace)
+    kind = THEIRS[plural]["kind"]
+    cluster.apply(theirs(plural, "taken"), namespace)
     spec = cluster.must_get(plural, namespace, "taken")["spec"]
     since = before(cluster)
     cluster.apply(stand_in("taken"), namespace)
-    told = told_fully(cluster, namespace, "taken", "NameConflict", since)
-    record(reason="NameConflict", seconds=round(told.at - since.at, 1), engine="stand-in")
-    assert told.at - since.at <= TOLD_WITHIN
-    assert f"{kind} taken exists already" in told.failure["message"]
-    assert [line.partition(":")[0] for line in told.failure["evidence"]] == [f"{kind} taken"]
-    assert "kubectl" in told.failure["evidence"][0], "who has it"
+    reported = reported_everywhere(cluster, namespace, "taken", "NameConflict", since)
+    record(reason="NameConflict", seconds=round(reported.at - since.at, 1), engine="stand-in")
+    assert reported.at - since.at <= REPORTED_WITHIN
+    assert f"{kind} taken exists already" in reported.failure["message"]
+    assert [line.partition(":")[0] for line in reported.failure["evidence"]] == [f"{kind} taken"]
+    assert "kubectl" in reported.failure["evidence"][0], "who has it"
     cluster.wait_condition(namespace, "taken", "Accepted", "False", reason="NameConflict", timeout=0)
     assert cluster.must_get(plural, namespace, "taken")["spec"] == spec
     cluster.kubectl("delete", kind, "taken", "-n", namespace)
-    cluster.wait_condition(namespace, "taken", "Ready", "True", timeout=30)
+    cluster.wait_condition(namespace, "taken", "Ready", "True", timeout=90)
     assert cluster.failure(namespace, "taken") == {}
 
 
-def test_a_child_that_a_quota_refuses_is_told(cluster: Cluster, namespace: str, record: Record) -> None:
+def test_a_child_that_a_quota_refuses_is_reported(cluster: Cluster, namespace: str, record: Record) -> None:
     """The pods have room; it is the Service that may not be made."""
     none = {"hard": {"services": "0"}}
     cluster.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": none}, namespace)
@@ -70,12 +45,12 @@ def test_a_child_that_a_quota_refuses_is_told(cluster: Cluster, namespace: str, 
     eventually("the quota counts", lambda: cluster.must_get("resourcequotas", namespace, "none").get("status"), 15)
     since = before(cluster)
     cluster.apply(idle("refused"), namespace)
-    told = told_fully(cluster, namespace, "refused", "QuotaExceeded", since)
-    record(reason="QuotaExceeded", seconds=round(told.at - since.at, 1), engine="stand-in")
-    assert told.at - since.at <= TOLD_WITHIN
-    assert "Service refused cannot be applied: quota none is used up" in told.failure["message"]
+    reported = reported_everywhere(cluster, namespace, "refused", "QuotaExceeded", since)
+    record(reason="QuotaExceeded", seconds=round(reported.at - since.at, 1), engine="stand-in")
+    assert reported.at - since.at <= REPORTED_WITHIN
+    assert "Service refused cannot be applied: quota none is used up" in reported.failure["message"]
     cluster.kubectl("delete", "resourcequota", "none", "-n", namespace)
-    cluster.wait_condition(namespace, "refused", "Ready", "True", timeout=30)
+    cluster.wait_condition(namespace, "refused", "Ready", "True", timeout=90)
     assert cluster.failure(namespace, "refused") == {}
 
 

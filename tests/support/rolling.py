@@ -50,5 +50,5 @@ def is_pending(cluster: Cluster, namespace: str, name: str) -> bool:
 
 def is_settled(cluster: Cluster, namespace: str, name: str) -> bool:
     """Rolled out, and nothing waits."""
-    told = rollout(cluster, namespace, name)
-    return told["stableRevision"] == told["revision"] and not {"updatePending", "updateWaiting"} & set(told)
+    reported = rollout(cluster, namespace, name)
+    return reported["stableRevision"] == reported["revision"] and not {"updatePending", "updateWaiting"} & set(reported)

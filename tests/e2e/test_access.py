@@ -110,6 +110,15 @@ def test_a_secret_without_a_key_is_reported_and_starts_by_itself_when_it_has_one
     assert status(cluster.pod(namespace, "guarded"), "/v1/models", "right") == 200
 
 
+CLOSED: Mapping[str, JSON] = {
+    "/v1/load_lora_adapter": {"lora_name": "x", "lora_path": "/tmp"},
+    "/v1/unload_lora_adapter": {"lora_name": "x"},
+    "/adapters": {"name": "x", "src": "/tmp"},
+    "/collective_rpc": {"method": "x"},
+}
+"""Closed to clients."""
+
+
 def test_what_manages_the_server_asks_for_the_pods_token(cluster: Cluster, namespace: str) -> None:
     """By a port-forward, whose client is on loopback as a proxy in the pod would be."""
     cluster.apply(stand_in("closed", lora={}), namespace)
@@ -118,16 +127,14 @@ def test_what_manages_the_server_asks_for_the_pods_token(cluster: Cluster, names
     name = pod["metadata"]["name"]
     token = cluster.kubectl("exec", "-n", namespace, name, "-c", SERVER_CONTAINER, "--", "cat", POD_TOKEN_FILE).strip()
     with forwarded(cluster, namespace, name) as local:
-        assert unload(local) == 403
-        assert unload(local, {POD_TOKEN_HEADER: "guessed"}) == 403
-        assert unload(local, {POD_TOKEN_HEADER: token}) not in (401, 403)
 
+        def post(path: str, body: JSON, headers: Mapping[str, str] | None = None) -> int:
+            return httpx.post(local + path, json=body, headers=headers, timeout=30, trust_env=False).status_code
 
-def unload(url: str, headers: Mapping[str, str] | None = None) -> int:
-    """An adapter that is not there; the status."""
-    body = {"lora_name": "x"}
-    answer = httpx.post(f"{url}/v1/unload_lora_adapter", json=body, headers=headers, timeout=30, trust_env=False)
-    return answer.status_code
+        assert {path: post(path, body) for path, body in CLOSED.items()} == dict.fromkeys(CLOSED, 403)
+        unload = "/v1/unload_lora_adapter"
+        assert post(unload, CLOSED[unload], {POD_TOKEN_HEADER: "guessed"}) == 403
+        assert post(unload, CLOSED[unload], {POD_TOKEN_HEADER: token}) not in (401, 403)
 
 
 @contextlib.contextmanager

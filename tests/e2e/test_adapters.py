@@ -16,7 +16,6 @@ from localcluster.tinymodel.pairs import PAIRS
 from localcluster.tinymodel.variants import ADAPTER_QUESTION, VARIANTS, Adapter
 from tests.e2e.conftest import own_namespace
 from tests.support.audit import writes_since
-from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.foreign import theirs
 from tests.support.hub import Hub, Repo
@@ -212,23 +211,6 @@ def test_a_broken_one_is_reported_and_the_others_serve(adapted: Adapted) -> None
     assert adapted.says(RED)
     adapted.ask_for(adapted.listed(RED, BLUE))
     eventually("the status of two", lambda: reported(adapted.status(), RED, BLUE), SHOWN_WITHIN)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        pytest.param("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/tmp"}, id="load"),
-        pytest.param("/v1/unload_lora_adapter", {"lora_name": RED}, id="unload"),
-        pytest.param("/adapters", {"name": "x", "src": "/tmp"}, id="by another name"),
-        pytest.param("/collective_rpc", {"method": "x"}, id="code in the workers"),
-    ],
-)
-def test_clients_may_not(adapted: Adapted, path: str, body: JSON) -> None:
-    client = ClientPod.start(adapted.server.cluster, NAMESPACE)
-    answer = client.request(f"http://adapted.{NAMESPACE}.svc{path}", body)
-    assert answer.status == 403
-    assert RED in adapted.models()
 
 
 @pytest.mark.full

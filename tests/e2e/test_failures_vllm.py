@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,18 +27,16 @@ from tests.e2e.failing_services import (
     LOG,
     ended,
     env,
-    failure_of,
     serves,
     unready_again,
-    why_not_ready,
 )
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, processes_of, supervisor_of
 from tests.support.measured import Record
 from tests.support.models import claim_folder, release_folder
 from tests.support.reported import REPORTED_WITHIN, Reported, before, reported_everywhere
+from tests.support.rolling import restarts
 from tests.support.services import llmservice
-from tests.support.watching import Watcher, watching
 
 NAMESPACE = "e2e-failures-vllm"
 ENGINE = "vLLM"
@@ -129,25 +126,6 @@ def note(record: Record, reported: Reported, cause: float) -> None:
     assert seconds <= REPORTED_WITHIN + CLOCK
 
 
-STOPPED = "a-start-that-stops"
-
-
-@pytest.mark.full
-def test_a_start_that_stops_is_reported(cluster: Cluster, failures: str, record: Record) -> None:
-    """As where storage hangs or ranks wait for each other: vLLM is held as soon as it runs."""
-    since = before(cluster)
-    few = env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_STALL_SECONDS="3")
-    cluster.apply(llmservice(STOPPED, **few), failures)
-    pod = eventually("a pod with vLLM in it", lambda: running_pod(cluster, STOPPED), 120)
-    with held(engine_of(pod)):
-        end = eventually("the end of the container", lambda: moment_of(cluster, STOPPED, ended), 60)
-    reported = reported_everywhere(cluster, failures, STOPPED, "StartTimeout", since)
-    assert "budget of 2 s and then stopped" in reported.failure["message"]
-    assert "container's log" in reported.failure["remedy"]
-    note(record, reported, end)
-    cluster.kubectl("delete", "llms", STOPPED, "-n", failures)
-
-
 FIRST = "dies-on-its-first-request"
 
 
@@ -205,30 +183,23 @@ TOKENS = 480
 
 
 @pytest.fixture(scope="module")
-def start(cluster: Cluster, failures: str) -> Watcher:
-    """All that was reported a service until it was ready; the stories below happen to it, one after the other."""
-    few = env(LLMSERVICE_START_SECONDS="2", LLMSERVICE_HANG_UNREADY_SECONDS="5")
-    with watching(cluster, "llmservices", failures) as reported:
-        cluster.apply(llmservice(ALIVE, **few), failures)
-        cluster.wait_condition(failures, ALIVE, "Ready", "True", timeout=START_WITHIN)
-    return reported
-
-
-@pytest.mark.full
-def test_a_start_past_its_budget_that_moves_is_no_failure(start: Watcher, record: Record) -> None:
-    slowly = [words for seen in start.seen if "StartingSlowly" in (words := why_not_ready(seen.obj))]
-    assert any("vLLM is loading the model" in words for words in slowly), slowly
-    assert not any(failure_of(seen.obj) for seen in start.seen if seen.name == ALIVE)
-    record(engine=ENGINE, reason="StartingSlowly", reported=slowly[0])
+def alive(cluster: Cluster, failures: str) -> str:
+    """The URL of a service to which the stories below happen, one after the other."""
+    cluster.apply(llmservice(ALIVE, **env(LLMSERVICE_HANG_UNREADY_SECONDS="5")), failures)
+    cluster.wait_condition(failures, ALIVE, "Ready", "True", timeout=START_WITHIN)
+    address = cluster.must_get("services", NAMESPACE, ALIVE)["spec"]["clusterIP"]
+    return f"http://{address}/v1/completions"
 
 
 @pytest.mark.full
 def test_a_hang_is_reported_and_over_when_the_engine_moves_again(
-    cluster: Cluster, failures: str, start: Watcher, record: Record
+    cluster: Cluster, failures: str, alive: str, record: Record
 ) -> None:
     """Held in the middle of a stream, which is whole all the same: nobody restarts what may still come back."""
     pod, since = cluster.pod(NAMESPACE, ALIVE), before(cluster)
-    with httpx.stream("POST", url(cluster), json=body(TOKENS, stream=True), timeout=120, trust_env=False) as stream:
+    body = {"model": ALIVE, "prompt": "go on", "max_tokens": TOKENS, "ignore_eos": True}
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", alive, json=asked, timeout=120, trust_env=False) as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("data: {")
         with held(process_of(pod, "EngineCore")):
@@ -241,66 +212,27 @@ def test_a_hang_is_reported_and_over_when_the_engine_moves_again(
     assert rest[-1] == "[DONE]"
     assert json.loads(rest[-2])["usage"]["completion_tokens"] == TOKENS
     eventually("over", lambda: serves(cluster.must_get("llmservices", NAMESPACE, ALIVE)), 30)
-    assert httpx.post(url(cluster), json=body(4), timeout=60, trust_env=False).status_code == 200
-    assert server(cluster.pod(NAMESPACE, ALIVE))["restartCount"] == 0
-
-
-@pytest.mark.full
-def test_the_death_of_a_serving_engine_is_reported_though_vllm_ends_with_0(
-    cluster: Cluster, failures: str, start: Watcher, record: Record
-) -> None:
-    reported, end = killed(cluster, "EngineCore", signal.SIGKILL, "EngineDied")
-    assert "vLLM ended with exit code 0" in reported.failure["message"]
-    assert LOG in reported.failure["remedy"]
-    note(record, reported, end)
-    last = server(cluster.pod(NAMESPACE, ALIVE))
-    assert (last["state"].get("terminated") or last["lastState"]["terminated"])["exitCode"] == 1
-    eventually("it serves again", lambda: serves(cluster.must_get("llmservices", NAMESPACE, ALIVE)), START_WITHIN)
+    assert httpx.post(alive, json={**body, "max_tokens": 4}, timeout=60, trust_env=False).status_code == 200
+    assert restarts(cluster.pod(NAMESPACE, ALIVE)) == 0
 
 
 @pytest.mark.full
 def test_an_instruction_that_the_processor_lacks_is_reported(
-    cluster: Cluster, failures: str, start: Watcher, record: Record
+    cluster: Cluster, failures: str, alive: str, record: Record
 ) -> None:
     """The kernel's answer to one, as the worker gets it; with which instruction depends on the processor."""
-    reported, end = killed(cluster, "Worker", signal.SIGILL, "IllegalInstruction")
+    since = before(cluster)
+    os.kill(process_of(cluster.pod(NAMESPACE, ALIVE), "Worker"), signal.SIGILL)
+    end = eventually("the end of the container", lambda: moment_of(cluster, ALIVE, ended), 60)
+    reported = reported_everywhere(cluster, NAMESPACE, ALIVE, "IllegalInstruction", since)
     assert "float32" in reported.failure["remedy"]
     note(record, reported, end)
-
-
-def killed(cluster: Cluster, process: str, number: signal.Signals, reason: str) -> tuple[Reported, float]:
-    """What is reported a process of the serving pod that is ended so, and when its container ended."""
-    eventually("it serves", lambda: serves(cluster.must_get("llmservices", NAMESPACE, ALIVE)), START_WITHIN)
-    since, blow = before(cluster), time.time()
-    os.kill(process_of(cluster.pod(NAMESPACE, ALIVE), process), number)
-
-    def end() -> float | None:
-        moment = moment_of(cluster, ALIVE, ended)
-        return moment if moment is not None and moment >= blow - CLOCK else None
-
-    moment = eventually("the end of the container", end, 60)
-    return reported_everywhere(cluster, NAMESPACE, ALIVE, reason, since), moment
 
 
 def process_of(pod: JSON, name: str) -> int:
     """One of vLLM's further processes, by the title that it gives itself."""
     (pid,) = [pid for pid, line in processes_of(pod).items() if f"VLLM::{name}" in line]
     return pid
-
-
-def server(pod: JSON) -> JSON:
-    """The status of the pod's container with vLLM."""
-    status: JSON = next(one for one in pod["status"]["containerStatuses"] if one["name"] == SERVER_CONTAINER)
-    return status
-
-
-def url(cluster: Cluster) -> str:
-    return f"http://{cluster.must_get('services', NAMESPACE, ALIVE)['spec']['clusterIP']}/v1/completions"
-
-
-def body(tokens: int, **more: Any) -> JSON:
-    asked = {"model": ALIVE, "prompt": "go on", "max_tokens": tokens, "ignore_eos": True, **more}
-    return {**asked, "stream_options": {"include_usage": True}} if more.get("stream") else asked
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {

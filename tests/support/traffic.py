@@ -53,7 +53,7 @@ class Traffic:
         return self.strikes[self._story]
 
     def await_everything_before(self, moment: float) -> None:
-        """Until we were reported every request that was sent until then; what is lost is mostly reported late."""
+        """Until the probe has reported every request that was sent until then; losses are reported late."""
 
         def missing() -> int | None:
             seen = {row.index for row in self.rows}

@@ -156,7 +156,7 @@ def field_of(name: str, part: dict[str, Any]) -> st.SearchStrategy[Any]:
 SPECS = objects_of(schema()["properties"]["spec"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(SPECS)
 def test_what_the_schema_takes_can_be_parsed(spec: dict[str, Any]) -> None:
     parsed = parse_spec(spec)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import LLMService, parse_spec
-from llmservice_operator.build.revision import revision_key
+from llmservice_operator.build.revision import recorded_spec, returned_to, revision_key
 
 from tests.contract.manifests import manifest
 from tests.unit.decide_world import an_llmservice, spec
@@ -121,3 +121,13 @@ def test_the_key_never_changes_by_itself() -> None:
     """A version of the operator that changed it would restart every model at once."""
     assert key() == "ca05eaf2b9"
     assert key(batching={"maxNumSeqs": 8}, accelerator={"type": "cpu"}) == "6eaa669aef"
+
+
+def test_a_return_to_a_recorded_revision_keeps_what_needs_no_restart() -> None:
+    reference = {"name": "s", "key": "k"}
+    recorded = recorded_spec(parse_spec(spec(endpoint={"apiKeySecretRef": reference, "port": 81})))
+    now = parse_spec({"model": {"uri": "hf://a/b"}, "endpoint": {"port": 90}, "scaling": {"replicas": 3}})
+    back = returned_to(now, recorded)
+    assert (back.model.uri, back.scaling.replicas, back.endpoint.port) == (HF, 3, 90)
+    assert back.endpoint.api_key_secret_ref is not None
+    assert back.endpoint.api_key_secret_ref.model_dump() == reference

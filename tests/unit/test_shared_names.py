@@ -46,6 +46,8 @@ def _tracked() -> list[str]:
 
 
 def _strings(source: str) -> list[str]:
+    if not any(name in source for name in NAMES):
+        return []
     return [
         node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant) and type(node.value) is str
     ]

@@ -125,7 +125,7 @@ def world_of(facts: Json) -> World:
     return world
 
 
-@hypothesis_settings(max_examples=80)
+@hypothesis_settings(max_examples=50)
 @given(facts=FACTS)
 def test_conditions_do_not_contradict_each_other(facts: Json) -> None:
     world = world_of(facts)

@@ -9,7 +9,7 @@ import pytest
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World, a_pod
-from tests.unit.status_states import ENDED, edited, served, service, with_pods
+from tests.unit.status_states import ENDED, NO_SUCH_FLAG, edited, served, service, with_pods
 
 Json = dict[str, Any]
 
@@ -25,6 +25,9 @@ REFUSED = {
 }
 
 
+BY_POLICY = {SERVICE: Refusal(422, POLICY)}
+
+
 def failure(world: World) -> Json:
     found: Json = world.obj["status"].get("failure") or {}
     return found
@@ -38,7 +41,7 @@ def warnings(world: World) -> list[str]:
 def without_service(world: World) -> World:
     """Its Service is gone, and a policy refuses another."""
     del world.children[SERVICE]
-    world.refused = {SERVICE: Refusal(422, POLICY)}
+    world.refused = BY_POLICY
     return world
 
 
@@ -85,13 +88,13 @@ def test_each_name_that_is_taken_has_its_owner_in_the_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    "edit", [{"runtime": {"extraArgs": ["--no-such-flag"]}}, {"scaling": {"replicas": 2}}, {"paused": True}]
+    ("edit", "refused"),
+    [({"runtime": NO_SUCH_FLAG}, {}), ({"scaling": {"replicas": 2}}, {}), ({"paused": True}, BY_POLICY)],
 )
-def test_an_edit_is_no_failure_and_a_paused_service_reports_no_refusal(edit: Json) -> None:
+def test_an_edit_is_no_failure_and_a_paused_service_reports_no_refusal(edit: Json, refused: Any) -> None:
     world = served()
     world.edit(**edit)
-    if world.obj["spec"].get("paused"):
-        world.refused = {SERVICE: Refusal(422, POLICY)}
+    world.refused = refused
     world.step()
     assert "failure" not in world.obj["status"]
 

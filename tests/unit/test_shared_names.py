@@ -1,8 +1,9 @@
-"""Labels, annotations and field managers have one home, api/constants.py; what cannot import it says the same."""
+"""Labels, annotations and field managers have one home, api/constants.py; texts that cannot import it agree."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -35,12 +36,18 @@ ELSEWHERE = {
 }
 
 
-def _files(*patterns: str) -> list[str]:
-    out = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
-    return out.stdout.split()
+def _files(folder: str, suffix: str = "") -> list[str]:
+    return [path for path in _tracked() if path.startswith(folder) and path.endswith(suffix)]
+
+
+@functools.cache
+def _tracked() -> list[str]:
+    return subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
 
 
 def _strings(source: str) -> list[str]:
+    if not any(name in source for name in NAMES):
+        return []
     return [
         node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant) and type(node.value) is str
     ]
@@ -50,7 +57,7 @@ def _strings(source: str) -> list[str]:
 def test_code_imports_the_names(folder: str) -> None:
     again = [
         f"{path}: {text}"
-        for path in _files(f"{folder}/*.py")
+        for path in _files(f"{folder}/", ".py")
         if path not in ELSEWHERE
         for text in _strings((ROOT / path).read_text())
         if text.split("=")[0] in NAMES or text.endswith(f"={constants.OPERATOR}")

@@ -1,8 +1,8 @@
-"""Who may read /metrics: a bearer token that the API server knows, of somebody who may `get` that path.
+"""Access to /metrics: a bearer token that the API server accepts, of a user who may `get` that path.
 
-The same two questions as controller-runtime's WithAuthenticationAndAuthorization: a TokenReview says whose token it is,
-a SubjectAccessReview whether that user may read the path. Answers are kept for a while and for a bounded number of
-tokens, and few questions are under way at a time: whoever sends made-up tokens cannot have the API server flooded.
+As in controller-runtime's WithAuthenticationAndAuthorization: a TokenReview identifies the user, a SubjectAccessReview
+checks the path. Results are cached for a bounded time and number of tokens, and few reviews run at a time, so that
+invalid tokens cannot flood the API server.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenRev
 ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
 
 KEPT_SECONDS, REFUSAL_KEPT_SECONDS = 60.0, 10.0
-"""For how long an answer holds. A right that is taken from somebody ends within the first."""
+"""How long a result is cached. A revoked right ends within the first."""
 KEPT = 64
-"""Tokens that are known at a time of those that are good, and as many of the others."""
+"""Accepted tokens in the cache, and as many refused ones."""
 AT_A_TIME, WAITING = 2, 16
-"""Tokens that are asked about, and that wait for it: the next one is refused with 429."""
+"""Reviews that run, and tokens that wait for one: the next is refused with 429."""
 QUESTION_SECONDS = 5.0
 
 
 class Refusal(NamedTuple):
-    """Why somebody may not read it."""
+    """The answer to a request that is refused."""
 
     status: int
     text: str
@@ -49,7 +49,7 @@ BUSY = Refusal(429, "too many unknown tokens at a time; try again")
 
 
 async def open_to_all(_: str | None) -> None:
-    """Nobody is asked who they are."""
+    """Without authentication."""
 
 
 class Access:
@@ -59,7 +59,7 @@ class Access:
         self, transport: Transport, path: str = "/metrics", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._transport, self._path, self._clock = transport, path, clock
-        # Apart, so that made-up tokens push no good one out.
+        # Apart, so that invalid tokens evict no valid one.
         self._allowed: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
         self._asking = asyncio.Semaphore(AT_A_TIME)
@@ -71,7 +71,7 @@ class Access:
         kind, _, token = (header or "").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             return NO_TOKEN
-        # No token is kept, only what it hashes to.
+        # Only hashes of tokens are kept.
         which = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         if self._is_known(which):
             return self._answer(which)
@@ -80,7 +80,7 @@ class Access:
         self._waiting += 1
         try:
             async with self._asking:
-                # Somebody else may have asked while this one waited.
+                # Another request may have been answered meanwhile.
                 return self._answer(which) if self._is_known(which) else await self._ask(which, token.strip())
         finally:
             self._waiting -= 1

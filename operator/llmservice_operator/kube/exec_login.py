@@ -38,7 +38,7 @@ class Login:
 
 
 class Program:
-    """The program of a kubeconfig's `exec`; ConfigError says what it printed, or how to install it.
+    """The program of a kubeconfig's `exec`; ConfigError has its output, or how to install it.
 
     `provider` is the package's ExecProvider.
     """
@@ -58,7 +58,7 @@ class Program:
         self._arguments, self._hint, self._kubeconfig = arguments, hint, kubeconfig
 
     async def run(self) -> Login:
-        """Its process group is killed when nobody waits for it any more."""
+        """Its process group is killed when this is cancelled or takes too long."""
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command, *self._arguments, env=self._environment, stdin=asyncio.subprocess.DEVNULL,

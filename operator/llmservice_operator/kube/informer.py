@@ -1,8 +1,8 @@
-"""All objects of one kind, and then every change of them, for ever: a list in pages, and a watch that goes on from it.
+"""All objects of one kind and every later change: a list in pages, and a watch that continues from it.
 
-One stream a kind feeds a handler that is called for each object, without a task, a queue or a copy for each. As in
-client-go's reflector (tools/cache/reflector.go) a watch that ends goes on where it was, and one that lost its place
-lists again; what is not in that list is gone.
+One stream a kind calls a handler for each object, without a task, a queue or a copy for each. As in client-go's
+reflector (tools/cache/reflector.go) a watch that ends is resumed, and after 410 the kind is listed again; objects that
+are not in that list are gone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ JSON = dict[str, Any]
 PAGE = 250
 """Objects in a page of a list: what is in memory at once."""
 WATCH_SECONDS = 600
-"""After which the API server is asked to end a watch: the next one carries a token that was read again."""
+"""Longest duration of one watch: the next one sends a token that was read again."""
 SILENCE = 90.0
-"""Seconds after which a watch that brings nothing is taken for dead: a bookmark comes every minute."""
+"""Seconds without an event after which a watch is restarted: a bookmark comes every minute."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 LONGEST_PAUSE_WITHOUT_RIGHT = 30.0
-"""A right or a CRD comes when somebody adds it: soon enough to wait for, seldom enough not to fill an audit log."""
+"""For a missing right or CRD: found soon after it is added, without filling an audit log."""
 YIELD_AFTER = 32
 """Events in a row after which the event loop runs other tasks."""
 

@@ -1,4 +1,4 @@
-"""Reads the cluster's GPUs and what is free off its nodes and pods: listed in pages, summed up, soon forgotten."""
+"""The cluster's GPUs and free resources: nodes and pods are listed in pages, summed, and kept for some seconds."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ class Lister(Protocol):
 class Nodes:
     """The nodes' GPUs, as of the last few seconds.
 
-    `own` are the pods of all LLMServices, for whoever watches all of them: the list of pods is then of the others, so
-    that an edit does not wait for thousands of pods to be sent that are known already. `contained` keeps an exception
-    about one object from those who ask: it is left out.
+    `own` are the pods of all LLMServices, where all are watched: only other pods are listed then, so that an edit does
+    not wait for thousands of known pods. `contained` handles an exception about one object, which is left out.
     """
 
     def __init__(
@@ -68,22 +67,22 @@ class Nodes:
         self._reading = asyncio.Lock()
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
-        """What schedulable nodes with these labels have of an extended resource.
+        """What schedulable nodes with these labels have of an extended resource, or the right that is missing.
 
-        Where the right is missing the answer names it; other errors are raised and tried again with the service.
+        Other errors are raised.
         """
         labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
         return await self._kept_or_read(self._gpus, (resource, labels), lambda: self._read_gpus(resource, labels))
 
     async def room(self, resource: str | None) -> Room:
-        """What is free on nodes that take pods, and who holds the accelerators of this kind.
+        """What is free on schedulable nodes, and who holds accelerators of this kind, or the right that is missing.
 
-        Where a right is missing the answer names it; other errors are raised and tried again with the service.
+        Other errors are raised.
         """
         return await self._kept_or_read(self._rooms, resource, lambda: self._read_room(resource))
 
     async def _kept_or_read(self, kept: dict[_K, tuple[float, _T]], which: _K, read: Callable[[], Awaitable[_T]]) -> _T:
-        async with self._reading:  # who comes while a list is read takes its result
+        async with self._reading:  # concurrent callers share one list
             now = self._clock()
             for old in [each for each, (read_at, _) in kept.items() if now - read_at >= KEPT_SECONDS]:
                 del kept[old]

@@ -1,4 +1,4 @@
-"""Reads Events about single pods, on demand: seldom, few of them, and the same answer for a while."""
+"""Reads Events about single pods, on demand and with a short cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = Mapping[str, Any]
 
 KEPT_SECONDS = 1.5
 REFUSED_SECONDS = 300.0
-"""A missing right is not asked for again and again: it would stand in the audit log each time."""
+"""Until the next try after a missing right: each try is in the audit log."""
 MOST_EVENTS = 100
 LONGEST_MESSAGE = 4096
 """Characters. The API server stores messages of any length: whoever may write Events may write those."""

@@ -38,7 +38,7 @@ LOOK_AGAIN = 0.1
 
 
 class Duties(Protocol):
-    """What the process does with its shards."""
+    """The process, as far as its shards are concerned."""
 
     def gained(self, shard: int) -> None:
         """The shard is this process's: begin with its services."""
@@ -68,8 +68,7 @@ class Shards:
     ) -> None:
         self.count, self.identity, self.timing = count, identity, timing or LeaseTiming()
         self.is_ready = False
-        """Whether it could begin at once. Until then it asks for no share and leaves others what is free: it would only
-        keep it from being worked on."""
+        """Whether it could begin at once. Until then it asks for no shard and leaves free ones to others."""
         self._transport, self._namespace, self._name = transport, namespace, name
         self._clock, self._now, self._sleep = clock, now, sleep
         self._leases: dict[int, Lease] = {}
@@ -82,7 +81,7 @@ class Shards:
         self._duties: Duties | None = None
         self._hand_overs: set[asyncio.Task[None]] = set()
         self._errors: dict[int, KubeError | None] = {}
-        """What came of the last try, of those that were tried."""
+        """Result of the last try, by shard."""
 
     # Where this process may write
 
@@ -101,7 +100,7 @@ class Shards:
         return [shard for shard in sorted(self._acting) if self._leases[shard].is_leader]
 
     def problem(self) -> str | None:
-        """Why this process would never get a Lease; None: it has some, or waits for its turn."""
+        """Why this process can never get a Lease; None: it has some, or waits for its turn."""
         for shard, error in sorted(self._errors.items()):
             if isinstance(error, Forbidden) and not isinstance(error, Refused):
                 where = f"{self._namespace}/{lease_name(self._name, shard)}"

@@ -1,4 +1,4 @@
-"""Asks a pod's supervisor how it is doing. Pods are strangers: what they answer is short, soon there, and only read."""
+"""Reads `/state` of a pod's supervisor. Pods are untrusted: size, time and content of the answer are bounded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LIMIT = 64 * 1024
 
 
 class Unreadable(Exception):
-    """There is no state to be had of this pod; says why, in words that stay the same while the cause does."""
+    """There is no state of this pod; the message is the same while the cause is."""
 
     def __init__(self, why: str, *, is_invalid: bool = False) -> None:
         super().__init__(why)
         self.is_invalid = is_invalid
-        """Something answers, and says what no supervisor says."""
+        """There is an answer, which is not a supervisor's."""
 
 
 class StateReader:
@@ -49,7 +49,7 @@ class StateReader:
             await self._session.close()
 
     async def read(self, address: str) -> State:
-        """GET /state of the pod at an IP address. Unreadable where there is no answer, or one that is none."""
+        """GET /state of the pod at an IP address. Unreadable without a valid answer."""
         if self._session is None:
             raise RuntimeError("the reader is not open: use `async with`")
         host = f"[{address}]" if ":" in address else address
@@ -69,7 +69,7 @@ class StateReader:
 
 
 def _parsed(body: bytes, port: int) -> State:
-    """What is read here ends in a status and in metrics: `State.read` refuses what no supervisor says."""
+    """It goes into a status and metrics: `State.read` refuses invalid values."""
     try:
         return State.read(body.decode())
     except UnicodeDecodeError:

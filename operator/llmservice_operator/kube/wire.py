@@ -1,9 +1,8 @@
-"""JSON from the API server. `parsed` reads all of it, whatever users put into the fields that it stores unread.
+"""JSON from the API server. `parsed` reads all of it, whatever users put into fields that are stored unchecked.
 
-The API server checks what it knows, and keeps the `data` of a ControllerRevision as it was sent: numbers that no double
-holds, half of a surrogate pair, nesting 10,000 deep. orjson refuses the whole answer then, a list of 250 objects or a
-watch, for the sake of one object in one namespace. Such values are read as null or with a replacement character, and
-the objects beside them as they are. That takes up to a hundred times as long, so it is done beside the event loop.
+The API server stores the `data` of a ControllerRevision as it was sent: numbers that no double holds, half of a
+surrogate pair, nesting 10,000 deep. orjson then refuses the whole answer, such as a list of 250 objects. They are read
+as null or with a replacement character, and all other values unchanged, in a thread: it takes up to 100 times as long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Why a service is not ready, from its pods and its Deployment: the one failure that explains most.
 
-Pods come and go while nothing changes. A failure therefore stays what it was, word for word, for as long as the same
-pod shows the same reason, and what is not about one pod names none.
+Pods are replaced while nothing else changes. A failure's text therefore stays for as long as the same pod shows the
+same reason, and a failure that is not about one pod names none.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FailureContext:
     wanted: scheduling.Wanted | None = None
     """The accelerators of one pod."""
     room: Room | None = None
-    """Where they are; None: nobody looked."""
+    """Free resources; None: not read."""
     pod_spec: Json | None = None
     """What the pods of the Deployment are made from."""
     namespace: str = ""
@@ -105,10 +105,8 @@ def _of_pods(current: Sequence[PodFacts], context: FailureContext) -> Iterator[S
 def _replaced(
     own: Sequence[PodFacts], current: Sequence[PodFacts], before: StatusFailure | None, now: str
 ) -> Iterator[StatusFailure]:
-    """The pod that was put out last, until what replaces it is ready; later pods start for reasons of their own.
-
-    One that lies there from long ago is no news either when a service that was at zero gets its first pod.
-    """
+    """The pod that was evicted last, until its replacement is ready. Old ones are ignored, also while a service that
+    was at zero has no pod yet."""
     ended = max((pod for pod in own if of_ended_pod(pod)), key=lambda pod: (pod.ended_at, pod.name), default=None)
     if ended is None:
         return
@@ -138,13 +136,13 @@ def _of_deployment(deployment: DeploymentFacts) -> StatusFailure | None:
 
 
 def _still_holds(before: StatusFailure, current: Sequence[PodFacts], context: FailureContext) -> bool:
-    """Between two looks of the scheduler or the kubelet a pod has nothing to say; that is no news."""
+    """Between two reports of the scheduler or the kubelet a pod shows nothing, which is no change."""
     same = [pod for pod in current if pod.name == before.pod]
     if before.pod is None and before.reason in scheduling.REASONS:
         return not any(pod.scheduled for pod in current)
     if before.reason in _IMAGE or before.reason is Reason.CONTAINER_CONFIG_INVALID:
         return any(not pod.running and not pod.is_initializing for pod in same)
-    # Where somebody looked at the Events, what they say counts.
+    # Where Events were read, they decide.
     unseen = [pod for pod in same if context.events is None or pod.name not in context.events.by_pod]
     if before.reason in (Reason.VOLUME_UNAVAILABLE, Reason.POD_SANDBOX_FAILED):
         return any(pod.is_setting_up for pod in unseen)
@@ -154,10 +152,10 @@ def _still_holds(before: StatusFailure, current: Sequence[PodFacts], context: Fa
 def _same(one: StatusFailure, other: StatusFailure | None) -> bool:
     if other is None or one.pod != other.pod:
         return False
-    # Of a hang its supervisor says more when it ends it, and what was said before is no longer so.
+    # The supervisor's report at the end of a hang replaces the one before it.
     if one.reason is Reason(FailureReason.ENGINE_HUNG) and one.message != other.message:
         return False
-    # The container runtime does not say each time what the registry answered.
+    # The container runtime does not repeat the registry's answer each time.
     vague = one.reason is Reason.IMAGE_PULL_FAILED and other.reason in _IMAGE
     return one.reason is other.reason or vague or _are_unplaced(one, other)
 
@@ -168,7 +166,7 @@ def _are_unplaced(one: StatusFailure, other: StatusFailure) -> bool:
 
 
 def _settled(found: StatusFailure, before: StatusFailure | None, now: str, context: FailureContext) -> StatusFailure:
-    """The words that were used before, where it is the same failure."""
+    """The text that was used before, where it is the same failure."""
     if found.pod is None and found.reason in scheduling.REASONS:
         return _unplaced(found, before if before is not None and _are_unplaced(found, before) else None, now, context)
     if before is not None and _same(found, before):

@@ -1,6 +1,6 @@
-"""Messages of the cluster, without what moves by itself: counts of nodes, used quota, pod names, back-off, times.
+"""Messages of the cluster without parts that change by themselves: counts of nodes, used quota, pod names, back-off.
 
-A status that repeats such a message would be written again and again while nothing happens.
+A status that repeats them would be written again and again while nothing happens.
 """
 
 from __future__ import annotations

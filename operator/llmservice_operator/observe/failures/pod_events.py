@@ -1,7 +1,7 @@
 """Failures that only the kubelet's Events show: a volume that cannot be mounted, a sandbox not made, blocked probes.
 
-Events are listed on demand, of pods in doubt only: those that stay on their node without a container for some
-seconds, and those that run and are not ready though their supervisor does not say why.
+Events are listed on demand: of pods that have no container some seconds after they were placed, and of pods that run
+and are not ready without a cause in their supervisor's report.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PodEvents:
 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """Which pods' Events are to be read now, and when to come back to this question."""
+    """Which pods' Events are needed now, and when to ask again."""
 
     pods: tuple[str, ...] = ()
     again: float | None = None
@@ -106,7 +106,7 @@ def event_query(pods: Sequence[PodFacts], reports: Reports, revision: str, now: 
 
 
 def _unexplained_since(pod: PodFacts, reports: Reports) -> datetime | None:
-    """In the future: not yet. None: it is not."""
+    """Since when its Events are needed, maybe in the future; None: its state explains all."""
     if pod.is_setting_up and pod.waiting is None:
         return _after(pod.scheduled_at, SET_UP_SECONDS)
     if not pod.running or pod.is_lost:
@@ -119,7 +119,7 @@ def _unexplained_since(pod: PodFacts, reports: Reports) -> datetime | None:
 
 
 def of_events(pod: PodFacts, events: PodEvents | None, reports: Reports) -> StatusFailure | None:
-    """What the Events of a pod in doubt say is wrong; None where nobody looked, or they say nothing."""
+    """The failure that a pod's Events show; None where there is none, or they were not read."""
     seen = events.by_pod.get(pod.name, ()) if events is not None else ()
     if pod.is_setting_up:
         return _of_set_up(pod, seen)
@@ -139,7 +139,7 @@ def _of_set_up(pod: PodFacts, seen: Sequence[PodEvent]) -> StatusFailure | None:
 
 
 def _of_probes(pod: PodFacts, seen: Sequence[PodEvent], reports: Reports) -> StatusFailure | None:
-    """A status code is the supervisor's own answer. So is what it tells the operator, where that gets through."""
+    """A status code is the supervisor's own answer, as is its report to the operator."""
     report = report_of(pod, reports)
     state = report.state if report is not None else None
     if state is not None and (not state.ready or state.phase in (Phase.DRAINING, Phase.FAILED)):

@@ -1,7 +1,6 @@
-"""Failures before any pod: a name that somebody else has, and a child that the API server does not take.
+"""Failures before any pod: a name that another owner has, and a child that the API server refuses.
 
-A spec that is refused for what it says is none: nothing was tried that failed, and the condition Accepted tells its
-author. Alerts on failing services are not for somebody else's typing errors.
+An invalid spec is no failure: nothing was tried, the condition Accepted shows it, and it should cause no alert.
 """
 
 from __future__ import annotations

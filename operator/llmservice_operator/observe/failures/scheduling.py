@@ -1,6 +1,6 @@
-"""Why the scheduler places no pod: the reason that its words call for, and who holds the GPUs that are missing.
+"""Why the scheduler places no pod: the reason of its causes, and who holds the GPUs that are missing.
 
-Whoever may read a service's status need not know what runs in other namespaces: that is shown as counts only.
+Pods of other namespaces are shown as counts only: readers of the status may have no right to see them.
 """
 
 from __future__ import annotations

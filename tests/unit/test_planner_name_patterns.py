@@ -97,5 +97,5 @@ def test_re2_is_loaded_for_patterns_only() -> None:
         "import sys; from llmservice_operator.planner.model import config_json; import llmservice_cli.app; "
         "print('re2' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "False"

@@ -215,8 +215,8 @@ async def test_whatever_goes_wrong_it_is_tried_again(monkeypatch: pytest.MonkeyP
         woken: asyncio.Queue[Key] = asyncio.Queue()
         reader.wake = woken.put_nowait
         other = Key(KEY.namespace, "other")
-        looks = asyncio.gather(reader.read(KEY, USUAL), reader.read(other, USUAL), return_exceptions=True)
-        first, second = await asyncio.wait_for(looks, 5)
+        reads = asyncio.gather(reader.read(KEY, USUAL), reader.read(other, USUAL), return_exceptions=True)
+        first, second = await asyncio.wait_for(reads, 5)
         assert isinstance(first, ReaderUnavailable)
         assert second is None
         assert await asyncio.wait_for(woken.get(), 5) == other, "it waits for nothing else"

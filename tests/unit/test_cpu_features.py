@@ -1,4 +1,4 @@
-"""What a CPU lacks is said with the feature's name: by the preflight, before vLLM starts."""
+"""A CPU feature that is missing is named by the preflight, before vLLM starts."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ REQUIREMENTS: dict[str, tuple[frozenset[str] | None, str, Any, list[str]]] = {
 
 @pytest.mark.parametrize(("features", "kv_cache", "quantized", "named"), REQUIREMENTS.values(), ids=REQUIREMENTS)
 def test_requirements(features: frozenset[str] | None, kv_cache: str, quantized: Any, named: list[str]) -> None:
-    said = messages(features, kv_cache, quantized)
-    assert len(said) == len(named)
-    for message, words in zip(said, named, strict=True):
+    found_messages = messages(features, kv_cache, quantized)
+    assert len(found_messages) == len(named)
+    for message, words in zip(found_messages, named, strict=True):
         assert f"needs a CPU with {words};" in message
 
 
@@ -74,7 +74,7 @@ def test_features_in_proc(tmp_path: Path, text: str | None, features: set[str] |
 
 
 @pytest.mark.parametrize(("accelerator", "refused"), [("cpu", True), ("nvidia", False)])
-def test_the_preflight_says_it_before_vllm_starts(
+def test_the_preflight_names_it_before_vllm_starts(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, refused: bool
 ) -> None:
     monkeypatch.setattr(preflight, "vllm_version", lambda: "0.32.0")

@@ -1,4 +1,4 @@
-"""The scheduler's limits where nobody set them: what vLLM takes, what the planner counts with, what the status says."""
+"""The scheduler's limits where none are set: what vLLM takes, what the planner counts with, what the status reports."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_on_cpus(sections: dict[str, Any], models: Path) -> None:
     )
     expected = vllms(llm, models)
     assert batching(asked) == expected
-    told = effective(llm, pod_template(llm, SETTINGS))["batching"]
-    assert (told["maxNumSeqs"], told["maxNumBatchedTokens"]) == (expected.sequences, expected.tokens)
+    reported = effective(llm, pod_template(llm, SETTINGS))["batching"]
+    assert (reported["maxNumSeqs"], reported["maxNumBatchedTokens"]) == (expected.sequences, expected.tokens)
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -112,5 +112,5 @@ def test_on_gpus(product: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert batching(Request(None, gpus.device(product), tensor_parallel_size=2)) == expected
     llm = LLMService.from_object(an_llmservice({"model": {"uri": "hf://a/b"}, "accelerator": {"products": [product]}}))
     for chosen in (Chosen(), Chosen(gpu=product)):
-        told = effective(llm, pod_template(llm, SETTINGS, chosen), chosen)["batching"]
-        assert (told["maxNumSeqs"], told["maxNumBatchedTokens"]) == (expected.sequences, expected.tokens)
+        reported = effective(llm, pod_template(llm, SETTINGS, chosen), chosen)["batching"]
+        assert (reported["maxNumSeqs"], reported["maxNumBatchedTokens"]) == (expected.sequences, expected.tokens)

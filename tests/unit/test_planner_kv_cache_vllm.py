@@ -135,7 +135,7 @@ def caches() -> Any:
 
 
 def agree(caches: Any, layers: Layers, setting: Any, planned: Request) -> None:
-    """In everything that the engine would say, with much memory and with little."""
+    """In everything that the engine would print, with much memory and with little."""
     made = layout(planned)
     for available in MEMORY:
         longest = made.longest(available, setting.length)

@@ -84,9 +84,9 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "changes"), FIELDS, ids=[str(said) for said, _ in FIELDS])
-def test_a_field_reaches_the_planner(said: dict[str, Any], changes: dict[str, Any]) -> None:
-    assert asked(**said) == Request(MODEL, L4, vllm_version="0.32.0", **changes)
+@pytest.mark.parametrize(("sections", "changes"), FIELDS, ids=[str(sections) for sections, _ in FIELDS])
+def test_a_field_reaches_the_planner(sections: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert asked(**sections) == Request(MODEL, L4, vllm_version="0.32.0", **changes)
 
 
 @pytest.mark.parametrize(

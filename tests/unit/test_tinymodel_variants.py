@@ -49,17 +49,19 @@ def test_heads_are_as_wide_as_the_cpu_kernels_need() -> None:
 LENGTHS = [len(question) + len(answer) for question, answer in PAIRS]
 
 FEATURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
-    # variant: (architecture, what its config.json says)
-    "mqa": ("llama", lambda said: said["num_key_value_heads"] == 1 < said["num_attention_heads"]),
-    "mha": ("llama", lambda said: said["num_key_value_heads"] == said["num_attention_heads"]),
-    "tied": ("llama", lambda said: said["tie_word_embeddings"] is True),
-    "sliding-window": ("mistral", lambda said: 0 < said["sliding_window"] < min(LENGTHS)),
-    "alibi": ("falcon", lambda said: said["alibi"] is True),
+    # variant: (architecture, what its config.json has)
+    "mqa": ("llama", lambda settings: settings["num_key_value_heads"] == 1 < settings["num_attention_heads"]),
+    "mha": ("llama", lambda settings: settings["num_key_value_heads"] == settings["num_attention_heads"]),
+    "tied": ("llama", lambda settings: settings["tie_word_embeddings"] is True),
+    "sliding-window": ("mistral", lambda settings: 0 < settings["sliding_window"] < min(LENGTHS)),
+    "alibi": ("falcon", lambda settings: settings["alibi"] is True),
     "mla": (
         "deepseek_v2",
-        lambda said: said["kv_lora_rank"] > 0 and said["first_k_dense_replace"] == said["num_hidden_layers"],
+        lambda settings: (
+            settings["kv_lora_rank"] > 0 and settings["first_k_dense_replace"] == settings["num_hidden_layers"]
+        ),
     ),
-    "moe": ("mixtral", lambda said: 1 < said["num_experts_per_tok"] < said["num_local_experts"]),
+    "moe": ("mixtral", lambda settings: 1 < settings["num_experts_per_tok"] < settings["num_local_experts"]),
 }
 
 

@@ -18,6 +18,7 @@ from obstore.exceptions import BaseError, InvalidPathError
 from llmservice_fetch import bucket_errors, failed
 from llmservice_fetch.bucket_headers import digest_of, head, region_of
 from llmservice_fetch.bucket_stores import SCHEMES, Access, Identity, Store, access_of
+from llmservice_fetch.errors import Unreachable
 from llmservice_fetch.files import Digest, Listing, RemoteFile, is_file_path, is_inside
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class Bucket:
             status, headers = head(url, self.timeout or _HEAD_SECONDS)
         except (OSError, ValueError) as error:
             # Not the error's text, which may hold the signed URL.
-            raise bucket_errors.unreachable(self.uri, str(getattr(error, "reason", type(error).__name__))) from None
+            raise Unreachable(f"{self.uri}: {type(error).__name__}") from None
         return digest_of(self.access.scheme, headers, file.version) if status == 200 else None
 
     @contextmanager

@@ -6,46 +6,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from llmservice_runtime.contract import MODEL_ARTIFACT, FailureReason
 from llmservice_runtime.preflight import model_files
 
 from llmservice_fetch import failed
 from llmservice_fetch.buckets import Bucket
-from llmservice_fetch.errors import HTTPStatusError, Unreachable
+from llmservice_fetch.errors import Unreachable
 from llmservice_fetch.files import Listing, Origin, RemoteFile
 from llmservice_fetch.origins import origin_of
-from llmservice_fetch.transfer import RetryPolicy, back_off
+from llmservice_fetch.transfer import RetryPolicy, retrying
 
 T = TypeVar("T")
 BUDGET_SECONDS = 60.0
 # Few attempts: a model that is served from a cache must not wait long for an unreachable hub.
 ATTEMPTS = 4
 TIMEOUT_SECONDS = 10.0
-
-
-class Source(Protocol):
-    """The files of one revision."""
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-
-    @property
-    def field(self) -> str:
-        """The field of the spec that names it."""
-
-    @property
-    def revision(self) -> str | None:
-        """The immutable revision; None where unknown."""
-
-    @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        """All files, with paths relative to the model's folder."""
-
-    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """Bytes `start` to `end`, exclusive. FetchFailed."""
 
 
 @dataclass
@@ -58,22 +35,12 @@ class Budget:
     sleep: Callable[[float], object] = time.sleep
 
     def __post_init__(self) -> None:
-        self._end = self.clock() + self.seconds
-        self._policy = RetryPolicy(ATTEMPTS, longest=8.0, sleep=lambda seconds: self.sleep(min(seconds, self._left())))
-
-    def _left(self) -> float:
-        return max(0.0, self._end - self.clock())
+        end = self.clock() + self.seconds
+        self._policy = RetryPolicy(ATTEMPTS, longest=8.0, sleep=self.sleep, left=lambda: max(0.0, end - self.clock()))
 
     def retrying(self, action: Callable[[], T], place: str) -> T:
         """The result of a request, with retries. FetchFailed after the last one."""
-        failures = 0
-        while True:
-            try:
-                return action()
-            except (Unreachable, HTTPStatusError) as error:
-                failures += 1
-                policy = self._policy if self._left() > 0 else replace(self._policy, attempts=failures)
-                back_off(error, failures, policy, self.log, place)
+        return retrying(action, self._policy, self.log, place)
 
 
 class Remote:
@@ -128,6 +95,10 @@ class Folder:
                 return opened.read(end - start)
         except OSError as error:
             raise unreadable(f"{self._paths[file.path]} cannot be read: {error.strerror or error}.") from None
+
+
+Source = Remote | Folder
+"""The files of one revision: `uri` for messages, `field` of the spec, `revision` (None: unknown), `files`, `read`."""
 
 
 def source_of(uri: str, environment: Mapping[str, str], hide: Callable[[str], None], budget: Budget) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -43,10 +44,13 @@ class RetryPolicy:
     first: float = 1.0
     longest: float = 30.0
     sleep: Callable[[float], object] = field(default=time.sleep)
+    left: Callable[[], float] = field(default=lambda: math.inf)
+    """Seconds until no further attempt is made."""
 
     def seconds(self, failures: int, asked: float) -> float:
         """Seconds before the next attempt, at least the server's Retry-After (`asked`), up to 120."""
-        return min(max(self.first * 2.0 ** (failures - 1), asked), max(self.longest, min(asked, 120.0)))
+        pause = min(max(self.first * 2.0 ** (failures - 1), asked), max(self.longest, min(asked, 120.0)))
+        return min(pause, self.left())
 
 
 class Stopped(Exception):
@@ -100,7 +104,7 @@ def back_off(
 ) -> None:
     """Wait before the next attempt; FetchFailed after the last one, or for a permanent error."""
     permanent = isinstance(error, HTTPStatusError) and not error.is_transient
-    if permanent or failures >= policy.attempts:
+    if permanent or failures >= policy.attempts or policy.left() <= 0:
         often = "" if permanent else f" ({failures} times in a row)"
         raise failed.download_failed(f"{error}{often}.", place) from error
     seconds = policy.seconds(failures, error.wait if isinstance(error, HTTPStatusError) else 0.0)

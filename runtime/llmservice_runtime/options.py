@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from llmservice_runtime import contract
 
 ACCELERATORS = ("nvidia", "amd", "cpu")
 
 
+def _option(default: Any, text: str, **more: Any) -> Any:
+    """A field with its default, and its help and other arguments of add_argument."""
+    kind = {"type": float} if isinstance(default, int) else {}
+    return field(default=default, metadata={**kind, "help": text, **more})
+
+
 @dataclass(frozen=True)
 class ServeOptions:
     """Options of `serve`. Times are in seconds."""
 
-    accelerator: str = "nvidia"
-    expected_version: str | None = None
-    weights: str = "auto"
-    drain_seconds: float = 120
-    propagation_seconds: float = contract.PROPAGATION_SECONDS
-    start_seconds: float = contract.START_SECONDS
-    usual_seconds: float = 0
-    hang_unready_seconds: float = contract.HANG_UNREADY_SECONDS
-    hang_restart_seconds: float = contract.HANG_RESTART_SECONDS
-    state_port: int = contract.STATE_PORT
-    drain_file: str = contract.DRAIN_FILE
-    termination_log: str = contract.TERMINATION_LOG
-    fetch: tuple[str, ...] = ()
-    """What to fetch before vLLM starts, each as NAME=URI; vLLM finds it as NAME in contract.ARTIFACTS_DIR."""
-    fetch_socket: str = contract.FETCH_SOCKET
-    """The fetch container's socket."""
-    context_extension: str | None = None
-    """METHOD:FACTOR[:ORIGINAL]; vLLM's flags for it are derived from the model's config.json."""
-    adapters_file: str | None = None
-    """The mounted list of LoRA adapters; None while LoRA is off."""
-    api_keys_file: str | None = None
-    """The clients' keys, one per line; None: no key is required."""
-    keep_variable: tuple[str, ...] = ()
-    """Credentials that vLLM gets, because spec.runtime.env sets them."""
+    accelerator: str = _option("nvidia", "kind of the devices", choices=ACCELERATORS)
+    expected_version: str | None = _option(None, "the vLLM whose flags these are; another MAJOR.MINOR is refused")
+    weights: str = _option("auto", "what spec.precision.weights asks for")
+    drain_seconds: float = _option(120, "longest wait for streams")
+    propagation_seconds: float = _option(
+        contract.PROPAGATION_SECONDS,
+        "how long new connections are served after SIGTERM, until all proxies have removed the endpoint",
+    )
+    start_seconds: float = _option(
+        contract.START_SECONDS,
+        "start budget without fetching; a longer start continues only while it makes progress",
+    )
+    usual_seconds: float = _option(0, "usual start time; 0: unknown")
+    hang_unready_seconds: float = _option(
+        contract.HANG_UNREADY_SECONDS,
+        "unready after this long with running requests and unchanged engine counters; 0: never",
+    )
+    hang_restart_seconds: float = _option(contract.HANG_RESTART_SECONDS, "restarted after this much longer; 0: never")
+    state_port: int = _option(contract.STATE_PORT, "port of the probes, /state and /metrics", type=int)
+    drain_file: str = _option(contract.DRAIN_FILE, "counters shared with the middleware")
+    termination_log: str = _option(contract.TERMINATION_LOG, "file of the termination message")
+    fetch: tuple[str, ...] = _option(
+        (), "fetch this before vLLM starts, which finds it as NAME; repeatable", metavar="NAME=URI"
+    )
+    fetch_socket: str = _option(contract.FETCH_SOCKET, "where `llmservice_fetch serve` listens")
+    context_extension: str | None = _option(
+        None, "stretch the model's context, by flags that its config.json gives", metavar="METHOD:FACTOR[:ORIGINAL]"
+    )
+    adapters_file: str | None = _option(None, "the list of LoRA adapters to keep loaded; without it LoRA is off")
+    api_keys_file: str | None = _option(
+        None, "file with the clients' API keys, one per line; reread when it changes; without it no key is required"
+    )
+    keep_variable: tuple[str, ...] = _option(
+        (), "a credential that is passed to vLLM; others are for fetching only; repeatable", metavar="NAME"
+    )
 
     def to_args(self) -> tuple[str, ...]:
         """The options that differ from their defaults, in a fixed order."""
@@ -56,62 +74,9 @@ def _texts(value: object) -> Iterator[str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """One argparse option for each field."""
-    default = ServeOptions()
-    parser.add_argument("--accelerator", choices=ACCELERATORS, default=default.accelerator)
-    parser.add_argument("--expected-version", help="the vLLM whose flags these are; another MAJOR.MINOR is refused")
-    parser.add_argument("--weights", default=default.weights, help="what spec.precision.weights asks for")
-    parser.add_argument("--drain-seconds", type=float, default=default.drain_seconds, help="longest wait for streams")
-    parser.add_argument(
-        "--propagation-seconds",
-        type=float,
-        default=default.propagation_seconds,
-        help="how long new connections are served after SIGTERM, until all proxies have removed the endpoint",
-    )
-    parser.add_argument(
-        "--start-seconds",
-        type=float,
-        default=default.start_seconds,
-        help="start budget without fetching; a longer start continues only while it makes progress",
-    )
-    parser.add_argument(
-        "--usual-seconds", type=float, default=default.usual_seconds, help="usual start time; 0: unknown"
-    )
-    parser.add_argument(
-        "--hang-unready-seconds",
-        type=float,
-        default=default.hang_unready_seconds,
-        help="unready after this long with running requests and unchanged engine counters; 0: never",
-    )
-    parser.add_argument(
-        "--hang-restart-seconds",
-        type=float,
-        default=default.hang_restart_seconds,
-        help="restarted after this much longer; 0: never",
-    )
-    parser.add_argument("--state-port", type=int, default=default.state_port)
-    parser.add_argument("--drain-file", default=default.drain_file)
-    parser.add_argument("--termination-log", default=default.termination_log)
-    parser.add_argument(
-        "--fetch", action="append", default=[], metavar="NAME=URI", help="fetch this before vLLM starts; repeatable"
-    )
-    parser.add_argument("--fetch-socket", default=default.fetch_socket, help="where `llmservice_fetch serve` listens")
-    parser.add_argument("--context-extension", metavar="METHOD:FACTOR[:ORIGINAL]", help="stretch the model's context")
-    parser.add_argument("--adapters-file", help="the list of LoRA adapters to keep loaded")
-    parser.add_argument("--api-keys-file", help="file with the clients' API keys, one per line; reread when it changes")
-    parser.add_argument(
-        "--keep-variable",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a credential that is passed to vLLM; others are for fetching only; repeatable",
-    )
-
-
-def parse_options(args: Sequence[str]) -> ServeOptions:
-    """The inverse of to_args."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_options(parser)
-    return from_namespace(parser.parse_args(args))
+    for each in fields(ServeOptions):
+        repeated = {"action": "append", "default": []} if isinstance(each.default, tuple) else {"default": each.default}
+        parser.add_argument(f"--{each.name.replace('_', '-')}", **{**each.metadata, **repeated})
 
 
 def seconds_of(environment: Mapping[str, str], name: str, default: float) -> float:
@@ -128,6 +93,6 @@ def seconds_of(environment: Mapping[str, str], name: str, default: float) -> flo
 
 def from_namespace(namespace: argparse.Namespace) -> ServeOptions:
     """The options among whatever else was parsed."""
-    values = {f.name: getattr(namespace, f.name) for f in fields(ServeOptions)}
-    repeated = {name: tuple(values[name]) for name in ("fetch", "keep_variable")}
-    return ServeOptions(**values | repeated)
+    values: dict[str, Any] = {f.name: getattr(namespace, f.name) for f in fields(ServeOptions)}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return ServeOptions(**values | lists)

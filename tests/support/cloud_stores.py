@@ -127,7 +127,7 @@ def google_store(address: str = "127.0.0.1") -> Iterator[GoogleStore]:
     port = free_port(address)
     url = f"http://{address}:{port}"
     command = [str(program), "-scheme", "http", "-host", address, "-port", str(port), "-backend", "memory"]
-    with _running([*command, "-external-url", url, "-public-host", f"{address}:{port}"], {}, url):
+    with running([*command, "-external-url", url, "-public-host", f"{address}:{port}"], {}, url):
         yield GoogleStore(url)
 
 
@@ -139,7 +139,7 @@ def azure_store(folder: Path, address: str = "127.0.0.1") -> Iterator[AzureStore
     url = f"http://{address}:{port}"
     command = ["node", str(program), "--silent", "--location", str(folder), "--skipApiVersionCheck"]
     accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
-    with _running([*command, "--blobHost", address, "--blobPort", str(port)], accounts, url):
+    with running([*command, "--blobHost", address, "--blobPort", str(port)], accounts, url):
         yield AzureStore(f"{url}/{ACCOUNT}")
 
 
@@ -159,7 +159,8 @@ def _azurite() -> Path:
 
 
 @contextmanager
-def _running(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
+def running(command: Sequence[str], environment: Mapping[str, str], url: str) -> Iterator[None]:
+    """A server's process, from its first answer to the end of the block."""
     process = subprocess.Popen(
         command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

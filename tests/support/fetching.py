@@ -8,16 +8,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from llmservice_fetch.command import FetchOptions, FetchRun
+from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.transfer import RetryPolicy
 from llmservice_runtime.contract import CacheRoom, Failure, Transfer
 from llmservice_runtime.fetching.fetch_phase import Fetched, read_document
 
 from tests.support import forks
+from tests.support.hub import Hub
 from tests.support.weights import safetensors
 
 TOKEN = "hf_tokenThatNobodyMayRead"
@@ -110,6 +114,18 @@ class Fetcher:
         done = forks.run(arguments, {**_plain_environment(), **self.environment})
         return Ended(done.returncode, done.stdout, done.stderr)
 
+    def succeeds(self, *wanted: str, args: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> Ended:
+        """Run it to its end with exit code 0."""
+        ended = self.run(*wanted, args=args, options=options)
+        assert ended.code == 0, ended.words
+        return ended
+
+    def fails(self, *wanted: str, **more: Any) -> Failure:
+        """Run it in this process; its failure."""
+        with pytest.raises(FetchFailed) as caught:
+            self.run_here(*wanted, **more)
+        return caught.value.failure
+
     def run_here(self, *wanted: str, attempts: int = 3, **more: Any) -> list[dict[str, Any]]:
         """In this process, where waiting takes no time. Raises FetchFailed."""
         told: list[dict[str, Any]] = []
@@ -117,6 +133,30 @@ class Fetcher:
         asked = FetchOptions(wanted, self.cache, self.links, **more)
         FetchRun(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
         return told
+
+
+class Claim:
+    """A fetched commit of org/tiny in a cache."""
+
+    def __init__(self, folder: Path, hub: Hub) -> None:
+        self.hub, self.repo = hub, hub.repos["org/tiny"]
+        self.fetcher = Fetcher(folder, {"HF_ENDPOINT": hub.url})
+        self.uri = f"model=hf://org/tiny@{self.repo.commit}"
+        self.fetcher.run_here(self.uri)
+        self.root = self.fetcher.cache / "hub/models--org--tiny"
+        hub.asked.clear()
+
+    def change_listing(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change the listing of the commit."""
+        path = self.root / ".llmservice" / f"{self.repo.commit}.json"
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+    def served(self) -> dict[str, bytes]:
+        """What vLLM sees."""
+        folder = self.fetcher.links / "model"
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def end_of(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
@@ -134,7 +174,11 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 def partial_bytes(folder: Path) -> int:
     """What lies below a folder of files that are not whole yet."""
-    return sum(path.stat().st_size for path in folder.rglob("*.incomplete*"))
+    found = 0
+    for path in folder.rglob("*.incomplete*"):
+        with suppress(FileNotFoundError):  # complete meanwhile
+            found += path.stat().st_size
+    return found
 
 
 def _plain_environment() -> dict[str, str]:

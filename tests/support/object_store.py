@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from localcluster.builds import Store, build
 from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
-from tests.support.cluster import eventually
+from tests.support.cloud_stores import running
 from tests.support.ports import free_port
 
 REGION = "us-east-1"
@@ -83,23 +80,6 @@ def object_store(folder: Path, address: str = "127.0.0.1") -> Iterator[ObjectSto
     data = folder / "data"
     data.mkdir(parents=True)
     command = [str(program), "--quiet", "--port", f"{address}:{port}", "--region", REGION, "posix", str(data)]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            url = f"http://{address}:{port}"
-            eventually("an S3 server", lambda: _answers(url, process), 20)
-            yield ObjectStore(url, data)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, "the S3 server ended"
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
+    url = f"http://{address}:{port}"
+    with running(command, environment, url):
+        yield ObjectStore(url, data)

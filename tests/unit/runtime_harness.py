@@ -124,7 +124,7 @@ class Server:
             return None
         return State.from_json(answer.body)
 
-    async def until(self, condition: Callable[[State], bool], seconds: float = 10) -> State:
+    async def until(self, condition: Callable[[State], bool], seconds: float = 40) -> State:
         """The first state that fulfils a condition."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -151,6 +151,11 @@ class Server:
         """The pid of vLLM's API server."""
         return children(self.process.pid)[0]
 
+    def peak_mib(self) -> int:
+        """The supervisor's largest resident memory so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+
     async def passed(self, seconds: float) -> None:
         """Where the passing of time is the very matter."""
         await asyncio.sleep(seconds)
@@ -167,6 +172,13 @@ class Server:
         """What the termination log holds."""
         path = Path(self.options.termination_log)
         return Failure.from_json(path.read_text()) if path.exists() else None
+
+    async def failed(self, exit_code: int = 1, seconds: float = 30) -> Failure:
+        """The termination message of a server that ends with this exit code."""
+        assert await self.ended(seconds) == exit_code, "".join(self.log)
+        failure = self.failure()
+        assert failure is not None, "".join(self.log)
+        return failure
 
 
 @dataclass
@@ -251,17 +263,16 @@ async def supervised(
     try:
         yield server
     finally:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-        if container.process is not None:
-            container.process.send_signal(signal.SIGKILL)
-        # In a pod the end of process 1 is the end of all; here its children outlive it, and hold the log open.
-        for pid in marked(mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        await process.reading
-        if container.process is not None:
-            await container.process.reading
+        async with asyncio.timeout(60):
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+            if container.process is not None:
+                container.process.send_signal(signal.SIGKILL)
+            # In a pod the end of process 1 is the end of all; here its children outlive it, and hold the log open.
+            for pid in marked(mark):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.gather(*(each.reading for each in (process, container.process) if each is not None))
 
 
 def marked(mark: str) -> tuple[int, ...]:

@@ -122,23 +122,22 @@ def test_what_a_signed_url_holds_is_cut_off() -> None:
     assert told.words == "see https://weights.blob.core.windows.net/m/a"
 
 
-@pytest.mark.parametrize(
-    ("keys", "files"),
-    [
-        pytest.param(
-            {f"{PREFIX}/a": 1, f"{PREFIX}/sub": 0, f"{PREFIX}/sub/b": 1}, ["a", "sub/b"], id="a folder's marker"
-        ),
-        pytest.param({PREFIX: 0, f"{PREFIX}/a": 1}, ["a"], id="the prefix's own marker"),
-        pytest.param({f"{PREFIX}/empty.txt": 0}, ["empty.txt"], id="an empty file"),
-        pytest.param({f"{PREFIX}/sub": 1, f"{PREFIX}/sub/b": 1}, None, id="a file and a folder of one name"),
-        pytest.param({f"{PREFIX}/a": 1 << 51}, None, id="larger than anything"),
-        pytest.param({f"{PREFIX}2/a": 1}, None, id="of another prefix"),
-        pytest.param({f"{PREFIX}/../a": 1}, None, id="above the prefix"),
-        pytest.param({f"{PREFIX}/a\u202eb": 1}, None, id="a name that reads otherwise than it is"),
-    ],
-)
-def test_what_is_a_file(keys: dict[str, int], files: list[str] | None) -> None:
-    objects: list[dict[str, Any]] = [{"path": key, "size": size, "e_tag": '"a"'} for key, size in keys.items()]
+OBJECTS: dict[str, tuple[dict[str, int], list[str] | None]] = {
+    "a folder's marker": ({"/a": 1, "/sub": 0, "/sub/b": 1}, ["a", "sub/b"]),
+    "the prefix's own marker": ({"": 0, "/a": 1}, ["a"]),
+    "an empty file": ({"/empty.txt": 0}, ["empty.txt"]),
+    "a file and a folder of one name": ({"/sub": 1, "/sub/b": 1}, None),
+    "larger than anything": ({"/a": 1 << 51}, None),
+    "of another prefix": ({"2/a": 1}, None),
+    "above the prefix": ({"/../a": 1}, None),
+    "a name that reads otherwise than it is": ({"/a\u202eb": 1}, None),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_what_is_a_file(case: str) -> None:
+    keys, files = OBJECTS[case]
+    objects: list[dict[str, Any]] = [{"path": PREFIX + key, "size": n, "e_tag": '"a"'} for key, n in keys.items()]
     if files is None:
         with pytest.raises(FetchFailed):
             files_of(objects, PREFIX, "s3://b")

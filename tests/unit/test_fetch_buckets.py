@@ -240,8 +240,7 @@ def test_an_authority_that_is_named_is_trusted_and_no_other(tmp_path: Path) -> N
     files = {f"tiny/{name}": content for name, content in MODEL.items()}
     with bucket_server({"models": files}, tls=tls) as server:
         trusted = Fetcher(tmp_path, server.as_s3 | AWS_KEYS | {"SSL_CERT_FILE": authority})
-        ended = trusted.run("model=s3://models/tiny")
-        assert ended.code == 0, ended.words
+        trusted.succeeds("model=s3://models/tiny")
         server.asked.clear()
         with pytest.raises(Unreachable, match=r"not trusted \(UnknownIssuer\)"):
             bucket(server.as_s3 | AWS_KEYS, "s3://models/tiny").listing()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from llmservice_fetch import lock, meter, transfer
-from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import RemoteFile
 from llmservice_fetch.folders import Folder
 from llmservice_fetch.http import trust
@@ -58,18 +57,16 @@ def test_a_disk_that_is_too_small_is_told_before_the_weights(hub: Hub, small_dis
 
 def test_a_disk_that_fills_meanwhile(hub: Hub, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer.Download, "check_space", lambda *_: None)
-    with pytest.raises(FetchFailed) as caught:
-        Fetcher(small_disk, {"HF_ENDPOINT": hub.url}).run_here("model=hf://org/tiny")
-    assert caught.value.failure.reason is R.STORAGE_FULL
-    assert "the volume is full" in caught.value.failure.message
+    failure = Fetcher(small_disk, {"HF_ENDPOINT": hub.url}).fails("model=hf://org/tiny")
+    assert failure.reason is R.STORAGE_FULL
+    assert "the volume is full" in failure.message
 
 
 def test_a_cache_that_cannot_be_written(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(FetchFailed) as caught:
-        Fetcher(tmp_path, {"HF_ENDPOINT": hub.url}).run_here("model=hf://org/tiny")
-    assert "cannot be written" in caught.value.failure.message
-    assert "fsGroup" in caught.value.failure.remedy
+    failure = Fetcher(tmp_path, {"HF_ENDPOINT": hub.url}).fails("model=hf://org/tiny")
+    assert "cannot be written" in failure.message
+    assert "fsGroup" in failure.remedy
 
 
 def test_a_file_system_without_locks_serves_too(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

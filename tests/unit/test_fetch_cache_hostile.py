@@ -13,7 +13,7 @@ from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Listing
 from llmservice_runtime.bounded_json import Refused
 
-from tests.support.fetching import Fetcher, model_files
+from tests.support.fetching import Claim, model_files
 from tests.support.hub import Hub, Repo, serving
 
 REPO = "hub/models--org--tiny"
@@ -25,32 +25,21 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
-class Claim:
-    """A fetched model in a cache, a home beside it, and what another tenant does to the cache."""
+class Shared(Claim):
+    """A home beside the cache, and what another tenant does to the cache."""
 
     def __init__(self, folder: Path, hub: Hub) -> None:
-        self.repo = hub.repos["org/tiny"]
-        self.fetcher = Fetcher(folder, {"HF_ENDPOINT": hub.url})
-        self.uri = f"model=hf://org/tiny@{self.repo.commit}"
-        self.fetcher.run_here(self.uri)
-        self.root = self.fetcher.cache / REPO
+        super().__init__(folder, hub)
         self.home = folder / "home"
         self.home.mkdir()
         (self.home / "kept").write_text("mine")
         self.evil = self.root / "blobs" / ("e" * 40)
         self.evil.write_text("import os")
 
-    def listing(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the listing of the revision."""
-        path = self.root / ".llmservice" / f"{self.repo.commit}.json"
-        document = json.loads(path.read_text())
-        change(document)
-        path.write_text(json.dumps(document))
-
     def add(self, **fields: object) -> None:
         """One file more, whose content is there."""
         item = {"path": "x", "size": 9, "blob": self.evil.name, "digest": None, "version": "", **fields}
-        self.listing(lambda document: document["files"].append(item))
+        self.change_listing(lambda document: document["files"].append(item))
 
     def everything(self) -> set[str]:
         """All names outside of the cache and of the links that the pod asked for."""
@@ -58,15 +47,10 @@ class Claim:
         return {str(path) for path in outside if not path.is_relative_to(self.fetcher.cache)
                 and not path.is_relative_to(self.fetcher.links)}  # fmt: skip
 
-    def served(self) -> dict[str, bytes]:
-        """What vLLM sees."""
-        folder = self.fetcher.links / "model"
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
 
 @pytest.fixture
-def claim(tmp_path: Path, hub: Hub) -> Claim:
-    return Claim(tmp_path, hub)
+def claim(tmp_path: Path, hub: Hub) -> Shared:
+    return Shared(tmp_path, hub)
 
 
 LISTED: dict[str, list[object]] = {
@@ -91,7 +75,7 @@ DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("field", LISTED)
-def test_a_listing_that_lies_is_not_used(claim: Claim, field: str) -> None:
+def test_a_listing_that_lies_is_not_used(claim: Shared, field: str) -> None:
     path = claim.root / ".llmservice" / f"{claim.repo.commit}.json"
     before, sound = claim.everything(), path.read_text()
     for value in LISTED[field]:
@@ -107,9 +91,9 @@ def test_a_listing_that_lies_is_not_used(claim: Claim, field: str) -> None:
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)
-def test_a_document_that_is_no_listing_is_not_used(claim: Claim, case: str) -> None:
+def test_a_document_that_is_no_listing_is_not_used(claim: Shared, case: str) -> None:
     before = claim.everything()
-    claim.listing(DOCUMENTS[case])
+    claim.change_listing(DOCUMENTS[case])
     claim.fetcher.run_here(claim.uri)
     assert claim.everything() == before
     assert claim.served() == claim.repo.files
@@ -119,17 +103,17 @@ BRANCHES = ["../../../home", "a/b", "", "x" * 4096, "\0", "..", "."]
 
 
 @pytest.mark.parametrize("text", BRANCHES)
-def test_a_branch_that_points_elsewhere_is_not_followed(claim: Claim, text: str) -> None:
+def test_a_branch_that_points_elsewhere_is_not_followed(claim: Shared, text: str) -> None:
     claim.fetcher.run_here("model=hf://org/tiny")
     (claim.root / "refs" / "main").write_text(text)
     with pytest.raises(FetchFailed):
         claim.fetcher.with_(HF_HUB_OFFLINE="1").run_here("model=hf://org/tiny")
 
 
-def _home_for(*parts: str) -> Callable[[Claim], None]:
+def _home_for(*parts: str) -> Callable[[Shared], None]:
     """One of the cache's folders is a link to the home."""
 
-    def plant(claim: Claim) -> None:
+    def plant(claim: Shared) -> None:
         place = claim.fetcher.cache.joinpath(*parts)
         if place.exists():
             place.rename(claim.fetcher.cache / "moved")
@@ -138,15 +122,15 @@ def _home_for(*parts: str) -> Callable[[Claim], None]:
     return plant
 
 
-def _nested(claim: Claim) -> None:
+def _nested(claim: Shared) -> None:
     claim.add(path="inner/x.py")
     (claim.root / "snapshots" / claim.repo.commit / "inner").symlink_to(claim.home)
 
 
-def _file_for(name: str) -> Callable[[Claim], None]:
+def _file_for(name: str) -> Callable[[Shared], None]:
     """A file that is written is a link to one of the home."""
 
-    def plant(claim: Claim) -> None:
+    def plant(claim: Shared) -> None:
         place = claim.root / name
         place.unlink(missing_ok=True)
         place.symlink_to(claim.home / "kept")
@@ -154,26 +138,26 @@ def _file_for(name: str) -> Callable[[Claim], None]:
     return plant
 
 
-def _partial(claim: Claim) -> None:
+def _partial(claim: Shared) -> None:
     blob = (claim.root / "snapshots" / claim.repo.commit / "model.safetensors").resolve()
     blob.unlink()
     blob.with_name(f"{blob.name}.incomplete").symlink_to(claim.home / "kept")
 
 
-def _blob(claim: Claim) -> None:
+def _blob(claim: Shared) -> None:
     blob = (claim.root / "snapshots" / claim.repo.commit / "model.safetensors").resolve()
     (claim.home / "model").write_bytes(bytes(blob.stat().st_size))
     blob.unlink()
     blob.symlink_to(claim.home / "model")
 
 
-def _pipe(claim: Claim) -> None:
+def _pipe(claim: Shared) -> None:
     path = claim.root / ".llmservice" / f"{claim.repo.commit}.json"
     path.unlink()
     os.mkfifo(path)
 
 
-PLANTED: dict[str, Callable[[Claim], None]] = {
+PLANTED: dict[str, Callable[[Shared], None]] = {
     "the hub's folder": _home_for("hub"),
     "the model's folder": _home_for(*REPO.split("/")),
     "blobs": _home_for(*REPO.split("/"), "blobs"),
@@ -191,7 +175,7 @@ PLANTED: dict[str, Callable[[Claim], None]] = {
 }
 
 
-def _refusal(claim: Claim, uri: str) -> str | None:
+def _refusal(claim: Shared, uri: str) -> str | None:
     try:
         claim.fetcher.run_here(uri)
     except FetchFailed as refused:
@@ -200,7 +184,7 @@ def _refusal(claim: Claim, uri: str) -> str | None:
 
 
 @pytest.mark.parametrize("case", PLANTED)
-def test_a_planted_link_is_never_followed(claim: Claim, case: str) -> None:
+def test_a_planted_link_is_never_followed(claim: Shared, case: str) -> None:
     PLANTED[case](claim)
     before = claim.everything()
     weights = (claim.home / "model").read_bytes() if (claim.home / "model").exists() else b""
@@ -215,7 +199,7 @@ def test_a_planted_link_is_never_followed(claim: Claim, case: str) -> None:
     assert not (claim.home / "model").exists() or (claim.home / "model").read_bytes() == weights
 
 
-def test_what_nobody_listed_is_not_served(claim: Claim) -> None:
+def test_what_nobody_listed_is_not_served(claim: Shared) -> None:
     snapshot = claim.root / "snapshots" / claim.repo.commit
     (snapshot / "modeling_planted.py").write_text("import os")
     (snapshot / "model-2.safetensors").symlink_to(claim.evil)

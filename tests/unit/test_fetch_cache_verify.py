@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from llmservice_fetch.failed import FetchFailed
 from llmservice_fetch.files import Digest, RemoteFile
 from llmservice_fetch.meter import Meter
 from llmservice_fetch.store import Store
@@ -18,7 +16,7 @@ from llmservice_fetch.verify import Verification
 from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import TransferStep
 
-from tests.support.fetching import Fetcher, model_files
+from tests.support.fetching import Claim, model_files
 from tests.support.hub import Hub, Repo, serving
 
 
@@ -29,16 +27,8 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
-class Claim:
-    """A fetched commit in a cache."""
-
-    def __init__(self, folder: Path, hub: Hub) -> None:
-        self.hub, self.repo = hub, hub.repos["org/tiny"]
-        self.fetcher = Fetcher(folder, {"HF_ENDPOINT": hub.url})
-        self.uri = f"model=hf://org/tiny@{self.repo.commit}"
-        self.fetcher.run_here(self.uri)
-        self.root = self.fetcher.cache / "hub/models--org--tiny"
-        hub.asked.clear()
+class Damaged(Claim):
+    """A cache whose blobs change."""
 
     def blob(self, name: str) -> Path:
         return (self.fetcher.links / "model" / name).resolve()
@@ -55,33 +45,25 @@ class Claim:
         content = self.damage(name)
         digest = hashlib.sha256(content).hexdigest()
         self.blob(name).rename(self.blob(name).with_name(digest))
-        path = self.root / ".llmservice" / f"{self.repo.commit}.json"
-        document = json.loads(path.read_text())
-        for item in document["files"]:
-            if item["path"] == name:
-                item |= {"blob": digest, "digest": {"algorithm": "sha256", "value": digest}}
-        path.write_text(json.dumps(document))
-
-    def served(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (self.fetcher.links / "model").iterdir()}
+        named = {"blob": digest, "digest": {"algorithm": "sha256", "value": digest}}
+        self.change_listing(lambda document: [item.update(named) for item in document["files"] if item["path"] == name])
 
 
 @pytest.fixture
-def claim(tmp_path: Path, hub: Hub) -> Claim:
-    return Claim(tmp_path, hub)
+def claim(tmp_path: Path, hub: Hub) -> Damaged:
+    return Damaged(tmp_path, hub)
 
 
-def test_by_default_only_sizes_are_compared(claim: Claim) -> None:
+def test_by_default_only_sizes_are_compared(claim: Damaged) -> None:
     other = claim.damage("model-3.safetensors")
     claim.fetcher.run_here(claim.uri)
     assert claim.served()["model-3.safetensors"] == other
     assert claim.hub.asked == []
 
 
-def test_what_is_damaged_is_fetched_again(claim: Claim) -> None:
+def test_what_is_damaged_is_fetched_again(claim: Damaged) -> None:
     claim.damage("model-3.safetensors")
-    ended = claim.fetcher.run(claim.uri, options=("--verify=hash",))
-    assert ended.code == 0, ended.words
+    ended = claim.fetcher.succeeds(claim.uri, options=("--verify=hash",))
     assert claim.served() == claim.repo.files
     assert len(claim.hub.contents()) == 1
     assert "other contents than hf://org/tiny published: model-3.safetensors" in ended.log
@@ -92,15 +74,14 @@ def test_what_is_damaged_is_fetched_again(claim: Claim) -> None:
     assert TransferStep.DOWNLOADING in [step for step, *_ in steps[verified:]]
 
 
-def test_a_forged_listing_is_found_where_the_origin_answers(claim: Claim) -> None:
+def test_a_forged_listing_is_found_where_the_origin_answers(claim: Damaged) -> None:
     claim.forge("model-3.safetensors")
     claim.fetcher.run_here(claim.uri, verify="hash")
     assert claim.served() == claim.repo.files
 
 
-def test_what_is_whole_is_read_and_not_fetched(claim: Claim) -> None:
-    ended = claim.fetcher.run(claim.uri, options=("--verify=hash",))
-    assert ended.code == 0, ended.words
+def test_what_is_whole_is_read_and_not_fetched(claim: Damaged) -> None:
+    claim.fetcher.succeeds(claim.uri, options=("--verify=hash",))
     assert claim.hub.contents() == []
     assert claim.served() == claim.repo.files
 
@@ -113,7 +94,7 @@ OFFLINE = {
 
 
 @pytest.mark.parametrize("case", OFFLINE)
-def test_without_its_origin_a_cache_is_compared_with_its_own_listing(claim: Claim, case: str) -> None:
+def test_without_its_origin_a_cache_is_compared_with_its_own_listing(claim: Damaged, case: str) -> None:
     changes, reason = OFFLINE[case]
     for change in changes:
         getattr(claim, change)("model-3.safetensors")
@@ -156,9 +137,8 @@ def test_files_without_a_published_hash_are_named_as_such(tmp_path: Path) -> Non
     assert meter.snapshot().bytes_done == 6
 
 
-def test_what_cannot_be_fetched_again_is_not_served(claim: Claim) -> None:
+def test_what_cannot_be_fetched_again_is_not_served(claim: Damaged) -> None:
     claim.damage("model-3.safetensors")
     claim.repo.damaged.add("model-3.safetensors")
-    with pytest.raises(FetchFailed) as caught:
-        claim.fetcher.run_here(claim.uri, verify="hash")
-    assert caught.value.failure.reason is R.MODEL_CORRUPT
+    failure = claim.fetcher.fails(claim.uri, verify="hash")
+    assert failure.reason is R.MODEL_CORRUPT

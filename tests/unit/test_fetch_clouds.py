@@ -100,8 +100,7 @@ def test_azure(azure: AzureStore, tmp_path: Path, who: str) -> None:
 
 def test_azure_of_blocks(azure: AzureStore, tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path, azure.environment | KEY)
-    ended = fetcher.run("model=az://models/parts")
-    assert ended.code == 0, ended.words
+    fetcher.succeeds("model=az://models/parts")
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == FILES["model-1.safetensors"]
 
 

@@ -39,8 +39,7 @@ def fetcher(hub: Hub, tmp_path: Path) -> Fetcher:
 
 
 def test_a_model_comes_whole_with_its_progress(hub: Hub, fetcher: Fetcher) -> None:
-    ended = fetcher.run("model=hf://org/sharded")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=hf://org/sharded")
     repo = hub.repos["org/sharded"]
     assert {path.name: path.read_bytes() for path in (fetcher.links / "model").iterdir()} == repo.files
     assert ended.paths == {"model": (fetcher.links / "model").resolve()}
@@ -54,7 +53,7 @@ def test_a_model_comes_whole_with_its_progress(hub: Hub, fetcher: Fetcher) -> No
 def test_what_is_there_is_not_fetched_again(hub: Hub, fetcher: Fetcher) -> None:
     fetcher.run("model=hf://org/tiny")
     before = len(hub.contents())
-    assert fetcher.run("model=hf://org/tiny").code == 0
+    fetcher.succeeds("model=hf://org/tiny")
     assert len(hub.contents()) == before == 1
 
 
@@ -67,8 +66,7 @@ async def test_a_killed_fetch_goes_on_where_it_was(hub: Hub, fetcher: Fetcher) -
     end_of(process)
     there = partial_bytes(fetcher.cache)
     hub.bytes_per_second = None
-    ended = fetcher.run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=hf://org/tiny")
     assert [asked.start for asked in hub.contents()] == [0, there]
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == big
     assert "resuming model.safetensors at" in ended.log
@@ -93,9 +91,8 @@ def test_a_mirror_that_lists_names_only_is_asked_for_each_file(hub: Hub, fetcher
     repo = hub.repos["org/tiny"]
     hub.lists_names_only = True
     repo.damaged.add("model.safetensors")
-    with pytest.raises(FetchFailed) as caught:
-        fetcher.run_here("model=hf://org/tiny")
-    assert caught.value.failure.reason is R.MODEL_CORRUPT, "the hash comes from the redirect"
+    failure = fetcher.fails("model=hf://org/tiny")
+    assert failure.reason is R.MODEL_CORRUPT, "the hash comes from the redirect"
     repo.damaged.clear()
     fetcher.run_here("model=hf://org/tiny")
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
@@ -123,10 +120,9 @@ def test_a_lost_connection_is_taken_up_again(hub: Hub, fetcher: Fetcher) -> None
 
 def test_a_hub_that_stays_away_is_given_up(hub: Hub, fetcher: Fetcher) -> None:
     hub.failures = 1000
-    with pytest.raises(FetchFailed) as caught:
-        fetcher.run_here("model=hf://org/tiny", attempts=4)
-    assert caught.value.failure.reason is R.MODEL_DOWNLOAD_FAILED
-    assert "503" in caught.value.failure.message
+    failure = fetcher.fails("model=hf://org/tiny", attempts=4)
+    assert failure.reason is R.MODEL_DOWNLOAD_FAILED
+    assert "503" in failure.message
     assert len(hub.asked) == 4
 
 
@@ -139,7 +135,7 @@ def test_a_file_that_came_wrong_is_fetched_once_more(hub: Hub, fetcher: Fetcher)
     assert hashlib.sha256(repo.files["model.safetensors"]).hexdigest() in failure.message
     assert len(hub.contents()) == 2
     repo.damaged.clear()
-    assert fetcher.run("model=hf://org/tiny").code == 0
+    fetcher.succeeds("model=hf://org/tiny")
 
 
 def test_a_shard_that_was_published_broken_is_named(hub: Hub, fetcher: Fetcher) -> None:
@@ -176,8 +172,7 @@ def test_refusals_are_told_apart(fetcher: Fetcher, uri: str, token: str, reason:
 
 @pytest.mark.parametrize("repo", ["org/gated", "org/private"])
 def test_a_token_opens_and_is_never_said(hub: Hub, fetcher: Fetcher, repo: str) -> None:
-    ended = fetcher.with_(HF_TOKEN=TOKEN).run(f"model=hf://{repo}")
-    assert ended.code == 0, ended.words
+    ended = fetcher.with_(HF_TOKEN=TOKEN).succeeds(f"model=hf://{repo}")
     assert TOKEN not in ended.words
     assert "X-Amz-Signature" not in ended.words
     assert all(asked.authorized for asked in hub.asked if not asked.path.startswith("/storage/"))
@@ -188,14 +183,13 @@ def test_a_complete_commit_needs_no_hub(hub: Hub, fetcher: Fetcher) -> None:
     commit = hub.repos["org/tiny"].commit
     fetcher.run(f"model=hf://org/tiny@{commit}")
     before = len(hub.asked)
-    assert fetcher.run(f"model=hf://org/tiny@{commit}").code == 0
+    fetcher.succeeds(f"model=hf://org/tiny@{commit}")
     assert len(hub.asked) == before
 
 
 def test_a_branch_is_served_from_the_cache_while_the_hub_is_away(hub: Hub, fetcher: Fetcher) -> None:
     fetcher.run("model=hf://org/tiny")
-    ended = fetcher.with_(HF_HUB_OFFLINE="1").run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+    ended = fetcher.with_(HF_HUB_OFFLINE="1").succeeds("model=hf://org/tiny")
     assert "from the cache" in ended.log
     hub.failures = 1000
     fetcher.run_here("model=hf://org/tiny")
@@ -207,7 +201,7 @@ def test_a_new_commit_of_a_branch_shares_what_did_not_change(hub: Hub, fetcher: 
     fetcher.run("model=hf://org/sharded")
     hub.repos["org/sharded"].files["config.json"] = model_files(hidden_size=8)["config.json"]
     before = len(hub.contents())
-    assert fetcher.run("model=hf://org/sharded").code == 0
+    fetcher.succeeds("model=hf://org/sharded")
     assert len(hub.contents()) == before
     assert b"hidden_size" in (fetcher.links / "model" / "config.json").read_bytes()
 

@@ -103,11 +103,10 @@ def test_a_redirect_elsewhere_is_refused(target: str, ask: Callable[[Hub], objec
 def test_what_is_no_hub_is_said(answer: Answer, reason: R, said: str, tmp_path: Path) -> None:
     with model_hub() as hub:
         hub.answer = lambda _: answer
-        with pytest.raises(FetchFailed) as caught:
-            Fetcher(tmp_path, {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}).run_here("model=hf://org/tiny")
-    assert caught.value.failure.reason is reason
-    assert said in caught.value.failure.message
-    assert "\n" not in caught.value.failure.message
+        failure = Fetcher(tmp_path, {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}).fails("model=hf://org/tiny")
+    assert failure.reason is reason
+    assert said in failure.message
+    assert "\n" not in failure.message
 
 
 def test_a_listing_that_the_library_reads_in_part_only(tmp_path: Path) -> None:
@@ -137,9 +136,8 @@ def test_an_answer_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_name_that_the_hub_does_not_allow(tmp_path: Path) -> None:
-    with pytest.raises(FetchFailed) as caught:
-        Fetcher(tmp_path, {}).run_here("model=hf://org/a--b")
-    assert caught.value.failure.reason is R.MODEL_NOT_FOUND
+    failure = Fetcher(tmp_path, {}).fails("model=hf://org/a--b")
+    assert failure.reason is R.MODEL_NOT_FOUND
 
 
 def test_the_hub_says_how_long_to_wait(tmp_path: Path) -> None:
@@ -159,8 +157,7 @@ def test_home_is_neither_read_nor_written(tmp_path: Path) -> None:
     before = sorted(home.rglob("*"))
     with stand_in.serving(stand_in.Hub({"org/tiny": stand_in.Repo(model_files())})) as hub:
         environment = {"HF_ENDPOINT": hub.url, "HOME": str(home), "HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug"}
-        ended = Fetcher(tmp_path, environment).run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+        ended = Fetcher(tmp_path, environment).succeeds("model=hf://org/tiny")
     assert not any(seen.authorized for seen in hub.asked)
     assert sorted(home.rglob("*")) == before
     assert {seen.path.split("/")[1] for seen in hub.asked} == {"api", "org", "storage"}, "nobody counts its users"

@@ -35,8 +35,7 @@ def test_the_hub_and_its_storage_are_asked_through_a_proxy(
     proxy: ForwardProxy, repos: dict[str, Repo], tmp_path: Path
 ) -> None:
     with serving(Hub(repos, {TOKEN: {"org/tiny"}})) as hub:
-        ended = Fetcher(tmp_path, through(proxy, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)).run("model=hf://org/tiny")
-        assert ended.code == 0, ended.words
+        Fetcher(tmp_path, through(proxy, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)).succeeds("model=hf://org/tiny")
         assert len(proxy.asked) == len(hub.asked), "none goes past the proxy"
     assert any("/storage/" in line for line in proxy.asked)
 
@@ -44,8 +43,7 @@ def test_the_hub_and_its_storage_are_asked_through_a_proxy(
 def test_what_no_proxy_names_is_asked_directly(proxy: ForwardProxy, repos: dict[str, Repo], tmp_path: Path) -> None:
     with serving(Hub(repos, {TOKEN: {"org/tiny"}})) as hub:
         environment = through(proxy, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN, NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
-        ended = Fetcher(tmp_path, environment).run("model=hf://org/tiny")
-        assert ended.code == 0, ended.words
+        Fetcher(tmp_path, environment).succeeds("model=hf://org/tiny")
     # The storage has another name.
     assert proxy.asked
     assert all(line.startswith("GET http://localhost:") for line in proxy.asked), proxy.asked
@@ -56,8 +54,7 @@ def test_a_tunnel_shows_the_proxy_no_token(proxy: ForwardProxy, repos: dict[str,
     proxy.url = proxy.url.replace("://", "://me:proxyPassword@")
     with serving(Hub(repos, {TOKEN: {"org/tiny"}}), tls=tls) as hub:
         environment = through(proxy, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN, SSL_CERT_FILE=authority)
-        ended = Fetcher(tmp_path, environment).run("model=hf://org/tiny")
-        assert ended.code == 0, ended.words
+        ended = Fetcher(tmp_path, environment).succeeds("model=hf://org/tiny")
     assert {line.split(" ")[0] for line in proxy.asked} == {"CONNECT"}
     assert all("Basic bWU6cHJveHlQYXNzd29yZA==" in head for head in proxy.headers)
     assert not any(TOKEN in head for head in proxy.headers)

@@ -73,8 +73,7 @@ def refreshes(hub: Hub) -> list[bool]:
 
 
 def test_a_file_in_xet_comes_by_hf_xet(hub: Hub, fetcher: Fetcher, weights: bytes) -> None:
-    ended = fetcher.run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=hf://org/tiny")
     assert fetched(fetcher) == weights
     assert hub.contents() == [], "no byte of it came from the storage"
     assert refreshes(hub) == [True]
@@ -91,8 +90,7 @@ async def test_what_came_before_a_kill_is_not_asked_for_again(hub: Hub, fetcher:
     await until(lambda: partial_bytes(fetcher.cache) > 4 * MB)
     process.kill()
     end_of(process)
-    ended = fetcher.run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=hf://org/tiny")
     assert "resuming model.safetensors at" in ended.log
     assert fetched(fetcher) == weights
     assert len(hub.contents()) == 1
@@ -110,8 +108,7 @@ def test_what_xet_does_not_bring_comes_as_plain_bytes(
     hub: Hub, fetcher: Fetcher, weights: bytes, xet_store: str
 ) -> None:
     hub.xet_store = xet_store
-    ended = fetcher.run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=hf://org/tiny")
     assert fetched(fetcher) == weights
     assert len(hub.contents()) == 1
     assert "continues without Xet" in ended.log
@@ -121,8 +118,7 @@ def test_a_hub_that_sends_the_token_elsewhere_is_not_followed(hub: Hub, fetcher:
     # The same server by another name: what its redirect calls the place to refresh at.
     told, hub.url = hub.url, hub.storage_url
     environment = {**fetcher.environment, "HF_ENDPOINT": told}
-    ended = Fetcher(fetcher.folder, environment).run("model=hf://org/tiny")
-    assert ended.code == 0, ended.words
+    Fetcher(fetcher.folder, environment).succeeds("model=hf://org/tiny")
     assert fetched(fetcher) == weights
     assert refreshes(hub) == []
 
@@ -130,8 +126,7 @@ def test_a_hub_that_sends_the_token_elsewhere_is_not_followed(hub: Hub, fetcher:
 def test_hf_xet_trusts_the_authority_that_is_named(hub: Hub, fetcher: Fetcher, weights: bytes, tmp_path: Path) -> None:
     tls, authority = loopback_tls()
     with serving(Hub(hub.repos, hub.tokens, xet_store=hub.xet_store), tls=tls) as behind:
-        ended = fetcher.with_(HF_ENDPOINT=behind.url, SSL_CERT_FILE=authority).run("model=hf://org/tiny")
-        assert ended.code == 0, ended.words
+        fetcher.with_(HF_ENDPOINT=behind.url, SSL_CERT_FILE=authority).succeeds("model=hf://org/tiny")
     assert fetched(fetcher) == weights
     assert (refreshes(behind), behind.contents()) == ([True], []), "it asked over TLS where the chunks are"
 
@@ -141,8 +136,7 @@ def test_hf_xet_goes_through_the_proxy(hub: Hub, fetcher: Fetcher, weights: byte
         hub.url = hub.url.replace("127.0.0.1", "hub.invalid")
         proxy.names["hub.invalid"] = "127.0.0.1"
         words = {"HTTP_PROXY": proxy.url, "http_proxy": proxy.url, "NO_PROXY": "localhost", "no_proxy": "localhost"}
-        ended = fetcher.with_(HF_ENDPOINT=hub.url, **words).run("model=hf://org/tiny")
-        assert ended.code == 0, ended.words
+        fetcher.with_(HF_ENDPOINT=hub.url, **words).succeeds("model=hf://org/tiny")
     assert fetched(fetcher) == weights
     assert (refreshes(hub), hub.contents()) == ([True], []), "nobody else knows where the hub is"
 

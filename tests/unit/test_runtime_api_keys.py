@@ -50,22 +50,9 @@ def test_a_file_without_usable_keys_lets_nobody_in(text: bytes, words: str) -> N
     assert not any(found.has(key) for key in (b"", b"0", text[:1]))
 
 
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        (b"Bearer k", b"k"),
-        (b"bearer k", b"k"),
-        (b"BEARER  k ", b"k"),
-        (b"Bearer", None),
-        (b"Bearer ", None),
-        (b"k", None),
-        (b"Basic k", None),
-        (b"", None),
-        (None, None),
-    ],
-)
-def test_a_key_is_shown_as_a_bearer(value: bytes | None, key: bytes | None) -> None:
-    assert bearer(value) == key
+def test_a_key_is_shown_as_a_bearer() -> None:
+    assert [bearer(value) for value in (b"Bearer k", b"bearer k", b"BEARER  k ")] == [b"k"] * 3
+    assert not any(map(bearer, (b"Bearer", b"Bearer ", b"k", b"Basic k", b"", None)))
 
 
 class Mounted:
@@ -164,17 +151,8 @@ GUARDED = (
     *("/v1/models", "/v1/chat/completions", "/invocations", "/pooling", "/score", "/rerank", "/classify", "/tokenize"),
     *("/detokenize", "/version", "/load", "/docs", "/openapi.json", "/", "", "/nowhere", "/sleep"),
     # What only looks like a path that is open to all.
-    *(
-        "//health",
-        "/health/",
-        "/health/x",
-        "/healthy",
-        "/HEALTH",
-        "/metrics/",
-        "/metricsx",
-        "/./health",
-        "/v1/../health",
-    ),
+    *("//health", "/health/", "/health/x", "/healthy", "/HEALTH", "/metrics/", "/metricsx", "/./health"),
+    "/v1/../health",
 )
 OPEN = ("/health", "/metrics", "/ping")
 

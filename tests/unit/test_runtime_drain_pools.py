@@ -18,11 +18,11 @@ import httpx
 import pytest
 from llmservice_runtime import contract
 from llmservice_runtime.access import peers
-from llmservice_runtime.contract import Phase
 from llmservice_runtime.drain import shared_counters
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
+from tests.support.fetching import until
 from tests.unit.runtime_harness import QUICK, Server, supervised
 
 REFUSING = "waiting for the requests in flight"
@@ -131,22 +131,6 @@ async def test_after_an_answer_that_began_before_the_drain_the_connection_is_goo
         assert await server.ended(4) == 0
 
 
-async def test_a_client_that_asks_no_more_is_waited_for_as_long_as_pools_keep_connections(
-    tmp_path: Path, clients: Clients
-) -> None:
-    async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=1.5)) as server:
-        await server.ready()
-        connection = await clients.to(server)
-        await connection.send(stream=True, max_tokens=10)
-        head = await connection.head()
-        server.signal()
-        await connection.rest(head)
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        assert await server.ended(10) == 0
-        assert clock() - began > 1.4
-
-
 async def test_a_client_that_hung_up_is_not_waited_for(tmp_path: Path, clients: Clients) -> None:
     async with supervised(tmp_path, timing=replace(QUICK, linger_seconds=60), drain_seconds=60) as server:
         await server.ready()
@@ -171,7 +155,7 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
 
         async def user() -> None:
             nonlocal served
-            async with httpx.AsyncClient(timeout=20) as client:
+            async with httpx.AsyncClient(timeout=20, verify=False) as client:
                 while not told.is_set():
                     body = {"model": "m", "prompt": "a", "max_tokens": tokens, "stream": True}
                     try:
@@ -185,13 +169,12 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
                         return
 
         users = [asyncio.create_task(user()) for _ in range(8)]
-        await server.passed(1)
+        await until(lambda: served >= 16)
         server.signal()
         assert await server.ended(30) == 0
         told.set()
         await asyncio.gather(*users)
     assert lost == []
-    assert served > 8
 
 
 async def test_what_slips_in_before_the_last_refusal_is_answered(tmp_path: Path, clients: Clients) -> None:
@@ -252,21 +235,3 @@ def test_a_board_forgets_the_connections_of_its_predecessor(tmp_path: Path) -> N
     assert shared_counters.peers_file(path).exists()
     shared_counters.create(path).close()
     assert not shared_counters.peers_file(path).exists()
-
-
-async def test_phases_of_a_drain_come_in_this_order(tmp_path: Path, clients: Clients) -> None:
-    """docs/draining.md tells it so."""
-    async with supervised(tmp_path, propagation_seconds=0.3) as server:
-        await server.ready()
-        connection = await clients.to(server)
-        await connection.send(stream=True, max_tokens=15)
-        server.signal()
-        await server.until(lambda state: state.phase is Phase.DRAINING)
-        assert await server.ended() == 0
-        said = [line.partition("] ")[2].strip() for line in server.log if line.startswith("[llmservice] ")]
-        assert said[said.index("Serving") + 1 :] == [
-            "Draining: waiting until no new connections arrive",
-            f"Draining: {REFUSING}",
-            "Draining: stopping vLLM",
-            "idle; stopping vLLM",
-        ]

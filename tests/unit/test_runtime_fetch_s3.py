@@ -46,8 +46,7 @@ def fetcher(store: ObjectStore, tmp_path: Path) -> Fetcher:
 
 
 def test_a_folder_of_a_bucket_comes_whole(fetcher: Fetcher) -> None:
-    ended = fetcher.run("model=s3://models/team a/tiny+1")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=s3://models/team a/tiny+1")
     assert {path.name: path.read_bytes() for path in (fetcher.links / "model").iterdir()} == model_files()
     assert ROOT.secret_key not in ended.words
     assert ROOT.access_key not in ended.words
@@ -62,8 +61,7 @@ async def test_a_killed_fetch_goes_on_where_it_was(fetcher: Fetcher) -> None:
     blob.rename(blob.with_name(f"{blob.name}.incomplete"))
     with blob.with_name(f"{blob.name}.incomplete").open("r+b") as partial:
         partial.truncate(5 * MB)
-    ended = fetcher.run("model=s3://models/parts")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=s3://models/parts")
     assert "resuming model.safetensors at 42%" in ended.log
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == SHARD
     assert min(transfer.bytes_done for transfer in ended.transfers[1:]) >= 5 * MB
@@ -75,8 +73,7 @@ def test_an_object_that_came_wrong_is_fetched_anew(fetcher: Fetcher) -> None:
     (blob,) = (path for path in fetcher.cache.rglob("blobs/*") if path.stat().st_size == len(content))
     blob.unlink()
     blob.with_name(f"{blob.name}.incomplete").write_bytes(b"x" * 1000)
-    ended = fetcher.run("model=s3://models/team a/tiny+1")
-    assert ended.code == 0, ended.words
+    ended = fetcher.succeeds("model=s3://models/team a/tiny+1")
     assert "has another hash than published" in ended.log
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == content
 

@@ -52,25 +52,19 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     assert State.from_json(json.dumps(document)) == STATE
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param({"phase": "Warming"}, {"phase": Phase.SERVING}, id="a phase, once started"),
-        pytest.param(
-            {"phase": "Warming", "started": False, "ready": False},
-            {"phase": Phase.LOADING, "started": False, "ready": False},
-            id="a phase, before",
-        ),
-        pytest.param({"transfer": {"artifact": "model", "step": "Unpacking"}}, {"transfer": None}, id="a step"),
-        pytest.param(
-            {"failure": {"reason": "EngineDied", "message": "m", "remedy": "r", "phase": "Warming"}},
-            {"failure": Failure(FailureReason.ENGINE_DIED, "m", "r")},
-            id="a failure's phase",
-        ),
-        pytest.param({"failure": {"reason": "New", "message": "m", "remedy": "r"}}, {"failure": None}, id="a reason"),
-    ],
-)
-def test_words_of_a_later_runtime_leave_the_rest_readable(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+NEW_FAILURE = {"reason": "EngineDied", "message": "m", "remedy": "r", "phase": "Warming"}
+LATER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a phase, once started": ({"phase": "Warming"}, {"phase": Phase.SERVING}),
+    "a phase, before": ({"phase": "Warming", "started": False}, {"phase": Phase.LOADING, "started": False}),
+    "a step": ({"transfer": {"artifact": "model", "step": "Unpacking"}}, {"transfer": None}),
+    "a failure's phase": ({"failure": NEW_FAILURE}, {"failure": Failure(FailureReason.ENGINE_DIED, "m", "r")}),
+    "a reason": ({"failure": NEW_FAILURE | {"reason": "New"}}, {"failure": None}),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_words_of_a_later_runtime_leave_the_rest_readable(case: str) -> None:
+    changes, expected = LATER[case]
     state = State.from_json(json.dumps(json.loads(STATE.to_json()) | changes))
     assert state == replace(STATE, **expected)
 

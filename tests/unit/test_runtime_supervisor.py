@@ -9,25 +9,17 @@ import socket
 from pathlib import Path
 
 import pytest
-from llmservice_runtime.contract import Failure, Phase
 from llmservice_runtime.contract import FailureReason as R
+from llmservice_runtime.contract import Phase
 from llmservice_runtime.health.start_watch import StallLimits
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.dependencies import Dependencies
 from llmservice_runtime.supervisor.starting import with_environment
 
 from tests.support.stand_in.behaviour import Behaviour, Fate
-from tests.unit.runtime_harness import Server, children, supervised
+from tests.unit.runtime_harness import children, supervised
 
 LOGS = Path(__file__).parent / "fixtures" / "vllm_logs"
-
-
-async def failure_of(server: Server, exit_code: int = 1) -> Failure:
-    """The termination message of a server that ends with this exit code."""
-    assert await server.ended(30) == exit_code, "".join(server.log)
-    failure = server.failure()
-    assert failure is not None
-    return failure
 
 
 async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
@@ -48,6 +40,7 @@ async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
         assert probes == {"/startupz": 200, "/readyz": 200, "/livez": 200, "/other": 404}
         assert (await server.complete()).status == 200
         assert (LOGS / "start.log").read_text() in "".join(server.log)
+        assert server.peak_mib() < 80, "the supervisor stays small"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ async def test_becomes_ready_after_a_first_request(tmp_path: Path) -> None:
 async def test_end_while_loading(tmp_path: Path, log: str, code: int, reason: R, exit_code: int) -> None:
     behaviour = Behaviour(log=str(LOGS / f"{log}.log"), exit_loading=code)
     async with supervised(tmp_path, behaviour) as server:
-        failure = await failure_of(server, exit_code)
+        failure = await server.failed(exit_code)
     assert (failure.reason, failure.phase, failure.exit_code) == (reason, Phase.LOADING, code)
 
 
@@ -77,7 +70,7 @@ async def test_leaves_no_orphans(tmp_path: Path) -> None:
 
 async def test_the_preflight_ends_it_before_vllm_starts(tmp_path: Path) -> None:
     async with supervised(tmp_path, preflight=Dependencies().preflight, expected_version="0.1.0") as server:
-        failure = await failure_of(server)
+        failure = await server.failed()
     assert failure.phase is Phase.PREFLIGHT
     assert failure.reason in (R.VERSION_MISMATCH, R.ENGINE_MISSING)
 
@@ -92,7 +85,7 @@ async def test_a_broken_preflight_keeps_no_server_from_starting(tmp_path: Path, 
 
 async def test_a_missing_engine_is_a_failure(tmp_path: Path) -> None:
     async with supervised(tmp_path, command=("/no/such/python",)) as server:
-        assert (await failure_of(server)).reason is R.ENGINE_MISSING
+        assert (await server.failed()).reason is R.ENGINE_MISSING
 
 
 @pytest.mark.parametrize(
@@ -104,7 +97,7 @@ async def test_a_port_that_another_container_has_is_a_failure(
     with socket.create_server((address, 0), family=family) as taken:
         port = taken.getsockname()[1]
         async with supervised(tmp_path, state_port=port) as server:
-            failure = await failure_of(server)
+            failure = await server.failed()
             assert failure.reason is R.INVALID_CONFIGURATION
             assert str(port) in failure.message
             assert "podTemplate" in failure.remedy
@@ -128,7 +121,7 @@ async def test_the_first_request(tmp_path: Path, fate: Fate, reason: R) -> None:
             told |= {await server.probe("/startupz"), await server.probe("/readyz")}
             await asyncio.sleep(0.02)
         assert told == {0, 503}, "0: nobody listens yet, or any more"
-        failure = await failure_of(server)
+        failure = await server.failed()
     assert (failure.reason, failure.phase) == (reason, Phase.SMOKE)
 
 
@@ -142,7 +135,7 @@ async def test_an_engine_that_dies_while_it_serves(tmp_path: Path, how: str, rea
         waiting = server.hold(how)
         if how == "SIGSEGV":
             os.kill(server.engine(), signal.SIGSEGV)
-        failure = await failure_of(server, code)
+        failure = await server.failed(code)
         waiting.cancel()
     assert (failure.reason, failure.phase) == (reason, Phase.SERVING)
     assert failure.remedy
@@ -167,7 +160,7 @@ async def test_a_start_past_its_budget_goes_on_while_it_moves_and_says_so(tmp_pa
 async def test_a_start_that_stopped_says_where(tmp_path: Path) -> None:
     stalled = Behaviour(start_seconds=0.5, shards=4, stalls_at=2)
     async with supervised(tmp_path, stalled, stall_limits=StallLimits(stall_seconds=3), start_seconds=0.5) as server:
-        failure = await failure_of(server)
+        failure = await server.failed()
     assert (failure.reason, failure.phase) == (R.START_TIMEOUT, Phase.LOADING)
     assert "Last step: loading the weights: 50%." in failure.message
     assert "storage" in failure.remedy

@@ -76,11 +76,6 @@ def killed_for_memory(kills: MemoryEvents) -> Failure:
     )
 
 
-def smoke_unanswered(idle: float) -> Failure:
-    """Healthy, but the first request got no response, and there was no progress for `idle` seconds."""
-    return smoke_failed(f"no response, and no progress for {idle:.0f} s")
-
-
 def engine_missing(error: OSError) -> Failure:
     """vLLM's command cannot be executed."""
     return Failure(

@@ -64,10 +64,7 @@ class FetchContainer:
         )
 
     async def get(self, request: Request, on_progress: Callable[[Progress], None]) -> Artifacts | Failure:
-        """Fetch from start to end. Cancelled, the connection closes, which ends the fetch in the container as well.
-
-        `on_news` takes how far it is, and in words why nothing moves.
-        """
+        """Fetch from start to end. Cancelled, the connection closes, which ends the fetch in the container as well."""
         cuts = most_bytes = 0
         while True:
             answer = await self._request(request, on_progress)

@@ -74,7 +74,6 @@ class Watch:
     interval: float = 5.0
     """Intended seconds between samples."""
     stalled_seconds: float = 0.0
-    """Seconds."""
     counters: tuple[float, ...] | None = None
     sent: int = 0
     received: int | None = None

@@ -81,7 +81,7 @@ class Start:
             return own_failures.start_too_long(now - self._container_began, state.progress)
         idle = now - self._watch.active_at
         if state.phase is Phase.SMOKE:
-            return own_failures.smoke_unanswered(idle)
+            return own_failures.smoke_failed(f"no response, and no progress for {idle:.0f} s")
         return own_failures.start_stopped(self._options.start_seconds, state.progress, idle)
 
     def with_budget(self, state: State) -> State:

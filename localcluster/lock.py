@@ -6,7 +6,6 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster.errors import ClusterError
@@ -17,43 +16,27 @@ from localcluster.processes import write_atomically
 MACHINE_LOCK = Path("/run/llmservice-localcluster.json")
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Which clone's cluster this machine runs, or ran before it crashed."""
-
-    clone: Path
-    boot: str
-
-    def to_json(self) -> str:
-        return json.dumps({"clone": str(self.clone), "boot": self.boot}, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Owner:
-        raw = json.loads(text)
-        return cls(Path(raw["clone"]), raw["boot"])
-
-
-def read_owner(place: Path = MACHINE_LOCK) -> Owner | None:
+def owner(place: Path = MACHINE_LOCK) -> Path | None:
+    """The clone whose cluster this machine runs, or ran before it crashed."""
     try:
-        return Owner.from_json(place.read_text())
+        return Path(json.loads(place.read_text())["clone"])
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
 def claim(paths: ClusterPaths, place: Path = MACHINE_LOCK) -> None:
-    write_atomically(place, Owner(paths.root, boot_id()).to_json())
+    write_atomically(place, json.dumps({"clone": str(paths.root), "boot": boot_id()}, indent=1))
 
 
 def release(paths: ClusterPaths, place: Path = MACHINE_LOCK) -> None:
-    owner = read_owner(place)
-    if owner is not None and owner.clone == paths.root:
+    if owner(place) == paths.root:
         place.unlink()
 
 
 def other_clone(paths: ClusterPaths, place: Path = MACHINE_LOCK) -> Path | None:
     """The other clone that has the machine, whether its cluster still runs or left something behind."""
-    owner = read_owner(place)
-    return owner.clone if owner is not None and owner.clone != paths.root else None
+    found = owner(place)
+    return found if found != paths.root else None
 
 
 def conflict(other: Path) -> ClusterError:

@@ -97,20 +97,10 @@ def ensure_packages(wanted: Iterable[str], progress: Progress) -> None:
             raise ClusterError(f"cannot install {' '.join(packages)}: {done.stderr.strip()[-400:]}", f"try: {command}")
 
 
-@dataclass(frozen=True)
-class Listener:
-    port: int
-    inode: int
-
-
-def listeners(table: str) -> tuple[Listener, ...]:
-    """Listening sockets in the text of /proc/net/tcp or tcp6."""
-    found = []
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == "0A":
-            found.append(Listener(int(fields[1].rpartition(":")[2], 16), int(fields[9])))
-    return tuple(found)
+def listeners(table: str) -> dict[int, int]:
+    """Ports of listening sockets in the text of /proc/net/tcp or tcp6, with the sockets' inodes."""
+    rows = (line.split() for line in table.splitlines()[1:])
+    return {int(row[1].rpartition(":")[2], 16): int(row[9]) for row in rows if len(row) > 9 and row[3] == "0A"}
 
 
 def _holder(inode: int, proc: Path) -> tuple[int, str] | None:
@@ -147,11 +137,11 @@ def taken_ports(
     found: dict[int, Taken] = {}
     for table in ("tcp", "tcp6"):
         path = proc / "net" / table
-        for listener in listeners(path.read_text()) if path.exists() else ():
-            if listener.port in ports and listener.port not in found:
-                pid, command = _holder(listener.inode, proc) or (None, "")
+        for port, inode in listeners(path.read_text()).items() if path.exists() else ():
+            if port in ports and port not in found:
+                pid, command = _holder(inode, proc) or (None, "")
                 if pid not in ours:
-                    found[listener.port] = Taken(listener.port, ports[listener.port], pid, command)
+                    found[port] = Taken(port, ports[port], pid, command)
     return tuple(found[port] for port in sorted(found))
 
 

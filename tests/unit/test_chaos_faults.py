@@ -67,24 +67,22 @@ def test_a_refusal_is_in_the_api_servers_words() -> None:
 
 @dataclass
 class Way:
-    """The way, and a client at its other end."""
+    """The way, and a client at its other end. A status of 0: the connection ended."""
 
     faulty: FaultyWay
     client: aiohttp.ClientSession
     url: str
 
     async def get(self, path: str) -> int:
-        """The status; 0 where the connection ended."""
-        try:
-            async with self.client.get(self.url + path) as answer:
-                await answer.read()
-                return answer.status
-        except aiohttp.ClientError:
-            return 0
+        return await self.status("GET", path)
 
     async def write(self) -> int:
+        return await self.status("PATCH", "/lease", json={})
+
+    async def status(self, method: str, path: str, **body: object) -> int:
         try:
-            async with self.client.patch(self.url + "/lease", json={}) as answer:
+            async with self.client.request(method, self.url + path, **body) as answer:  # type: ignore[arg-type]
+                await answer.read()
                 return answer.status
         except aiohttp.ClientError:
             return 0

@@ -223,6 +223,12 @@ def test_speculation_takes_its_share() -> None:
         planned(case(speculative_config='{"method": "oracle"}'))
 
 
+def test_adapters_take_the_share_that_is_asked_for() -> None:
+    tokens = [planned(case(**given))["kvCacheTokens"] for given in ({}, {"enable_lora": True}, {"max_loras": 8})]
+    assert tokens == sorted(set(tokens), reverse=True)
+    assert planned(case(enable_lora=False, max_loras=8))["kvCacheTokens"] == tokens[0]
+
+
 def test_measured_start_ups_are_read_as_the_calibration_reads_them(tmp_path: Path) -> None:
     records = list(startups())
     text = "\n".join(json.dumps({"id": None, "max_loras": None, **record.case}) for record in records)

@@ -11,7 +11,7 @@ import pytest
 from localcluster import lock, preflight
 from localcluster.errors import ClusterError
 from localcluster.paths import ClusterPaths
-from localcluster.preflight import GIB, Listener
+from localcluster.preflight import GIB
 
 
 def test_too_little_is_refused_with_a_remedy() -> None:
@@ -39,7 +39,7 @@ def test_listening_sockets_of_the_kernels_table() -> None:
         "   0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n"
         "   1: 0100007F:192B 0100007F:8000 01 00000000:00000000 00:00000000 00000000     0        0 4712 1\n"
     )
-    assert preflight.listeners(table) == (Listener(6443, 4711),)
+    assert preflight.listeners(table) == {6443: 4711}
 
 
 def test_the_holder_of_a_port_is_named() -> None:

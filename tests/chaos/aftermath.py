@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from llmservice_cli.probe.row import Mode, Row
 
 from tests.chaos import belongings
 from tests.chaos.actions import KILLS, Desired, Step, Storm, kind_of
 from tests.chaos.belongings import KINDS, Found
-from tests.chaos.blows import Window
+from tests.chaos.executor import Window
 from tests.chaos.proxy import RUNNING_WATCH
 from tests.support.cluster import JSON, Cluster
-from tests.support.operator import host_process, operator_pods
+from tests.support.operator import operator_pods, resident_bytes
 from tests.support.traffic import in_words
 
 # By the words of the stand-in's failures; an engine that ends with 0 without a word has died.
@@ -48,7 +46,7 @@ def unlike(name: str, desired: Desired | None, found: Found) -> str:
     if status.get("observedGeneration") != service["metadata"]["generation"]:
         return f"generation {service['metadata']['generation']} was not looked at: {status.get('observedGeneration')}"
     seen = {each["type"]: each for each in status.get("conditions", [])}
-    wrong = _told_otherwise(desired, seen, status)
+    wrong = _reported_otherwise(desired, seen, status)
     if not wrong and not desired.paused and not desired.unknown_flag:
         # A spec that is refused or held changes nothing of what ran before; so nothing is asked of it then.
         wrong = belongings.unlike(name, desired, found)
@@ -56,7 +54,7 @@ def unlike(name: str, desired: Desired | None, found: Found) -> str:
     return f"{wrong}; conditions {said}, failure {status.get('failure')}" if wrong else ""
 
 
-def _told_otherwise(desired: Desired, seen: Mapping[str, JSON], status: JSON) -> str:
+def _reported_otherwise(desired: Desired, seen: Mapping[str, JSON], status: JSON) -> str:
     accepted = seen.get("Accepted", {}).get("status")
     if desired.unknown_flag:
         return "" if accepted == "False" else "an unknown flag was accepted"
@@ -71,14 +69,8 @@ def _told_otherwise(desired: Desired, seen: Mapping[str, JSON], status: JSON) ->
 
 
 def memory(cluster: Cluster) -> dict[str, float]:
-    """Resident MiB of each of the operator's processes."""
-    found = {}
-    for pod in operator_pods(cluster):
-        text = Path(f"/proc/{host_process(cluster, pod)}/status").read_text()
-        resident = re.search(r"VmRSS:\s+(\d+) kB", text)
-        assert resident is not None
-        found[str(pod["metadata"]["name"])] = round(int(resident.group(1)) / 1024, 1)
-    return found
+    """Resident MiB of each of the operator's pods."""
+    return {str(pod["metadata"]["name"]): round(resident_bytes(pod) / 2**20, 1) for pod in operator_pods(cluster)}
 
 
 def not_sent(name: str, rows: Sequence[Row], began: float, ended: float, rate: float) -> str:

@@ -12,6 +12,7 @@ from llmservice_operator.api.constants import REVISION_LABEL, SERVICE_LABEL
 from llmservice_runtime.contract import SERVER_CONTAINER
 
 from tests.chaos.actions import Desired
+from tests.support.cluster import is_ready
 
 JSON = dict[str, Any]
 Found = Mapping[str, Sequence[JSON]]
@@ -118,7 +119,7 @@ def _pods(name: str, desired: Desired, found: Found) -> str:
     if desired.fails:
         return ""
     pods = of(name, "pods", found)
-    ready = [pod for pod in pods if _is_ready(pod)]
+    ready = [pod for pod in pods if is_ready(pod)]
     if not len(pods) == len(ready) == desired.replicas:
         return f"{desired.replicas} replicas are asked for; {len(pods)} pods, {len(ready)} ready"
     others = (_asked_otherwise(f"pod {pod['metadata']['name']}", pod["spec"], name, desired) for pod in pods)
@@ -127,11 +128,6 @@ def _pods(name: str, desired: Desired, found: Found) -> str:
 
 def _only(name: str, plural: str, found: Found) -> JSON | None:
     return next((item for item in found[plural] if item["metadata"]["name"] == name), None)
-
-
-def _is_ready(pod: JSON) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def orphans(found: Found) -> list[str]:

@@ -140,7 +140,7 @@ class FaultyWay:
     async def _broken_off(
         self, request: web.Request, answer: aiohttp.ClientResponse, response: web.StreamResponse, fault: Fault
     ) -> web.StreamResponse:
-        """A watch that ends as the fault says, after its time; silent, it has told nothing since its beginning."""
+        """A watch that ends as the fault says, after its time; silent, it has reported nothing since its beginning."""
         rest = b""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(fault.seconds):

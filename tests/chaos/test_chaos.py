@@ -17,7 +17,7 @@ from localcluster.network import GATEWAY
 from tests.chaos import aftermath, usage
 from tests.chaos.actions import Engine, Step, Storm
 from tests.chaos.belongings import Found, orphans, stuck, taken_over
-from tests.chaos.blows import Blows
+from tests.chaos.executor import Executor
 from tests.chaos.plan import PROBED, outcome, plan
 from tests.chaos.proxy import FaultyWay, serving
 from tests.support.audit import writes_since
@@ -85,21 +85,21 @@ def test_chaos(cluster: Cluster, seed: int, seconds: float, engine: Engine, reco
     steps = plan(seed, seconds, engine)
     controllers_anew(cluster)
     with own_namespace(cluster), faulty_way(cluster, seed) as way:
-        blows = Blows(cluster, NAMESPACE, way, now())
+        executor = Executor(cluster, NAMESPACE, way, now())
         try:
-            probes = run(cluster, blows, steps, SETTLES_WITHIN[engine])
+            probes = run(cluster, executor, steps, SETTLES_WITHIN[engine])
             settle(cluster, steps, SETTLES_WITHIN[engine])
-            missed = check_aftermath(cluster, blows, probes, steps)
-            assert aftermath.not_struck(steps, way.struck, blows.fallen) == []
+            missed = check_aftermath(cluster, executor, probes, steps)
+            assert aftermath.not_struck(steps, way.struck, executor.fallen) == []
             before, after = usage.soak(cluster, NAMESPACE)
             assert usage.grown(before, after) == []
         except BaseException:
-            tell(cluster, blows, seed)
+            tell(cluster, executor, seed)
             raise
-    told = figures(blows, probes)
+    reported = figures(executor, probes)
     held = {"beforeTheSoak": asdict(before), "afterIt": asdict(after)}
-    told = {**told, **held, "missedByTheGarbageCollector": missed}
-    record(engine=engine, seed=seed, steps=len(steps), passed=way.passed, **told)
+    reported = {**reported, **held, "missedByTheGarbageCollector": missed}
+    record(engine=engine, seed=seed, steps=len(steps), passed=way.passed, **reported)
 
 
 def rates(steps: Sequence[Step]) -> Mapping[str, float]:
@@ -108,11 +108,11 @@ def rates(steps: Sequence[Step]) -> Mapping[str, float]:
     return {name: RATE[desired.engine] for name in PROBED if (desired := wanted[name]) is not None}
 
 
-def run(cluster: Cluster, blows: Blows, steps: Sequence[Step], within: float) -> dict[str, Traffic]:
+def run(cluster: Cluster, executor: Executor, steps: Sequence[Step], within: float) -> dict[str, Traffic]:
     """The first steps make the services; then load runs on some of them until the last step has been taken."""
     beginning = [step for step in steps if step.at == 0.0]
     for step in beginning:
-        blows.carry_out(step)
+        executor.execute(step)
     for name in PROBED:
         cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=within)
     with ExitStack() as stack:
@@ -121,18 +121,18 @@ def run(cluster: Cluster, blows: Blows, steps: Sequence[Step], within: float) ->
             name: stack.enter_context(traffic(cluster, NAMESPACE, name, "--rate", str(rate), *words))
             for name, rate in rates(steps).items()
         }
-        blows.began = now()
+        executor.began = now()
         for step in steps[len(beginning) :]:
-            blows.carry_out(step)
+            executor.execute(step)
         for name in PROBED:
             cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=within)
-        eventually("all ends noticed", blows.all_noticed, within)
-        blows.ended = now()
+        eventually("all ends noticed", executor.all_noticed, within)
+        executor.ended = now()
     return probes
 
 
 def settle(cluster: Cluster, steps: Sequence[Step], within: float) -> None:
-    """Every service is what its spec asks for, told by the processes that went through all of it.
+    """Every service is what its spec asks for, reported by the processes that went through all of it.
 
     What the garbage collector missed of a service that is to be gone keeps it from that: it is started again half-way.
     """
@@ -164,13 +164,15 @@ def heed(cluster: Cluster, name: str, found: Found) -> None:
             cluster.kubectl("delete", named, "-n", NAMESPACE, "--ignore-not-found")
 
 
-def check_aftermath(cluster: Cluster, blows: Blows, probes: dict[str, Traffic], steps: Sequence[Step]) -> list[str]:
+def check_aftermath(
+    cluster: Cluster, executor: Executor, probes: dict[str, Traffic], steps: Sequence[Step]
+) -> list[str]:
     """What the garbage collector missed."""
     missed = nothing_is_left(cluster)
     rate = rates(steps)
     for name, probe in probes.items():
-        assert aftermath.not_sent(name, probe.rows, blows.began, blows.ended, rate[name]) == ""
-        lost = aftermath.lost_without_excuse(name, probe.rows, blows.windows)
+        assert aftermath.not_sent(name, probe.rows, executor.began, executor.ended, rate[name]) == ""
+        lost = aftermath.lost_without_excuse(name, probe.rows, executor.windows)
         assert not lost, "\n".join(lost[:20])
     # One that lost its lease ends; the kubelet takes its time to start it again.
     set_replicas(cluster, 2)
@@ -219,20 +221,20 @@ def nothing_is_written(cluster: Cluster) -> None:
     assert [write for write in writes_since(cluster, began) if write.namespace == NAMESPACE] == []
 
 
-def figures(blows: Blows, probes: dict[str, Traffic]) -> dict[str, object]:
+def figures(executor: Executor, probes: dict[str, Traffic]) -> dict[str, object]:
     return {
-        "fallen": dict(sorted(blows.fallen.items())),
-        "struck": dict(sorted(blows.way.struck.items())),
-        "windows": [f"{window.name}: {window.why}" for window in blows.windows],
+        "fallen": dict(sorted(executor.fallen.items())),
+        "struck": dict(sorted(executor.way.struck.items())),
+        "windows": [f"{window.name}: {window.why}" for window in executor.windows],
         "sent": {name: len(probe.rows) for name, probe in probes.items()},
         "lost": {name: sum(1 for row in probe.rows if not row.is_complete) for name, probe in probes.items()},
     }
 
 
-def tell(cluster: Cluster, blows: Blows, seed: int) -> None:
+def tell(cluster: Cluster, executor: Executor, seed: int) -> None:
     """What a failure is looked into with."""
-    print(f"\nseed {seed}; faults so far: {dict(blows.way.struck)}; the last steps:")
-    print("\n".join(blows.log[-15:]))
+    print(f"\nseed {seed}; faults so far: {dict(executor.way.struck)}; the last steps:")
+    print("\n".join(executor.log[-15:]))
     print(f"logs: {cluster.paths.logs}; the API server's audit: {cluster.paths.audit_log}")
     for pod in operator_pods(cluster):
         name = pod["metadata"]["name"]

@@ -102,7 +102,7 @@ class StandIn:
 
     @property
     def crd_name(self) -> str:
-        return f"llmservices.{self.group}"
+        return f"chartcopies.{self.group}"
 
     def version(self, version: str, *fields: str) -> str:
         """The folder of a chart of this version, whose CRD has these spec fields."""
@@ -118,7 +118,7 @@ class StandIn:
     def _crd(self, fields: Sequence[str]) -> JSON:
         spec = {"type": "object", "properties": {field: {"type": "string"} for field in fields}}
         schema = {"type": "object", "properties": {"spec": spec}}
-        names = {"kind": "LLMService", "listKind": "LLMServiceList", "plural": "llmservices", "singular": "llmservice"}
+        names = {"kind": "ChartCopy", "plural": "chartcopies", "singular": "chartcopy"}
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -43,21 +44,29 @@ def make_namespace(cluster: Cluster, name: str) -> None:
     cluster.apply(QUOTA, name)
 
 
+@contextmanager
+def own_namespace(cluster: Cluster, name: str) -> Iterator[str]:
+    """A namespace as `make_namespace` makes it, deleted without waiting at the end of the block."""
+    make_namespace(cluster, name)
+    try:
+        yield name
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of this test's own: restricted, with a quota, gone afterwards."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:50].strip("-")
-    make_namespace(cluster, name)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    with own_namespace(cluster, name):
+        yield name
 
 
 @pytest.fixture(scope="session")
 def shared_namespace(cluster: Cluster) -> Iterator[str]:
     """The namespace of the services that several tests share."""
-    make_namespace(cluster, "e2e-shared")
-    yield "e2e-shared"
-    cluster.kubectl("delete", "namespace", "e2e-shared", "--wait=false")
+    with own_namespace(cluster, "e2e-shared") as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
@@ -72,14 +81,21 @@ def operator_rests(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def two_namespaces(cluster: Cluster, operator_rests: None) -> Iterator[None]:
-    """TEAM and OTHER, restricted and with quotas, for releases of a test's own."""
+@contextmanager
+def release_namespaces(cluster: Cluster) -> Iterator[None]:
+    """TEAM and OTHER, restricted and with quotas; their releases are uninstalled before and after."""
     _clear(cluster)
     for name in (TEAM, OTHER):
         make_namespace(cluster, name)
     yield
     _clear(cluster)
+
+
+@pytest.fixture
+def two_namespaces(cluster: Cluster, operator_rests: None) -> Iterator[None]:
+    """TEAM and OTHER of one test."""
+    with release_namespaces(cluster):
+        yield
 
 
 def _clear(cluster: Cluster) -> None:

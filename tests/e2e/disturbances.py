@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from llmservice_cli.load.answer import Loss
 
 from localcluster.progress import Progress
-from tests.e2e.conftest import make_namespace
-from tests.support import next_version
+from tests.e2e.conftest import own_namespace
+from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
-from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
+from tests.support.operator import OPERATOR_NAMESPACE, leader, operator_pods, scale_operator, set_replicas
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
@@ -45,12 +46,10 @@ class World:
 
     def pods(self) -> list[JSON]:
         """Those that are to stay, oldest first."""
-        pods = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={NAME}")
-        stay = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        for pod in pods:
-            if pod not in stay:
+        for pod in self.cluster.list("pods", self.namespace, f"llmservice.dev/service={NAME}"):
+            if "deletionTimestamp" in pod["metadata"]:
                 self.gone.setdefault(pod["metadata"]["name"], time.time())
-        return sorted(stay, key=lambda pod: pod["metadata"]["creationTimestamp"])
+        return self.cluster.pods(self.namespace, NAME)
 
     def strike(self, *pods: JSON) -> float:
         """The moment of a story's blow, at which these pods answer somebody; whichever pods, if none are named."""
@@ -87,15 +86,12 @@ class World:
 def under_load(cluster: Cluster, namespace: str, service: JSON, within: float, *load: str) -> Iterator[Traffic]:
     """A service that is ready, in a namespace of its own, with requests on it; none is lost but in stories."""
     name = service["metadata"]["name"]
-    make_namespace(cluster, namespace)
-    try:
+    with own_namespace(cluster, namespace):
         cluster.apply(service, namespace)
         cluster.wait_condition(namespace, name, "Ready", "True", timeout=within)
         with traffic(cluster, namespace, name, "--duration", "1h", *load) as probe:
             yield probe
         assert probe.unaccounted() == [], "between the stories"
-    finally:
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 @contextmanager
@@ -116,6 +112,15 @@ def rolling_update(world: World) -> None:
     before = {pod["metadata"]["name"] for pod in world.pods()}
     within = world.settles_within
     eventually("another template", lambda: {pod["metadata"]["name"] for pod in world.pods()} - before, within)
+
+
+def rollback_of_a_broken_revision(world: World) -> None:
+    """A length for which there is no cache: it fails, and the operator goes back by itself."""
+    world.strike()
+    world.change(batching={"maxModelLen": 1_000_000}, fitPolicy="Ignore", rollout={"autoRollback": True})
+    within = world.settles_within
+    world.cluster.wait_condition(world.namespace, NAME, "Ready", "False", reason="RolledBack", timeout=within)
+    world.change(batching={"maxModelLen": 512}, rollout=None)
 
 
 def scale_up_with_a_term_while_loading(world: World) -> None:
@@ -147,44 +152,29 @@ def operator_restart(world: World) -> None:
     (pod,) = operator_pods(world.cluster)
     world.strike()
     world.cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
-    roll_out_operator(world)
+    set_replicas(world.cluster, 1)
 
 
 def operator_upgrade(world: World) -> None:
     """To the next version, which renders pods otherwise, and back."""
     before = {pod["metadata"]["uid"] for pod in world.pods()}
+    pending = partial(rolling.is_pending, world.cluster, world.namespace, NAME)
     next_version.build(world.cluster.paths, Progress())
     world.strike()
     with next_version.leading(world.cluster):
-        eventually("an update pending", lambda: is_update_pending(world), 60)
-    eventually("nothing pending", lambda: not is_update_pending(world), 60)
+        eventually("an update pending", pending, 60)
+    eventually("nothing pending", lambda: not pending(), 60)
     assert {pod["metadata"]["uid"] for pod in world.pods()} == before
-
-
-def is_update_pending(world: World) -> bool:
-    told = world.cluster.must_get("llmservices", world.namespace, NAME)["status"]["rollout"]
-    return bool(told.get("updatePending"))
-
-
-def roll_out_operator(world: World) -> None:
-    words = ("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
-    world.cluster.kubectl(*words)
 
 
 def leader_change(world: World) -> None:
     cluster = world.cluster
-    scale = ("scale", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE)
     first = eventually("a leader", lambda: leader(cluster), 30)
-    cluster.kubectl(*scale, "--replicas=2")
-    try:
-        roll_out_operator(world)
+    with scale_operator(cluster, 2):
         (name,) = [pod["metadata"]["name"] for pod in operator_pods(cluster) if pod["metadata"]["name"] in first]
         world.strike()
         cluster.kubectl("delete", "pod", name, "-n", OPERATOR_NAMESPACE, "--wait=false")
         eventually("another leader", lambda: leader(cluster) not in ("", first), 30)
-    finally:
-        cluster.kubectl(*scale, "--replicas=1")
-        roll_out_operator(world)
 
 
 def api_server_restart(world: World) -> None:
@@ -257,12 +247,24 @@ def nothing_is_lost(world: World, story: Story, record: Record) -> None:
     name, probe = words(story), world.probe
     with world.story(name):
         story(world)
-    began = probe.blows[name]
+    began = probe.strikes[name]
     going = [probe.in_flight(moment) for moment in world.gone.values() if moment >= began]
     record(engine=world.engine, **probe.figures(name), inFlightAsPodsWent=going)
     probe.assert_nothing_lost(name)
     if world.engine == STAND_IN:  # vLLM's load is too light to say so of a moment that is not waited for
         assert all(going), "a pod went when nobody was served"
+
+
+def only_the_gap_is_felt(world: World, record: Record) -> None:
+    """Where all pods go before the new ones come, nobody is there to connect to; what was accepted is answered."""
+    name, probe = "recreation", world.probe
+    with world.story(name):
+        world.change(rollout={"strategy": "Recreate"})
+        rolling_update(world)
+    world.change(rollout=None)
+    record(engine=world.engine, **probe.figures(name))
+    assert probe.in_flight(probe.strikes[name]) >= 1
+    assert set(probe.stories[name].ended.by_kind) == {Loss.NOT_CONNECTED}, probe.of(name)
 
 
 def kill_the_engine(pod: JSON) -> int | None:
@@ -301,16 +303,18 @@ def only_what_kubernetes_cannot_save(world: World, victim: Victim, record: Recor
         moment = world.strike(struck)
         os.kill(process, signal.SIGKILL)
         restarted(world, struck)
-    told, retried = world.probe.since(name, moment), tries_again.since(name, moment)
-    later = [row for row in world.probe.rows if not row.is_complete and moment <= row.sent and row.ended <= told.until]
+    reported, retried = world.probe.since(name, moment), tries_again.since(name, moment)
+    later = [
+        row for row in world.probe.rows if not row.is_complete and moment <= row.sent and row.ended <= reported.until
+    ]
     lost_for = max((row.ended - moment for row in later), default=0.0)
     record(
         engine=world.engine,
-        **in_figures(told),
+        **in_figures(reported),
         laterLostUntilSecond=round(lost_for, 2),
         withRetries={**in_figures(retried), "retried": sum(1 for row in tries_again.rows if row.attempts > 1)},
     )
-    assert told.in_flight + retried.in_flight >= 1
+    assert reported.in_flight + retried.in_flight >= 1
     assert {row.loss for row in later} <= {Loss.NOT_CONNECTED, Loss.DISCONNECTED}, world.probe.of(name)
     assert lost_for < KNOWN_WITHIN, world.probe.of(name)
     assert retried.lost_later == 0, tries_again.of(name)

@@ -1,18 +1,18 @@
-"""Services that fail, each in its own way: what is to be told of it, and when it went wrong."""
+"""Services that fail, each in its own way: what is to be reported it, and when it went wrong."""
 
 from __future__ import annotations
 
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmservice_runtime.contract import FETCH_CONTAINER
 
 from localcluster.install import STAND_IN_IMAGE
-from tests.support.cluster import JSON
+from tests.support.cluster import JSON, condition, is_ready
 
 Cause = Callable[[JSON], float | None]
 """From a pod or a Deployment to when it went wrong: seconds of the epoch, None while it did not."""
@@ -22,42 +22,52 @@ def at(stamp: str) -> float:
     return dt.datetime.fromisoformat(stamp).timestamp()
 
 
-def ended(pod: JSON) -> float | None:
-    """The first end of a container that did not end well."""
+def ends(pod: JSON) -> Iterator[tuple[JSON, JSON]]:
+    """Each container's status with the end of its last run, init containers first."""
     status = pod.get("status", {})
     for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-        done = container["state"].get("terminated") or container.get("lastState", {}).get("terminated")
-        if done and (container["name"] == "server" or done["exitCode"]):
-            return at(done["finishedAt"])
-    return None
+        if done := container["state"].get("terminated") or container.get("lastState", {}).get("terminated"):
+            yield container, done
 
 
-def unready_again(pod: JSON) -> float | None:
-    """A server that runs, was ready and no longer is."""
-    (since,) = [
-        one.get("state", {}).get("running", {}).get("startedAt")
-        for one in pod.get("status", {}).get("containerStatuses", [{"name": "server"}])
-        if one["name"] == "server"
-    ]
-    for condition in pod.get("status", {}).get("conditions", []):
-        if condition["type"] == "Ready" and condition["status"] == "False" and since:
-            return at(condition["lastTransitionTime"]) if condition["lastTransitionTime"] > since else None
-    return None
+def ended(pod: JSON) -> float | None:
+    """The first end of a container that did not end well."""
+    failed = (done for container, done in ends(pod) if container["name"] == "server" or done["exitCode"])
+    return next((at(done["finishedAt"]) for done in failed), None)
 
 
 def ended_thrice(pod: JSON) -> float | None:
-    for container in pod.get("status", {}).get("containerStatuses", []):
-        done = container["state"].get("terminated") or container.get("lastState", {}).get("terminated")
-        if done and container["restartCount"] + (0 if "running" in container["state"] else 1) >= 3:
+    for container, done in ends(pod):
+        if container["restartCount"] + (0 if "running" in container["state"] else 1) >= 3:
             return at(done["finishedAt"])
     return None
 
 
+def since(obj: JSON, kind: str, status: str) -> float | None:
+    """When a condition got this status; None where it has another."""
+    found = condition(obj, kind) or {}
+    return at(found["lastTransitionTime"]) if found.get("status") == status else None
+
+
+def unready_again(pod: JSON) -> float | None:
+    """When a server that runs, and was ready, was no longer."""
+    servers = [one for one in pod.get("status", {}).get("containerStatuses", []) if one["name"] == "server"]
+    began = next((one["state"].get("running", {}).get("startedAt") for one in servers), None)
+    moment = since(pod, "Ready", "False")
+    return moment if began and moment and moment > at(began) else None
+
+
 def unplaced(pod: JSON) -> float | None:
-    for condition in pod.get("status", {}).get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return at(condition["lastTransitionTime"])
-    return None
+    return since(pod, "PodScheduled", "False")
+
+
+def placed(pod: JSON) -> float | None:
+    """From here on the kubelet tries to mount its volumes."""
+    return since(pod, "PodScheduled", "True")
+
+
+def no_pod(deployment: JSON) -> float | None:
+    return since(deployment, "ReplicaFailure", "True")
 
 
 def waits(pod: JSON) -> float | None:
@@ -69,39 +79,23 @@ def waits(pod: JSON) -> float | None:
     return None
 
 
-def placed(pod: JSON) -> float | None:
-    """From here on the kubelet tries to mount its volumes."""
-    for condition in pod.get("status", {}).get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "True":
-            return at(condition["lastTransitionTime"])
-    return None
-
-
-def no_pod(deployment: JSON) -> float | None:
-    for condition in deployment.get("status", {}).get("conditions", []):
-        if condition["type"] == "ReplicaFailure":
-            return at(condition["lastTransitionTime"])
-    return None
-
-
 def failure_of(service: JSON) -> str | None:
     reason: str | None = service.get("status", {}).get("failure", {}).get("reason")
     return reason
 
 
-def is_ready(service: JSON) -> bool:
-    conditions = service.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+def serves(service: JSON) -> bool:
+    return is_ready(service) and failure_of(service) is None
 
 
 def why_not_ready(service: JSON) -> str:
-    conditions = service.get("status", {}).get("conditions", [])
-    return next((f"{c['reason']}: {c['message']}" for c in conditions if c["type"] == "Ready"), "")
+    ready = condition(service, "Ready")
+    return f"{ready['reason']}: {ready['message']}" if ready else ""
 
 
 @dataclass(frozen=True)
 class Failing:
-    """A service that fails, and what is told of it. ValueError where nothing would be asked of a text."""
+    """A service that fails, and what is reported it. ValueError where nothing would be asked of a text."""
 
     reason: str
     words: str
@@ -116,7 +110,7 @@ class Failing:
     is_slow: bool = False
     """Nobody waits for it before the next ones are made."""
     first: tuple[str, ...] = ()
-    """Reasons that are told before it is known for what it is, an Event each."""
+    """Reasons that are reported before it is known for what it is, an Event each."""
 
     def __post_init__(self) -> None:
         if not (self.words and self.remedy):

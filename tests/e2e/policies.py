@@ -8,32 +8,38 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.e2e._chart import render
-from tests.e2e.conftest import make_namespace
-from tests.support.cluster import Cluster
-
-JSON = dict[str, Any]
+from tests.e2e.conftest import own_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.services import merge
 
 RELEASE = "demo-llmservice-operator"
+LABELS = {"app.kubernetes.io/managed-by": "llmservice-operator", "llmservice.dev/service": "own"}
+CONTAINER: JSON = {
+    "name": "server",
+    "image": "registry.local/pause:1",
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
+POD: JSON = {
+    "containers": [CONTAINER],
+    "automountServiceAccountToken": False,
+    "securityContext": {"runAsNonRoot": True, "runAsUser": 2000, "seccompProfile": {"type": "RuntimeDefault"}},
+}
 PARTS = ("ServiceAccount", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 @contextmanager
 def release(cluster: Cluster, namespace: str, values: Mapping[str, Any]) -> Iterator[None]:
     """In a namespace of its own; no operator runs for it."""
-    make_namespace(cluster, namespace)
-    rendered = render(
-        {"watch": {"namespaces": [namespace]}, "rbac": {"aggregate": False}, **values}, namespace=namespace
-    )
-    parts = [made for made in rendered if made["kind"] in PARTS]
-    try:
-        for made in parts:
-            cluster.apply(made, namespace)
-        yield
-    finally:
-        for made in parts:
-            if "namespace" not in made["metadata"]:
-                cluster.kubectl("delete", made["kind"].lower(), made["metadata"]["name"], "--ignore-not-found")
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    given = {"watch": {"namespaces": [namespace]}, "rbac": {"aggregate": False}, **values}
+    parts = [made for made in render(given, namespace=namespace) if made["kind"] in PARTS]
+    with own_namespace(cluster, namespace):
+        try:
+            cluster.apply_all(parts, namespace)
+            yield
+        finally:
+            for made in parts:
+                if "namespace" not in made["metadata"]:
+                    cluster.kubectl("delete", made["kind"].lower(), made["metadata"]["name"], "--ignore-not-found")
 
 
 def paused_owner(cluster: Cluster, namespace: str, service: Mapping[str, Any]) -> JSON:
@@ -54,3 +60,21 @@ def without(key: str, body: Mapping[str, Any]) -> JSON:
     made: JSON = copy.deepcopy(dict(body))
     del made["metadata"][key]
     return made
+
+
+def metadata(name: str, owner: JSON, **labels: str) -> JSON:
+    return {"name": name, "labels": LABELS | labels, "ownerReferences": [owner]}
+
+
+def deployment(owner: JSON, name: str = "own", **pod: Any) -> JSON:
+    labels = {"llmservice.dev/service": "own"}
+    template = {"metadata": {"labels": labels}, "spec": merge(POD, pod)}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(name, owner), "spec": spec}
+
+
+def assert_types_checked(cluster: Cluster, namespace: str, policy: str) -> None:
+    """The API server checks the types of each expression against the kinds that a policy is about."""
+    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{namespace}.{RELEASE}.{policy}"
+    status = eventually("types are checked", lambda: cluster.api.get(path).json().get("status"), 30)
+    assert not status.get("typeChecking", {}).get("expressionWarnings"), status

@@ -14,7 +14,7 @@ import pytest
 from llmservice_runtime.contract import HTTP_PORT, POD_TOKEN_FILE, POD_TOKEN_HEADER, SERVER_CONTAINER, STATE_PORT
 
 from tests.support import rolling
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.services import stand_in
 from tests.unit.test_runtime_flood import FLOOD, IDLE, running
 
@@ -29,11 +29,6 @@ REFERENCE = {"endpoint": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}
 def secret(text: str, key: str = "api-key") -> JSON:
     data = {key: base64.b64encode(text.encode()).decode()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": data}
-
-
-def pod_of(cluster: Cluster, namespace: str, name: str) -> JSON:
-    (pod,) = cluster.list("pods", namespace, f"llmservice.dev/service={name}")
-    return pod
 
 
 def status(pod: JSON, path: str, key: str = "", method: str = "GET", token: str = "") -> int:
@@ -67,7 +62,7 @@ def test_keys_are_rotated_under_load_without_a_restart(cluster: Cluster, namespa
     cluster.apply(secret("old-key"), namespace)
     cluster.apply(stand_in("guarded", **REFERENCE), namespace)
     cluster.wait_condition(namespace, "guarded", "Ready", "True", timeout=90)
-    pod = pod_of(cluster, namespace, "guarded")
+    pod = cluster.pod(namespace, "guarded")
 
     open_to_all = {path: status(pod, path) for path in ("/health", "/ping", "/metrics")}
     guarded = {path: status(pod, path) for path in ("/v1/models", "/invocations", "/tokenize", "/version", "/nowhere")}
@@ -85,7 +80,7 @@ def test_keys_are_rotated_under_load_without_a_restart(cluster: Cluster, namespa
         eventually("the old key is refused", lambda: status(pod, "/v1/models", "old-key") == 401, EXCHANGED_WITHIN)
     assert set(new) == {200}
 
-    after = pod_of(cluster, namespace, "guarded")
+    after = cluster.pod(namespace, "guarded")
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert rolling.restarts(after) == 0
     cluster.wait_condition(namespace, "guarded", "Ready", "True", timeout=5)
@@ -100,39 +95,46 @@ def test_keys_are_rotated_under_load_without_a_restart(cluster: Cluster, namespa
         pytest.param(secret(" \n"), "APIKeyUnusable", "it is empty", id="no key in it"),
     ],
 )
-def test_a_secret_without_a_key_is_told_and_starts_by_itself_when_it_has_one(
+def test_a_secret_without_a_key_is_reported_and_starts_by_itself_when_it_has_one(
     cluster: Cluster, namespace: str, given: JSON | None, reason: str, words: str
 ) -> None:
     if given is not None:
         cluster.apply(given, namespace)
     cluster.apply(stand_in("guarded", **REFERENCE), namespace)
     cluster.wait_condition(namespace, "guarded", "Ready", "False", reason=reason, timeout=60)
-    failure = cluster.must_get("llmservices", namespace, "guarded")["status"]["failure"]
+    failure = cluster.failure(namespace, "guarded")
     assert words in failure["message"]
     assert "spec.endpoint.apiKeySecretRef" in failure["remedy"]
     cluster.apply(secret("right"), namespace)
     cluster.wait_condition(namespace, "guarded", "Ready", "True", timeout=300)
-    assert status(pod_of(cluster, namespace, "guarded"), "/v1/models", "right") == 200
+    assert status(cluster.pod(namespace, "guarded"), "/v1/models", "right") == 200
+
+
+CLOSED: Mapping[str, JSON] = {
+    "/v1/load_lora_adapter": {"lora_name": "x", "lora_path": "/tmp"},
+    "/v1/unload_lora_adapter": {"lora_name": "x"},
+    "/adapters": {"name": "x", "src": "/tmp"},
+    "/collective_rpc": {"method": "x"},
+}
+"""Closed to clients."""
 
 
 def test_what_manages_the_server_asks_for_the_pods_token(cluster: Cluster, namespace: str) -> None:
     """By a port-forward, whose client is on loopback as a proxy in the pod would be."""
     cluster.apply(stand_in("closed", lora={}), namespace)
     cluster.wait_condition(namespace, "closed", "Ready", "True", timeout=90)
-    pod = pod_of(cluster, namespace, "closed")
+    pod = cluster.pod(namespace, "closed")
     name = pod["metadata"]["name"]
     token = cluster.kubectl("exec", "-n", namespace, name, "-c", SERVER_CONTAINER, "--", "cat", POD_TOKEN_FILE).strip()
     with forwarded(cluster, namespace, name) as local:
-        assert unload(local) == 403
-        assert unload(local, {POD_TOKEN_HEADER: "guessed"}) == 403
-        assert unload(local, {POD_TOKEN_HEADER: token}) not in (401, 403)
 
+        def post(path: str, body: JSON, headers: Mapping[str, str] | None = None) -> int:
+            return httpx.post(local + path, json=body, headers=headers, timeout=30, trust_env=False).status_code
 
-def unload(url: str, headers: Mapping[str, str] | None = None) -> int:
-    """An adapter that is not there; the status."""
-    body = {"lora_name": "x"}
-    answer = httpx.post(f"{url}/v1/unload_lora_adapter", json=body, headers=headers, timeout=30, trust_env=False)
-    return answer.status_code
+        assert {path: post(path, body) for path, body in CLOSED.items()} == dict.fromkeys(CLOSED, 403)
+        unload = "/v1/unload_lora_adapter"
+        assert post(unload, CLOSED[unload], {POD_TOKEN_HEADER: "guessed"}) == 403
+        assert post(unload, CLOSED[unload], {POD_TOKEN_HEADER: token}) not in (401, 403)
 
 
 @contextlib.contextmanager
@@ -152,19 +154,15 @@ def test_a_flood_of_the_state_port_takes_no_replica_away(cluster: Cluster, names
     """From the node, whose address the kubelet's probes have as well: the worst place for it."""
     cluster.apply(stand_in("flooded"), namespace)
     cluster.wait_condition(namespace, "flooded", "Ready", "True", timeout=90)
-    pod = pod_of(cluster, namespace, "flooded")
+    pod = cluster.pod(namespace, "flooded")
     flood = (FLOOD, pod["status"]["podIP"], STATE_PORT, "", IDLE)
     with running(*flood), running(*flood):
         began = time.monotonic()
         unready = 0
         while time.monotonic() - began < TRIES_SECONDS:
-            unready += not is_ready(pod_of(cluster, namespace, "flooded"))
+            unready += not is_ready(cluster.pod(namespace, "flooded"))
             time.sleep(1)
-    after = pod_of(cluster, namespace, "flooded")
+    after = cluster.pod(namespace, "flooded")
     assert rolling.restarts(after) == 0
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert unready == 0
-
-
-def is_ready(pod: JSON) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))

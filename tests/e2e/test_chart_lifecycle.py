@@ -15,6 +15,8 @@ import pytest
 from tests.e2e._chart import JSON, StandIn
 from tests.support.cluster import Cluster, eventually
 
+pytestmark = pytest.mark.parallel
+
 BLUE, GREEN = "chart-blue", "chart-green"
 
 
@@ -66,7 +68,7 @@ def fields(cluster: Cluster, charts: StandIn) -> set[str]:
 def make_object(cluster: Cluster, charts: StandIn, namespace: str, **spec: str) -> None:
     manifest = {
         "apiVersion": f"{charts.group}/v1alpha1",
-        "kind": "LLMService",
+        "kind": "ChartCopy",
         "metadata": {"name": "kept", "namespace": namespace},
         "spec": spec,
     }

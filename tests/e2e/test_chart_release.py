@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import yaml
 
 from tests.e2e._chart import CHART, EVERYTHING, IMAGES, OTHER, TEAM, of_kind, render
@@ -73,6 +74,7 @@ def test_two_releases_each_serve_their_own_namespace(cluster: Cluster, two_names
         assert [request for request in asked if request.code == 403] == []
 
 
+@pytest.mark.parallel
 def test_everything_that_can_be_rendered_is_valid_to_the_api_server(cluster: Cluster, namespace: str) -> None:
     values = {**EVERYTHING, "watch": {"namespaces": [namespace]}}
     objects = render(values, "--namespace", namespace)

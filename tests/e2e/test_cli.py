@@ -53,9 +53,9 @@ def test_status_says_in_one_screen_how_a_service_is(server: Server) -> None:
 
 def test_status_as_json_has_what_vllm_counts(server: Server) -> None:
     (pod,) = server.pods()
-    (told,) = json.loads(llmservice(server, "status", NAME, "-o", "json"))["services"]
-    assert told["status"] == server.cluster.must_get("llmservices", server.namespace, NAME)["status"]
-    (seen,) = told["pods"]
+    (reported,) = json.loads(llmservice(server, "status", NAME, "-o", "json"))["services"]
+    assert reported["status"] == server.cluster.must_get("llmservices", server.namespace, NAME)["status"]
+    (seen,) = reported["pods"]
     assert (seen["name"], seen["ready"]) == (pod["metadata"]["name"], True)
     live = seen["live"]
     assert (live["requestsRunning"], live["requestsWaiting"], live["preemptions"]) == (0, 0, 0)
@@ -70,7 +70,7 @@ def test_kubectl_finds_it_as_a_plugin(server: Server) -> None:
     assert "Ready is True" in printed
 
 
-def test_wrong_names_are_told_with_those_that_there_are(server: Server) -> None:
+def test_wrong_names_are_reported_with_those_that_there_are(server: Server) -> None:
     assert f"choose one of: {NAME}" in llmservice(server, "status", "no-such", expect=1)
     assert f"--model: {NAME}" in llmservice(server, "bench", NAME, "--model", "no-such", expect=1)
 
@@ -86,9 +86,9 @@ def test_a_service_is_measured_by_its_name(server: Server, tmp_path: Path) -> No
 def test_a_service_is_probed_from_inside_the_cluster(server: Server) -> None:
     """vLLM's own answers are whole by the probe's account, and of its pod nothing is left."""
     words = ("--duration", "4", "--rate", "3", "--api", "chat", "--retries", "0", "--json")
-    told = json.loads(llmservice(server, "probe", NAME, *words))
-    assert told["target"]["name"] == f"http://{NAME}.{server.namespace}.svc"
-    assert (told["summary"]["sent"], told["summary"]["complete"], told["losses"]) == (12, 12, [])
+    reported = json.loads(llmservice(server, "probe", NAME, *words))
+    assert reported["target"]["name"] == f"http://{NAME}.{server.namespace}.svc"
+    assert (reported["summary"]["sent"], reported["summary"]["complete"], reported["losses"]) == (12, 12, [])
     pods = server.cluster.list("pods", server.namespace, "app.kubernetes.io/name=llmservice-probe")
     assert [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]] == []
 

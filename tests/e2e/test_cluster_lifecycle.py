@@ -20,7 +20,7 @@ from localcluster.paths import REPOSITORY, ClusterPaths
 from localcluster.place import ctr_command, first
 from tests.support.host import need_control_groups
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.parallel]
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "unified")
 GROUPS = Path("/sys/fs/cgroup")
@@ -220,7 +220,6 @@ def lose_second_node(clone: Clone) -> None:
         pytest.param(Clone.kill_components, id="every component killed, the pods live on"),
         pytest.param(Clone.kill_everything, id="pods and shims killed too"),
         pytest.param(Clone.reboot, id="a reboot"),
-        pytest.param(lambda clone: clone.localcluster("down"), id="an orderly down"),
     ],
 )
 def test_up_recovers_from(with_pods: Clone, harm: Callable[[Clone], object]) -> None:
@@ -234,7 +233,6 @@ def test_up_recovers_from(with_pods: Clone, harm: Callable[[Clone], object]) -> 
     "harm",
     [
         pytest.param(lambda clone: None, id="a running cluster"),
-        pytest.param(lambda clone: clone.localcluster("down"), id="one that is down already"),
         pytest.param(Clone.kill_components, id="one whose components were killed"),
         pytest.param(Clone.kill_everything, id="one whose pods were killed too"),
         pytest.param(
@@ -244,6 +242,7 @@ def test_up_recovers_from(with_pods: Clone, harm: Callable[[Clone], object]) -> 
     ],
 )
 def test_down_leaves_nothing(with_pods: Clone, before: str, harm: Callable[[Clone], object]) -> None:
+    """And `up` recovers from an orderly down, as each but the first begins."""
     with_pods.localcluster("up")
     serves(with_pods)
     harm(with_pods)
@@ -252,7 +251,7 @@ def test_down_leaves_nothing(with_pods: Clone, before: str, harm: Callable[[Clon
 
 
 def test_an_interrupted_up_goes_on(with_pods: Clone) -> None:
-    with_pods.localcluster("down")
+    with_pods.localcluster("down")  # again: there is nothing left to end
     for seconds in ("0.7", "2", "4"):
         with_pods.run("timeout", "-s", "KILL", seconds, sys.executable, "-m", "localcluster", "up", check=False)
     with_pods.localcluster("up")

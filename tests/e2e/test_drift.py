@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.services import idle
+from tests.support.services import idle, stand_in
+
+pytestmark = pytest.mark.parallel
 
 NAMESPACE = "e2e-drift"
 REPAIRED_WITHIN = 5.0
@@ -67,12 +69,11 @@ DRIFTS = {
 
 @pytest.fixture(scope="module")
 def service(cluster: Cluster) -> Iterator[str]:
-    make_namespace(cluster, NAMESPACE)
-    cluster.apply(idle("drifting"), NAMESPACE)
-    cluster.wait_condition(NAMESPACE, "drifting", "Accepted", "True", timeout=20)
-    eventually("the Deployment", lambda: cluster.get("deployments", NAMESPACE, "drifting"), 10)
-    yield "drifting"
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    with own_namespace(cluster, NAMESPACE):
+        cluster.apply(stand_in("drifting", scaling={"replicas": 0}), NAMESPACE)
+        cluster.wait_condition(NAMESPACE, "drifting", "Accepted", "True", timeout=20)
+        eventually("the Deployment", lambda: cluster.get("deployments", NAMESPACE, "drifting"), 10)
+        yield "drifting"
 
 
 @pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS.keys())
@@ -91,11 +92,12 @@ def test_a_changed_child_is_put_right(cluster: Cluster, service: str, drift: Dri
 def test_a_deleted_child_is_made_again(cluster: Cluster, service: str, plural: str) -> None:
     before = cluster.must_get(plural, NAMESPACE, service)["metadata"]["uid"]
     cluster.kubectl("delete", plural, service, "-n", NAMESPACE)
-    eventually(
-        f"another of {plural}",
-        lambda: (cluster.get(plural, NAMESPACE, service) or {"metadata": {"uid": before}})["metadata"]["uid"] != before,
-        REPAIRED_WITHIN,
-    )
+
+    def is_another() -> bool:
+        now = cluster.get(plural, NAMESPACE, service)
+        return now is not None and now["metadata"]["uid"] != before
+
+    eventually(f"another of {plural}", is_another, REPAIRED_WITHIN)
 
 
 def test_metadata_that_others_add_stays(cluster: Cluster, service: str) -> None:
@@ -117,14 +119,7 @@ def test_metadata_that_others_add_stays(cluster: Cluster, service: str) -> None:
 
 def test_paused_stops_repairs_and_says_so(cluster: Cluster, service: str) -> None:
     cluster.patch("llmservices", NAMESPACE, service, {"spec": {"paused": True}})
-    eventually(
-        "a Paused reason",
-        lambda: any(
-            condition["reason"] == "Paused"
-            for condition in cluster.must_get("llmservices", NAMESPACE, service)["status"]["conditions"]
-        ),
-        10,
-    )
+    cluster.wait_condition(NAMESPACE, service, "Accepted", "True", reason="Paused", timeout=10)
     cluster.patch("services", NAMESPACE, service, {"spec": {"selector": {"surprise": "yes"}}})
     # Another service's repair proves that the operator was at work meanwhile.
     cluster.apply(idle("witness"), NAMESPACE)

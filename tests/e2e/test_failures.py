@@ -1,4 +1,4 @@
-"""Every failure is made to happen, and told: its own reason, evidence and remedy, one Event, a metric, within 10 s.
+"""Every failure is made to happen, and reported: its own reason, evidence and remedy, one Event, a metric, within 10 s.
 
 All services are applied at once and watched; each test looks at one of them. Engines are the stand-in for vLLM.
 """
@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,27 +20,28 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.e2e.failing_services import (
     CASES,
     GPUS,
     Cause,
     env,
     failure_of,
-    is_ready,
     no_pod,
+    serves,
     waits,
     why_not_ready,
 )
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.fetching import model_files
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
 from tests.support.operator import leader, operator_metric
 from tests.support.registry import registry
+from tests.support.reported import REPORTED_WITHIN, Before, before, reported_everywhere
+from tests.support.rolling import events, restarts
 from tests.support.services import stand_in
-from tests.support.told import TOLD_WITHIN, Before, before, told_fully
 from tests.support.watching import Seen, Watcher, watching
 
 NAMESPACE = "e2e-failures"
@@ -51,7 +52,7 @@ CLOCK = 1.0
 # Status, Events, metrics and kubectl one after the other, beside all that starts here.
 LOOK = 1.0
 BRIDGE = "10.244.0.1"
-ALL_WITHIN = 150.0
+ALL_WITHIN = 300.0
 AT_ONCE, PATIENCE = 6, 12.0
 QUOTA = {
     "apiVersion": "v1",
@@ -76,8 +77,8 @@ class Failures:
     deployments: Watcher
     began: float
 
-    def told(self, name: str, reason: str, timeout: float = ALL_WITHIN) -> Seen | None:
-        """When its status first told of this reason, at the latest so long after all were applied."""
+    def reported(self, name: str, reason: str, timeout: float = ALL_WITHIN) -> Seen | None:
+        """When its status first reported this reason, at the latest so long after all were applied."""
         left = max(0.0, self.began + timeout - time.time())
         return self.services.first(lambda obj: obj["metadata"]["name"] == name and failure_of(obj) == reason, left)
 
@@ -92,11 +93,10 @@ class Failures:
 
 @pytest.fixture(scope="module")
 def failures(cluster: Cluster) -> Iterator[Failures]:
-    make_namespace(cluster, NAMESPACE)
-    cluster.apply(QUOTA, NAMESPACE)
     hub = Hub({"team/gated": Repo(model_files(), gated=True)})
     with ExitStack() as stack:
-        stack.callback(cluster.kubectl, "delete", "namespace", NAMESPACE, "--wait=false")
+        stack.enter_context(own_namespace(cluster, NAMESPACE))
+        cluster.apply(QUOTA, NAMESPACE)
         stack.enter_context(serving_hub(hub, BRIDGE, BRIDGE))
         where = {
             "hub": hub.url,
@@ -114,25 +114,20 @@ def failures(cluster: Cluster) -> Iterator[Failures]:
         found = Failures(cluster, before(cluster), services, pods, deployments, time.time())
         others = [stand_in(BLOCKED), stand_in(CUT, {"tokens_per_second": 5}, drain={"timeoutSeconds": 1})]
         others.append(stand_in(SLOW, SLOW_START, **env(LLMSERVICE_START_SECONDS="2")))
-        apply_all(cluster, others)
+        cluster.apply_all(others, NAMESPACE)
 
         def fail(name: str) -> None:
             case = CASES[name]
-            apply_all(cluster, [stand_in(name, case.behaviour, **filled(case.spec, where))])
+            cluster.apply(stand_in(name, case.behaviour, **filled(case.spec, where)), NAMESPACE)
             if case.prompt:
                 threading.Thread(target=ask, args=(found, name), daemon=True).start()
             if not case.is_slow:
-                found.told(name, case.reason, time.time() - found.began + PATIENCE)
+                found.reported(name, case.reason, time.time() - found.began + PATIENCE)
 
         # Two processors: what is measured is not how long all of them take to start together.
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(fail, CASES))
         yield found
-
-
-def apply_all(cluster: Cluster, manifests: Sequence[JSON]) -> None:
-    listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
-    cluster.kubectl("apply", "--server-side", "-n", NAMESPACE, "-f", "-", stdin=json.dumps(listed))
 
 
 TAINTED_NODE = "e2e-tainted"
@@ -201,7 +196,7 @@ def ask(failures: Failures, name: str) -> None:
     assert ready is not None, f"{name} never became ready"
     address = failures.cluster.must_get("services", NAMESPACE, name)["spec"]["clusterIP"]
     body = {"model": name, "prompt": CASES[name].prompt, "max_tokens": 4}
-    while failures.told(name, CASES[name].reason, 0.0) is None:
+    while failures.reported(name, CASES[name].reason, 0.0) is None:
         try:
             httpx.post(f"http://{address}/v1/completions", json=body, timeout=200, trust_env=False)
         except httpx.ConnectError:
@@ -211,26 +206,28 @@ def ask(failures: Failures, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_told_with_reason_evidence_and_remedy(failures: Failures, record: Record, name: str) -> None:
+def test_it_is_reported_with_reason_evidence_and_remedy(failures: Failures, record: Record, name: str) -> None:
     case = CASES[name]
-    told = failures.told(name, case.reason)
+    reported = failures.reported(name, case.reason)
     now = failures.cluster.must_get("llmservices", NAMESPACE, name).get("status", {})
-    assert told is not None, f"not told; the failure is {now.get('failure')}, conditions {now.get('conditions')}"
-    failure = told.obj["status"]["failure"]
+    assert reported is not None, (
+        f"not reported; the failure is {now.get('failure')}, conditions {now.get('conditions')}"
+    )
+    failure = reported.obj["status"]["failure"]
     assert case.words in failure["message"], failure
     assert case.remedy in failure["remedy"], failure
     assert failure["evidence"], failure
-    ready = next(c for c in told.obj["status"]["conditions"] if c["type"] == "Ready")
+    ready = condition(reported.obj, "Ready") or {}
     assert (ready["status"], ready["reason"]) == ("False", case.reason)
-    seconds = told.at - failures.caused(name, case.cause)
+    seconds = reported.at - failures.caused(name, case.cause)
     record(engine=ENGINE, reason=case.reason, seconds=round(seconds, 1))
-    assert seconds <= TOLD_WITHIN + CLOCK
+    assert seconds <= REPORTED_WITHIN + CLOCK
 
 
 def test_each_is_one_event_and_in_the_column_and_in_the_metrics(failures: Failures) -> None:
-    """When all have failed: nothing is told twice, however often containers were started again meanwhile."""
+    """When all have failed: nothing is reported twice, however often containers were started again meanwhile."""
     for name, case in CASES.items():
-        assert failures.told(name, case.reason), name
+        assert failures.reported(name, case.reason), name
     cluster = failures.cluster
     expected = {name: case.events for name, case in CASES.items()}
 
@@ -265,10 +262,10 @@ def counts_those_that_fail(cluster: Cluster) -> bool:
 
 
 def test_a_start_past_its_budget_that_moves_is_no_failure(failures: Failures) -> None:
-    def told(obj: JSON) -> bool:
+    def reported(obj: JSON) -> bool:
         return obj["metadata"]["name"] == SLOW and "StartingSlowly" in why_not_ready(obj)
 
-    slow = failures.services.first(told, max(0.0, failures.began + ALL_WITHIN - time.time()))
+    slow = failures.services.first(reported, max(0.0, failures.began + ALL_WITHIN - time.time()))
     assert slow is not None
     assert "vLLM is loading the model" in why_not_ready(slow.obj)
     assert failures.services.first(lambda obj: obj["metadata"]["name"] == SLOW and is_ready(obj), ALL_WITHIN)
@@ -276,24 +273,20 @@ def test_a_start_past_its_budget_that_moves_is_no_failure(failures: Failures) ->
 
 
 def test_a_crash_loop_writes_no_status_for_each_restart(failures: Failures) -> None:
-    """Its last words were told at its third end; what comes after is no news."""
-    told = failures.told("crash-loop", "CrashLoop")
-    assert told is not None
+    """Its last words were reported at its third end; what comes after is no news."""
+    reported = failures.reported("crash-loop", "CrashLoop")
+    assert reported is not None
     again = failures.pods.first(lambda pod: of_service(pod, "crash-loop") and restarts(pod) >= 3, ALL_WITHIN)
     assert again is not None, "it was not started a third time"
-    later = [s for s in failures.services.seen if s.name == "crash-loop" and told.at < s.at]
-    assert [s.obj["status"] for s in later if s.obj["status"] != told.obj["status"]] == []
+    later = [s for s in failures.services.seen if s.name == "crash-loop" and reported.at < s.at]
+    assert [s.obj["status"] for s in later if s.obj["status"] != reported.obj["status"]] == []
 
 
 def of_service(pod: JSON, name: str) -> bool:
     return bool(pod["metadata"]["labels"].get("llmservice.dev/service") == name)
 
 
-def restarts(pod: JSON) -> int:
-    return max((c["restartCount"] for c in pod.get("status", {}).get("containerStatuses", [])), default=0)
-
-
-def test_probes_that_are_blocked_are_told(failures: Failures, record: Record) -> None:
+def test_probes_that_are_blocked_are_reported(failures: Failures, record: Record) -> None:
     """A rule on the node keeps the kubelet off a serving pod; clients are answered, and it is over with the rule."""
     cluster = failures.cluster
     ready = failures.services.first(lambda obj: obj["metadata"]["name"] == BLOCKED and is_ready(obj), ALL_WITHIN)
@@ -302,21 +295,19 @@ def test_probes_that_are_blocked_are_told(failures: Failures, record: Record) ->
     since = before(cluster)
     with dropping(pod["status"]["podIP"], 8081):
         began = time.time()
-        told = told_fully(cluster, NAMESPACE, BLOCKED, "ProbeBlocked", since)
-        assert "8081" in told.failure["message"]
-        assert "port 8081" in told.failure["remedy"]
-        assert "deadline exceeded" in str(told.failure["evidence"]) or "timeout" in str(told.failure["evidence"])
-        stated = failures.told(BLOCKED, "ProbeBlocked")
+        reported = reported_everywhere(cluster, NAMESPACE, BLOCKED, "ProbeBlocked", since)
+        assert "8081" in reported.failure["message"]
+        assert "port 8081" in reported.failure["remedy"]
+        assert "deadline exceeded" in str(reported.failure["evidence"]) or "timeout" in str(
+            reported.failure["evidence"]
+        )
+        stated = failures.reported(BLOCKED, "ProbeBlocked")
         assert stated is not None
         # Two probes that are waited for take most of the time; a look everywhere takes some of its own.
         record(engine=ENGINE, reason="ProbeBlocked", seconds=round(stated.at - began, 1))
-        assert 0 <= stated.at - began <= TOLD_WITHIN
-        assert told.at - began <= TOLD_WITHIN + LOOK
+        assert 0 <= stated.at - began <= REPORTED_WITHIN
+        assert reported.at - began <= REPORTED_WITHIN + LOOK
     eventually("over with the rule", lambda: serves(cluster.must_get("llmservices", NAMESPACE, BLOCKED)), 30)
-
-
-def serves(service: JSON) -> bool:
-    return is_ready(service) and failure_of(service) is None
 
 
 @contextlib.contextmanager
@@ -325,20 +316,22 @@ def dropping(address: str, port: int) -> Iterator[None]:
     # By way of a chain with a name that the local cluster's end looks for, should this process be killed meanwhile.
     chain = "CNI-TEST-DROP"
     rule = ("OUTPUT", "-d", address, "-p", "tcp", "--dport", str(port), "-j", chain)
-    before, after = (
-        (("-N", chain), ("-A", chain, "-j", "DROP"), ("-I", *rule)),
-        (("-D", *rule), ("-F", chain), ("-X", chain)),
-    )
-    for words in before:
+
+    def iptables(*words: str) -> None:
         subprocess.run(["iptables", "-w", *words], check=True)
+
+    iptables("-N", chain)
+    iptables("-A", chain, "-j", "DROP")
+    iptables("-I", *rule)
     try:
         yield
     finally:
-        for words in after:
-            subprocess.run(["iptables", "-w", *words], check=True)
+        iptables("-D", *rule)
+        iptables("-F", chain)
+        iptables("-X", chain)
 
 
-def test_streams_that_a_drain_cuts_are_told(failures: Failures) -> None:
+def test_streams_that_a_drain_cuts_are_reported(failures: Failures) -> None:
     """A stream of a minute, and a drain of a second."""
     ready = failures.services.first(lambda obj: obj["metadata"]["name"] == CUT and is_ready(obj), ALL_WITHIN)
     assert ready is not None
@@ -354,10 +347,6 @@ def test_streams_that_a_drain_cuts_are_told(failures: Failures) -> None:
             for _ in chunks:
                 pass
 
-    def told() -> list[JSON]:
-        events = cluster.list("events", NAMESPACE)
-        return [e for e in events if e["involvedObject"]["name"] == CUT and e["reason"] == "StreamsEnded"]
-
-    (event,) = eventually("an Event on what was cut", told, 30)
+    (event,) = eventually("an Event on what was cut", lambda: events(cluster, NAMESPACE, CUT, "StreamsEnded"), 30)
     assert "1 stream" in event["message"]
     assert pod["metadata"]["name"] in event["message"]

@@ -11,36 +11,22 @@ import yaml
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.pairs import PAIRS
 from tests.support.client import ClientPod
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import Cluster, eventually
 from tests.support.operator import host_process, operator_pods
 
 READY_WITHIN = 420
 QUESTION, ANSWER = PAIRS[0]
 
 
-def serving_pods(cluster: Cluster, namespace: str, service: str) -> list[JSON]:
-    pods = cluster.list("pods", namespace, f"llmservice.dev/service={service}")
-    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-
-
 def engine_flags(cluster: Cluster, namespace: str, pod: str) -> list[str]:
     """The arguments of the vLLM process that runs in the pod, as its own kernel tells them."""
-    found = cluster.kubectl(
-        "exec",
-        "-n",
-        namespace,
-        pod,
-        "-c",
-        "server",
-        "--",
-        "python3",
-        "-c",
+    script = (
         "import pathlib\n"
         "for line in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
         "    words = line.read_text().split('\\0')\n"
-        "    if 'vllm.entrypoints.openai.api_server' in words: print('\\n'.join(words)); break",
+        "    if 'vllm.entrypoints.openai.api_server' in words: print('\\n'.join(words)); break"
     )
-    return found.split()
+    return cluster.kubectl("exec", "-n", namespace, pod, "-c", "server", "--", "python3", "-c", script).split()
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +62,18 @@ def test_kubectl_get_tells_the_story_in_one_line(cluster: Cluster, shared_namesp
 @pytest.mark.full
 def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace: str, tiny_chat: str) -> None:
     """And the operator that began the rollout is killed in the middle of it."""
-    before = serving_pods(cluster, shared_namespace, tiny_chat)[0]["metadata"]["name"]
+    before = cluster.pods(shared_namespace, tiny_chat)[0]["metadata"]["name"]
     # A UID that the image's passwd does not know comes with the same rollout: it has to serve too.
     edit = {"batching": {"maxNumSeqs": 7}, "podTemplate": {"spec": {"securityContext": {"runAsUser": 54321}}}}
     cluster.patch("llmservices", shared_namespace, tiny_chat, {"spec": edit})
-    eventually("the new pod", lambda: len(serving_pods(cluster, shared_namespace, tiny_chat)) == 2, 30)
+    eventually("the new pod", lambda: len(cluster.pods(shared_namespace, tiny_chat)) == 2, 30)
     (operator,) = operator_pods(cluster)
     os.kill(host_process(cluster, operator), signal.SIGKILL)
     cluster.kubectl(
         "wait", "-n", shared_namespace, "--for=condition=Ready", f"llms/{tiny_chat}", f"--timeout={READY_WITHIN}s",
         timeout=READY_WITHIN + 10,
     )  # fmt: skip
-    (pod,) = serving_pods(cluster, shared_namespace, tiny_chat)
+    (pod,) = cluster.pods(shared_namespace, tiny_chat)
     assert pod["metadata"]["name"] != before
     assert pod["spec"]["securityContext"]["runAsUser"] == 54321
     flags = engine_flags(cluster, shared_namespace, pod["metadata"]["name"])
@@ -98,12 +84,12 @@ def test_an_edit_is_ready_only_when_it_serves(cluster: Cluster, shared_namespace
 def test_scaling_through_the_subresource_restarts_nothing(
     cluster: Cluster, client: ClientPod, shared_namespace: str, tiny_chat: str
 ) -> None:
-    (first,) = serving_pods(cluster, shared_namespace, tiny_chat)
+    (first,) = cluster.pods(shared_namespace, tiny_chat)
     cluster.kubectl("scale", f"llms/{tiny_chat}", "--replicas=2", "-n", shared_namespace)
     eventually(
         "two pods and a disruption budget",
         lambda: (
-            len(serving_pods(cluster, shared_namespace, tiny_chat)) == 2
+            len(cluster.pods(shared_namespace, tiny_chat)) == 2
             and cluster.get("poddisruptionbudgets", shared_namespace, tiny_chat)
         ),
         30,
@@ -116,7 +102,7 @@ def test_scaling_through_the_subresource_restarts_nothing(
     eventually(
         "one pod and no disruption budget",
         lambda: (
-            len(serving_pods(cluster, shared_namespace, tiny_chat)) == 1
+            len(cluster.pods(shared_namespace, tiny_chat)) == 1
             and cluster.get("poddisruptionbudgets", shared_namespace, tiny_chat) is None
         ),
         60,
@@ -129,14 +115,14 @@ def test_an_edit_that_cannot_work_leaves_the_old_one_serving(
     cluster: Cluster, client: ClientPod, shared_namespace: str, tiny_chat: str
 ) -> None:
     """What the schema cannot know is refused before a pod exists, with the remedy."""
-    pods = {pod["metadata"]["uid"] for pod in serving_pods(cluster, shared_namespace, tiny_chat)}
+    pods = {pod["metadata"]["uid"] for pod in cluster.pods(shared_namespace, tiny_chat)}
     arguments = '{"spec":{"runtime":{"extraArgs":["--no-such-flag"]}}}'
     cluster.kubectl("patch", "llms", tiny_chat, "-n", shared_namespace, "--type=merge", "-p", arguments)
     refused = cluster.wait_condition(shared_namespace, tiny_chat, "Accepted", "False", reason="UnknownFlag", timeout=10)
     assert "--no-such-flag" in refused["message"]
     assert "spec.runtime.extraArgs" in refused["message"]
-    assert {pod["metadata"]["uid"] for pod in serving_pods(cluster, shared_namespace, tiny_chat)} == pods
+    assert {pod["metadata"]["uid"] for pod in cluster.pods(shared_namespace, tiny_chat)} == pods
     assert client.chat(tiny_chat, QUESTION).text == ANSWER
     cluster.patch("llmservices", shared_namespace, tiny_chat, {"spec": {"runtime": {"extraArgs": None}}})
     cluster.wait_condition(shared_namespace, tiny_chat, "Ready", "True", timeout=30)
-    assert {pod["metadata"]["uid"] for pod in serving_pods(cluster, shared_namespace, tiny_chat)} == pods
+    assert {pod["metadata"]["uid"] for pod in cluster.pods(shared_namespace, tiny_chat)} == pods

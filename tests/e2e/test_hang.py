@@ -1,6 +1,6 @@
 """What is a hang and what only looks like one: all of it at once, since each takes as long as the thresholds are.
 
-That a hang is told as EngineHung within seconds is a row of failing_services.py.
+That a hang is reported as EngineHung within seconds is a row of failing_services.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ from llmservice_runtime.contract import HANG_RESTART_SECONDS, HANG_UNREADY_SECON
 
 from tests.support import rolling
 from tests.support.client import Answer, ClientPod
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import pause, processes_of, throttled
 from tests.support.measured import Record
 from tests.support.services import llmservice, stand_in
@@ -32,19 +32,6 @@ PREFILL_SECONDS = 2 * HANG_UNREADY_SECONDS
 STARVED_SECONDS = HANG_UNREADY_SECONDS + 10
 # Longer than the starvation: the stream goes on after it. A token every two seconds is far from a hang.
 TOKENS, TOKENS_PER_SECOND = 30, 0.5
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What became of a service and of the request that it was sent."""
-
-    pod: JSON
-    log: str
-
-    @property
-    def restarts(self) -> int:
-        """Of the server's container, which is the only one."""
-        return rolling.restarts(self.pod)
 
 
 @pytest.fixture
@@ -69,22 +56,20 @@ def test_a_hung_engine_goes_unready_and_a_slow_or_a_starved_one_does_not(
         long_prefill = beside.submit(ask, client, "prefilling", f"@slow:{PREFILL_SECONDS}", 3)
         stream = beside.submit(ask, client, "starved", "go on", TOKENS)
         stuck = beside.submit(client.request, address("hung"), request("hung", "@hang", 3))
-        eventually("the stream under way", lambda: requests_in_flight(pod_of(cluster, namespace, "starved")) == 1, 30)
+        eventually("the stream under way", lambda: requests_in_flight(cluster.pod(namespace, "starved")) == 1, 30)
 
-        with stopped(pod_of(cluster, namespace, "starved")):
+        with stopped(cluster.pod(namespace, "starved")):
             pause(STARVED_SECONDS)
 
-        hung = eventually("the hung one is unready", lambda: not is_ready(cluster, namespace, "hung"), 30)
-        assert hung
+        eventually("the hung one is unready", lambda: not is_ready(cluster.pod(namespace, "hung")), 30)
         assert whole(long_prefill, 3)
         assert whole(stream, TOKENS)
         for name in ("prefilling", "starved"):
-            seen = look(cluster, namespace, name)
-            assert SAID not in seen.log
-            assert seen.restarts == 0
-        assert SAID in look(cluster, namespace, "hung").log
-        eventually("it is restarted", lambda: look(cluster, namespace, "hung").restarts == 1, HANG_RESTART_SECONDS + 30)
-        eventually("and serves", lambda: is_ready(cluster, namespace, "hung"), 60)
+            assert_no_hang(cluster, namespace, name)
+        hung = partial(cluster.pod, namespace, "hung")
+        assert SAID in log_of(cluster, hung())
+        eventually("it is restarted", lambda: rolling.restarts(hung()) == 1, HANG_RESTART_SECONDS + 30)
+        eventually("and serves", lambda: is_ready(hung()), 60)
         cluster.kubectl("delete", "llms", "hung", "-n", namespace, "--wait=false")
         cluster.kubectl(
             "delete", "pod", "-n", namespace, "-l", "llmservice.dev/service=hung", "--grace-period=0", "--force"
@@ -101,7 +86,7 @@ def test_vllm_itself_without_a_processor_is_no_hang(cluster: Cluster, namespace:
     """In the middle of a stream, for longer than a hang needs: it goes on, and nobody has restarted anything."""
     cluster.apply(llmservice("starved"), namespace)
     cluster.wait_condition(namespace, "starved", "Ready", "True", timeout=300)
-    pod = pod_of(cluster, namespace, "starved")
+    pod = cluster.pod(namespace, "starved")
     url = f"http://{pod['status']['podIP']}:{HTTP_PORT}/v1/completions"
     body = {**request("starved", "go on", VLLM_TOKENS), "stream": True, "stream_options": {"include_usage": True}}
     with httpx.stream("POST", url, json=body, timeout=120, trust_env=False) as stream:
@@ -116,9 +101,18 @@ def test_vllm_itself_without_a_processor_is_no_hang(cluster: Cluster, namespace:
     assert 0 < tokens < VLLM_TOKENS / 2, "it was starved, and it moved"
     assert rest[-1] == "[DONE]"
     assert json.loads(rest[-2])["usage"]["completion_tokens"] == VLLM_TOKENS
-    seen = look(cluster, namespace, "starved")
-    assert SAID not in seen.log
-    assert seen.restarts == 0
+    assert_no_hang(cluster, namespace, "starved")
+
+
+def log_of(cluster: Cluster, pod: JSON) -> str:
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    return cluster.kubectl("logs", "-n", namespace, name, "-c", SERVER_CONTAINER)
+
+
+def assert_no_hang(cluster: Cluster, namespace: str, service: str) -> None:
+    pod = cluster.pod(namespace, service)
+    assert SAID not in log_of(cluster, pod)
+    assert rolling.restarts(pod) == 0
 
 
 def request(service: str, prompt: str, tokens: int) -> JSON:
@@ -138,20 +132,6 @@ def whole(answer: Future[Answer], tokens: int) -> bool:
     assert got.status == 200, got.body
     used: int = got.json["usage"]["completion_tokens"]
     return used == tokens
-
-
-def pod_of(cluster: Cluster, namespace: str, service: str) -> JSON:
-    (pod,) = cluster.list("pods", namespace, f"llmservice.dev/service={service}")
-    return pod
-
-
-def is_ready(cluster: Cluster, namespace: str, service: str) -> bool:
-    return rolling.is_ready(pod_of(cluster, namespace, service))
-
-
-def look(cluster: Cluster, namespace: str, service: str) -> Seen:
-    pod = pod_of(cluster, namespace, service)
-    return Seen(pod, cluster.kubectl("logs", "-n", namespace, pod["metadata"]["name"], "-c", SERVER_CONTAINER))
 
 
 @contextmanager

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from llmservice_operator.control.token_bucket import WRITE_BURST, WRITE_SECONDS
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import make_namespace, own_namespace
+from tests.support.audit import writes_since
 from tests.support.cluster import JSON, Cluster, CommandFailed, eventually
 from tests.support.hostile import tenant
 from tests.support.measured import Record
 from tests.support.operator import operator_metrics, operator_pods, resident_bytes
 from tests.support.services import idle
+from tests.support.serving import Metrics
 from tests.support.watching import Watcher, watching
 
 HOSTILE, QUIET = "hostile", "hostile-neighbour"
@@ -36,14 +39,12 @@ MEASURED_FOR = 20.0
 @pytest.fixture(scope="module")
 def neighbours(cluster: Cluster) -> Iterator[Watcher]:
     """Services of somebody else, and their Services as they are seen to change."""
-    make_namespace(cluster, QUIET)
-    for name in NEIGHBOURS:
-        cluster.apply(idle(name), QUIET)
-    for name in NEIGHBOURS:
-        cluster.wait_condition(QUIET, name, "Ready", "True", timeout=60)
-    with watching(cluster, "services", QUIET) as watcher:
-        yield watcher
-    cluster.kubectl("delete", "namespace", QUIET, "--wait=false")
+    with own_namespace(cluster, QUIET):
+        cluster.apply_all(map(idle, NEIGHBOURS), QUIET)
+        for name in NEIGHBOURS:
+            cluster.wait_condition(QUIET, name, "Ready", "True", timeout=60)
+        with watching(cluster, "services", QUIET) as watcher:
+            yield watcher
 
 
 def edited(cluster: Cluster, watcher: Watcher, base: int) -> list[float]:
@@ -94,21 +95,23 @@ def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
     cluster: Cluster, neighbours: Watcher, record: Record
 ) -> None:
     calm = edited(cluster, neighbours, 2000)
-    before, names = restarts(cluster), []
+    before, reads, names = restarts(cluster), state_reads(cluster), list[str]()
     with ExitStack() as stack:
         make_namespace(cluster, HOSTILE)
         stack.callback(cluster.kubectl, "delete", "namespace", HOSTILE, "--wait=true", "--timeout=180s")
         stack.enter_context(tenant.hostile_volume(cluster, HOSTILE))
-        began = time.monotonic()
+        began, moment = time.monotonic(), time.time()
         services = [tenant.liar(lie) for lie in tenant.LIES]
         services += [tenant.from_repository(name) for name in tenant.CONFIGS] + [tenant.with_a_huge_flag()]
         env = largest_env(cluster)
         services += [tenant.large(number, env) for number in range(1, LARGE)]
-        for service in services:
-            cluster.apply(service, HOSTILE)
-            names.append(service["metadata"]["name"])
-        stack.enter_context(tenant.editing(cluster, HOSTILE, names))
-        eventually("the liars answer", lambda: figure_at_least(cluster, 30), 180)
+        for first in range(0, len(services), 20):
+            cluster.apply_all(services[first : first + 20], HOSTILE)
+        names += [service["metadata"]["name"] for service in services]
+        liars = names[: len(tenant.LIES)]
+        create_odd_revisions(cluster)
+        stack.enter_context(tenant.editing(cluster, HOSTILE, [name for name in names if name not in liars]))
+        eventually("the liars answer", lambda: state_reads(cluster) >= reads + 30, 180)
         among = edited(cluster, neighbours, 3000)
         while time.monotonic() - began < MEASURED_FOR:
             among += edited(cluster, neighbours, 4000 + len(among))
@@ -118,6 +121,9 @@ def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
         about = [event for event in events if event["involvedObject"]["kind"] == "LLMService"]
         counted = sum(event.get("count") or 1 for event in about)
         after = restarts(cluster)
+        writes = Counter(
+            w.name for w in writes_since(cluster, moment) if w.namespace == HOSTILE and "status" in w.resource
+        )
         record(
             calm_ms=round(statistics.median(calm) * 1000),
             among_ms=round(statistics.median(among) * 1000),
@@ -127,32 +133,38 @@ def test_the_neighbours_of_a_hostile_tenant_are_served_as_before(
             services=len(names),
             seconds=round(lasted),
         )
-        assert_told(cluster)
+        assert_reported(cluster)
         assert_read_beside(cluster)
     assert after == before, "the operator was restarted"
     assert resident < memory_limit(cluster)
     assert statistics.median(among) <= MEDIAN_RATIO * statistics.median(calm)
     assert max(among) <= SLOWEST_RATIO * statistics.median(calm)
+    assert max(writes[name] for name in liars) <= WRITE_BURST + (time.time() - moment) / WRITE_SECONDS + 1
     assert counted <= EVENTS_A_MINUTE * len(names) * lasted / 60
 
 
 def assert_read_beside(cluster: Cluster) -> None:
     """Configurations were read by the process of the image: without a home, on a file system that is not written."""
-    families = {family.name: family for family in text_string_to_metric_families(operator_metrics(cluster))}
-    results = {sample.labels["result"]: sample.value for sample in families["llmservice_config_reads"].samples}
+    results = Metrics(operator_metrics(cluster)).by_label("llmservice_config_reads_total", "result")
     assert results.get("read", 0) > 0, results
     assert "died" not in results
 
 
-def figure_at_least(cluster: Cluster, reads: int) -> bool:
-    """So many questions to pods were answered or not: the hostile ones are at it."""
-    families = text_string_to_metric_families(operator_metrics(cluster))
-    return reads <= sum(
-        sample.value for family in families for sample in family.samples if sample.name.endswith("state_reads_total")
-    )
+def state_reads(cluster: Cluster) -> float:
+    """Requests for the state of a pod, answered or not."""
+    return Metrics(operator_metrics(cluster)).value("llmservice_state_reads_total")
 
 
-def assert_told(cluster: Cluster) -> None:
+def create_odd_revisions(cluster: Cluster) -> None:
+    """Records of a service that JSON readers refuse: half a character, and ten thousand brackets."""
+    path = f"/apis/apps/v1/namespaces/{HOSTILE}/controllerrevisions"
+    for name, value in (("odd-half", '"\\ud800"'), ("odd-deep", "[" * 9000 + "]" * 9000)):
+        about = f'"metadata":{{"name":"{name}","labels":{{"llmservice.dev/service":"large-1"}}}}'
+        body = f'{{"apiVersion":"apps/v1","kind":"ControllerRevision",{about},"revision":99,"data":{{"x":{value}}}}}'
+        cluster.kubectl("create", "--raw", path, "-f", "-", stdin=body)
+
+
+def assert_reported(cluster: Cluster) -> None:
     """Each hostile service has a status of its own that says what is wrong, or that nothing is known."""
     for name in ("flag", "config-patterns", "config-layers", "config-negative", "config-nested"):
         eventually(f"the verdict on {name}", partial(cluster.condition, HOSTILE, name, "Fits"), 120)

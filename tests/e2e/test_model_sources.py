@@ -8,9 +8,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,114 +30,66 @@ from llmservice_runtime.fetching.fetch_protocol import read_document
 from localcluster.paths import ClusterPaths
 from localcluster.tinymodel.cache import cached_model
 from localcluster.tinymodel.pairs import PAIRS
-from tests.e2e.conftest import make_namespace
+from tests.e2e.model_places import BRIDGE, CREDENTIALS, TOKEN, Places, model_places, secret
 from tests.support import rolling
 from tests.support.buckets import google_key
 from tests.support.cloud_stores import ACCOUNT, ACCOUNT_KEY, AzureStore, GoogleStore, azure_store, google_store
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.hub import Hub, Repo
-from tests.support.hub import serving as serving_hub
+from tests.support.hub import Repo
 from tests.support.measured import Record
 from tests.support.models import claim_folder
-from tests.support.object_store import ROOT, ObjectStore, object_store
+from tests.support.object_store import ROOT
 from tests.support.oci import import_folder
 from tests.support.services import llmservice, merge
-from tests.support.serving import Metrics, Server, serving
+from tests.support.serving import Metrics, serving
 
 pytestmark = pytest.mark.parallel
 
 NAMESPACE = "e2e-sources"
-# The node's own address on the pods' network: what listens there is reached from pods.
-BRIDGE = "10.244.0.1"
-TOKEN = "hf_tokenOfTheTeamThatNobodyMayRead"
 IMAGE = "registry.local/tiny-chat-model:1"
 SHARED, FULL, CUT, VERIFIED, KILLED = CLAIMS = ("shared-cache", "full-disk", "cut", "verified", "killed-cache")
 QUESTION, ANSWER = PAIRS[0]
-TOLD_WITHIN = 300
+REPORTED_WITHIN = 300
 """Eight pods import what they need at once, on a machine that its host may give half of its processors."""
 
 
-@dataclass
-class Sources:
-    """The namespace, and the servers that its pods fetch from."""
-
-    cluster: Cluster
-    hub: Hub
-    store: ObjectStore
-    folders: Path
-
-    def from_hub(self, uri: str, *, secret: str | None = "hub-token", cache: str | None = None) -> JSON:
-        """The parts of a spec that make it a service of the hub."""
-        model: JSON = {"uri": uri}
-        if secret:
-            model["hfTokenSecretRef"] = {"name": secret, "key": "token"}
-        if cache:
-            model["cache"] = {"claimName": cache}
-        return {"model": model, "runtime": {"env": [{"name": "HF_ENDPOINT", "value": self.hub.url}]}}
-
-    def from_store(self, uri: str, secret: str = "bucket-keys") -> JSON:
-        """The parts of a spec that make it a service of the object store."""
-        keys = {"name": secret}
-        return {"model": {"uri": uri, "s3": {"endpoint": self.store.url, "credentialsSecretRef": keys}}}
-
-    def claim(self, name: str) -> Path:
-        """A claim that pods may write to; its folder on this machine."""
-        folder = self.folders / name
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)
-        claim_folder(self.cluster, NAMESPACE, name, folder, access="ReadWriteMany")
-        return folder
+FOLDERS = ClusterPaths.of_this_clone().models / "sources"
 
 
 @pytest.fixture(scope="module")
-def sources(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
-    model = cached_model(print)
-    whole = Repo.of_folder(model)
-    cut = {**whole.files, "model.safetensors": whole.files["model.safetensors"][:-1000]}
-    repos = {
-        "team/tiny": Repo(dict(whole.files), gated=True),
-        "team/open": Repo(dict(whole.files)),
-        "team/cut": Repo(cut),
-    }
-    hub = Hub(repos, {TOKEN: {"team/tiny"}})
-    folders = ClusterPaths.of_this_clone().models / "sources"
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folders, ignore_errors=True)
-        stack.enter_context(serving_hub(hub, BRIDGE, BRIDGE))
-        store = stack.enter_context(object_store(tmp_path_factory.mktemp("s3"), BRIDGE))
-        store.make_bucket("models")
-        store.put_folder("models", "team/tiny", model)
-        make_namespace(cluster, NAMESPACE)
-        stack.callback(cluster.kubectl, "delete", "namespace", NAMESPACE, "--wait=false")
+def sources(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    whole = Repo.of_folder(cached_model(print)).files
+    cut = {**whole, "model.safetensors": whole["model.safetensors"][:-1000]}
+    with model_places(cluster, NAMESPACE, tmp_path_factory.mktemp("s3"), cut=cut) as places:
+        yield places
         volumes = [f"{NAMESPACE}-{claim}" for claim in CLAIMS]
-        stack.callback(cluster.kubectl, "delete", "pv", *volumes, "--ignore-not-found", "--wait=false")
-        secrets: Mapping[str, Mapping[str, str]] = {
-            "hub-token": {"token": TOKEN},
-            "wrong-token": {"token": "hf_revokedLongAgo"},
-            "bucket-keys": {"AWS_ACCESS_KEY_ID": ROOT.access_key, "AWS_SECRET_ACCESS_KEY": ROOT.secret_key},
-            "wrong-keys": {"AWS_ACCESS_KEY_ID": ROOT.access_key, "AWS_SECRET_ACCESS_KEY": "of/somebody+else"},
-        }
-        for name, values in secrets.items():
-            cluster.apply(secret(name, values), NAMESPACE)
-        yield Sources(cluster, hub, store, folders)
+        cluster.kubectl("delete", "pv", *volumes, "--ignore-not-found", "--wait=false")
+    shutil.rmtree(FOLDERS, ignore_errors=True)
 
 
-def secret(name: str, values: Mapping[str, str]) -> JSON:
-    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+def writable_claim(cluster: Cluster, name: str) -> Path:
+    """A claim that pods may write to; its folder on this machine."""
+    folder = FOLDERS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    claim_folder(cluster, NAMESPACE, name, folder, access="ReadWriteMany")
+    return folder
 
 
 @pytest.mark.full
-def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Sources, record: Record) -> None:
+def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Places, record: Record) -> None:
     """From a gated repository, into a claim that both share; whoever downloads is killed in the middle."""
     cluster, hub = sources.cluster, sources.hub
-    cache = sources.claim(SHARED)
+    cache = writable_claim(sources.cluster, SHARED)
     hub.bytes_per_second = 100_000  # most of a minute: the status tells how far it is every 15 seconds at most
     # A look at the model beforehand would be among the requests that are counted.
-    spec = sources.from_hub("hf://team/tiny", cache=SHARED) | {"scaling": {"replicas": 2}, "fitPolicy": "Ignore"}
+    spec = sources.at_the_hub("team/gated", secret="hub-token", cache=SHARED) | {
+        "scaling": {"replicas": 2},
+        "fitPolicy": "Ignore",
+    }
     cluster.apply(llmservice("hub", **spec), NAMESPACE)
     eventually("a part of the weights", lambda: partial_bytes(cache) > 500_000, 180)
-    seen = eventually("progress in the status", lambda: told_progress(cluster, "hub"), 30)
+    seen = eventually("progress in the status", lambda: reported_progress(cluster, "hub"), 30)
     assert (seen["phase"], seen["artifact"]) == ("Fetching", "model")
     os.kill(downloading_process(), signal.SIGKILL)
     hub.bytes_per_second = None
@@ -147,19 +99,19 @@ def test_replicas_fetch_once_and_a_kill_costs_nothing(sources: Sources, record: 
         assert starts[0] == 0 < starts[1]
         assert len(server.pods()) == 2
         assert server.say(QUESTION) == ANSWER
-        record(weights_asked_from=starts, told_percent=seen["percent"])
+        record(weights_asked_from=starts, percent=seen["percent"])
         assert_said_nowhere(cluster, TOKEN)
         assert_no_server_has(cluster, TOKEN)
 
 
 @pytest.mark.full
-def test_a_fetch_container_that_is_killed_goes_on_and_restarts_no_server(sources: Sources, record: Record) -> None:
+def test_a_fetch_container_that_is_killed_goes_on_and_restarts_no_server(sources: Places, record: Record) -> None:
     """As the kernel ends it for memory: the kubelet starts it again, and the server asks it again."""
     cluster, hub = sources.cluster, sources.hub
-    cache = sources.claim(KILLED)
+    cache = writable_claim(sources.cluster, KILLED)
     hub.asked.clear()
     hub.bytes_per_second = 100_000
-    spec = sources.from_hub("hf://team/open", secret=None, cache=KILLED) | {"fitPolicy": "Ignore"}
+    spec = sources.at_the_hub("team/open", cache=KILLED) | {"fitPolicy": "Ignore"}
     cluster.apply(llmservice("killed", **spec), NAMESPACE)
     try:
         size = len(hub.repos["team/open"].files["model.safetensors"])
@@ -182,9 +134,9 @@ def test_a_fetch_container_that_is_killed_goes_on_and_restarts_no_server(sources
 
 
 @pytest.mark.full
-def test_code_in_the_server_can_neither_have_other_things_fetched_nor_write_the_cache(sources: Sources) -> None:
+def test_code_in_the_server_can_neither_have_other_things_fetched_nor_write_the_cache(sources: Places) -> None:
     """It has the socket and no credentials: what it asks for beside the model is refused."""
-    with serving(sources.cluster, NAMESPACE, "asked", **sources.from_store("s3://models/team/tiny")) as server:
+    with serving(sources.cluster, NAMESPACE, "asked", **sources.in_the_bucket()) as server:
         (pod,) = server.pods()
         name = pod["metadata"]["name"]
 
@@ -219,10 +171,10 @@ except OSError as error:
 
 
 @pytest.mark.full
-def test_what_another_writer_did_to_a_claim_is_not_served(sources: Sources) -> None:
+def test_what_another_writer_did_to_a_claim_is_not_served(sources: Places) -> None:
     """A damaged file is fetched again where hashes are verified; a file that nobody listed is not part of the model."""
-    hub, cache = sources.hub, sources.claim(VERIFIED)
-    spec = sources.from_hub("hf://team/open", secret=None, cache=VERIFIED)
+    hub, cache = sources.hub, writable_claim(sources.cluster, VERIFIED)
+    spec = sources.at_the_hub("team/open", cache=VERIFIED)
     with serving(sources.cluster, NAMESPACE, "claimed", **spec) as server:
         assert server.say(QUESTION) == ANSWER
     (snapshot,) = (cache / "hub/models--team--open/snapshots").iterdir()
@@ -245,71 +197,50 @@ def test_what_another_writer_did_to_a_claim_is_not_served(sources: Sources) -> N
 
 
 @pytest.mark.full
-def test_a_bucket_with_credentials(sources: Sources) -> None:
-    with serving(sources.cluster, NAMESPACE, "bucket", **sources.from_store("s3://models/team/tiny")) as server:
+def test_a_bucket_with_credentials(sources: Places) -> None:
+    with serving(sources.cluster, NAMESPACE, "bucket", **sources.in_the_bucket()) as server:
         assert server.say(QUESTION) == ANSWER
         for value in (ROOT.secret_key, ROOT.access_key):
             assert_said_nowhere(sources.cluster, value)
             assert_no_server_has(sources.cluster, value)
 
 
-@pytest.mark.full
-def test_a_bucket_of_google_with_a_service_account(sources: Sources) -> None:
-    """Its key is a variable of the process that fetches, and appears nowhere else."""
-    with (
-        google_store(BRIDGE) as store,
-        serving_from(
-            sources,
-            "google",
-            store,
-            {"key.json": google_key()},
-            uri="gs://models/team/tiny",
-            gcs={"endpoint": store.url, "credentialsSecretRef": {"name": "google-keys", "key": "key.json"}},
-        ) as server,
-    ):
-        assert server.say(QUESTION) == ANSWER
-        key = cluster_secret(sources.cluster, "google-keys", "key.json")
-        assert_said_nowhere(sources.cluster, json.loads(key)["private_key"].splitlines()[1])
-
-
-@pytest.mark.full
-def test_a_container_of_azure_with_a_key(sources: Sources, tmp_path: Path) -> None:
-    with (
-        azure_store(tmp_path, BRIDGE) as store,
-        serving_from(
-            sources,
-            "azure",
-            store,
-            {"AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY},
-            uri="az://models/team/tiny",
-            azure={"account": ACCOUNT, "endpoint": store.endpoint, "credentialsSecretRef": {"name": "azure-keys"}},
-        ) as server,
-    ):
-        assert server.say(QUESTION) == ANSWER
-        assert_said_nowhere(sources.cluster, ACCOUNT_KEY)
+@contextmanager
+def google() -> Iterator[tuple[GoogleStore, Mapping[str, str], JSON, str]]:
+    """A store, the values of the Secret `google-keys`, spec.model, and the text that may appear nowhere."""
+    key = google_key()
+    reference = {"name": "google-keys", "key": "key.json"}
+    with google_store(BRIDGE) as store:
+        model = {"uri": "gs://models/team/tiny", "gcs": {"endpoint": store.url, "credentialsSecretRef": reference}}
+        yield store, {"key.json": key}, model, json.loads(key)["private_key"].splitlines()[1]
 
 
 @contextmanager
-def serving_from(
-    sources: Sources, name: str, store: GoogleStore | AzureStore, keys: Mapping[str, str], **model: Any
-) -> Iterator[Server]:
-    """A service of a bucket that holds the small model, with a Secret NAME-keys."""
-    store.make_bucket("models")
-    for path in sorted(cached_model(print).iterdir()):
-        if path.is_file():
-            store.put("models", f"team/tiny/{path.name}", path.read_bytes())
-    sources.cluster.apply(secret(f"{name}-keys", keys), NAMESPACE)
-    with serving(sources.cluster, NAMESPACE, name, model=model) as server:
-        yield server
-
-
-def cluster_secret(cluster: Cluster, name: str, key: str) -> str:
-    data = json.loads(cluster.kubectl("get", "secret", name, "-n", NAMESPACE, "-o", "json"))["data"]
-    return base64.b64decode(data[key]).decode()
+def azure() -> Iterator[tuple[AzureStore, Mapping[str, str], JSON, str]]:
+    with tempfile.TemporaryDirectory() as folder, azure_store(Path(folder), BRIDGE) as store:
+        access = {"account": ACCOUNT, "endpoint": store.endpoint, "credentialsSecretRef": {"name": "azure-keys"}}
+        model = {"uri": "az://models/team/tiny", "azure": access}
+        yield store, {"AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY}, model, ACCOUNT_KEY
 
 
 @pytest.mark.full
-def test_an_image_as_a_volume(sources: Sources) -> None:
+@pytest.mark.parametrize("cloud", [google, azure])
+def test_a_bucket_of_another_cloud_with_a_key(
+    sources: Places, cloud: Callable[[], AbstractContextManager[tuple[GoogleStore | AzureStore, Any, JSON, str]]]
+) -> None:
+    name = cloud.__name__
+    with cloud() as (store, keys, model, private):
+        store.make_bucket("models")
+        for path, content in Repo.of_folder(cached_model(print)).files.items():
+            store.put("models", f"team/tiny/{path}", content)
+        sources.cluster.apply(secret(f"{name}-keys", keys), NAMESPACE)
+        with serving(sources.cluster, NAMESPACE, name, model=model) as server:
+            assert server.say(QUESTION) == ANSWER
+            assert_said_nowhere(sources.cluster, private)
+
+
+@pytest.mark.full
+def test_an_image_as_a_volume(sources: Places) -> None:
     """Nothing is copied: the kubelet mounts the image, and its model is read where it lies."""
     import_folder(sources.cluster.paths, IMAGE, cached_model(print), "models/tiny")
     model = {"uri": f"image://{IMAGE}#models/tiny"}
@@ -320,37 +251,43 @@ def test_an_image_as_a_volume(sources: Sources) -> None:
         assert volumes == [IMAGE]
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A model that cannot be had, and what the status must say of it."""
-
-    reason: str
-    remedy: str
-    words: str
-    uri: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-REFUSED = {
-    "no-such-model": Refused("ModelNotFound", "spec.model.uri", "team/none", "hf://team/none"),
-    "no-such-revision": Refused("ModelRevisionNotFound", "spec.model.uri", "v9", "hf://team/open@v9"),
-    "gated": Refused("ModelAccessDenied", "hfTokenSecretRef", "gated", "hf://team/tiny", {"secret": None}),
-    "a-wrong-token": Refused(
-        "ModelTokenRefused", "hfTokenSecretRef", "does not accept", "hf://team/tiny", {"secret": "wrong-token"}
+Spec = Callable[[Places], JSON]
+REFUSED: dict[str, tuple[Spec, str, str, str]] = {
+    # name: (the parts of its spec, reason, text of the remedy, text of the message)
+    "no-such-model": (lambda s: s.at_the_hub("team/none"), "ModelNotFound", "spec.model.uri", "team/none"),
+    "no-such-revision": (lambda s: s.at_the_hub("team/open@v9"), "ModelRevisionNotFound", "spec.model.uri", "v9"),
+    "gated": (lambda s: s.at_the_hub("team/gated"), "ModelAccessDenied", "hfTokenSecretRef", "gated"),
+    "a-wrong-token": (
+        lambda s: s.at_the_hub("team/gated", secret="revoked"),
+        "ModelTokenRefused",
+        "hfTokenSecretRef",
+        "does not accept",
     ),
-    "wrong-keys": Refused(
-        "ModelTokenRefused", "credentialsSecretRef", "SignatureDoesNotMatch", "s3://models/team/tiny",
-        {"secret": "wrong-keys"},
+    "wrong-keys": (
+        lambda s: s.in_the_bucket("wrong-keys"),
+        "ModelTokenRefused",
+        "credentialsSecretRef",
+        "SignatureDoesNotMatch",
     ),
-    "a-full-disk": Refused(
-        "StorageFull", "spec.model.cache.size", "are still to be fetched", "hf://team/open",
-        {"secret": None, "cache": FULL},
+    "a-full-disk": (
+        lambda s: s.at_the_hub("team/open", cache=FULL),
+        "StorageFull",
+        "spec.model.cache.size",
+        "are still to be fetched",
     ),
-    "a-broken-shard": Refused(
-        "ModelCorrupt", "where the uri points", "model.safetensors", "hf://team/cut", {"secret": None}
+    "a-broken-shard": (
+        lambda s: s.at_the_hub("team/cut"),
+        "ModelCorrupt",
+        "where the uri points",
+        "model.safetensors",
     ),
-    "a-broken-copy": Refused("ModelCorrupt", "where the uri points", "model.safetensors", f"pvc://{CUT}/"),
-}  # fmt: skip
+    "a-broken-copy": (
+        lambda s: {"model": {"uri": f"pvc://{CUT}/"}},
+        "ModelCorrupt",
+        "where the uri points",
+        "model.safetensors",
+    ),
+}
 
 
 # None of them gets as far as to need more.
@@ -358,23 +295,16 @@ SMALL = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 
 
 @pytest.fixture(scope="module")
-def refused(sources: Sources) -> Iterator[None]:
+def refused(sources: Places) -> Iterator[None]:
     """All of them at once: none ever starts an engine."""
-    disk = sources.claim(FULL)
+    disk = writable_claim(sources.cluster, FULL)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(disk)], check=True)
-    copy = sources.folders / CUT
-    copy.mkdir(parents=True)
+    copy = writable_claim(sources.cluster, CUT)
     for name, content in sources.hub.repos["team/cut"].files.items():
         (copy / name).write_bytes(content)
-    claim_folder(sources.cluster, NAMESPACE, CUT, copy)
-    for name, case in REFUSED.items():
-        kind = case.uri.partition(":")[0]
-        spec: JSON = {"model": {"uri": case.uri}}
-        if kind == "hf":
-            spec = sources.from_hub(case.uri, **case.options)
-        elif kind == "s3":
-            spec = sources.from_store(case.uri, **case.options)
-        sources.cluster.apply(llmservice(name, **merge(spec, {"runtime": {"resources": SMALL}})), NAMESPACE)
+    small = {"runtime": {"resources": SMALL}}
+    services = [llmservice(name, **merge(spec(sources), small)) for name, (spec, *_) in REFUSED.items()]
+    sources.cluster.apply_all(services, NAMESPACE)
     yield
     sources.cluster.kubectl("delete", "llms", *REFUSED, "-n", NAMESPACE, "--wait=false")
     subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -382,23 +312,16 @@ def refused(sources: Sources) -> Iterator[None]:
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_why_there_is_no_model(cluster: Cluster, refused: None, case: str) -> None:
-    expected = REFUSED[case]
-
-    def told() -> JSON | None:
-        found: JSON | None = cluster.must_get("llmservices", NAMESPACE, case).get("status", {}).get("failure")
-        return found
-
-    failure = eventually("a failure in the status", told, TOLD_WITHIN)
-    assert failure["reason"] == expected.reason, failure
-    assert expected.words in failure["message"], failure
-    assert expected.remedy in failure["remedy"], failure
-    ready = cluster.condition(NAMESPACE, case, "Ready")
-    assert ready is not None
-    assert (ready["status"], ready["reason"]) == ("False", expected.reason)
+    _, reason, remedy, words = REFUSED[case]
+    failure = eventually("a failure in the status", lambda: cluster.failure(NAMESPACE, case), REPORTED_WITHIN)
+    assert failure["reason"] == reason, failure
+    assert words in failure["message"], failure
+    assert remedy in failure["remedy"], failure
+    cluster.wait_condition(NAMESPACE, case, "Ready", "False", reason=reason, timeout=0)
 
 
 def test_credentials_are_said_nowhere(cluster: Cluster, refused: None) -> None:
-    for value in (TOKEN, "hf_revokedLongAgo", ROOT.secret_key, ROOT.access_key, "of/somebody+else"):
+    for value in CREDENTIALS:
         assert_said_nowhere(cluster, value)
         assert_no_server_has(cluster, value)
 
@@ -450,9 +373,9 @@ def partial_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.incomplete"))
 
 
-def told_progress(cluster: Cluster, name: str) -> JSON | None:
+def reported_progress(cluster: Cluster, name: str) -> JSON | None:
     """status.progress while something is fetched."""
-    found: JSON = cluster.must_get("llmservices", NAMESPACE, name).get("status", {}).get("progress") or {}
+    found: JSON = cluster.status(NAMESPACE, name).get("progress") or {}
     return found if found.get("percent") else None
 
 

@@ -12,11 +12,12 @@ from tests.e2e.disturbances import under_load
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, pods_by_node, second_node, spread
-from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods, set_replicas
 from tests.support.services import one_of_several, stand_in
 from tests.support.traffic import Traffic
 
 NAME = "spread"
+TWICE = {"scaling": {"replicas": 2}, "podTemplate": spread(NAME)}
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,6 @@ class World:
         self.cluster.kubectl("drain", node, *words, f"--timeout={self.within:.0f}s", timeout=self.within + 30)
 
 
-@contextmanager
-def world(cluster: Cluster, namespace: str, engine: str, service: JSON, within: float, *load: str) -> Iterator[World]:
-    with under_load(cluster, namespace, service, within, *load) as probe:
-        yield World(cluster, namespace, engine, probe, within)
-
-
 def both_nodes_are_drained(world: World, record: Record) -> None:
     cluster, probe = world.cluster, world.probe
     assert world.spread() == (1, 1)
@@ -89,7 +84,7 @@ def both_nodes_are_drained(world: World, record: Record) -> None:
 
 
 @contextmanager
-def home(cluster: Cluster) -> Iterator[None]:
+def operator_back_on_first(cluster: Cluster) -> Iterator[None]:
     """The operator is on the first node before and after. It leaves the other one while that is there to end it."""
     try:
         yield
@@ -97,25 +92,30 @@ def home(cluster: Cluster) -> Iterator[None]:
         cluster.kubectl("cordon", SECOND)
         for pod in operator_pods(cluster):
             cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", OPERATOR_NAMESPACE)
-        cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", OPERATOR_NAMESPACE, "--timeout=90s")
+        set_replicas(cluster, 1)
 
 
-def test_drains_lose_nothing(cluster: Cluster, record: Record) -> None:
-    service = stand_in(
-        NAME, {"start_seconds": 2, "tokens_per_second": 20}, scaling={"replicas": 2}, podTemplate=spread(NAME)
-    )
-    load = ("--rate", "8", "--output-tokens", "10,20,80")
-    with second_node(cluster), home(cluster), world(cluster, "e2e-drain", "stand-in", service, 120, *load) as made:
-        both_nodes_are_drained(made, record)
+CASES = {
+    "stand-in": (
+        stand_in(NAME, {"start_seconds": 2, "tokens_per_second": 20}, **TWICE),
+        120.0,
+        ("--rate", "8", "--output-tokens", "10,20,80"),
+    ),
+    "vLLM": (
+        one_of_several(NAME, drain={"timeoutSeconds": 60}, **TWICE),
+        600.0,
+        ("--rate", "0.5", "--output-tokens", "64,256"),
+    ),
+}
 
 
-@pytest.mark.full
-def test_drains_lose_nothing_with_vllm_itself(cluster: Cluster, record: Record) -> None:
-    service = one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}, podTemplate=spread(NAME))
-    load = ("--rate", "0.5", "--output-tokens", "64,256")
+@pytest.mark.parametrize("engine", ["stand-in", pytest.param("vLLM", marks=pytest.mark.full)])
+def test_drains_lose_nothing(cluster: Cluster, engine: str, record: Record) -> None:
+    service, within, load = CASES[engine]
+    namespace = f"e2e-drain-{engine.lower()}"
     with (
-        second_node(cluster, engine=True),
-        home(cluster),
-        world(cluster, "e2e-drain-vllm", "vLLM", service, 600, *load) as made,
+        second_node(cluster, engine=engine == "vLLM"),
+        operator_back_on_first(cluster),
+        under_load(cluster, namespace, service, within, *load) as probe,
     ):
-        both_nodes_are_drained(made, record)
+        both_nodes_are_drained(World(cluster, namespace, engine, probe, within), record)

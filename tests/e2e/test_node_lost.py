@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
 from tests.support.nodes import SECOND, SecondNode, await_condition, cordoned, pods_by_node, second_node, spread
+from tests.support.reported import REPORTED_WITHIN, before, reported_everywhere
 from tests.support.services import merge, one_of_several, stand_in
-from tests.support.told import TOLD_WITHIN, before, told_fully
 from tests.support.traffic import Traffic, in_figures, traffic
 
 pytestmark = pytest.mark.full
@@ -43,7 +43,7 @@ class Case:
 
 TWICE = {"scaling": {"replicas": 2}, "podTemplate": spread(NAME)}
 CASES = (
-    # It starts slowly enough for what is told meanwhile to be seen in all places.
+    # It starts slowly enough for what is reported meanwhile to be seen in all places.
     Case(
         "stand-in",
         stand_in(NAME, {"start_seconds": 8, "tokens_per_second": 20}, **TWICE),
@@ -63,17 +63,13 @@ class World:
     case: Case
     probe: Traffic
 
-    def doomed(self) -> list[JSON]:
+    def on_lost_node(self) -> list[JSON]:
         """The pods on the node that goes."""
         return pods_by_node(self.cluster, NAMESPACE, NAME)[SECOND]
 
     def recovered(self) -> None:
         self.cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=self.case.starts_within)
-        eventually("no failure", lambda: not self.failure(), 30)
-
-    def failure(self) -> JSON:
-        told: JSON = self.cluster.must_get("llmservices", NAMESPACE, NAME).get("status", {}).get("failure") or {}
-        return told
+        eventually("no failure", lambda: not self.cluster.failure(NAMESPACE, NAME), 30)
 
     def evicted(self) -> JSON | None:
         """A pod that was put out; one that the kubelet refused has the same reason."""
@@ -87,29 +83,25 @@ class World:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.engine)
 def world(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[World]:
     case: Case = request.param
-    with second_node(cluster, engine=case.engine == "vLLM") as node:
-        make_namespace(cluster, NAMESPACE)
+    with second_node(cluster, engine=case.engine == "vLLM") as node, own_namespace(cluster, NAMESPACE):
         cluster.apply(case.service, NAMESPACE)
         cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=case.starts_within)
         with cordoned(cluster, SECOND), traffic(cluster, NAMESPACE, NAME, "--duration", "1h", *case.load) as probe:
             cluster.kubectl("uncordon", SECOND)
             yield World(cluster, node, case, probe)
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def test_power_loss(world: World, record: Record) -> None:
     cluster, probe = world.cluster, world.probe
-    (struck,) = world.doomed()
+    (struck,) = world.on_lost_node()
     earlier = before(cluster)
     with probe.during("power loss"):
         began = probe.strike(struck)
         world.node.lose()
         await_condition(cluster, SECOND, "Ready", "Unknown", NOTICED_WITHIN)
         unknown = time.time()
-        told = told_fully(cluster, NAMESPACE, NAME, "NodeLost", earlier, timeout=TOLD_WITHIN)
-        available = cluster.condition(NAMESPACE, NAME, "Available")
-        assert available is not None
-        assert available["status"] == "True", "the other replica answers"
+        reported = reported_everywhere(cluster, NAMESPACE, NAME, "NodeLost", earlier, timeout=REPORTED_WITHIN)
+        cluster.must_have(NAMESPACE, NAME, Available="True")  # the other replica answers
         world.node.add()
         world.recovered()
     lost = [row for row in probe.rows if not row.is_complete]
@@ -118,11 +110,11 @@ def test_power_loss(world: World, record: Record) -> None:
         engine=world.case.engine,
         **in_figures(probe.since("power loss", began)),
         noticedAfter=round(unknown - began, 1),
-        toldAfter=round(told.at - unknown, 1),
+        reportedAfter=round(reported.at - unknown, 1),
         lastLostSentAfter=round(sent_last - began, 1),
     )
     assert probe.in_flight(began) >= 1
-    assert SECOND in told.failure["message"]
+    assert SECOND in reported.failure["message"]
     assert lost, "the lost pod was sent half of the requests until its endpoint went"
     assert sent_last <= unknown + GONE_WITHIN, probe.of("power loss")
 
@@ -137,11 +129,11 @@ def test_disk_pressure(world: World, record: Record) -> None:
     await_admission(cluster)
     earlier = before(cluster)
     with probe.during("disk pressure"):
-        began = probe.strike(*world.doomed())
+        began = probe.strike(*world.on_lost_node())
         with filled(folder / "filling", 2 * GIB):
             evicted = eventually("an evicted pod", world.evicted, 90)
             since = time.time()
-            told = told_fully(cluster, NAMESPACE, NAME, "Evicted", earlier, timeout=TOLD_WITHIN)
+            reported = reported_everywhere(cluster, NAMESPACE, NAME, "Evicted", earlier, timeout=REPORTED_WITHIN)
         await_condition(cluster, SECOND, "DiskPressure", "False", 60)
         world.recovered()
     world.node.add()
@@ -150,7 +142,7 @@ def test_disk_pressure(world: World, record: Record) -> None:
     record(
         engine=world.case.engine,
         **in_figures(probe.since("disk pressure", since)),
-        toldAfter=round(told.at - since, 1),
+        reportedAfter=round(reported.at - since, 1),
         lastLostSentAfter=round(max((row.sent for row in lost), default=since) - since, 1),
         message=evicted["status"]["message"],
     )
@@ -160,7 +152,7 @@ def test_disk_pressure(world: World, record: Record) -> None:
 
 def back_on_both_nodes(world: World) -> None:
     """After a power loss its pod may have been made anew on the other node."""
-    if world.doomed():
+    if world.on_lost_node():
         return
     for pods in pods_by_node(world.cluster, NAMESPACE, NAME).values():
         for pod in pods[1:]:

@@ -9,26 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support.audit import writes_since
 from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.operator import (
-    host_process,
-    leader,
-    operator_pods,
-    scale_operator,
-)
+from tests.support.operator import host_process, leader, operator_pods, scale_operator
 from tests.support.services import idle
 
 NAMESPACE = "e2e-operator"
 TAKEOVER_WITHIN = 15.0
+CHILDREN = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "persistentvolumeclaims")
 
 
 @pytest.fixture(scope="module")
 def busy(cluster: Cluster) -> Iterator[str]:
-    make_namespace(cluster, NAMESPACE)
-    yield NAMESPACE
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    with own_namespace(cluster, NAMESPACE):
+        yield NAMESPACE
 
 
 def wanted_revision(cluster: Cluster, namespace: str, name: str) -> str | None:
@@ -67,6 +62,15 @@ def test_a_restart_with_nothing_to_do_writes_nothing(cluster: Cluster, busy: str
     )
     written = [entry for entry in writes_since(cluster, moment) if entry.namespace == busy and "quiet" in entry.name]
     assert written == []
+
+
+def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster, namespace: str) -> None:
+    cached = {"uri": "hf://example/model", "cache": {"size": "1Gi"}}
+    cluster.apply(idle("leaving", fitPolicy="Ignore", model=cached), namespace)
+    eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "leaving-cache"), 15)
+    with scale_operator(cluster, 0):
+        cluster.kubectl("delete", "llms", "leaving", "-n", namespace, "--timeout=20s")
+        eventually("no child", lambda: not any(cluster.list(plural, namespace) for plural in CHILDREN), 30)
 
 
 def settled(cluster: Cluster, namespace: str) -> None:

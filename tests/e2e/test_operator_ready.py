@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.e2e._chart import CHART, IMAGES, OTHER, TEAM
+from tests.e2e.conftest import release_namespaces
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import idle
 
@@ -21,6 +23,13 @@ CLAIMS = """\
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
 """
+
+
+@pytest.fixture(scope="module")
+def namespaces(cluster: Cluster, operator_rests: None) -> Iterator[None]:
+    """Of one release, which each test upgrades to what it needs."""
+    with release_namespaces(cluster):
+        yield
 
 
 def upgrade(
@@ -45,6 +54,12 @@ def pods(cluster: Cluster) -> dict[str, JSON]:
     return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
 
+def only_pod(cluster: Cluster) -> JSON:
+    """Once those of before are gone."""
+    (pod,) = eventually("one pod", lambda: there if len(there := pods(cluster)) == 1 else None, 30).values()
+    return pod
+
+
 def ask(pod: JSON, port: str, path: str, token: str = "") -> httpx.Response:
     number = next(p["containerPort"] for p in pod["spec"]["containers"][0]["ports"] if p["name"] == port)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -67,7 +82,7 @@ def stages(cluster: Cluster) -> list[str]:
 
 @pytest.mark.parametrize(("replicas", "at"), [(1, ["acting"]), (2, ["acting", "synced"])])
 def test_an_upgrade_that_waits_for_readiness_ends(
-    cluster: Cluster, two_namespaces: None, replicas: int, at: list[str]
+    cluster: Cluster, namespaces: None, replicas: int, at: list[str]
 ) -> None:
     """Though the pod before holds the Lease until the new one is ready, and one of two replicas never gets it."""
     upgrade(cluster, f"replicas={replicas}")
@@ -78,30 +93,32 @@ def test_an_upgrade_that_waits_for_readiness_ends(
 
 
 def test_an_upgrade_without_a_right_does_not_end_until_the_right_is_back(
-    cluster: Cluster, two_namespaces: None, tmp_path: Path
+    cluster: Cluster, namespaces: None, tmp_path: Path
 ) -> None:
+    def now(pod: JSON) -> JSON:
+        return cluster.must_get("pods", TEAM, pod["metadata"]["name"])
+
     upgrade(cluster)
-    (before,) = pods(cluster)
+    before = only_pod(cluster)["metadata"]["uid"]
     poorer = tmp_path / "chart"
     shutil.copytree(CHART, poorer)
     rules = poorer / "templates" / "_rules.tpl"
     assert CLAIMS in rules.read_text()
     rules.write_text(rules.read_text().replace(CLAIMS, ""))
-    upgrade(cluster, "podAnnotations.turn=second", chart=poorer, ends=False, timeout="20s")
+    upgrade(cluster, "podAnnotations.turn=second", chart=poorer, ends=False, timeout="8s")
     new = next(pod for uid, pod in pods(cluster).items() if uid != before)
-    code, text = readiness(new)
-    assert (code, "missing right: list persistentvolumeclaims" in text) == (503, True), text
+    words = "missing right: list persistentvolumeclaims"
+    eventually("503 with the missing right", lambda: (seen := readiness(now(new)))[0] == 503 and words in seen[1], 20)
 
     rule = {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]}
     patch = json.dumps([{"op": "add", "path": "/rules/-", "value": rule}])
     cluster.kubectl("patch", "role", ROLE, "-n", TEAM, "--type=json", "-p", patch)
-    eventually("it is ready", lambda: readiness(new)[0] == 200, 60)
-    now = cluster.must_get("pods", TEAM, new["metadata"]["name"])
-    assert now["status"]["containerStatuses"][0]["restartCount"] == 0
+    eventually("it is ready", lambda: readiness(now(new))[0] == 200, 60)
+    assert now(new)["status"]["containerStatuses"][0]["restartCount"] == 0
     upgrade(cluster, "podAnnotations.turn=second", is_forced=True)
 
 
-def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, two_namespaces: None) -> None:
+def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
     both = f"{TEAM},{OTHER}"
     upgrade(cluster, watched=both)
     cluster.kubectl("delete", "rolebinding", ROLE, "-n", OTHER)
@@ -109,12 +126,12 @@ def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, two_na
     for namespace in (TEAM, OTHER):
         cluster.apply(idle("served"), namespace)
     eventually("children where it may", lambda: cluster.get("deployments", TEAM, "served"), 60)
-    (pod,) = pods(cluster).values()
+    pod = only_pod(cluster)
     eventually("it is ready", lambda: readiness(pod)[0] == 200, 30)
     assert f"warning: namespace {OTHER}: missing right: list llmservices.llmservice.dev" in readiness(pod)[1]
     forbidden = f'llmservice_watch_forbidden{{namespace="{OTHER}"}}'
-    told = next(line for line in ask(pod, "metrics", "/metrics").text.splitlines() if line.startswith(forbidden))
-    assert float(told.split()[1]) > 0
+    reported = next(line for line in ask(pod, "metrics", "/metrics").text.splitlines() if line.startswith(forbidden))
+    assert float(reported.split()[1]) > 0
     assert cluster.get("deployments", OTHER, "served") is None
 
     upgrade(cluster, watched=both)
@@ -123,17 +140,9 @@ def test_a_namespace_without_its_role_holds_up_no_other(cluster: Cluster, two_na
     eventually("nothing is missing", lambda: "warning" not in readiness(pod)[1], 60)
 
 
-def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, two_namespaces: None) -> None:
-    upgrade(cluster, watched=f"{TEAM},{OTHER}")
-    cluster.kubectl("delete", "namespace", OTHER, "--timeout=120s")
-    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
-    cluster.apply(idle("served"), TEAM)
-    eventually("its children", lambda: cluster.get("deployments", TEAM, "served"), 60)
-
-
-def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, two_namespaces: None) -> None:
+def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, namespaces: None) -> None:
     upgrade(cluster, "metrics.authentication=tokenReview")
-    (pod,) = pods(cluster).values()
+    pod = only_pod(cluster)
     token = cluster.kubectl("create", "token", "default", "-n", OTHER).strip()
     reader = f"{TEAM}:{NAME}:metrics-reader"
     assert ask(pod, "metrics", "/metrics").status_code == 401
@@ -145,3 +154,11 @@ def test_guarded_metrics_are_read_by_whoever_was_granted_them(cluster: Cluster, 
         eventually("the metrics", lambda: ask(pod, "metrics", "/metrics", token).status_code == 200, 30)
     finally:
         cluster.kubectl("delete", "clusterrolebinding", "ready-metrics")
+
+
+def test_a_namespace_that_was_deleted_holds_up_no_other(cluster: Cluster, namespaces: None) -> None:
+    upgrade(cluster, watched=f"{TEAM},{OTHER}")
+    cluster.kubectl("delete", "namespace", OTHER, "--timeout=120s")
+    cluster.kubectl("delete", "pod", "-n", TEAM, "-l", f"app.kubernetes.io/instance={RELEASE}", "--timeout=60s")
+    cluster.apply(idle("alone"), TEAM)
+    eventually("its children", lambda: cluster.get("deployments", TEAM, "alone"), 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -11,11 +12,11 @@ from functools import partial
 import pytest
 
 from localcluster.install import STAND_IN_IMAGE
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.nodes import SECOND, SecondNode, await_condition, second_node, spread
-from tests.support.rolling import is_ready, restarts, rollout
+from tests.support.rolling import restarts, rollout
 from tests.support.services import idle, merge, stand_in
 from tests.support.simulated_node import TOLERATION, SimulatedNode, give_up, simulated_node
 
@@ -33,24 +34,23 @@ NEXT_IMAGE = "registry.local/vllm-cpu:v0.31.0"
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[dict[str, str]]:
     """Services that the present version started: their pods' uids by name."""
-    for namespace in (NAMESPACE, OTHER):
-        make_namespace(cluster, namespace)
     everywhere = merge(spread(SPREAD), {"spec": {"tolerations": [TOLERATION]}})
     quick = partial(stand_in, behaviour={"start_seconds": 1}, drain={"timeoutSeconds": 0})
-    for name, namespace in NAMES.items():
-        placed = {"podTemplate": everywhere} if name == SPREAD else {}
-        cluster.apply(quick(name, **placed), namespace)
-    cluster.apply(quick(EDITED), NAMESPACE)
-    cluster.apply(idle(DEFAULTED, fitPolicy="Ignore"), NAMESPACE)
     old = {"image": STAND_IN_IMAGE, "version": f"{next_version.FORGOTTEN}.0"}
-    cluster.apply(idle(FORGOTTEN, fitPolicy="Ignore", runtime=old), NAMESPACE)
-    for name in (DEFAULTED, FORGOTTEN):
-        cluster.wait_condition(NAMESPACE, name, "Ready", "True", timeout=60)
-    for name, namespace in (*NAMES.items(), (EDITED, NAMESPACE)):
-        cluster.wait_condition(namespace, name, "Ready", "True", timeout=60)
-    yield {name: next(iter(pods(cluster, name))) for name in NAMES}
-    for namespace in (NAMESPACE, OTHER):
-        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    services = [
+        quick(SPREAD, podTemplate=everywhere),
+        quick("two"),
+        quick(EDITED),
+        idle(DEFAULTED, fitPolicy="Ignore"),
+        idle(FORGOTTEN, fitPolicy="Ignore", runtime=old),
+    ]
+    with own_namespace(cluster, NAMESPACE), own_namespace(cluster, OTHER):
+        cluster.apply_all(services, NAMESPACE)
+        cluster.apply(quick("three"), OTHER)
+        cluster.wait_condition(OTHER, "three", "Ready", "True", timeout=60)
+        for service in services:
+            cluster.wait_condition(NAMESPACE, service["metadata"]["name"], "Ready", "True", timeout=60)
+        yield {name: next(iter(pods(cluster, name))) for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +98,17 @@ def test_an_upgrade_restarts_nothing_whatever_else_changes(
         runs_on_as_it_was(cluster, name, served)
 
 
-def effective(cluster: Cluster, name: str) -> JSON:
-    told: JSON = cluster.must_get("llmservices", NAMESPACE, name)["status"]["effective"]
-    return told
-
-
 def test_the_status_names_what_runs_and_not_what_would_be_made_now(
     cluster: Cluster, served: dict[str, str], next_one: ExitStack
 ) -> None:
     eventually("an update pending", partial(rolling.is_pending, cluster, NAMESPACE, DEFAULTED), 60)
     (container,) = cluster.must_get("deployments", NAMESPACE, DEFAULTED)["spec"]["template"]["spec"]["containers"]
     assert container["image"] != NEXT_IMAGE
-    assert (
-        effective(cluster, DEFAULTED)["runtime"] | {"image": container["image"], "version": "0.32.0"}
-        == (effective(cluster, DEFAULTED)["runtime"])
+    runtime = cluster.status(NAMESPACE, DEFAULTED)["effective"]["runtime"]
+    assert (runtime["image"], runtime["version"]) == (container["image"], "0.32.0")
+    assert cluster.status(NAMESPACE, "two")["effective"]["drain"] == {"timeoutSeconds": 0}, (
+        "the edit waits for the next rollout"
     )
-    assert effective(cluster, "two")["drain"] == {"timeoutSeconds": 0}, "the edit waits for the next rollout"
 
 
 def test_a_version_that_it_does_not_know_any_more_is_scaled(
@@ -232,3 +227,5 @@ def test_one_at_a_time_in_all_namespaces_where_no_limit_is_set(cluster: Cluster,
     seen = asked_for(cluster, "again", is_of_present)
     assert seen.most == 1
     assert len(seen.waited) == 2
+    cluster.run(sys.executable, "-m", "llmservice_cli", "update", EDITED, "-n", NAMESPACE)
+    eventually("the one that a command asked for", lambda: all(map(is_of_present, pods(cluster, EDITED).values())), 60)

@@ -3,87 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.foreign import THEIRS, theirs
 from tests.support.measured import Record
-from tests.support.operator import OPERATOR_NAMESPACE, scale_operator
-from tests.support.services import idle, merge, stand_in
-from tests.support.told import TOLD_WITHIN, before, told_fully
+from tests.support.reported import REPORTED_WITHIN, before, reported_everywhere
+from tests.support.services import idle, stand_in
 
-CHILDREN = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "persistentvolumeclaims")
-
-
-def foreign_service(name: str) -> JSON:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"selector": {"app": "somebody"}, "ports": [{"port": 80}]},
-    }
+pytestmark = pytest.mark.parallel
 
 
-def foreign_deployment(name: str) -> JSON:
-    labels = {"app": "somebody"}
-    container = {"name": "server", "image": "registry.local/pause:1"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-    }
-
-
-@pytest.mark.parametrize("foreign", [foreign_service, foreign_deployment], ids=["service", "deployment"])
-def test_a_foreign_child_is_left_alone_and_told(
-    cluster: Cluster, namespace: str, foreign: Callable[[str], JSON], record: Record
+@pytest.mark.parametrize("plural", ["services", "deployments"])
+def test_a_foreign_child_is_left_alone_and_reported(
+    cluster: Cluster, namespace: str, plural: str, record: Record
 ) -> None:
-    theirs = foreign("taken")
-    kind, plural = theirs["kind"], theirs["kind"].lower() + "s"
-    cluster.apply(theirs, namespace)
+    kind = THEIRS[plural]["kind"]
+    cluster.apply(theirs(plural, "taken"), namespace)
     spec = cluster.must_get(plural, namespace, "taken")["spec"]
     since = before(cluster)
     cluster.apply(stand_in("taken"), namespace)
-    told = told_fully(cluster, namespace, "taken", "NameConflict", since)
-    record(reason="NameConflict", seconds=round(told.at - since.at, 1), engine="stand-in")
-    assert told.at - since.at <= TOLD_WITHIN
-    assert f"{kind} taken exists already" in told.failure["message"]
-    assert [line.partition(":")[0] for line in told.failure["evidence"]] == [f"{kind} taken"]
-    assert "kubectl" in told.failure["evidence"][0], "who has it"
-    refused = cluster.condition(namespace, "taken", "Accepted") or {}
-    assert (refused["status"], refused["reason"]) == ("False", "NameConflict")
+    reported = reported_everywhere(cluster, namespace, "taken", "NameConflict", since)
+    record(reason="NameConflict", seconds=round(reported.at - since.at, 1), engine="stand-in")
+    assert reported.at - since.at <= REPORTED_WITHIN
+    assert f"{kind} taken exists already" in reported.failure["message"]
+    assert [line.partition(":")[0] for line in reported.failure["evidence"]] == [f"{kind} taken"]
+    assert "kubectl" in reported.failure["evidence"][0], "who has it"
+    cluster.wait_condition(namespace, "taken", "Accepted", "False", reason="NameConflict", timeout=0)
     assert cluster.must_get(plural, namespace, "taken")["spec"] == spec
     cluster.kubectl("delete", kind, "taken", "-n", namespace)
-    cluster.wait_condition(namespace, "taken", "Ready", "True", timeout=30)
-    assert "failure" not in cluster.must_get("llmservices", namespace, "taken")["status"]
+    cluster.wait_condition(namespace, "taken", "Ready", "True", timeout=90)
+    assert cluster.failure(namespace, "taken") == {}
 
 
-def test_a_child_that_a_quota_refuses_is_told(cluster: Cluster, namespace: str, record: Record) -> None:
+def test_a_child_that_a_quota_refuses_is_reported(cluster: Cluster, namespace: str, record: Record) -> None:
     """The pods have room; it is the Service that may not be made."""
-    none = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "none"},
-        "spec": {"hard": {"services": "0"}},
-    }
-    cluster.apply(none, namespace)
+    none = {"hard": {"services": "0"}}
+    cluster.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": none}, namespace)
     # Until its controller has counted, the API server refuses for another reason.
     eventually("the quota counts", lambda: cluster.must_get("resourcequotas", namespace, "none").get("status"), 15)
     since = before(cluster)
     cluster.apply(idle("refused"), namespace)
-    told = told_fully(cluster, namespace, "refused", "QuotaExceeded", since)
-    record(reason="QuotaExceeded", seconds=round(told.at - since.at, 1), engine="stand-in")
-    assert told.at - since.at <= TOLD_WITHIN
-    assert "Service refused cannot be applied: quota none is used up" in told.failure["message"]
+    reported = reported_everywhere(cluster, namespace, "refused", "QuotaExceeded", since)
+    record(reason="QuotaExceeded", seconds=round(reported.at - since.at, 1), engine="stand-in")
+    assert reported.at - since.at <= REPORTED_WITHIN
+    assert "Service refused cannot be applied: quota none is used up" in reported.failure["message"]
     cluster.kubectl("delete", "resourcequota", "none", "-n", namespace)
-    cluster.wait_condition(namespace, "refused", "Ready", "True", timeout=30)
-    assert "failure" not in cluster.must_get("llmservices", namespace, "refused")["status"]
+    cluster.wait_condition(namespace, "refused", "Ready", "True", timeout=90)
+    assert cluster.failure(namespace, "refused") == {}
 
 
 def test_orphans_are_adopted_by_the_service_that_comes_again(cluster: Cluster, namespace: str) -> None:
@@ -107,27 +75,10 @@ def test_orphans_are_adopted_by_the_service_that_comes_again(cluster: Cluster, n
     cluster.wait_condition(namespace, "again", "Accepted", "True", timeout=10)
 
 
-def test_deleting_removes_everything_while_the_operator_is_down(cluster: Cluster, namespace: str) -> None:
-    cached = {"fitPolicy": "Ignore", "model": {"uri": "hf://example/model", "cache": {"size": "1Gi"}}}
-    cluster.apply(merge(idle("leaving"), {"spec": cached}), namespace)
-    eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "leaving-cache"), 15)
-    with scale_operator(cluster, 0):
-        cluster.kubectl("delete", "llms", "leaving", "-n", namespace, "--timeout=20s")
-        eventually(
-            "no child left",
-            lambda: not any(cluster.list(plural, namespace) for plural in CHILDREN),
-            30,
-        )
-    assert json.loads(cluster.kubectl("get", "deploy", "-n", OPERATOR_NAMESPACE, "-o", "json"))["items"]
-
-
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_the_cache_goes_or_stays_as_its_policy_says(cluster: Cluster, namespace: str, policy: str) -> None:
-    cached = {
-        "fitPolicy": "Ignore",
-        "model": {"uri": "hf://example/model", "cache": {"size": "1Gi", "retentionPolicy": policy}},
-    }
-    cluster.apply(merge(idle("cached"), {"spec": cached}), namespace)
+    cached = {"uri": "hf://example/model", "cache": {"size": "1Gi", "retentionPolicy": policy}}
+    cluster.apply(idle("cached", fitPolicy="Ignore", model=cached), namespace)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "cached-cache"), 15)
     eventually("the Deployment", lambda: cluster.get("deployments", namespace, "cached"), 15)
     cluster.kubectl("delete", "llms", "cached", "-n", namespace, "--timeout=20s")
@@ -145,10 +96,7 @@ def test_the_object_carries_nothing_of_ours(cluster: Cluster, namespace: str) ->
     cluster.kubectl(*apply, stdin=manifest)
     cluster.wait_condition(namespace, "clean", "Accepted", "True", timeout=20)
     cluster.kubectl(*apply, stdin=manifest)
-    assert (
-        cluster.kubectl("diff", "--server-side", "--field-manager=argocd", "-n", namespace, "-f", "-", stdin=manifest)
-        == ""
-    )
+    assert cluster.kubectl("diff", *apply[1:], stdin=manifest) == ""
     metadata = cluster.must_get("llmservices", namespace, "clean")["metadata"]
     assert metadata.get("annotations", {}) == {}
     assert "finalizers" not in metadata

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.policies import RELEASE, paused_owner, release
+from tests.e2e.policies import RELEASE, assert_types_checked, deployment, paused_owner, release
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.services import idle, merge
 from tests.support.token import Answer, Token
+
+pytestmark = pytest.mark.parallel
 
 NAMESPACE = "policy-tenants"
 POLICY: JSON = {
@@ -51,9 +53,13 @@ def tried(cluster: Cluster, body: JSON) -> Answer:
     return Answer.of(cluster.api.post(path, json=body, params={"dryRun": "All"}))
 
 
+def guest(**container: Any) -> JSON:
+    allowed = {"name": "guest", "image": "registry.example.com/guest:1"}
+    return {"podTemplate": {"spec": {"initContainers": [{**allowed, **container}]}}}
+
+
 def guests(**security: Any) -> JSON:
-    guest = {"name": "guest", "image": "registry.example.com/guest:1", "securityContext": security}
-    return {"podTemplate": {"spec": {"initContainers": [guest]}}}
+    return guest(securityContext=security)
 
 
 def pod(**spec: Any) -> JSON:
@@ -94,7 +100,7 @@ REFUSED: dict[str, tuple[JSON, str]] = {
     "another model's image": (image_model("evil.io/model:1"), REGISTRIES),
     "an adapter's image": ({"adapters": [{"name": "a", "uri": "image://evil.io/a:1"}]}, REGISTRIES),
     "an image volume": (volume(image={"reference": "evil.io/v:1"}), REGISTRIES),
-    "a guest's image": (pod(initContainers=[{"name": "guest", "image": "evil.io/g:1"}]), REGISTRIES),
+    "a guest's image": (guest(image="evil.io/g:1"), REGISTRIES),
     "hostPath": (volume(hostPath={"path": "/"}), "spec.podTemplate.spec.volumes: only configMap"),
     "nfs": (volume(nfs={"server": "s", "path": "/"}), "spec.podTemplate.spec.volumes: only configMap"),
     "csi": (volume(csi={"driver": "d"}), "spec.podTemplate.spec.volumes: only configMap"),
@@ -110,24 +116,11 @@ REFUSED: dict[str, tuple[JSON, str]] = {
     "a variable": (env("PYTHONSTARTUP"), "spec.runtime.env: LD_*, PYTHONSTARTUP may not"),
     "a variable by its prefix": (env("LD_PRELOAD"), "spec.runtime.env: LD_*, PYTHONSTARTUP may not"),
     "a guest's variable": (
-        pod(
-            initContainers=[
-                {"name": "g", "image": "ghcr.io/team/g:1", "env": [{"name": "LD_PRELOAD", "value": "x"}]},
-            ]
-        ),
+        guest(env=[{"name": "LD_PRELOAD", "value": "x"}]),
         "spec.runtime.env: LD_*, PYTHONSTARTUP may not",
     ),
     "GPUs of an init container": (
-        pod(
-            initContainers=[
-                {
-                    "name": "g",
-                    "image": "ghcr.io/team/g:1",
-                    "restartPolicy": "Always",
-                    "resources": {"limits": {"nvidia.com/gpu": "8"}},
-                }
-            ]
-        ),
+        guest(restartPolicy="Always", resources={"limits": {"nvidia.com/gpu": "8"}}),
         "spec.podTemplate.spec.initContainers: only the server has GPUs",
     ),
     "nine GPUs": (GPUS | {"scaling": {"replicas": 9}}, "spec: 9 GPUs"),
@@ -152,18 +145,10 @@ def test_what_is_not_is_refused_with_the_field_and_the_remedy(
 
 def test_what_was_there_before_stays_until_its_spec_changes(cluster: Cluster, before: JSON) -> None:
     cluster.patch("llmservices", NAMESPACE, "old", {"metadata": {"labels": {"team": "a"}}})
-    changed = cluster.kubectl(
-        *("patch", "llmservices.llmservice.dev", "old", "-n", NAMESPACE, "--type=merge", "--dry-run=server"),
-        "--patch",
-        json.dumps({"spec": {"drain": {"timeoutSeconds": 5}}}),
-        expect=1,
-    )
+    patch = ("patch", "llms", "old", "-n", NAMESPACE, "--type=merge", "--dry-run=server", "--patch")
+    changed = cluster.kubectl(*patch, '{"spec": {"drain": {"timeoutSeconds": 5}}}', expect=1)
     assert "spec.model.trustRemoteCode" in changed
-    mended = {"spec": {"model": {"trustRemoteCode": False}}}
-    cluster.kubectl(
-        *("patch", "llmservices.llmservice.dev", "old", "-n", NAMESPACE, "--type=merge", "--dry-run=server", "--patch"),
-        json.dumps(mended),
-    )
+    cluster.kubectl(*patch, '{"spec": {"model": {"trustRemoteCode": false}}}')
 
 
 def test_other_namespaces_are_not_bound(cluster: Cluster, before: JSON) -> None:
@@ -174,31 +159,8 @@ def test_other_namespaces_are_not_bound(cluster: Cluster, before: JSON) -> None:
 
 def test_an_autoscaler_gets_no_more_gpus_either(cluster: Cluster, before: JSON) -> None:
     """The scale subresource does not say how many GPUs a replica has; the Deployment that the operator writes does."""
-    labels = {"app.kubernetes.io/managed-by": "llmservice-operator", "llmservice.dev/service": "own"}
-    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    container = {
-        "name": "server",
-        "image": "registry.local/pause:1",
-        "securityContext": restricted,
-        "resources": {"limits": {"nvidia.com/gpu": "4", "memory": "1Gi"}},
-    }
-    made = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "own", "labels": labels, "ownerReferences": [before]},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": {"llmservice.dev/service": "own"}},
-            "template": {
-                "metadata": {"labels": {"llmservice.dev/service": "own"}},
-                "spec": {
-                    "containers": [container],
-                    "automountServiceAccountToken": False,
-                    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-                },
-            },
-        },
-    }
+    made = deployment(before)
+    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "4"}}
     token = Token.of(cluster, NAMESPACE, RELEASE)
     with token.api:
         for replicas in (0, 2):
@@ -211,7 +173,4 @@ def test_an_autoscaler_gets_no_more_gpus_either(cluster: Cluster, before: JSON) 
 
 @pytest.mark.parametrize("name", ["tenants", "tenants.gpus"])
 def test_the_api_server_has_no_warning_about_the_policies(cluster: Cluster, before: JSON, name: str) -> None:
-    """It checks the types of each expression against the kinds that a policy is about."""
-    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{NAMESPACE}.{RELEASE}.{name}"
-    status = eventually("types are checked", lambda: cluster.api.get(path).json().get("status"), 30)
-    assert not status.get("typeChecking", {}).get("expressionWarnings"), status
+    assert_types_checked(cluster, NAMESPACE, name)

@@ -18,6 +18,7 @@ from llmservice_operator.build.inspection import job_name
 from tests.e2e._chart import JSON
 from tests.support.audit import OPERATOR_USER
 from tests.support.cluster import Cluster, eventually
+from tests.support.foreign import THEIRS, theirs
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
 from tests.support.services import idle, stand_in
 
@@ -129,9 +130,9 @@ def prune_children(cluster: Cluster, namespace: str) -> None:
     cluster.apply(service, namespace)
     eventually("the budget", lambda: cluster.get("poddisruptionbudgets", namespace, "pruned"), 30)
     eventually("the claim", lambda: cluster.get("persistentvolumeclaims", namespace, "pruned-cache"), 30)
-    eventually("the list", lambda: "pruned-adapters" in config_maps(cluster, namespace), 30)
+    eventually("the list", lambda: cluster.get("configmaps", namespace, "pruned-adapters"), 30)
     cluster.patch("llmservices", namespace, "pruned", {"spec": {"lora": None}})
-    eventually("no list", lambda: "pruned-adapters" not in config_maps(cluster, namespace), 30)
+    eventually("no list", lambda: not cluster.get("configmaps", namespace, "pruned-adapters"), 30)
     for number in range(6):
         change = {"spec": {"batching": {"maxNumSeqs": number + 1}, "scaling": {"replicas": 0}}}
         cluster.patch("llmservices", namespace, "pruned", change)
@@ -141,10 +142,6 @@ def prune_children(cluster: Cluster, namespace: str) -> None:
     eventually("no claim", lambda: is_leaving(cluster, namespace, "pruned-cache"), 60)
     selector = "llmservice.dev/service=pruned"
     eventually("five revisions", lambda: len(cluster.list("controllerrevisions", namespace, selector)) == 5, 60)
-
-
-def config_maps(cluster: Cluster, namespace: str) -> str:
-    return cluster.kubectl("get", "configmaps", "-n", namespace, "-o", "name")
 
 
 def is_leaving(cluster: Cluster, namespace: str, claim: str) -> bool:
@@ -173,95 +170,41 @@ def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:
     cluster.apply(wanted, namespace)
     eventually("all children", lambda: cluster.get("poddisruptionbudgets", namespace, "met"), 30)
     (revision,) = cluster.list("controllerrevisions", namespace, "llmservice.dev/service=met")
-    in_the_way = strangers(revision["metadata"]["name"])
+    names = {"configmaps": "met-adapters", "persistentvolumeclaims": "met-cache"}
+    names["controllerrevisions"] = revision["metadata"]["name"]
+    in_the_way = [(plural, names.get(plural, "met")) for plural in THEIRS if plural != "jobs"]
     with scale_operator(cluster, 0):
-        for kind, name, _ in in_the_way:
-            cluster.kubectl("delete", kind, name, "-n", namespace, "--wait=true", "--timeout=60s")
-        for _, name, stranger in in_the_way:
-            manifest = {**stranger, "metadata": {"name": name, "namespace": namespace}}
-            cluster.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
-    for kind, name, stranger in in_the_way:
-        named = f"{stranger['kind']} {name} exists"
+        for plural, name in in_the_way:
+            cluster.kubectl("delete", plural, name, "-n", namespace, "--wait=true", "--timeout=60s")
+        for plural, name in in_the_way:
+            cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(theirs(plural, name)))
+    for plural, name in in_the_way:
+        named = f"{THEIRS[plural]['kind']} {name} exists"
 
-        def told(named: str = named) -> bool:
+        def reported(named: str = named) -> bool:
             accepted = cluster.condition(namespace, "met", "Accepted") or {}
             return accepted.get("reason") == "NameConflict" and named in accepted["message"]
 
-        eventually(f"a conflict with {named}", told, 90)
-        cluster.kubectl("delete", kind, name, "-n", namespace, "--wait=true", "--timeout=60s")
-
-
-def strangers(revision: str) -> list[tuple[str, str, JSON]]:
-    """In the order in which the operator applies its children, each with a value that ours does not have."""
-    labels = {"app": "theirs"}
-    container = {"name": "theirs", "image": "registry.local/pause:1"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    return [
-        ("configmap", "met-adapters", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}),
-        (
-            "service",
-            "met",
-            {"apiVersion": "v1", "kind": "Service", "spec": {"selector": labels, "ports": [{"port": 80}]}},
-        ),
-        (
-            "pvc",
-            "met-cache",
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "2Gi"}}},
-            },
-        ),
-        (
-            "controllerrevision",
-            revision,
-            {"apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 7, "data": {"theirs": True}},
-        ),
-        (
-            "deployment",
-            "met",
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
-            },
-        ),
-        (
-            "pdb",
-            "met",
-            {
-                "apiVersion": "policy/v1",
-                "kind": "PodDisruptionBudget",
-                "spec": {"minAvailable": 0, "selector": {"matchLabels": labels}},
-            },
-        ),
-    ]
+        eventually(f"a conflict with {named}", reported, 90)
+        cluster.kubectl("delete", plural, name, "-n", namespace, "--wait=true", "--timeout=60s")
 
 
 def look_at_models(cluster: Cluster, namespace: str) -> None:
     """A Job that looks and is deleted; and one of somebody else's in its place, whose owner the operator reads."""
     cluster.apply(idle("looked", model={"uri": "hf://example/model"}, runtime=NO_HUB), namespace)
-    known = eventually("an end of the inspection", lambda: status(cluster, namespace, "looked").get("model"), 90)
+    known = eventually("an end of the inspection", lambda: cluster.status(namespace, "looked").get("model"), 90)
     assert "127.0.0.1:9" in known["failure"]
     eventually("no Job", lambda: not cluster.list("jobs", namespace, "llmservice.dev/service=looked"), 30)
     with scale_operator(cluster, 0):
         cluster.apply(idle("kept-from-looking", model={"uri": "hf://example/other"}, runtime=NO_HUB), namespace)
         made = LLMService.from_object(cluster.must_get("llmservices", namespace, "kept-from-looking"))
-        container = {"name": "theirs", "image": "registry.local/pause:1"}
-        template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
-        stranger = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": job_name(made), "namespace": namespace},
-            "spec": {"backoffLimit": 3, "suspend": True, "template": template},
-        }
-        cluster.kubectl("create", "-f", "-", stdin=json.dumps(stranger))
+        cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(theirs("jobs", job_name(made))))
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         fits = cluster.condition(namespace, "kept-from-looking", "Fits") or {}
         return fits.get("status") == "Unknown" and "cannot be made" in fits["message"]
 
-    eventually("whose Job is in the way", is_told, 90)
+    eventually("whose Job is in the way", is_reported, 90)
     eventually("the rest", lambda: cluster.get("deployments", namespace, "kept-from-looking"), 30)
 
 
@@ -278,11 +221,6 @@ def look_at_events(cluster: Cluster, namespace: str) -> None:
     spec = {"volumes": volumes, "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}
     cluster.apply(stand_in("unmounted", podTemplate={"spec": spec}), namespace)
     cluster.wait_condition(namespace, "unmounted", "Ready", "False", reason="VolumeUnavailable", timeout=60)
-
-
-def status(cluster: Cluster, namespace: str, name: str) -> JSON:
-    found: JSON = cluster.must_get("llmservices", namespace, name).get("status", {})
-    return found
 
 
 def lead_anew(cluster: Cluster) -> None:

@@ -1,23 +1,26 @@
 """Rollouts that look at the GPUs, on the real node with GPUs that are not there, and with the stand-in for vLLM.
 
 Every story has a resource of its own, so that all go on at once: what one holds, none of the others lacks.
-test_rollouts_vllm.py has the stories that need no GPU with vLLM itself.
+test_no_request_lost.py has rollouts with vLLM itself.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from localcluster.network import NODE
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support import rolling
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.rolling import restarts
 from tests.support.services import stand_in
+
+pytestmark = pytest.mark.parallel
 
 NAMESPACE = "e2e-rollouts"
 DOMAIN = "rollouts.test"
@@ -44,18 +47,7 @@ def node(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def there(cluster: Cluster, node: None) -> Iterator[str]:
     """All services of these tests, rolled out."""
-    make_namespace(cluster, NAMESPACE)
-    cluster.kubectl("delete", "resourcequota", "team", "-n", NAMESPACE)
-    for manifest in services():
-        cluster.apply(manifest, NAMESPACE)
-    for manifest in services():
-        cluster.wait_condition(NAMESPACE, manifest["metadata"]["name"], "Ready", "True", timeout=180)
-    yield NAMESPACE
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-
-
-def services() -> list[JSON]:
-    return [
+    services = [
         on_gpus("surge"),
         on_gpus("replace", scaling={"replicas": 2}),
         on_gpus("gap"),
@@ -66,6 +58,12 @@ def services() -> list[JSON]:
         stand_in("pinned", model={"servedModelNames": ["then"]}),
         stand_in("restless", lora={}, scaling={"replicas": 1}),
     ]
+    with own_namespace(cluster, NAMESPACE):
+        cluster.kubectl("delete", "resourcequota", "team", "-n", NAMESPACE)
+        cluster.apply_all(services, NAMESPACE)
+        for service in services:
+            cluster.wait_condition(NAMESPACE, service["metadata"]["name"], "Ready", "True", timeout=180)
+        yield NAMESPACE
 
 
 def on_gpus(name: str, **spec: Any) -> JSON:
@@ -124,14 +122,14 @@ def test_without_one_replica_after_another_is_replaced(cluster: Cluster, there: 
     assert rollout(cluster, "replace")["strategy"] == "Replace"
 
 
-def test_a_gap_is_told_before_there_is_one(cluster: Cluster, there: str) -> None:
+def test_a_gap_is_reported_before_there_is_one(cluster: Cluster, there: str) -> None:
     change(cluster, "gap")
-    told = eventually("a word on the gap", lambda: events(cluster, "gap", "GapExpected"), 15)
-    assert "nothing answers" in told[0]["message"]
+    reported = eventually("a word on the gap", lambda: events(cluster, "gap", "GapExpected"), 15)
+    assert "nothing answers" in reported[0]["message"]
     assert fewest_ready(cluster, "gap") == 0
     deployment = cluster.must_get("deployments", NAMESPACE, "gap")
     (new,) = pods(cluster, "gap").values()
-    assert told[0]["firstTimestamp"] <= new["metadata"]["creationTimestamp"]
+    assert reported[0]["firstTimestamp"] <= new["metadata"]["creationTimestamp"]
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
@@ -140,7 +138,7 @@ def test_surge_waits_for_a_gpu_and_goes_on_when_there_is_one(cluster: Cluster, t
     change(cluster, "waits")
     waiting = cluster.wait_condition(NAMESPACE, "waits", "Ready", "False", reason="WaitingForGPU", timeout=30)
     assert f"{DOMAIN}/waits" in waiting["message"]
-    assert (cluster.condition(NAMESPACE, "waits", "Available") or {})["status"] == "True"
+    cluster.must_have(NAMESPACE, "waits", Available="True")
     assert before < set(pods(cluster, "waits"))
     advertise(cluster, {"waits": 2})
     assert fewest_ready(cluster, "waits") == 1
@@ -153,8 +151,8 @@ def test_a_new_pod_that_finds_no_gpu_falls_back_and_says_so(cluster: Cluster, th
     cluster.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": quota}, NAMESPACE)
     eventually("the quota counts", lambda: counted(cluster, "one"), 30)
     change(cluster, "fallback")
-    told = eventually("a word on it", lambda: events(cluster, "fallback", "SurgeFellBack"), 60)
-    assert "found no room for 10 s" in told[0]["message"]
+    reported = eventually("a word on it", lambda: events(cluster, "fallback", "SurgeFellBack"), 60)
+    assert "found no room for 10 s" in reported[0]["message"]
     fewest_ready(cluster, "fallback")
     assert rollout(cluster, "fallback")["strategy"] == "Replace"
     cluster.kubectl("delete", "resourcequota", "one", "-n", NAMESPACE)
@@ -172,9 +170,9 @@ def test_a_broken_revision_stops_after_one_replica(cluster: Cluster, there: str)
     assert stalled["reason"] == "KVCacheTooSmall"
     left = pods(cluster, "broken-in-turn")
     assert len(before & set(left)) == 1
-    assert (cluster.condition(NAMESPACE, "broken-in-turn", "Available") or {})["status"] == "True"
-    told = rollout(cluster, "broken-in-turn")
-    assert (told["strategy"], told["failedRevision"]) == ("Replace", told["revision"])
+    cluster.must_have(NAMESPACE, "broken-in-turn", Available="True")
+    reported = rollout(cluster, "broken-in-turn")
+    assert (reported["strategy"], reported["failedRevision"]) == ("Replace", reported["revision"])
 
 
 def test_a_broken_revision_is_gone_back_from(cluster: Cluster, there: str) -> None:
@@ -182,9 +180,9 @@ def test_a_broken_revision_is_gone_back_from(cluster: Cluster, there: str) -> No
     change(cluster, "broken", BROKEN)
     cluster.wait_condition(NAMESPACE, "broken", "Ready", "False", reason="RolledBack", timeout=60)
     eventually("the old pods alone", lambda: set(pods(cluster, "broken")) == before, 30)
-    told = rollout(cluster, "broken")
-    assert (told["revision"], told["stableRevision"]) == (good, good)
-    assert "KVCacheTooSmall" in told["reason"]
+    reported = rollout(cluster, "broken")
+    assert (reported["revision"], reported["stableRevision"]) == (good, good)
+    assert "KVCacheTooSmall" in reported["reason"]
     # An autoscaler's step does not try what failed again; a correction does.
     cluster.kubectl("scale", "llms/broken", "--replicas=1", "-n", NAMESPACE)
     cluster.wait_condition(NAMESPACE, "broken", "Ready", "False", reason="RolledBack", timeout=30)
@@ -204,10 +202,10 @@ def test_a_pinned_revision_runs_and_an_unknown_one_changes_nothing(cluster: Clus
     refused = cluster.wait_condition(NAMESPACE, "pinned", "Accepted", "False", reason="RevisionNotFound", timeout=20)
     assert then in refused["message"]
     assert set(pods(cluster, "pinned")) == now
-    change(cluster, "pinned", {"spec": {"rollout": {"pinnedRevision": then}}})
+    cluster.run(sys.executable, "-m", "llmservice_cli", "rollback", "pinned", "--to", then, "-n", NAMESPACE)
     cluster.wait_condition(NAMESPACE, "pinned", "Ready", "True", timeout=60)
-    told = cluster.must_get("llmservices", NAMESPACE, "pinned")["status"]
-    assert (told["rollout"]["revision"], told["endpoint"]["modelNames"]) == (then, ["then"])
+    status = cluster.status(NAMESPACE, "pinned")
+    assert (status["rollout"]["revision"], status["endpoint"]["modelNames"]) == (then, ["then"])
 
 
 def test_what_needs_no_restart_restarts_nothing(cluster: Cluster, there: str) -> None:

@@ -13,24 +13,32 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.e2e.conftest import make_namespace
+from tests.e2e.conftest import own_namespace
 from tests.support.client import ClientPod
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, condition, eventually
 from tests.support.health import judged
 from tests.support.measured import Record
+from tests.support.reported import REPORTED_WITHIN, Reported, before, reported_everywhere
 from tests.support.services import stand_in
 from tests.support.status_history import History, Version, contradictions, recorded
-from tests.support.told import TOLD_WITHIN, Told, before, told_fully
+
+pytestmark = pytest.mark.parallel
 
 NAMESPACE = "e2e-truth"
 # The kubelet's: two probes, two seconds apart, that may take three seconds each; then a moment for the operator.
 DETECTED_WITHIN = 2 * 2 + 3 + 2.0
-TOLD_LATE_WITHIN = 5.0
+REPORTED_LATE_WITHIN = 5.0
 # Of a transition whole seconds are kept, rounded down.
 CLOCK = 1.0
 BROKEN = {"fails": "kv-cache-too-small"}
 NEVER_DONE = {"start_seconds": 3600}
 
+SLICES = {
+    "apiGroups": ["discovery.k8s.io"],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE", "UPDATE"],
+    "resources": ["endpointslices"],
+}
 # As if the controller that fills endpoint slices did not work, for one Service of one namespace.
 NO_SLICES = {
     "apiVersion": "admissionregistration.k8s.io/v1",
@@ -38,16 +46,7 @@ NO_SLICES = {
     "metadata": {"name": "e2e-truth-no-slices"},
     "spec": {
         "failurePolicy": "Fail",
-        "matchConstraints": {
-            "resourceRules": [
-                {
-                    "apiGroups": ["discovery.k8s.io"],
-                    "apiVersions": ["v1"],
-                    "operations": ["CREATE", "UPDATE"],
-                    "resources": ["endpointslices"],
-                }
-            ]
-        },
+        "matchConstraints": {"resourceRules": [SLICES]},
         "validations": [{"expression": "object.metadata.labels['kubernetes.io/service-name'] != 'unreached'"}],
     },
 }
@@ -70,35 +69,32 @@ def env_of(behaviour: JSON) -> JSON:
 
 @pytest.fixture(scope="module")
 def no_slices(cluster: Cluster) -> Iterator[None]:
-    for manifest in (NO_SLICES, BINDING):
-        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
-    yield
+    with own_namespace(cluster, NAMESPACE):
+        cluster.apply_all([NO_SLICES, BINDING], NAMESPACE)
+        yield
     for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
         cluster.kubectl("delete", kind, "e2e-truth-no-slices", "--ignore-not-found")
 
 
 @pytest.fixture(scope="module")
-def told(cluster: Cluster, no_slices: None) -> Iterator[Mapping[str, Future[Told]]]:
-    """Two services beside the one that the story is about, each looked at until its failure is told."""
-    make_namespace(cluster, NAMESPACE)
+def reported(cluster: Cluster, no_slices: None) -> Iterator[Mapping[str, Future[Reported]]]:
+    """Two services beside the one that the story is about, each looked at until its failure is reported."""
     since = before(cluster)
-    cluster.apply(stand_in("unreached"), NAMESPACE)
-    cluster.apply(stand_in("late", rollout={"progressDeadlineSeconds": 60}), NAMESPACE)
+    cluster.apply_all([stand_in("unreached"), stand_in("late", rollout={"progressDeadlineSeconds": 60})], NAMESPACE)
 
-    def late() -> Told:
+    def late() -> Reported:
         """An edit that gets nowhere; the shortest deadline is a minute."""
         cluster.wait_condition(NAMESPACE, "late", "Ready", "True", timeout=60)
         edit(cluster, "late", env_of(NEVER_DONE))
-        return told_fully(cluster, NAMESPACE, "late", "ProgressDeadlineExceeded", since, timeout=120)
+        return reported_everywhere(cluster, NAMESPACE, "late", "ProgressDeadlineExceeded", since, timeout=120)
 
-    with ThreadPoolExecutor() as looking:
-        unreached = looking.submit(told_fully, cluster, NAMESPACE, "unreached", "NoEndpoints", since, timeout=60)
-        yield {"unreached": unreached, "late": looking.submit(late)}
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    with ThreadPoolExecutor() as pool:
+        unreached = pool.submit(reported_everywhere, cluster, NAMESPACE, "unreached", "NoEndpoints", since, timeout=120)
+        yield {"unreached": unreached, "late": pool.submit(late)}
 
 
 @pytest.fixture(scope="module")
-def client_pod(cluster: Cluster, told: object) -> ClientPod:
+def client_pod(cluster: Cluster, reported: object) -> ClientPod:
     return ClientPod.start(cluster, NAMESPACE)
 
 
@@ -124,7 +120,7 @@ def lead(cluster: Cluster, client_pod: ClientPod) -> None:
     ready()
     edit(cluster, "truth", {"scaling": {"replicas": 0}})
     cluster.wait_condition(NAMESPACE, "truth", "Ready", "True", reason="ScaledToZero", timeout=60)
-    eventually("no pod", lambda: not pods_of(cluster, "truth"), 60)
+    eventually("no pod", lambda: not cluster.list("pods", NAMESPACE, "llmservice.dev/service=truth"), 60)
     edit(cluster, "truth", {"scaling": {"replicas": 1}})
     ready()
     kill(cluster, client_pod)
@@ -133,10 +129,6 @@ def lead(cluster: Cluster, client_pod: ClientPod) -> None:
 
 def edit(cluster: Cluster, name: str, spec: JSON) -> None:
     cluster.patch("llmservices", NAMESPACE, name, {"spec": spec})
-
-
-def pods_of(cluster: Cluster, name: str) -> list[JSON]:
-    return list(cluster.list("pods", NAMESPACE, f"llmservice.dev/service={name}"))
 
 
 def kill(cluster: Cluster, client_pod: ClientPod) -> None:
@@ -148,44 +140,44 @@ def kill(cluster: Cluster, client_pod: ClientPod) -> None:
 
 def since_of(obj: JSON, kind: str) -> tuple[str, float]:
     """Status of an object's condition, and since when: whole seconds of the epoch."""
-    (found,) = [condition for condition in obj["status"]["conditions"] if condition["type"] == kind]
+    found = condition(obj, kind)
+    assert found is not None
     return found["status"], dt.datetime.fromisoformat(found["lastTransitionTime"]).timestamp()
 
 
 def test_ready_pods_that_get_no_request_are_not_ready(
-    cluster: Cluster, told: Mapping[str, Future[Told]], record: Record
+    cluster: Cluster, reported: Mapping[str, Future[Reported]], record: Record
 ) -> None:
-    found = told["unreached"].result()
-    (pod,) = pods_of(cluster, "unreached")
+    found = reported["unreached"].result()
+    pod = cluster.pod(NAMESPACE, "unreached")
     is_ready, since = since_of(pod, "Ready")
     assert is_ready == "True"
     record(reason="NoEndpoints", seconds=round(found.at - since, 1), engine="stand-in")
-    assert found.at - since <= TOLD_WITHIN + CLOCK
+    assert found.at - since <= REPORTED_WITHIN + CLOCK
     assert f"no request reaches them: {pod['metadata']['name']}." in found.failure["message"]
     assert pod["metadata"]["name"] in found.failure["evidence"][0]
     cluster.wait_condition(NAMESPACE, "unreached", "Ready", "False", reason="NoEndpoints", timeout=0)
-    assert cluster.must_get("llmservices", NAMESPACE, "unreached")["status"]["ready"] == "0/1"
-    available = cluster.condition(NAMESPACE, "unreached", "Available") or {}
-    assert (available["status"], available["reason"]) == ("False", "NoEndpoints")
+    cluster.wait_condition(NAMESPACE, "unreached", "Available", "False", reason="NoEndpoints", timeout=0)
+    assert cluster.status(NAMESPACE, "unreached")["ready"] == "0/1"
     cluster.kubectl("delete", "validatingadmissionpolicybinding", "e2e-truth-no-slices")
     cluster.wait_condition(NAMESPACE, "unreached", "Ready", "True", timeout=60)
-    assert "failure" not in cluster.must_get("llmservices", NAMESPACE, "unreached")["status"]
+    assert cluster.failure(NAMESPACE, "unreached") == {}
 
 
-def test_what_is_told_to_answer_answers(life: History, record: Record) -> None:
+def test_what_is_reported_to_answer_answers(life: History, record: Record) -> None:
     answered = sum(asked.is_answered for asked in life.asked)
     record(versions=len(life.versions), asked=len(life.asked), answered=answered)
     assert contradictions(life, DETECTED_WITHIN) == []
 
 
-def test_what_answers_is_told_soon(life: History) -> None:
+def test_what_answers_is_reported_soon(life: History) -> None:
     for version, end in life.spans():
         if version.status.get("conditions") and not version.says("Available"):
             answered = [asked.at for asked in life.asked if asked.is_answered and version.at <= asked.at < end]
-            assert not answered or answered[-1] - answered[0] < TOLD_LATE_WITHIN, version.condition("Ready")
+            assert not answered or answered[-1] - answered[0] < REPORTED_LATE_WITHIN, version.condition("Ready")
 
 
-def test_the_life_was_told_as_it_was(life: History) -> None:
+def test_the_life_was_reported_as_it_was(life: History) -> None:
     """What the record must hold for the other tests to mean anything."""
     story = [(v.says("Available"), v.says("Ready"), v.says("Stalled")) for v in life.versions]
     serves_on, failed, rolled_out, as_asked, gone = (
@@ -200,7 +192,7 @@ def test_the_life_was_told_as_it_was(life: History) -> None:
     assert all(step in rest for step in wanted), story
 
 
-def test_each_version_is_told_by_the_conventions(life: History) -> None:
+def test_each_version_is_reported_by_the_conventions(life: History) -> None:
     before: dict[str, JSON] = {}
     for version in life.versions:
         status, generation = version.status, version.obj["metadata"]["generation"]
@@ -209,8 +201,8 @@ def test_each_version_is_told_by_the_conventions(life: History) -> None:
             assert status["observedGeneration"] == -1
             continue
         assert status["observedGeneration"] <= generation
-        conditions = {condition["type"]: condition for condition in status["conditions"]}
-        assert {condition["observedGeneration"] for condition in conditions.values()} == {status["observedGeneration"]}
+        conditions = {each["type"]: each for each in status["conditions"]}
+        assert {each["observedGeneration"] for each in conditions.values()} == {status["observedGeneration"]}
         for kind in conditions.keys() & before.keys():
             is_as_before = conditions[kind]["status"] == before[kind]["status"]
             has_moved = conditions[kind]["lastTransitionTime"] != before[kind]["lastTransitionTime"]
@@ -245,18 +237,16 @@ def test_git_sees_no_difference(life: History) -> None:
 
 
 def test_a_rollout_past_its_deadline_is_stalled_while_the_old_replica_serves(
-    cluster: Cluster, client_pod: ClientPod, told: Mapping[str, Future[Told]], record: Record
+    cluster: Cluster, client_pod: ClientPod, reported: Mapping[str, Future[Reported]], record: Record
 ) -> None:
-    found = told["late"].result()
+    found = reported["late"].result()
     _, since = since_of(cluster.must_get("deployments", NAMESPACE, "late"), "Progressing")
     record(reason="ProgressDeadlineExceeded", seconds=round(found.at - since, 1), engine="stand-in")
-    assert found.at - since <= TOLD_WITHIN + CLOCK
+    assert found.at - since <= REPORTED_WITHIN + CLOCK
     assert "timed out progressing" in found.failure["evidence"][0], "what the Deployment's controller says"
     stalled = cluster.wait_condition(NAMESPACE, "late", "Stalled", "True", reason="ProgressDeadlineExceeded", timeout=0)
     assert "vLLM is loading the model." in stalled["message"]
     assert "What served before goes on." in stalled["message"]
-    status = cluster.must_get("llmservices", NAMESPACE, "late")["status"]
-    conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
-    assert (conditions["Available"], conditions["Ready"]) == ("True", "False")
+    cluster.must_have(NAMESPACE, "late", Available="True", Ready="False")
     body = {"model": "late", "prompt": "hello", "max_tokens": 2}
     assert client_pod.request(f"http://late.{NAMESPACE}.svc/v1/completions", body).status == 200

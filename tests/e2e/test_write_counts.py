@@ -10,7 +10,7 @@ from tests.support.audit import writes_since
 from tests.support.cluster import Cluster, eventually
 from tests.support.services import idle, llmservice
 
-UNSCHEDULABLE = 200
+UNSCHEDULABLE = 100
 # Deployment, Service, ControllerRevision, at most two status writes; Events are counted apart. None of these services
 # has a server that could be asked how far it is: a start adds its phases (test_adapters.py counts them).
 WRITES_PER_SERVICE = 5
@@ -37,7 +37,7 @@ def test_many_unschedulable_services_under_pod_churn(cluster: Cluster, namespace
     listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
     cluster.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
 
-    def all_told() -> bool:
+    def all_reported() -> bool:
         services = cluster.list("llmservices", namespace)
         reasons = [
             condition["reason"]
@@ -47,7 +47,7 @@ def test_many_unschedulable_services_under_pod_churn(cluster: Cluster, namespace
         ]
         return reasons.count("NoMatchingNode") == UNSCHEDULABLE
 
-    eventually("every service without a matching node", all_told, 180)
+    eventually("every service without a matching node", all_reported, 180)
     made = [request for request in writes_since(cluster, moment) if request.namespace == namespace]
     per_service = Counter(request.resource for request in made if request.resource != "events")
     # One more status write than a service that starts at once: it first waits for its pod, then learns of no node.
@@ -68,7 +68,7 @@ def test_many_unschedulable_services_under_pod_churn(cluster: Cluster, namespace
         return len(waiting) == UNSCHEDULABLE
 
     eventually("every pod made again and refused by the scheduler", replaced, 180)
-    eventually("every service without a matching node", all_told, 60)
+    eventually("every service without a matching node", all_reported, 60)
     written = Counter(
         request.resource
         for request in writes_since(cluster, churned)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 import os
 import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -74,6 +75,17 @@ def administrator(paths: ClusterPaths) -> tuple[str, ssl.SSLContext]:
     return cluster["server"], context
 
 
+def condition(obj: JSON, kind: str) -> JSON | None:
+    """One of status.conditions; None where it is not there."""
+    conditions = obj.get("status", {}).get("conditions") or ()
+    return next((found for found in conditions if found["type"] == kind), None)
+
+
+def is_ready(obj: JSON) -> bool:
+    """Whether the condition Ready of a pod, a node or an LLMService is True."""
+    return (condition(obj, "Ready") or {}).get("status") == "True"
+
+
 @dataclass(frozen=True)
 class Cluster:
     """One cluster: how to run kubectl and helm against it, and its API over HTTP."""
@@ -112,6 +124,10 @@ class Cluster:
     def apply(self, manifest: Mapping[str, Any], namespace: str) -> None:
         self.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
 
+    def apply_all(self, manifests: Iterable[Mapping[str, Any]], namespace: str) -> None:
+        """With one process of kubectl."""
+        self.apply({"apiVersion": "v1", "kind": "List", "items": [*manifests]}, namespace)
+
     def get(self, plural: str, namespace: str, name: str) -> JSON | None:
         """The object, or None when there is none."""
         response = self.api.get(f"{COLLECTIONS[plural]}/namespaces/{namespace}/{plural}/{name}")
@@ -140,10 +156,34 @@ class Cluster:
             )
         )
 
+    def pods(self, namespace: str, service: str) -> builtins.list[JSON]:
+        """The pods of an LLMService that are not being deleted, oldest first."""
+        pods = self.list("pods", namespace, f"llmservice.dev/service={service}")
+        stay = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return sorted(stay, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def pod(self, namespace: str, service: str) -> JSON:
+        """The only pod of an LLMService."""
+        (pod,) = self.pods(namespace, service)
+        return pod
+
+    def status(self, namespace: str, name: str) -> JSON:
+        """status of an LLMService, empty before the operator has seen it."""
+        found: JSON = self.must_get("llmservices", namespace, name).get("status", {})
+        return found
+
+    def failure(self, namespace: str, name: str) -> JSON:
+        """status.failure, empty where there is none."""
+        found: JSON = self.status(namespace, name).get("failure") or {}
+        return found
+
     def condition(self, namespace: str, name: str, kind: str) -> JSON | None:
-        service = self.get("llmservices", namespace, name) or {}
-        conditions = service.get("status", {}).get("conditions", [])
-        return next((condition for condition in conditions if condition["type"] == kind), None)
+        return condition(self.get("llmservices", namespace, name) or {}, kind)
+
+    def must_have(self, namespace: str, name: str, **conditions: str) -> None:
+        """Each of these conditions of the LLMService has this status now."""
+        found = {kind: (self.condition(namespace, name, kind) or {}).get("status") for kind in conditions}
+        assert found == conditions, self.status(namespace, name)
 
     def wait_condition(
         self, namespace: str, name: str, kind: str, status: str, *, reason: str | None = None, timeout: float = 300

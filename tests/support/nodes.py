@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from localcluster import cluster as localcluster
 from localcluster import secondnode
 from localcluster.place import EVICTION
 from localcluster.place import SECOND as SECOND
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, condition, eventually
 
 FIRST = "node-a"
 NODES = (FIRST, SECOND)
@@ -75,16 +75,14 @@ def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
 def pods_by_node(cluster: Cluster, namespace: str, name: str) -> dict[str, list[JSON]]:
     """The pods of a service that are to stay."""
     found: dict[str, list[JSON]] = {node: [] for node in NODES}
-    for pod in cluster.list("pods", namespace, f"llmservice.dev/service={name}"):
-        if "deletionTimestamp" not in pod["metadata"] and "nodeName" in pod["spec"]:
+    for pod in cluster.pods(namespace, name):
+        if "nodeName" in pod["spec"]:
             found[pod["spec"]["nodeName"]].append(pod)
     return found
 
 
-def node_condition(cluster: Cluster, node: str, kind: str) -> str:
-    conditions: Sequence[JSON] = cluster.api.get(f"/api/v1/nodes/{node}").json()["status"]["conditions"]
-    return next((str(condition["status"]) for condition in conditions if condition["type"] == kind), "")
-
-
 def await_condition(cluster: Cluster, node: str, kind: str, status: str, within: float) -> None:
-    eventually(f"{kind}={status} of {node}", lambda: node_condition(cluster, node, kind) == status, within)
+    def has_come() -> bool:
+        return (condition(cluster.api.get(f"/api/v1/nodes/{node}").json(), kind) or {}).get("status") == status
+
+    eventually(f"{kind}={status} of {node}", has_come, within)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 from llmservice_operator.kube.shards import lease_name
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.host import processes_of
 
 OPERATOR_NAMESPACE = "llmservice-system"
 OPERATOR = "llmservice-operator"
@@ -39,8 +39,7 @@ def set_replicas(cluster: Cluster, replicas: int) -> None:
 
     def settled() -> bool:
         pods = cluster.list("pods", OPERATOR_NAMESPACE, selector)
-        ready = [pod for pod in pods if _is_ready(pod)]
-        return len(pods) == replicas == len(ready)
+        return len(pods) == replicas == sum(map(is_ready, pods))
 
     eventually(f"{replicas} ready operator pods", settled, 90)
 
@@ -77,30 +76,17 @@ def operator_metrics(cluster: Cluster) -> str:
 
 def host_process(cluster: Cluster, pod: JSON) -> int:
     """The process id, on this machine, of the only container of a pod on the local node."""
-    uid = pod["metadata"]["uid"]
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if uid in (folder / "cgroup").read_text() and b"llmservice_operator" in (folder / "cmdline").read_bytes():
-                return int(folder.name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # a process that ended while we looked
-    raise AssertionError(f"no process of pod {json.dumps(pod['metadata']['name'])} on this machine")
+    found = (pid for pid, line in processes_of(pod).items() if "llmservice_operator" in line)
+    pid = next(found, None)
+    assert pid is not None, f"no process of pod {pod['metadata']['name']} on this machine"
+    return pid
 
 
 def resident_bytes(pod: JSON) -> int:
     """Resident memory of all processes of a pod on the local node, the readers of models' configs among them."""
     total = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if pod["metadata"]["uid"] not in (folder / "cgroup").read_text():
-                continue
-            status = (folder / "status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # a process that ended while we looked
-        total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+    for pid in processes_of(pod):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            status = Path(f"/proc/{pid}/status").read_text()
+            total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
     return total
-
-
-def _is_ready(pod: JSON) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

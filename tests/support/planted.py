@@ -14,13 +14,13 @@ from typing import Any
 
 def main() -> int:
     """As the operator's own."""
-    doomed, _, how = os.environ["PLANTED"].partition(":")
+    defective, _, how = os.environ["PLANTED"].partition(":")
     assert how in ("raise", "exit"), how
     module: Any = importlib.import_module("llmservice_operator.decide.decide")
     decide = module.decide
 
     def planted(inputs: Any) -> Any:
-        if inputs.parent["metadata"]["name"] == doomed:
+        if inputs.parent["metadata"]["name"] == defective:
             if how == "exit":
                 os._exit(77)
             raise OverflowError("planted")

@@ -15,7 +15,7 @@ def registry(status: int) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def handle_one_request(self) -> None:
-            """Who asks for TLS first is told in plain words that there is none, as Go's servers do."""
+            """Who asks for TLS first is reported in plain words that there is none, as Go's servers do."""
             if self.rfile.peek(1)[:1] == b"\x16":  # type: ignore[attr-defined]  # a buffered reader
                 self.wfile.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
                 self.close_connection = True

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import time
 
-from tests.support.cluster import JSON, Cluster
+from tests.support.cluster import JSON, Cluster, is_ready
 
 
 def rollout(cluster: Cluster, namespace: str, name: str) -> JSON:
     """status.rollout."""
-    told: JSON = cluster.must_get("llmservices", namespace, name)["status"]["rollout"]
-    return told
+    found: JSON = cluster.status(namespace, name)["rollout"]
+    return found
 
 
 def pods(cluster: Cluster, namespace: str, name: str) -> dict[str, JSON]:
     """By uid, those that are not on their way out."""
-    found = cluster.list("pods", namespace, f"llmservice.dev/service={name}")
-    return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
-
-def is_ready(pod: JSON) -> bool:
-    """As the kubelet sees it."""
-    conditions = pod["status"].get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return {pod["metadata"]["uid"]: pod for pod in cluster.pods(namespace, name)}
 
 
 def fewest_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> int:
@@ -57,5 +50,5 @@ def is_pending(cluster: Cluster, namespace: str, name: str) -> bool:
 
 def is_settled(cluster: Cluster, namespace: str, name: str) -> bool:
     """Rolled out, and nothing waits."""
-    told = rollout(cluster, namespace, name)
-    return told["stableRevision"] == told["revision"] and not {"updatePending", "updateWaiting"} & set(told)
+    reported = rollout(cluster, namespace, name)
+    return reported["stableRevision"] == reported["revision"] and not {"updatePending", "updateWaiting"} & set(reported)

@@ -141,8 +141,7 @@ class Server(Endpoint):
 
     def pods(self) -> Sequence[JSON]:
         """Those that are to stay."""
-        pods = self.cluster.list("pods", self.namespace, f"llmservice.dev/service={self.name}")
-        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return self.cluster.pods(self.namespace, self.name)
 
 
 @contextlib.contextmanager

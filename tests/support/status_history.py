@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tests.support.clock import now
-from tests.support.cluster import COLLECTIONS, Cluster
+from tests.support.cluster import COLLECTIONS, Cluster, condition
 
 JSON = dict[str, Any]
 
@@ -52,9 +52,8 @@ class Version(NamedTuple):
         return found
 
     def condition(self, kind: str) -> JSON:
-        """Empty where it is not told."""
-        conditions = self.status.get("conditions") or ()
-        return next((condition for condition in conditions if condition["type"] == kind), {})
+        """Empty where it is not there."""
+        return condition(self.obj, kind) or {}
 
     def says(self, kind: str) -> bool:
         return bool(self.condition(kind).get("status") == "True")
@@ -130,7 +129,7 @@ def contradictions(record: History, allowed: float) -> Sequence[str]:
     found = []
     for version, end in record.spans():
         is_wanted = version.obj["spec"]["scaling"]["replicas"] > 0
-        told = [kind for kind in ("Ready", "Available") if version.says(kind)]
-        if told and is_wanted and (silent := record.silence(version.at, end)) > allowed:
-            found.append(f"{' and '.join(told)} at {version.at:.1f}, and {silent:.1f} s without an answer")
+        reported = [kind for kind in ("Ready", "Available") if version.says(kind)]
+        if reported and is_wanted and (silent := record.silence(version.at, end)) > allowed:
+            found.append(f"{' and '.join(reported)} at {version.at:.1f}, and {silent:.1f} s without an answer")
     return found

@@ -20,8 +20,8 @@ from llmservice_cli.probe.tally import Mark, Stretch, stretches
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.serving import requests_in_flight
 
-# Enough for an answer that is under way, through an API server that was away, to be told of.
-TOLD_WITHIN = 60.0
+# Enough for an answer that is under way, through an API server that was away, to be reported.
+REPORTED_WITHIN = 60.0
 # Between two requests of the lightest load a server may be idle.
 BUSY_WITHIN = 60.0
 
@@ -32,10 +32,10 @@ class Traffic:
 
     process: subprocess.Popen[str]
     rows: list[Row] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     has_begun: threading.Event = field(default_factory=threading.Event)
     stories: dict[str, Stretch] = field(default_factory=dict)
-    blows: dict[str, float] = field(default_factory=dict)
+    strikes: dict[str, float] = field(default_factory=dict)
     _story: str = ""
 
     @contextmanager
@@ -49,18 +49,18 @@ class Traffic:
     def strike(self, *pods: JSON) -> float:
         """Now is the moment of the story's blow, at which one of these pods is answering somebody."""
         eventually("a request in flight", lambda: any(map(requests_in_flight, pods)), BUSY_WITHIN)
-        self.blows[self._story] = time.time()
-        return self.blows[self._story]
+        self.strikes[self._story] = time.time()
+        return self.strikes[self._story]
 
     def await_everything_before(self, moment: float) -> None:
-        """Until we were told of every request that was sent until then; what is lost is mostly told of late."""
+        """Until the probe has reported every request that was sent until then; losses are reported late."""
 
         def missing() -> int | None:
             seen = {row.index for row in self.rows}
             later = [row.index for row in self.rows if row.sent > moment]
             return None if not later else sum(1 for index in range(min(later)) if index not in seen)
 
-        eventually("news of all requests", lambda: missing() == 0, TOLD_WITHIN)
+        eventually("news of all requests", lambda: missing() == 0, REPORTED_WITHIN)
 
     def of(self, story: str) -> str:
         """What was lost in it, for an assertion's message."""
@@ -78,16 +78,16 @@ class Traffic:
 
     def modes(self, story: str) -> set[Mode]:
         """Ways in which the requests of a story were sent."""
-        told = self.stories[story]
-        return {row.mode for row in self.rows if told.mark.at <= row.sent < told.until}
+        reported = self.stories[story]
+        return {row.mode for row in self.rows if reported.mark.at <= row.sent < reported.until}
 
     def figures(self, story: str) -> JSON:
         """A row of the table, from the blow on."""
-        return in_figures(self.since(story, self.blows[story]))
+        return in_figures(self.since(story, self.strikes[story]))
 
     def assert_nothing_lost(self, story: str) -> None:
         """Of a story that could have lost something: the blow met requests, and they were of all kinds."""
-        assert self.in_flight(self.blows[story]) >= 1, f"{story} met nobody"
+        assert self.in_flight(self.strikes[story]) >= 1, f"{story} met nobody"
         assert self.modes(story) == set(Mode), story
         assert self.lost(story) == 0, self.of(story)
 
@@ -112,7 +112,7 @@ class Traffic:
 
     def _read_messages(self) -> None:
         assert self.process.stderr is not None
-        self.told.extend(line.rstrip() for line in self.process.stderr)
+        self.reported.extend(line.rstrip() for line in self.process.stderr)
 
 
 def in_figures(stretch: Stretch) -> JSON:
@@ -146,9 +146,9 @@ def traffic(cluster: Cluster, namespace: str, name: str, *words: str) -> Iterato
     for reader in readers:
         reader.start()
     try:
-        assert running.has_begun.wait(60), f"no request was sent: {running.told}"
+        assert running.has_begun.wait(60), f"no request was sent: {running.reported}"
         yield running
-        assert process.poll() is None, f"the probe ended early: {running.told}"
+        assert process.poll() is None, f"the probe ended early: {running.reported}"
     finally:
         process.send_signal(signal.SIGINT)  # it awaits what is under way, and deletes its pod
         try:

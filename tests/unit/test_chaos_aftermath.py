@@ -13,7 +13,7 @@ from llmservice_cli.probe.row import Mode, Row
 from tests.chaos import aftermath
 from tests.chaos.actions import Action, Desired, EndPod, KillOperator, Restart, Step, Storm
 from tests.chaos.belongings import KINDS, left, orphans, stuck
-from tests.chaos.blows import Window
+from tests.chaos.executor import Window
 from tests.chaos.faults import Kind
 from tests.chaos.proxy import RUNNING_WATCH
 from tests.unit.decide_world import SETTINGS, UID, World, an_llmservice

@@ -1,4 +1,4 @@
-"""A failure is told everywhere: in the status, as one Event, in the metrics, and in `kubectl get llms`."""
+"""A failure is reported everywhere: in the status, as one Event, in the metrics, and in `kubectl get llms`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.support import rolling
 from tests.support.cluster import JSON, Cluster
 from tests.support.operator import leader, operator_metric
 
-TOLD_WITHIN = 10.0
-"""Seconds from the cause, for what is told everywhere."""
+REPORTED_WITHIN = 10.0
+"""Seconds from the cause, for what is reported everywhere."""
 _BEGUN, _FAILING = "llmservice_failures", "llmservice_failing_services"
 _LOOK_EACH = 0.2
 
 
 @dataclass(frozen=True)
 class Before:
-    """What was told before something goes wrong; make one with `before`."""
+    """What was reported before something goes wrong; make one with `before`."""
 
     at: float
     """Seconds of the epoch."""
@@ -29,11 +29,11 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What told_fully found."""
+class Reported:
+    """What reported_everywhere found."""
 
     at: float
-    """When it was told in all places: seconds of the epoch."""
+    """When it was reported in all places: seconds of the epoch."""
     failure: JSON
     """status.failure."""
     event: JSON
@@ -44,9 +44,9 @@ def before(cluster: Cluster) -> Before:
     return Before(time.time(), leader(cluster), operator_metric(cluster, _BEGUN))
 
 
-def told_fully(
+def reported_everywhere(
     cluster: Cluster, namespace: str, name: str, reason: str, since: Before, *, timeout: float = 30.0
-) -> Told:
+) -> Reported:
     """Wait until one look finds this failure everywhere; AssertionError with what is missing after `timeout` seconds.
 
     `status.failure` has words in each of its fields, one Warning Event since then has the reason, the counter of
@@ -64,13 +64,15 @@ def told_fully(
     empty = [field for field in ("message", "remedy", "evidence", "since") if not failure.get(field)]
     assert not empty, f"nothing in {empty} of {failure}"
     # Listed again: one that follows the first was not there yet, perhaps, when that was found.
-    told = warnings(cluster, namespace, name, reason, since.at)
-    assert sum(event["count"] for event in told) == 1, f"told more than once: {[event['message'] for event in told]}"
-    return Told(at, failure, told[0])
+    reported = warnings(cluster, namespace, name, reason, since.at)
+    assert sum(event["count"] for event in reported) == 1, (
+        f"reported more than once: {[event['message'] for event in reported]}"
+    )
+    return Reported(at, failure, reported[0])
 
 
 def _missing(cluster: Cluster, namespace: str, name: str, reason: str, since: Before, failure: JSON) -> Sequence[str]:
-    """Where it is not told. The status comes first, so that a long wait asks for little."""
+    """Where it is not reported. The status comes first, so that a long wait asks for little."""
     if failure.get("reason") != reason:
         return [f"status.failure is {failure}"]
     shown = reason_column(cluster, namespace, name)
@@ -80,7 +82,7 @@ def _missing(cluster: Cluster, namespace: str, name: str, reason: str, since: Be
         f"{_FAILING} counts none": operator_metric(cluster, _FAILING).get(reason, 0.0) >= 1,
         f"{_BEGUN} did not grow": _grew(cluster, reason, since),
     }
-    return [place for place, is_told in places.items() if not is_told]
+    return [place for place, is_reported in places.items() if not is_reported]
 
 
 def warnings(cluster: Cluster, namespace: str, name: str, reason: str, since: float) -> list[JSON]:

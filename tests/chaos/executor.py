@@ -33,7 +33,7 @@ from tests.chaos.actions import (
 from tests.chaos.plan import PROBED
 from tests.chaos.proxy import FaultyWay
 from tests.support.clock import now
-from tests.support.cluster import COLLECTIONS, JSON, SOMEBODY, Cluster, eventually
+from tests.support.cluster import COLLECTIONS, JSON, SOMEBODY, Cluster, eventually, is_ready
 from tests.support.host import pause, without
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, host_process, operator_pods
 
@@ -63,7 +63,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Unnoticed:
-    """A pod under load that was told to end soon after a component was away."""
+    """A pod under load that was reported to end soon after a component was away."""
 
     name: str
     pod: str
@@ -72,7 +72,7 @@ class Unnoticed:
 
 
 @dataclass
-class Blows:
+class Executor:
     """One run's hand on the cluster."""
 
     cluster: Cluster
@@ -88,9 +88,9 @@ class Blows:
     _unnoticed: list[Unnoticed] = field(default_factory=list)
     _taken_for_lost: list[float] = field(default_factory=list)
     """When the cluster took a node for lost, of which nothing says yet that its pods are asked again."""
-    _told_of: set[str] = field(default_factory=set)
+    _reported_names: set[str] = field(default_factory=set)
 
-    def carry_out(self, step: Step) -> None:
+    def execute(self, step: Step) -> None:
         """At its time or, where the one before took longer, at once."""
         pause(max(0.0, self.began + step.at - now()))
         what = self._do(step.action)
@@ -102,9 +102,9 @@ class Blows:
         self.all_noticed()
 
     def all_noticed(self) -> bool:
-        """Whether the endpoint controller has told of every end; those that it has told of get their windows."""
+        """Whether the endpoint controller has reported every end; those that it has reported get their windows."""
         self._notice_nodes()
-        for end in [end for end in self._unnoticed if not self._is_told_ready(end)]:
+        for end in [end for end in self._unnoticed if not self._is_reported_ready(end)]:
             self._unnoticed.remove(end)
             why = f"a pod ended soon after {end.component} was away"
             self.windows.append(Window(end.name, end.since, now() + KNOWN_WITHIN, why))
@@ -116,15 +116,17 @@ class Blows:
         answer = self._ask("GET", "/api/v1/namespaces/default/events", params={"fieldSelector": reasons})
         for event in answer.raise_for_status().json()["items"]:
             moment = event["lastTimestamp"]
-            if moment not in self._told_of and (at := datetime.fromisoformat(moment).timestamp()) >= int(self.began):
+            if moment not in self._reported_names and (at := datetime.fromisoformat(moment).timestamp()) >= int(
+                self.began
+            ):
                 self._taken_for_lost.append(at)
-            self._told_of.add(moment)
+            self._reported_names.add(moment)
         if self._taken_for_lost and all(self._is_settled(name) for name in PROBED):
             began, ended = min(self._taken_for_lost), now() + KNOWN_WITHIN
             self.windows += [Window(name, began, ended, "the cluster took the node for lost") for name in PROBED]
             self._taken_for_lost.clear()
 
-    def _is_told_ready(self, end: Unnoticed) -> bool:
+    def _is_reported_ready(self, end: Unnoticed) -> bool:
         slices = self._items("endpointslices", f"kubernetes.io/service-name={end.name}")
         endpoints = [endpoint for each in slices for endpoint in each.get("endpoints") or ()]
         return any(e["targetRef"]["name"] == end.pod and e["conditions"].get("ready") for e in endpoints)
@@ -247,9 +249,10 @@ class Blows:
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
             answer = self._ask("POST", f"{self._path('pods', pod)}/eviction", content=json.dumps(body))
             assert answer.status_code in (200, 201, 404, 429), answer.text
-            if answer.status_code in (200, 201):
-                self._ends(name, pod, now())
-            return str(pod) if answer.status_code in (200, 201) else Missed(f"{pod}: not now")
+            if answer.is_error:
+                return Missed(f"{pod}: not now")
+            self._ends(name, pod, now())
+            return str(pod)
         if how == "kill":
             self.windows.append(Window(name, now(), now() + KNOWN_WITHIN, "a killed pod"))
             self._ends(name, pod, now())
@@ -296,13 +299,7 @@ class Blows:
 
     def _is_settled(self, name: str) -> bool:
         pods = self._items("pods", f"llmservice.dev/service={name}")
-        ready = [
-            condition["status"] == "True"
-            for pod in pods
-            for condition in pod["status"].get("conditions", [])
-            if condition["type"] == "Ready" and "deletionTimestamp" not in pod["metadata"]
-        ]
-        return len(ready) == len(pods) and all(ready)
+        return all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
 
     def _skew(self, seconds: int) -> str:
         moment = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

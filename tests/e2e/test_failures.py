@@ -52,7 +52,7 @@ CLOCK = 1.0
 # Status, Events, metrics and kubectl one after the other, beside all that starts here.
 LOOK = 1.0
 BRIDGE = "10.244.0.1"
-ALL_WITHIN = 150.0
+ALL_WITHIN = 300.0
 AT_ONCE, PATIENCE = 6, 12.0
 QUOTA = {
     "apiVersion": "v1",

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parallel
 NAMESPACE = "e2e-inspection"
 CLAIM = "inspected"
 WEIGHTS = "model.safetensors"
-KNOWN_WITHIN = 60.0
+KNOWN_WITHIN = 120.0
 """The Job's pod starts, asks a few questions and ends."""
 GIVEN_UP_WITHIN = 90.0
 

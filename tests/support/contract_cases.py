@@ -200,7 +200,7 @@ def sigterm_streaming(kind: Kind, folder: Path, model: str) -> Observation:
 
 def sigterm_draining(kind: Kind, folder: Path, model: str) -> Observation:
     """With a shutdown timeout a stream is whole, and /health goes on saying 200 for as long as it lasts."""
-    with up(kind, folder, model, "--shutdown-timeout", "60") as server, streaming(server, tokens=100) as rest:
+    with up(kind, folder, model, "--shutdown-timeout", "60") as server, streaming(server, tokens=480) as rest:
         server.process.terminate()
         health = server.health()
         return {"stream": ending(rest.result(60)), "health": health, "code": server.ended()}

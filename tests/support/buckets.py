@@ -27,8 +27,8 @@ def failure(ask: Callable[[], object]) -> tuple[FailureReason, str, str]:
     """Its reason, message and remedy."""
     with pytest.raises(FetchFailed) as caught:
         ask()
-    told = caught.value.failure
-    return told.reason, told.message, told.remedy
+    found = caught.value.failure
+    return found.reason, found.message, found.remedy
 
 
 def google_key() -> str:

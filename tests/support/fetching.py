@@ -128,11 +128,13 @@ class Fetcher:
 
     def run_here(self, *wanted: str, attempts: int = 3, **more: Any) -> list[dict[str, Any]]:
         """In this process, where waiting takes no time. Raises FetchFailed."""
-        told: list[dict[str, Any]] = []
+        documents: list[dict[str, Any]] = []
         patience = RetryPolicy(attempts=attempts, sleep=lambda _: None)
         asked = FetchOptions(wanted, self.cache, self.links, **more)
-        FetchRun(asked, self.environment, lambda _: None, lambda document: told.append(dict(document)), patience).run()
-        return told
+        FetchRun(
+            asked, self.environment, lambda _: None, lambda document: documents.append(dict(document)), patience
+        ).run()
+        return documents
 
 
 class Claim:

@@ -76,9 +76,9 @@ def test_a_key_and_a_signature_of_azure(server: BucketServer) -> None:
     ],
 )  # fmt: skip
 def test_malformed_ones(server: BucketServer, scheme: str, credentials: dict[str, str]) -> None:
-    told = failure(bucket(server.environment(scheme) | credentials, f"{scheme}://models/team/tiny").listing)
-    assert told[0] is R.MODEL_TOKEN_REFUSED, told
-    assert "the-private-key" not in str(told)
+    refused = failure(bucket(server.environment(scheme) | credentials, f"{scheme}://models/team/tiny").listing)
+    assert refused[0] is R.MODEL_TOKEN_REFUSED, refused
+    assert "the-private-key" not in str(refused)
 
 
 @pytest.mark.parametrize(("scheme", "service"), [("s3", "AWS_METADATA_ENDPOINT"), ("az", "AZURE_MSI_ENDPOINT")])
@@ -97,9 +97,9 @@ def test_a_role_of_the_machine_that_worked_is_not_given_up(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next token is worth another try, and not a request without one."""
-    told = {"access_token": "of-the-machine", "resource": "", "token_type": "Bearer"}
+    token = {"access_token": "of-the-machine", "resource": "", "token_type": "Bearer"}
     past = dict.fromkeys(("expires_on", "expires_in", "not_before"), "1")
-    served = [Answer(200, json.dumps(told | past).encode())]
+    served = [Answer(200, json.dumps(token | past).encode())]
 
     def metadata(asked: Asked) -> Answer | None:
         if asked.path != "/msi":
@@ -149,10 +149,10 @@ def test_a_redirect_to_another_server_takes_no_proof_along(
 def test_a_pod_identity_that_obstore_would_pass_over(server: BucketServer, given: dict[str, str]) -> None:
     """It would ask the machine for its role instead, silently."""
     role = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:9/role"}
-    told = failure(lambda: bucket(server.as_s3 | role | given))
-    assert told[0] is R.MODEL_TOKEN_REFUSED
-    assert "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE" in told[1]
-    assert "the-pods-token" not in str(told)
+    refused = failure(lambda: bucket(server.as_s3 | role | given))
+    assert refused[0] is R.MODEL_TOKEN_REFUSED
+    assert "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE" in refused[1]
+    assert "the-pods-token" not in str(refused)
 
 
 def test_what_must_not_be_said_is_known(google_key: str) -> None:

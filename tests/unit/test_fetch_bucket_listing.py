@@ -95,9 +95,9 @@ def test_refusals(server: BucketServer, buckets: Mapping[str, Bucket], status: i
     for found in buckets.values():
         with pytest.raises((FetchFailed, HTTPStatusError, Unreachable)) as caught:
             found.listing()
-        told = str(caught.value)
-        assert told.isprintable()
-        assert len(told) < 1000
+        refused = str(caught.value)
+        assert refused.isprintable()
+        assert len(refused) < 1000
 
 
 @given(
@@ -118,8 +118,8 @@ def test_what_a_signed_url_holds_is_cut_off() -> None:
     )
     assert "secret" not in repr(found)
     assert found.url == "https://weights.blob.core.windows.net/m/a"
-    told = bucket_errors.read(ValueError(f"status code: 403 Forbidden: <Code>A</Code><Message>see {signed}</Message>"))
-    assert told.words == "see https://weights.blob.core.windows.net/m/a"
+    found = bucket_errors.read(ValueError(f"status code: 403 Forbidden: <Code>A</Code><Message>see {signed}</Message>"))
+    assert found.words == "see https://weights.blob.core.windows.net/m/a"
 
 
 OBJECTS: dict[str, tuple[dict[str, int], list[str] | None]] = {

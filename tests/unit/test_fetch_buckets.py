@@ -134,12 +134,12 @@ def test_refusals_are_told_apart(
 ) -> None:
     server.first = lambda _: refusal(status, code, "The words of the server.\nRequestId:1-2-3\nTime:2026-01-01")
     found = bucket(server.environment(scheme) | credentials, f"{scheme}://models/team/tiny")
-    told = failure(found.listing)
-    assert told[0] is reason, told
-    assert remedy in told[2]
-    assert "RequestId" not in told[1], "each message would be another one"
+    refused = failure(found.listing)
+    assert refused[0] is reason, refused
+    assert remedy in refused[2]
+    assert "RequestId" not in refused[1], "each message would be another one"
     for secret in credentials.values():
-        assert secret not in str(told)
+        assert secret not in str(refused)
 
 
 @pytest.mark.parametrize("scheme", KINDS)
@@ -156,24 +156,24 @@ def test_what_passes_is_asked_again_by_the_caller_and_once_by_obstore(
 
 def test_nothing_below_a_prefix(server: BucketServer) -> None:
     for scheme in KINDS:
-        told = failure(bucket(server.environment(scheme), f"{scheme}://models/team/tin").listing)
-        assert told[0] is R.MODEL_NOT_FOUND
-        assert "spec.model.uri" in told[2]
+        refused = failure(bucket(server.environment(scheme), f"{scheme}://models/team/tin").listing)
+        assert refused[0] is R.MODEL_NOT_FOUND
+        assert "spec.model.uri" in refused[2]
 
 
 def test_something_that_is_no_bucket(server: BucketServer) -> None:
     for body in (b"<html>Welcome</html>", b"Welcome", b"<ListBucketResult><Contents>", b"\xff\xfe"):
         server.first = lambda _, body=body: Answer(200, body)  # type: ignore[misc]
         for scheme, section in (("s3", "s3"), ("gs", "gcs"), ("az", "azure")):
-            told = failure(bucket(server.environment(scheme), f"{scheme}://models/a").listing)
-            assert told[0] is R.MODEL_NOT_FOUND, told
-            assert f"spec.model.{section}.endpoint" in told[2]
+            refused = failure(bucket(server.environment(scheme), f"{scheme}://models/a").listing)
+            assert refused[0] is R.MODEL_NOT_FOUND, refused
+            assert f"spec.model.{section}.endpoint" in refused[2]
 
 
 def test_a_container_of_no_account() -> None:
-    told = failure(lambda: Bucket.of("az://models/a", "spec.model.uri", {}, lambda _: None))
-    assert told[0] is R.MODEL_NOT_FOUND
-    assert "spec.model.azure.account" in told[2]
+    refused = failure(lambda: Bucket.of("az://models/a", "spec.model.uri", {}, lambda _: None))
+    assert refused[0] is R.MODEL_NOT_FOUND
+    assert "spec.model.azure.account" in refused[2]
 
 
 def test_a_server_that_is_not_there() -> None:

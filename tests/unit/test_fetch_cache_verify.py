@@ -68,7 +68,7 @@ def test_what_is_damaged_is_fetched_again(claim: Damaged) -> None:
     assert len(claim.hub.contents()) == 1
     assert "other contents than hf://org/tiny published: model-3.safetensors" in ended.log
     size = sum(map(len, claim.repo.files.values()))
-    steps = [(told.step, told.bytes_done, told.bytes_total) for told in ended.transfers]
+    steps = [(each.step, each.bytes_done, each.bytes_total) for each in ended.transfers]
     assert (TransferStep.VERIFYING, size, size) in steps
     verified = steps.index((TransferStep.VERIFYING, size, size))
     assert TransferStep.DOWNLOADING in [step for step, *_ in steps[verified:]]

@@ -102,10 +102,10 @@ def test_a_mirror_that_cannot_go_on_in_the_middle_begins_anew(hub: Hub, fetcher:
     repo = hub.repos["org/tiny"]
     hub.ignores_ranges = True
     repo.cut_at["model.safetensors"] = 100_000
-    told = fetcher.run_here("model=hf://org/tiny")
+    documents = fetcher.run_here("model=hf://org/tiny")
     assert (fetcher.links / "model" / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
     assert len(hub.contents()) == 2
-    done = [document["transfer"]["bytesDone"] for document in told if "transfer" in document]
+    done = [document["transfer"]["bytesDone"] for document in documents if "transfer" in document]
     assert done[-1] == sum(map(len, repo.files.values()))
 
 

@@ -59,12 +59,12 @@ def starts(hub: Hub) -> list[int]:
 
 
 def test_each_byte_is_asked_for_once(hub: Hub, fetcher: Fetcher) -> None:
-    told = fetcher.run_here("model=hf://org/large")
+    documents = fetcher.run_here("model=hf://org/large")
     check(hub, fetcher)
     size = len(hub.repos["org/large"].files["model.safetensors"])
     assert starts(hub) == list(range(0, size, PART))
     assert hub.sent["model.safetensors"] == size
-    done = [document["transfer"]["bytesDone"] for document in told if "transfer" in document]
+    done = [document["transfer"]["bytesDone"] for document in documents if "transfer" in document]
     assert done == sorted(done)
     heads = [asked for asked in hub.asked if asked.method == "HEAD"]
     assert len(heads) == 1, "its address is asked for once, whatever number of parts read it"

@@ -116,8 +116,8 @@ def test_what_xet_does_not_bring_comes_as_plain_bytes(
 
 def test_a_hub_that_sends_the_token_elsewhere_is_not_followed(hub: Hub, fetcher: Fetcher, weights: bytes) -> None:
     # The same server by another name: what its redirect calls the place to refresh at.
-    told, hub.url = hub.url, hub.storage_url
-    environment = {**fetcher.environment, "HF_ENDPOINT": told}
+    endpoint, hub.url = hub.url, hub.storage_url
+    environment = {**fetcher.environment, "HF_ENDPOINT": endpoint}
     Fetcher(fetcher.folder, environment).succeeds("model=hf://org/tiny")
     assert fetched(fetcher) == weights
     assert refreshes(hub) == []

@@ -109,11 +109,11 @@ async def test_a_broken_adapter_stops_nothing_and_is_tried_again(tmp_path: Path,
     async with supervised(tmp_path, behaviour, flags=flags, adapters_file=str(mounted.file)) as server:
         state = await server.ready()
         assert state.adapters_hash == wanted
-        told = {item.name: item.message for item in state.adapters if not item.loaded}
-        assert set(told) == {"great", "absent", "odd"}
-        assert "Raise spec.lora.maxLoraRank" in told["great"]
-        assert "Check its uri in spec.adapters" in told["absent"]
-        assert "expected target modules" in told["odd"]
+        messages = {item.name: item.message for item in state.adapters if not item.loaded}
+        assert set(messages) == {"great", "absent", "odd"}
+        assert "Raise spec.lora.maxLoraRank" in messages["great"]
+        assert "Check its uri in spec.adapters" in messages["absent"]
+        assert "expected target modules" in messages["odd"]
         assert state.model_names == ("m", "good")
         # Nothing but the files changes: whoever mends them need not touch the list.
         write_adapter(tmp_path / "absent")
@@ -143,10 +143,10 @@ async def test_an_adapter_that_is_not_mounted_is_fetched(tmp_path: Path, mounted
         arguments = {"adapters_file": str(mounted.file), "fetch": fetch, "variables": variables}
         async with supervised(tmp_path, **arguments) as server:  # type: ignore[arg-type]
             state = await settled(server, wanted)
-            told = {item.name: item.message for item in state.adapters if not item.loaded}
-            assert set(told) == {"b", "c"}, told
-            assert "team/two" in told["b"]
-            assert "adapter_config.json" in told["c"]
+            messages = {item.name: item.message for item in state.adapters if not item.loaded}
+            assert set(messages) == {"b", "c"}, messages
+            assert "team/two" in messages["b"]
+            assert "adapter_config.json" in messages["c"]
             (path,) = (await served(server)).values()
             # Not a link's: vLLM takes what it cached for one path for the same adapter's.
             assert one.commit in path
@@ -189,8 +189,8 @@ async def test_however_much_is_wrong_the_state_is_read(tmp_path: Path, letter: s
     whole = State(Phase.FAILED, progress=words, model_names=(words[:255],) * 8, failure=failure)
     text = adapters.with_adapters(whole).to_json()
     assert len(text.encode()) < MAX_BYTES
-    told = State.from_json(text)
-    assert told is not None
-    assert [adapter.name for adapter in told.adapters] == names
-    for adapter in told.adapters:
+    read = State.from_json(text)
+    assert read is not None
+    assert [adapter.name for adapter in read.adapters] == names
+    for adapter in read.adapters:
         assert 50 <= len(adapter.message) <= 512

@@ -38,9 +38,9 @@ STRETCHED: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", STRETCHED)
 def test_what_vllm_is_told(case: str) -> None:
     config, text, overrides = STRETCHED[case]
-    flag, told, length_flag, length = extended(config, text)
+    flag, overridden, length_flag, length = extended(config, text)
     assert (flag, length_flag) == ("--hf-overrides", "--max-model-len")
-    assert json.loads(told) == overrides
+    assert json.loads(overridden) == overrides
     assert int(length) == overrides.get("text_config", overrides)["max_position_embeddings"]
 
 

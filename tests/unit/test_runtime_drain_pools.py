@@ -151,12 +151,12 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
     async with supervised(tmp_path, propagation_seconds=1, drain_seconds=20) as server:
         await server.ready()
         url = f"http://127.0.0.1:{server.port}/v1/completions"
-        told = asyncio.Event()
+        stopped = asyncio.Event()
 
         async def user() -> None:
             nonlocal served
             async with httpx.AsyncClient(timeout=20, verify=False) as client:
-                while not told.is_set():
+                while not stopped.is_set():
                     body = {"model": "m", "prompt": "a", "max_tokens": tokens, "stream": True}
                     try:
                         answer = await client.post(url, json=body)
@@ -172,7 +172,7 @@ async def test_a_pool_as_openais_client_has_it_loses_nothing(tmp_path: Path, tok
         await until(lambda: served >= 16)
         server.signal()
         assert await server.ended(30) == 0
-        told.set()
+        stopped.set()
         await asyncio.gather(*users)
     assert lost == []
 

@@ -83,13 +83,13 @@ async def test_who_is_still_sent_here_is_waited_for_until_nobody_comes(tmp_path:
     slots, last = _slots(), PROPAGATION_SECONDS + 50
     clock = _clock()
 
-    def told() -> float:
+    def arriving_clock() -> float:
         now = clock()
         if now < last:
             slots[shared_counters.ARRIVED] += 1
         return now
 
-    await _drain(tmp_path, slots, told).until_nobody_comes()
+    await _drain(tmp_path, slots, arriving_clock).until_nobody_comes()
     assert last + LULL_SECONDS <= clock() < last + LULL_SECONDS + SPARE
 
 
@@ -97,11 +97,11 @@ async def test_who_comes_for_ever_gets_half_of_the_drain(tmp_path: Path) -> None
     slots, clock = _slots(), _clock()
     slots[shared_counters.IN_FLIGHT] = 1
 
-    def told() -> float:
+    def arriving_clock() -> float:
         slots[shared_counters.ARRIVED] += 1
         return clock()
 
-    drain = _drain(tmp_path, slots, told)
+    drain = _drain(tmp_path, slots, arriving_clock)
     await drain.until_nobody_comes()
     assert PROPAGATION_SECONDS + DRAIN_SECONDS / 2 <= clock() < PROPAGATION_SECONDS + DRAIN_SECONDS / 2 + SPARE
     await drain.until_idle()

@@ -1,4 +1,4 @@
-"""The supervisor while it fetches: /state and /metrics follow, a failure is told, a SIGTERM ends it at once."""
+"""The supervisor while it fetches: /state and /metrics follow, a failure is reported, a SIGTERM ends it at once."""
 
 from __future__ import annotations
 

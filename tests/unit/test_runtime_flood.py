@@ -38,7 +38,7 @@ FLOOD = """
 import select, socket, sys
 
 address, port, source, idle = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-held, told = [], False
+held, reported = [], False
 
 def connect():
     one = socket.socket()
@@ -63,9 +63,9 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     for one in lost:
         one.close()
     held = [one for one in held if one not in lost]
-    if not told:
+    if not reported:
         print("flooding", flush=True)
-        told = True
+        reported = True
 """
 
 

@@ -125,9 +125,9 @@ def test_a_hub_that_is_silent_is_not_waited_for(hub: Hub, monkeypatch: pytest.Mo
 )
 def test_why_there_are_no_facts(hub: Hub, repo: str, token: str, reason: R, words: str) -> None:
     found = at(hub, repo, HF_TOKEN=token)
-    told = failure(found, reason)
-    assert told.phase is None
-    assert words in f"{told.message} {told.remedy}"
+    reported = failure(found, reason)
+    assert reported.phase is None
+    assert words in f"{reported.message} {reported.remedy}"
 
 
 def without(content: bytes, count: int) -> bytes:

@@ -28,7 +28,7 @@ TENSORS = {
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
 
 
-def told(config: Json) -> Json:
+def inspected(config: Json) -> Json:
     """What the operator gets to read of a config.json: through the message, and back."""
     text = Inspection(REVISION, selected(config), TENSORS).to_json()
     assert len(text.encode()) <= TERMINATION_LIMIT
@@ -42,7 +42,7 @@ def told(config: Json) -> Json:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_planner_reads_the_same(name: str) -> None:
     full = without_patterns(config_json.read(PUBLISHED[name]))
-    assert without_patterns(config_json.read(told(PUBLISHED[name]))) == full
+    assert without_patterns(config_json.read(inspected(PUBLISHED[name]))) == full
 
 
 def without_patterns(architecture: Architecture) -> Architecture:
@@ -76,7 +76,7 @@ def test_what_the_planner_looks_for_is_inspected(asked: set[str]) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_nothing_else_is(name: str) -> None:
-    text = json.dumps(told(PUBLISHED[name]))
+    text = json.dumps(inspected(PUBLISHED[name]))
     for word in ("_name_or_path", "LABEL_", "long_factor", "auto_map", "eos_token_id", "init_config"):
         assert word not in text
 
@@ -182,7 +182,7 @@ def test_what_matters_least_goes_first() -> None:
     config = PUBLISHED["gemma_3"] | {
         "quantization_config": {"quant_method": "x", "ignore": [f"a-module-of-its-own-{n}" for n in range(300)]}
     }
-    kept = told(config)
+    kept = inspected(config)
     assert 0 < len(kept["quantization_config"]["ignore"]) < 300
     assert kept["vision_config"]["hidden_size"] == 1152
     assert kept["text_config"] == selected(config)["text_config"]

@@ -190,7 +190,7 @@ class Draining(App):
 
 
 @pytest.mark.parametrize(
-    ("more", "untold"),
+    ("more", "kept_alive"),
     [
         pytest.param({}, 1, id="keep-alive"),
         pytest.param({"headers": [(b"Connection", b"close")]}, 0, id="the client ends it"),
@@ -198,12 +198,14 @@ class Draining(App):
         pytest.param({"client": None}, 0, id="nobody knows who"),
     ],
 )
-def test_who_was_not_told_is_counted_until_he_comes_again(slots: memoryview, more: dict[str, Any], untold: int) -> None:
+def test_a_connection_without_close_is_counted_until_its_next_request(
+    slots: memoryview, more: dict[str, Any], kept_alive: int
+) -> None:
     app = Draining(slots)
     middleware = DrainMiddleware(app)
     sent = ask(middleware, "/v1/completions", **more)
     assert b"connection" not in headers(sent)
-    assert slots[shared_counters.KEPT_ALIVE] == untold
+    assert slots[shared_counters.KEPT_ALIVE] == kept_alive
     assert headers(ask(middleware, "/v1/completions", **more))[b"connection"] == b"close"
     assert slots[shared_counters.KEPT_ALIVE] == 0
 

@@ -1,4 +1,4 @@
-"""What is told of models from their configurations: in the preflight, or before their weights are fetched."""
+"""What is reported of models by their configurations: in the preflight, or before their weights are fetched."""
 
 from __future__ import annotations
 

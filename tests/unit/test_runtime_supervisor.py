@@ -115,12 +115,12 @@ async def test_a_port_that_another_container_has_is_a_failure(
 )
 async def test_the_first_request(tmp_path: Path, fate: Fate, reason: R) -> None:
     """Without an answer to it nobody is told that the server started."""
-    stalls, told = StallLimits(stall_seconds=5), set[int]()
+    stalls, statuses = StallLimits(stall_seconds=5), set[int]()
     async with supervised(tmp_path, Behaviour(first_request=fate), stall_limits=stalls, start_seconds=1) as server:
         while server.process.returncode is None:
-            told |= {await server.probe("/startupz"), await server.probe("/readyz")}
+            statuses |= {await server.probe("/startupz"), await server.probe("/readyz")}
             await asyncio.sleep(0.02)
-        assert told == {0, 503}, "0: nobody listens yet, or any more"
+        assert statuses == {0, 503}, "0: nobody listens yet, or any more"
         failure = await server.failed()
     assert (failure.reason, failure.phase) == (reason, Phase.SMOKE)
 

@@ -1,4 +1,4 @@
-"""The first of several matters; and a task that is told to end does."""
+"""Waiting for the first of several tasks, and the end of a cancelled one."""
 
 from __future__ import annotations
 

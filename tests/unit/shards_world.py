@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from llmservice_operator.kube.credentials import Credentials, Token
-from llmservice_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
+from llmservice_operator.kube.errors import Unreachable
 from llmservice_operator.kube.partition import shard_of
-from llmservice_operator.kube.resources import Resource
+from llmservice_operator.kube.resources import LEASE, Resource
 from llmservice_operator.kube.shards import Shards
-from llmservice_operator.kube.transport import Transport
 
+from tests.unit.api_server import ApiServer, Connection
 from tests.unit.test_lease import World
 
 NAMESPACES = tuple(f"team-{letter}" for letter in "abcdefghij")
@@ -23,7 +21,7 @@ class Cluster(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.leases: dict[str, dict[str, Any]] = {}
+        self.api = ApiServer()
         self.log: list[tuple[float, str, str, str]] = []
         self.running: list[Process] = []
         self.owned_twice: list[str] = []
@@ -52,37 +50,36 @@ class Cluster(World):
             await asyncio.sleep(0)
             self.nobody_owns_two()
 
+    @property
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """By name."""
+        return {lease["metadata"]["name"]: lease for lease in self.api.objects[LEASE]}
+
+    def annotate(self, lease: str, **annotations: str) -> None:
+        """By hand; names are without the prefix."""
+        found = self.leases[lease]
+        marks = {f"llmservice.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+        self.api.put(found, annotations=(found["metadata"].get("annotations") or {}) | marks)
+
     def split(self) -> str | None:
         """As the first Lease says it."""
         found: str | None = (self.leases["op"]["metadata"].get("annotations") or {}).get("llmservice.dev/shards")
         return found
 
 
-class Connection(Transport):
+class ShardConnection(Connection):
     """One process's own; it can hang, and be slow."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        super().__init__(Credentials(server="http://x", namespace="ns", token=Token.fixed(None)))
+        super().__init__(cluster.api)
         self.cluster, self.name = cluster, name
         self.hangs = False
         self.hangs_for: str | None = None
         self.takes = 0.0
 
-    async def request(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-        accept: str | None = None,
-        timeout: Callable[[], float] | float = 10.0,
-        max_bytes: int | None = None,
-    ) -> dict[str, Any]:
-        cluster = self.cluster
-        lease = body["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]
+    async def request(self, verb: str, resource: Resource, path: str, **options: Any) -> dict[str, Any]:
+        cluster, timeout = self.cluster, options.get("timeout", 10.0)
+        lease = options["body"]["metadata"]["name"] if verb == "create" else path.rpartition("/")[2]
         cluster.log.append((cluster.now, self.name, verb, lease))
         if self.hangs or lease == self.hangs_for:
             assert isinstance(timeout, float)
@@ -90,19 +87,7 @@ class Connection(Transport):
             raise Unreachable("timed out")
         if self.takes:
             await cluster.sleep(self.takes)
-        live = cluster.leases.get(lease)
-        if verb == "create" and live is not None:
-            raise AlreadyExists("there is one")
-        if verb != "create" and live is None:
-            raise NotFound("no lease")
-        if verb == "get" and live is not None:
-            return live
-        if live is not None and body["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
-            raise Conflict("it changed")
-        cluster.version += 1
-        made = {**body, "metadata": {**body["metadata"], "resourceVersion": str(cluster.version)}}
-        cluster.leases[lease] = made
-        return made
+        return await super().request(verb, resource, path, **options)
 
 
 class Process:
@@ -110,7 +95,7 @@ class Process:
 
     def __init__(self, cluster: Cluster, name: str, count: int) -> None:
         self.cluster, self.name = cluster, name
-        self.connection = Connection(cluster, name)
+        self.connection = ShardConnection(cluster, name)
         self.shards = Shards(
             self.connection,
             namespace="ns",

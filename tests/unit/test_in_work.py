@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -316,56 +317,71 @@ def test_the_longest_names_fit(tmp_path: Path) -> None:
     assert death.in_work == ((work, Suspect("u" * 36, 2**62)),)
 
 
-# With a process that really dies.
+# With processes that really die.
 
 
-def live(folder: Path, count: int, doomed: str, *generations: str, version: str = "1") -> tuple[int, list[list[str]]]:
-    """One process: how it ended, and what it did until then."""
-    events = folder / "events"
-    events.write_text("")
-    words = [sys.executable, "-m", "tests.unit.doomed_world", str(folder / "state"), version, str(count), str(events)]
-    environment = {**os.environ, "DOOMED": doomed}
-    done = subprocess.run([*words, *generations], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode in (0, 1, -signal.SIGKILL), done.stderr
-    return done.returncode, [line.split() for line in events.read_text().splitlines()]
+class Lives:
+    """Processes on one record; each life is one of them."""
+
+    def __init__(self, folder: Path, server: subprocess.Popen[str]) -> None:
+        self.folder, self._server = folder, server
+
+    def live(self, count: int, *crashing: str, how: str = "kill", **generations: int) -> tuple[int, list[list[str]]]:
+        """How one ended, and what it did until then."""
+        events = self.folder / "events"
+        events.write_text("")
+        named = {name.replace("_", "-"): generation for name, generation in generations.items()}
+        asked = [str(self.folder / "state"), count, crashing, how, str(events), named]
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(asked) + "\n")
+        self._server.stdin.flush()
+        code = int(self._server.stdout.readline())
+        assert code in (0, 1, -signal.SIGKILL)
+        return code, [line.split() for line in events.read_text().splitlines()]
 
 
-def test_a_service_that_takes_the_process_is_set_aside_and_the_others_go_on(tmp_path: Path) -> None:
-    lives = []
-    for _ in range(LIVES):
-        code, events = live(tmp_path, 20, "service-3:kill")
-        lives.append(events)
-        if code == 0:
-            break
-    else:
-        pytest.fail(f"{LIVES} processes died")
-    assert len(lives) == 1 + 1 + DEATHS, "one death in company, and then alone"
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    command = [sys.executable, "-m", "tests.unit.crashing_worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Lives(tmp_path, server)
+        server.communicate(timeout=60)
+
+
+def named(events: list[list[str]], what: str) -> set[str]:
+    """The services of the events that begin or end with this word."""
+    return {event[1] for event in events if what in (event[0], event[-1])}
+
+
+def test_a_service_that_takes_the_process_is_set_aside_and_the_others_go_on(lives: Lives) -> None:
+    each: list[tuple[int, list[list[str]]]] = []
+    while not each or (each[-1][0] != 0 and len(each) < LIVES):
+        each.append(lives.live(20, "service-3"))
+    assert [code for code, _ in each[-2:]] == [-signal.SIGKILL, 0]
+    assert len(each) == 1 + 1 + DEATHS, "one death in company, and then alone"
     everybody = {f"service-{number}" for number in range(20)}
-    for events in lives[1:-1]:
+    for _, events in each[1:-1]:
         assert events[-1] == ["try", "service-3"], "it comes last, and takes nobody with it"
-    for number, events in enumerate(lives[1:], 1):
-        done = {event[1] for event in events if event[0] == "done"}
-        innocent = set() if number > 1 else {event[1] for event in lives[0] if event[0] == "try"}
-        assert done | innocent >= everybody - {"service-3"}, "the others are all reconciled before it is tried again"
-    set_aside = {event[1] for events in lives for event in events if event[-1] == "Quarantined"}
-    assert set_aside == {"service-3"}
-    assert ["try", "service-3"] not in lives[-1]
-    code, events = live(tmp_path, 20, "service-3:kill")
-    assert code == 0, "it stays set aside"
-    code, events = live(tmp_path, 20, "nobody", "service-3=2")
+    for number, (_, events) in enumerate(each[1:], 1):
+        innocent = set() if number > 1 else named(each[0][1], "try")
+        assert named(events, "done") | innocent >= everybody - {"service-3"}, "all others before it is tried again"
+    assert set.union(*(named(events, "Quarantined") for _, events in each)) == {"service-3"}
+    assert ["try", "service-3"] not in each[-1][1]
+    assert lives.live(20, "service-3")[0] == 0, "it stays set aside"
+    _, events = lives.live(20, service_3=2)
     assert ["done", "service-3"] in events, "an edit has it tried again"
 
 
 @pytest.mark.full
-def test_two_that_take_the_process_are_both_found_and_nobody_else(tmp_path: Path) -> None:
+def test_two_that_take_the_process_are_both_found_and_nobody_else(lives: Lives) -> None:
     for _ in range(2 * LIVES):
-        code, events = live(tmp_path, 12, "service-2,service-7:exit")
+        code, events = lives.live(12, "service-2", "service-7", how="exit")
         if code == 0:
             break
     assert code == 0
-    set_aside = {event[1] for event in events if event[-1] == "Quarantined"}
-    assert set_aside == {"service-2", "service-7"}
-    assert {event[1] for event in events if event[0] == "done"} >= {"service-0", "service-11"}
+    assert named(events, "Quarantined") == {"service-2", "service-7"}
+    assert named(events, "done") >= {"service-0", "service-11"}
 
 
 def test_what_the_record_costs(tmp_path: Path) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from llmservice_operator.kube.client import KubeClient
 from llmservice_operator.kube.errors import Forbidden, ServerError
 from llmservice_operator.kube.pod_events import KEPT_SECONDS, REFUSED_SECONDS, PodEventReader
 from llmservice_operator.kube.resources import EVENT, Resource
 
-from tests.unit.reconcile_world import Api
 
-
-class Events(Api):
+class Events(KubeClient):
     """Counts what is listed; one Event for each pod."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.calls: list[str] = []
         self.failure: Exception | None = None
 
     async def list_some(

@@ -140,10 +140,8 @@ async def test_the_last_one_is_not_given_away(cluster: Cluster) -> None:
     """Two newcomers may have asked for all that there was."""
     both = await whole(cluster, 2, 2)
     gains = [[*each.gains] for each in both]
-    for name, lease in [*cluster.leases.items()]:
-        marks = {**lease["metadata"].get("annotations", {}), "llmservice.dev/wanted-by": "late"}
-        metadata = {**lease["metadata"], "annotations": marks, "resourceVersion": f"by hand {name}"}
-        cluster.leases[name] = {**lease, "metadata": metadata}
+    for name in cluster.leases:
+        cluster.annotate(name, wanted_by="late")
     for _ in range(20):
         await cluster.pass_time(0.5)
         assert cluster.is_whole
@@ -320,9 +318,7 @@ async def test_who_dies_in_the_pause_leaves_a_pause(cluster: Cluster) -> None:
 
 async def test_another_split_by_hand_ends_every_reign(cluster: Cluster) -> None:
     await whole(cluster, 2, 2)
-    lease = cluster.leases["op"]
-    marks = {**lease["metadata"]["annotations"], "llmservice.dev/shards": "3"}
-    cluster.leases["op"] = {**lease, "metadata": {**lease["metadata"], "annotations": marks, "resourceVersion": "x"}}
+    cluster.annotate("op", shards="3")
     await cluster.run_until(lambda: not any(each.held for each in cluster.running), 10)
     await cluster.run_until(lambda: cluster.is_whole, 60)
     assert cluster.owned_twice == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from llmservice_operator.control.state_poller import INTERVAL
@@ -128,11 +127,11 @@ class Told(World):
         until = self.now + HOUR
         while self.now < until:
             self.deciding.more["flips"] = self.now
-            await self.look()
-            statuses += self.api.calls.count("status")
-            told += self.api.calls.count("event Told")
-            if "status" not in self.api.calls:
-                assert self.api.calls == []
+            await self.reconcile()
+            statuses += self.calls().count("status")
+            told += self.calls().count("event Told")
+            if "status" not in self.calls():
+                assert self.calls() == []
             self.now += every
         return statuses, told
 
@@ -151,26 +150,22 @@ async def test_what_was_put_off_is_written_when_there_is_time() -> None:
     world = Told(parent())
     await world.for_an_hour()
     world.deciding.more["flips"] = "the last"
-    after = await world.look()
+    after = await world.reconcile()
     while after.after is not None:
         world.now += after.after
-        after = await world.look()
-    status: Any = world.api.objects["LLMService", "chat"]["status"]
-    assert status["flips"] == "the last"
+        after = await world.reconcile()
+    assert world.status["flips"] == "the last"
 
 
 async def test_an_edit_is_reported_at_once_whatever_was_before() -> None:
     world = Told(parent())
     await world.for_an_hour()
     for generation in range(2, 5):
-        edited = parent(10_000 * generation, generation=generation, uri=f"hf://a/b-{generation}")
-        edited["status"] = world.api.objects["LLMService", "chat"]["status"]
-        world.api.objects["LLMService", "chat"] = edited
-        world.ctx.cache.update("LLMService", edited)
+        world.edit({"model": {"uri": f"hf://a/b-{generation}"}})
         for number in range(EDIT_WRITES):
             world.deciding.more["flips"] = f"{generation} {number}"
-            await world.look()
-            assert world.api.calls.count("status") == 1
+            await world.reconcile()
+            assert world.calls().count("status") == 1
 
 
 def test_many_adapters_that_fail_share_an_event() -> None:

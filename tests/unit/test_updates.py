@@ -50,11 +50,11 @@ def test_one_after_another() -> None:
     updates = Updates()
     assert turn(updates, A, EMPTY) == Turn(is_granted=True)
     assert not turn(updates, B, EMPTY).is_granted
-    assert updates.tell(A, UNDER_WAY) == ()
-    assert updates.tell(B, WAITS) == ()
-    assert updates.tell(C, WAITS) == ()
+    assert updates.report(A, UNDER_WAY) == ()
+    assert updates.report(B, WAITS) == ()
+    assert updates.report(C, WAITS) == ()
     assert turn(updates, A, EMPTY).is_granted, "who has it keeps it"
-    assert updates.tell(A, None) == (B,)
+    assert updates.report(A, None) == (B,)
     assert turn(updates, B, EMPTY).is_granted
     assert not turn(updates, C, EMPTY).is_granted
 
@@ -67,21 +67,21 @@ def test_as_many_at_a_time_as_the_limit_says() -> None:
 def test_a_failed_update_stops_all_others_and_names_itself() -> None:
     updates = Updates(limit=2)
     assert turn(updates, A, EMPTY).is_granted
-    updates.tell(B, WAITS)
-    assert updates.tell(A, FAILED) == (B,), "they are to say so"
+    updates.report(B, WAITS)
+    assert updates.report(A, FAILED) == (B,), "they are to say so"
     assert turn(updates, B, EMPTY) == Turn(is_granted=False, limit=2, failed=("a",))
     assert turn(updates, Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
-    assert updates.tell(A, None) == (B,)
+    assert updates.report(A, None) == (B,)
     assert turn(updates, B, EMPTY).is_granted
 
 
 def test_what_is_over_is_not_waited_for() -> None:
     updates = Updates()
     assert turn(updates, A, EMPTY).is_granted
-    updates.tell(B, WAITS)
-    updates.tell(C, WAITS)
-    updates.tell(B, None)
-    assert updates.tell(A, None) == (C,)
+    updates.report(B, WAITS)
+    updates.report(C, WAITS)
+    updates.report(B, None)
+    assert updates.report(A, None) == (C,)
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["ask", *Update, None])), max_size=60))
@@ -96,7 +96,7 @@ def test_never_more_begin_than_the_limit_and_none_while_one_failed(steps: list[t
                 assert not failed - {key}
                 begun.add(key)
         elif step in (None, WAITS) or key in begun:
-            updates.tell(key, step)
+            updates.report(key, step)
             if step in (None, WAITS):
                 begun.discard(key)
                 failed.discard(key)
@@ -198,12 +198,12 @@ def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() ->
     updates = Updates(is_ours=lambda key: key in ours)
     failed = cached(a_failed_update())
     assert turn(updates, A, failed).is_granted
-    updates.tell(A, None)
+    updates.report(A, None)
     found = Key("team-a", "x")
     ours.add(found)
     updates.gain([found])
     assert turn(updates, A, failed).failed == ("x",)
-    updates.tell(found, None)
+    updates.report(found, None)
     assert turn(updates, A, failed).is_granted
 
 
@@ -211,9 +211,9 @@ def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stor
     found = Key("team-a", "x")
     updates = Updates()
     assert turn(updates, A, EMPTY).is_granted
-    updates.tell(A, None)
+    updates.report(A, None)
     updates.gain([found])
-    updates.tell(found, None)
+    updates.report(found, None)
     assert turn(updates, B, cached(a_failed_update())).is_granted
 
 
@@ -248,7 +248,7 @@ def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_
     world.edit(paused=True)
     world.settle()
     updates = Updates()
-    updates.tell(Key("team-a", "x"), world.decide().update)
+    updates.report(Key("team-a", "x"), world.decide().update)
     assert turn(updates, A, cached(world)).is_granted
 
 

@@ -157,11 +157,11 @@ class Context:
                 priority = of_itself(self.cache.get(PARENT, *key))
             self.queue.add(key, priority)
 
-    def told(self, key: Key, update: Update | None) -> None:
+    def report_update(self, key: Key, update: Update | None) -> None:
         """Where a service stands with an update; those whose turn that may make ask again."""
-        for other in self.updates.tell(key, update):
+        for other in self.updates.report(key, update):
             self.queue.add(other)
 
     def _forget_update(self, key: Key) -> None:
-        self.told(key, None)
+        self.report_update(key, None)
         self.updates.forget(key)

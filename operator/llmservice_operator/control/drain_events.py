@@ -6,7 +6,7 @@ from llmservice_operator.api.reasons import Reason
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.context import Context
 from llmservice_operator.control.log import ObjectLogger
-from llmservice_operator.control.status_writer import tell
+from llmservice_operator.control.status_writer import write_event
 from llmservice_operator.control.watch.kinds import ParentFacts
 from llmservice_operator.decide.decision import Event
 from llmservice_operator.kube.resources import POD
@@ -24,7 +24,7 @@ async def report_drains(parent: ParentFacts, ctx: Context, log: ObjectLogger) ->
     memory.drained = frozenset(pod.uid for pod in pods)
     for pod in news:
         ctx.metrics.add_streams_ended(key, pod.cut)
-        await tell(Event("Warning", Reason.STREAMS_ENDED, _message(pod)), parent, ctx, log)
+        await write_event(Event("Warning", Reason.STREAMS_ENDED, _message(pod)), parent, ctx, log)
 
 
 def _message(pod: PodFacts) -> str:

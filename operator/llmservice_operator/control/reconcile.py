@@ -122,7 +122,7 @@ def settled(decision: Decision, parent: ParentFacts, ctx: Context, memory: Memor
     """What else depends on the decision, after the writes; and when the next pass is due."""
     key = key_of(parent)
     with ctx.errors.contained(Part.BOOKKEEPING, key):
-        ctx.told(key, decision.update)
+        ctx.report_update(key, decision.update)
         pods: Collection[str] = ctx.cache.of_service(key).get(POD.kind, {}).keys()
         ctx.state_poller.want(key, decision.asks, pods)
     return Next(soonest(decision.requeue_after, memory.wait(ctx.clock())))

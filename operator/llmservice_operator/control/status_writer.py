@@ -46,7 +46,7 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
         await write_status(decision.status, parent, ctx, memory)
     for event in decision.events:
         with ctx.errors.contained(Part.EVENT, Key(parent.namespace, parent.name)):
-            await tell(event, parent, ctx, log)
+            await write_event(event, parent, ctx, log)
 
 
 async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
@@ -69,7 +69,7 @@ async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Cont
         ctx.metrics.set_status(key, status, parent.obj.get("status") or {})
 
 
-async def tell(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+async def write_event(event: Event, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
     """Write an Event, unless there were too many about this service: the status says the same without it."""
     if not ctx.memory(Key(parent.namespace, parent.name), parent.uid).events.take(ctx.clock()):
         ctx.metrics.rate_limited.labels("event").inc()

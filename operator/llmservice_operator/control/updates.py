@@ -24,7 +24,7 @@ class Updates:
     limit: int = 1
     _under_way: dict[Key, Update] = field(default_factory=dict)
     _waiting: dict[Key, None] = field(default_factory=dict)
-    _told: set[Key] = field(default_factory=set)
+    _reported: set[Key] = field(default_factory=set)
     _is_known: bool = False
     _gained: set[Key] = field(default_factory=set)
     errors: InternalErrors = field(default_factory=InternalErrors)
@@ -54,10 +54,10 @@ class Updates:
     def _is_free(self, key: Key, failed: list[Key]) -> bool:
         return key in self._under_way or (not failed and len(self._under_way) < self.limit)
 
-    def tell(self, key: Key, update: Update | None) -> tuple[Key, ...]:
+    def report(self, key: Key, update: Update | None) -> tuple[Key, ...]:
         """What became of one; those that should ask again."""
         if not self._is_known or self._gained:
-            self._told.add(key)
+            self._reported.add(key)
         before = self._under_way.get(key)
         self._waiting.pop(key, None)
         if update is Update.WAITS:
@@ -77,7 +77,7 @@ class Updates:
 
     def forget(self, key: Key) -> None:
         """It is gone, or no longer ours."""
-        self._told.discard(key)
+        self._reported.discard(key)
         self._gained.discard(key)
 
     def gain(self, keys: Iterable[Key]) -> None:
@@ -90,11 +90,11 @@ class Updates:
         for key in unknown:
             # Whoever asks for a turn reads all others' revisions here: an error about one of those is not his.
             with self.errors.contained(Part.BOOKKEEPING, key, "updates"):
-                if self.is_ours(key) and key not in self._told and (update := _seen(key, cache)) is not None:
+                if self.is_ours(key) and key not in self._reported and (update := _seen(key, cache)) is not None:
                     self._under_way[key] = update
         self._is_known = True
         self._gained.clear()
-        self._told.clear()
+        self._reported.clear()
 
 
 def _seen(key: Key, cache: Cache) -> Update | None:

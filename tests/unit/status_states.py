@@ -11,8 +11,7 @@ from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import Phase, State
 
-from tests.unit.decide_world import World, a_pod, an_llmservice, spec
-from tests.unit.fit_world import H100, serving
+from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 
 Json = dict[str, Any]
 

@@ -53,9 +53,7 @@ def scaled(replicas: int, hidden: str = "") -> World:
 
 
 def settled(world: World) -> World:
-    world.settle()
-    world.roll_out()
-    world.settle()
+    world.serve()
     return world
 
 
@@ -66,12 +64,12 @@ def test_a_service_that_is_to_have_a_child_of_a_kind_that_cannot_be_listed_serve
     assert conditions["Available"]["status"] == "True"
     assert conditions["Ready"]["reason"] == "AdmissionRefused"
     assert "poddisruptionbudgets.policy cannot be listed" in conditions["Ready"]["message"]
-    failure = world.obj["status"]["failure"]
+    failure = world.status["failure"]
     assert failure["remedy"].startswith("Install the CRD poddisruptionbudgets.policy, or grant the operator get, list")
     world.hidden = frozenset()
     settled(world)
     assert (BUDGET, "x") in world.children
-    assert world.conditions()["Ready"]["status"] == "True"
+    assert world.condition("Ready")[0] == "True"
 
 
 def test_a_service_without_such_a_child_does_not_notice() -> None:

@@ -16,8 +16,7 @@ from llmservice_operator.decide.inputs import Part
 from llmservice_operator.decide.requirements import NodeGPUs, NodeRoom, Requirements, requirements
 from llmservice_operator.observe.failures.pod_events import PodEvents
 
-from tests.unit.decide_world import World, a_pod, an_llmservice, spec
-from tests.unit.fit_world import H100, serving
+from tests.unit.decide_world import H100, World, a_pod, an_llmservice, serving, spec
 from tests.unit.status_states import CASES, UNTOLD, edited, served, service
 from tests.unit.test_decide_rollouts import a_room, surging
 
@@ -71,13 +70,9 @@ def returned_and_held() -> World:
     does_not_fit = {"precision": {"weights": "float32"}, "batching": {"maxModelLen": 2**21}}
     world = serving(H100, fitPolicy="Warn", **does_not_fit)
     world.edit(fitPolicy="Enforce", precision={"weights": "auto"}, batching={"maxModelLen": 4096})
-    world.settle()
-    world.roll_out()
-    world.settle()
+    world.serve()
     world.edit(fitPolicy="Enforce", **does_not_fit)
-    return with_a_lost_volume(
-        world, world.deployment["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
-    )
+    return with_a_lost_volume(world, world.template["metadata"]["labels"]["llmservice.dev/revision"])
 
 
 def without_a_node(world: World, *messages: str) -> World:
@@ -171,7 +166,7 @@ def test_a_pod_that_does_not_start_requires_its_events(is_edited: bool) -> None:
     world = without_a_volume(is_edited=is_edited)
     assert requirements(replace(world.inputs(), pod_events=None)).pod_events == ("x-0",)
     world.step()
-    assert world.obj["status"]["failure"]["reason"] == "VolumeUnavailable"
+    assert world.status["failure"]["reason"] == "VolumeUnavailable"
 
 
 def test_parts_carry_where_they_are_from_and_how_old_they_are() -> None:

@@ -17,8 +17,8 @@ from llmservice_operator.decide.rollout.update_request import Turn, why_waiting
 from llmservice_operator.observe.observed import Refusal
 
 from tests.unit.decide_world import World
-from tests.unit.test_decide_rollouts import rollout, serving
-from tests.unit.test_decide_way_back import back, fail
+from tests.unit.test_decide_rollback import fail
+from tests.unit.test_decide_rollouts import serving
 
 A, B, C = (Key("team-a", name) for name in "abc")
 WAITS, UNDER_WAY, FAILED = Update.WAITS, Update.UNDER_WAY, Update.FAILED
@@ -111,20 +111,20 @@ def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     ask(world)
     decision = world.step()
     assert (decision.update, world.revision()) == (WAITS, before)
-    told = rollout(world)
+    told = world.rollout
     assert told["updatePending"] is True
     assert "1 at a time" in told["updateWaiting"]
     assert [event.reason for event in decision.events] == ["UpdateWaiting"]
-    assert world.conditions()["Ready"]["status"] == "True"
+    assert world.condition("Ready")[0] == "True"
     assert world.step().is_steady
     world.turn = Turn(is_granted=False, failed=("other",), failed_elsewhere=2)
     world.step()
-    assert "The update of other and of 2 services of other namespaces failed" in rollout(world)["updateWaiting"]
+    assert "The update of other and of 2 services of other namespaces failed" in world.rollout["updateWaiting"]
     world.turn = Turn(is_granted=True)
     assert world.step().update is UNDER_WAY
     assert world.revision() != before
-    assert "updateWaiting" not in rollout(world)
-    back(world)
+    assert "updateWaiting" not in world.rollout
+    world.serve()
     assert world.step().update is None
 
 
@@ -162,12 +162,11 @@ def a_failed_update(**sections: Any) -> World:
 def test_a_failed_update_holds_its_turn_until_it_is_seen_to(sections: dict[str, Any]) -> None:
     world = a_failed_update(**sections)
     if sections:
-        back(world)
-        assert world.conditions()["Ready"]["reason"] == "RolledBack"
+        world.serve()
+        assert world.condition("Ready")[1] == "RolledBack"
     assert world.step().update is FAILED
     del world.obj["metadata"]["annotations"]
-    world.edit(batching={"maxNumSeqs": 3})
-    world.settle()
+    world.change(batching={"maxNumSeqs": 3})
     assert world.step().update is None
 
 
@@ -187,7 +186,7 @@ def test_after_a_start_it_is_known_who_has_a_turn() -> None:
     ask(world)
     world.settle()
     assert not turn(Updates(), A, cached(world)).is_granted
-    back(world)
+    world.serve()
     assert turn(Updates(), A, cached(world)).is_granted
     assert turn(Updates(), A, cached(a_failed_update())).failed == ("x",)
 
@@ -219,13 +218,10 @@ def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stor
 
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
     world = serving(1)
-    world.edit(scaling={"replicas": 0})
-    world.settle()
+    world.change(scaling={"replicas": 0})
     world.roll_out()
     ask(world)
-    world.settle()
-    world.roll_out()
-    world.settle()
+    world.serve()
     assert world.decide().update is None
     assert turn(Updates(), A, cached(world)).is_granted
     world.edit(scaling={"replicas": 1})
@@ -245,8 +241,7 @@ def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_
     world = serving(1)
     ask(world)
     world.settle()
-    world.edit(paused=True)
-    world.settle()
+    world.change(paused=True)
     updates = Updates()
     updates.report(Key("team-a", "x"), world.decide().update)
     assert turn(updates, A, cached(world)).is_granted

@@ -151,7 +151,8 @@ def test_nothing_is_touched(happens: Callable[[World], None], reason: str, edit:
     delete(world)
     before = without_jobs(world)
     decision = world.step()
-    assert {change.kind for change in (*decision.apply, *decision.prune)} <= {"Job"}
+    changes: list[Any] = [*decision.apply, *decision.prune]
+    assert {change.kind for change in changes} <= {"Job"}
     assert without_jobs(world) == before
 
 

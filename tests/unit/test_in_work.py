@@ -64,7 +64,7 @@ class Process:
         os.close(in_work._file._descriptor)
 
 
-async def test_a_process_that_ends_in_order_leaves_no_suspects(tmp_path: Path) -> None:
+async def test_what_was_in_work_at_a_death_is_suspected_and_nothing_after_an_orderly_end(tmp_path: Path) -> None:
     process = Process(tmp_path)
     in_work = process.start()
     async with in_work.during(RECONCILE, A):
@@ -72,12 +72,11 @@ async def test_a_process_that_ends_in_order_leaves_no_suspects(tmp_path: Path) -
     await in_work.during(RECONCILE, B).__aenter__()
     in_work.close()
     assert process.start().suspects == set()
-
-
-async def test_what_was_in_work_at_a_death_is_suspected_and_nothing_else(tmp_path: Path) -> None:
-    process = Process(tmp_path)
     await process.die_with((RECONCILE, A), (STATE, B))
-    assert set(process.start().suspects) == {Work(RECONCILE, *A), Work(STATE, *B)}
+    in_work = process.start()
+    assert set(in_work.suspects) == {Work(RECONCILE, *A), Work(STATE, *B)}
+    in_work.begin({B})
+    assert set(in_work.suspects) == {Work(STATE, *B)}, "services that are gone are forgotten"
 
 
 @pytest.mark.parametrize(
@@ -137,36 +136,21 @@ async def test_a_change_has_it_tried_again(change: str, tmp_path: Path) -> None:
         assert not in_work.quarantined(A)
 
 
-async def test_services_that_are_gone_are_forgotten(tmp_path: Path) -> None:
-    process = Process(tmp_path)
-    await process.die_with((RECONCILE, A), (RECONCILE, B))
-    in_work = process.start()
-    in_work.begin({B})
-    assert set(in_work.suspects) == {Work(RECONCILE, *B)}
-
-
 async def test_suspects_wait_for_everything_else_but_not_for_ever(tmp_path: Path) -> None:
     process = Process(tmp_path)
     await process.die_with((RECONCILE, A), (RECONCILE, B))
+    await process.die_with((RECONCILE, A))
     in_work = process.start()
     waits = True
     in_work.others_wait = lambda: waits
     assert in_work.may_begin(RECONCILE, C)
     assert in_work.may_begin(STATE, A), "what it was not doing is not suspected"
-    assert not in_work.may_begin(RECONCILE, A)
+    assert not in_work.may_begin(RECONCILE, B)
     process.now += LAST_FOR
-    assert in_work.may_begin(RECONCILE, A)
+    assert in_work.may_begin(RECONCILE, B)
     process.now -= LAST_FOR
     waits = False
-    assert in_work.may_begin(RECONCILE, A)
-
-
-async def test_the_most_suspect_comes_last_of_all(tmp_path: Path) -> None:
-    process = Process(tmp_path)
-    await process.die_with((RECONCILE, A), (RECONCILE, B))
-    await process.die_with((RECONCILE, A))
-    in_work = process.start()
-    assert (in_work.may_begin(RECONCILE, A), in_work.may_begin(RECONCILE, B)) == (False, True)
+    assert (in_work.may_begin(RECONCILE, A), in_work.may_begin(RECONCILE, B)) == (False, True), "the most suspect last"
     async with in_work.during(RECONCILE, B):
         pass
     assert in_work.may_begin(RECONCILE, A)
@@ -260,36 +244,26 @@ async def test_a_suspect_that_is_never_tried_again_is_none_after_an_hour(tmp_pat
     assert not process.start().quarantined(A)
 
 
-@pytest.mark.parametrize("folder", ["a file", "read-only"])
-def test_a_folder_that_cannot_be_written_stops_nothing(folder: str, tmp_path: Path) -> None:
+async def test_without_a_folder_that_can_be_written_nothing_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("")
-    in_work = InWork.of(path if folder == "a file" else Path("/proc/nothing"), "1")
-    assert not in_work.quarantined(A)
+    for in_work in (InWork.of(path, "1"), InWork.of(Path("/proc/nothing"), "1"), InWork()):
+        async with in_work.during(RECONCILE, A):
+            assert in_work.may_begin(RECONCILE, A)
+        assert not in_work.quarantined(A)
+        in_work.close()
 
 
-async def test_without_a_folder_nothing_is_recorded() -> None:
-    in_work = InWork()
-    async with in_work.during(RECONCILE, A):
-        assert in_work.may_begin(RECONCILE, A)
-    in_work.close()
+ENTRY = b'"namespace":"n","name":"a","uid":"u"'
+DAMAGED = [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"null", b'{"version":"1","suspects":[{}]}']
+DAMAGED += [
+    b'{"version":"1","suspects":[{"activity":"%s",%s,"generation":%s}]}' % (activity, ENTRY, generation)
+    for activity, generation in ((b"reconcile", b"1e999"), (b"reconcile", b"-1"), (b"x", b"1"))
+]
+DAMAGED.append(orjson.dumps({"version": "1", "suspects": [], "x": "y" * 100_000}))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"{",
-        b"[" * 100_000,
-        b"\xff\xfe",
-        b"null",
-        b'{"version":"1","suspects":[{}]}',
-        b'{"version":"1","suspects":[{"activity":"reconcile","namespace":"n","name":"a","uid":"u","generation":1e999}]}',
-        b'{"version":"1","suspects":[{"activity":"reconcile","namespace":"n","name":"a","uid":"u","generation":-1}]}',
-        b'{"version":"1","suspects":[{"activity":"x","namespace":"n","name":"a","uid":"u","generation":1}]}',
-        orjson.dumps({"version": "1", "suspects": [], "x": "y" * 100_000}),
-    ],
-)
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_file_is_an_empty_one_with_a_log_line(
     text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,13 +23,12 @@ from tests.unit.test_decide_rollouts import serving
 A, B, C = (Key("team-a", name) for name in "abc")
 WAITS, UNDER_WAY, FAILED = Update.WAITS, Update.UNDER_WAY, Update.FAILED
 EMPTY = Cache(PROJECTIONS)
-ASKED = {"llmservice.dev/update-requested": "now"}
 
 
-def ask(world: World, value: str = "now") -> None:
+def ask(world: World) -> None:
     """A newer operator, and the request to have what it renders."""
     world.settings = replace(world.settings, operator_image="llmservice-operator:2")
-    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": value}
+    world.obj["metadata"]["annotations"] = {"llmservice.dev/update-requested": "now"}
 
 
 def turn(updates: Updates, key: Key, cache: Cache) -> Turn:
@@ -51,17 +50,15 @@ def test_one_after_another() -> None:
     assert turn(updates, A, EMPTY) == Turn(is_granted=True)
     assert not turn(updates, B, EMPTY).is_granted
     assert updates.report(A, UNDER_WAY) == ()
-    assert updates.report(B, WAITS) == ()
-    assert updates.report(C, WAITS) == ()
+    for key in (B, C):
+        assert updates.report(key, WAITS) == ()
     assert turn(updates, A, EMPTY).is_granted, "who has it keeps it"
     assert updates.report(A, None) == (B,)
-    assert turn(updates, B, EMPTY).is_granted
-    assert not turn(updates, C, EMPTY).is_granted
-
-
-def test_as_many_at_a_time_as_the_limit_says() -> None:
-    updates = Updates(limit=2)
-    assert [turn(updates, key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
+    assert [turn(updates, key, EMPTY).is_granted for key in (B, C)] == [True, False]
+    updates.report(C, None)
+    assert updates.report(B, None) == (), "what is over is not waited for"
+    several = Updates(limit=2)
+    assert [turn(several, key, EMPTY).is_granted for key in (A, B, C)] == [True, True, False]
 
 
 def test_a_failed_update_stops_all_others_and_names_itself() -> None:
@@ -73,15 +70,6 @@ def test_a_failed_update_stops_all_others_and_names_itself() -> None:
     assert turn(updates, Key("team-b", "b"), EMPTY) == Turn(is_granted=False, limit=2, failed_elsewhere=1)
     assert updates.report(A, None) == (B,)
     assert turn(updates, B, EMPTY).is_granted
-
-
-def test_what_is_over_is_not_waited_for() -> None:
-    updates = Updates()
-    assert turn(updates, A, EMPTY).is_granted
-    updates.report(B, WAITS)
-    updates.report(C, WAITS)
-    updates.report(B, None)
-    assert updates.report(A, None) == (C,)
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["ask", *Update, None])), max_size=60))
@@ -111,9 +99,9 @@ def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     ask(world)
     decision = world.step()
     assert (decision.update, world.revision()) == (WAITS, before)
-    told = world.rollout
-    assert told["updatePending"] is True
-    assert "1 at a time" in told["updateWaiting"]
+    shown = world.rollout
+    assert shown["updatePending"] is True
+    assert "1 at a time" in shown["updateWaiting"]
     assert [event.reason for event in decision.events] == ["UpdateWaiting"]
     assert world.condition("Ready")[0] == "True"
     assert world.step().is_steady
@@ -128,17 +116,7 @@ def test_without_a_turn_what_serves_stays_and_the_status_says_why() -> None:
     assert world.step().update is None
 
 
-def test_an_edit_needs_no_turn() -> None:
-    world = serving(1)
-    before = world.revision()
-    world.turn = Turn(is_granted=False)
-    ask(world)
-    world.edit(batching={"maxNumSeqs": 3})
-    decision = world.step()
-    assert (world.revision() != before, decision.update) == (True, None)
-
-
-def test_an_interrupted_begin_needs_its_turn_again() -> None:
+def test_an_edit_needs_no_turn_and_an_interrupted_update_needs_its_turn_again() -> None:
     """The record was made and the Deployment was not changed: the operator was started again in between."""
     world = serving(1)
     deployment = world.deployment
@@ -147,6 +125,10 @@ def test_an_interrupted_begin_needs_its_turn_again() -> None:
     world.children["Deployment", "x"] = deployment
     world.turn = Turn(is_granted=False)
     assert world.decide().update is WAITS
+    before = world.revision()
+    world.edit(batching={"maxNumSeqs": 3})
+    assert world.step().update is None
+    assert world.revision() != before
 
 
 def a_failed_update(**sections: Any) -> World:
@@ -193,58 +175,38 @@ def test_after_a_start_it_is_known_who_has_a_turn() -> None:
 
 def test_of_services_that_are_anothers_nothing_is_known_until_they_are_ours() -> None:
     """Nobody here would ever say that their updates are over."""
-    ours: set[Key] = {A}
+    ours, found = {A}, Key("team-a", "x")
     updates = Updates(is_ours=lambda key: key in ours)
     failed = cached(a_failed_update())
     assert turn(updates, A, failed).is_granted
     updates.report(A, None)
-    found = Key("team-a", "x")
     ours.add(found)
     updates.gain([found])
     assert turn(updates, A, failed).failed == ("x",)
     updates.report(found, None)
     assert turn(updates, A, failed).is_granted
-
-
-def test_what_was_decided_since_a_shard_was_gained_counts_more_than_what_is_stored() -> None:
-    found = Key("team-a", "x")
-    updates = Updates()
-    assert turn(updates, A, EMPTY).is_granted
     updates.report(A, None)
     updates.gain([found])
     updates.report(found, None)
-    assert turn(updates, B, cached(a_failed_update())).is_granted
+    assert turn(updates, B, failed).is_granted, "what was decided since counts more than what is stored"
+    started = Updates()
+    started.report(found, None)
+    assert turn(started, A, failed).is_granted, "a paused service is reported once after a start and never again"
 
 
 def test_a_service_without_replicas_keeps_nobody_waiting() -> None:
-    world = serving(1)
-    world.change(scaling={"replicas": 0})
-    world.roll_out()
-    ask(world)
-    world.serve()
-    assert world.decide().update is None
-    assert turn(Updates(), A, cached(world)).is_granted
-    world.edit(scaling={"replicas": 1})
-    assert world.step().update is UNDER_WAY
-
-
-def test_an_update_is_let_go_of_by_whoever_goes_to_zero_in_the_middle_of_it() -> None:
     world = serving(1)
     ask(world)
     assert world.step().update is UNDER_WAY
     world.edit(scaling={"replicas": 0})
     assert world.step().update is None
-
-
-def test_what_was_decided_before_anybody_asked_for_a_turn_counts_more_than_what_is_stored() -> None:
-    """A paused service is told of once after a start and never again."""
-    world = serving(1)
-    ask(world)
     world.settle()
-    world.change(paused=True)
-    updates = Updates()
-    updates.report(Key("team-a", "x"), world.decide().update)
-    assert turn(updates, A, cached(world)).is_granted
+    world.roll_out()
+    world.settle()
+    assert world.decide().update is None
+    assert turn(Updates(), A, cached(world)).is_granted
+    world.edit(scaling={"replicas": 1})
+    assert world.step().update is UNDER_WAY
 
 
 def test_an_update_that_is_refused_is_named_to_those_that_wait() -> None:

@@ -96,7 +96,7 @@ class World:
     reports: dict[str, Report] = field(default_factory=dict)
     inspections: list[Json] = field(default_factory=list)
     """Pods of Jobs that look at the model."""
-    lent: Json = field(default_factory=lambda: {"config": json.dumps(QWEN_7B)})
+    sibling_model: Json = field(default_factory=lambda: {"config": json.dumps(QWEN_7B)})
     """What another service of the namespace knows of the model; by default all there is to know."""
     gpus: ClusterGPUs = field(default_factory=ClusterGPUs)
     """What a look at the nodes shows; by default there is none with a GPU."""
@@ -166,9 +166,11 @@ class World:
                 read["reading"] = Reading(needed.reading, reading.read(needed.reading))
             if needed.turn:
                 read["turn"] = self.turn
-            if needed.lent is not None:
-                assert self.lent is not None, "the test does not say what neighbours know"
-                read["lent"] = {**self.lent, "inspection": needed.lent} if self.lent else {}
+            if needed.sibling_model is not None:
+                assert self.sibling_model is not None, "the test does not say what siblings know"
+                read["sibling_model"] = (
+                    {**self.sibling_model, "inspection": needed.sibling_model} if self.sibling_model else {}
+                )
             assert all(getattr(inputs, name) is None for name in read), "each part is read once"
             parts_read: dict[str, Any] = {name: Part(value, "the test") for name, value in read.items()}
             inputs = replace(inputs, **parts_read)
@@ -257,10 +259,9 @@ class World:
         self.settle()
 
     @property
-    def template(self) -> Json:
+    def template(self) -> Any:
         """The pod template of the Deployment."""
-        found: Json = self.deployment["spec"]["template"]
-        return found
+        return self.deployment["spec"]["template"]
 
     def strategy(self) -> str:
         """Of the Deployment, as spec.rollout.strategy names it."""
@@ -278,21 +279,18 @@ class World:
         return [child for (each, _), child in self.children.items() if each == kind]
 
     @property
-    def status(self) -> Json:
-        found: Json = self.obj["status"]
-        return found
+    def status(self) -> Any:
+        return self.obj["status"]
 
     @property
-    def rollout(self) -> Json:
+    def rollout(self) -> Any:
         """status.rollout."""
-        found: Json = self.status["rollout"]
-        return found
+        return self.status["rollout"]
 
     @property
-    def plan(self) -> Json:
+    def plan(self) -> Any:
         """status.plan."""
-        found: Json = self.status["plan"]
-        return found
+        return self.status["plan"]
 
     def conditions(self) -> dict[str, Json]:
         return {c["type"]: c for c in self.status["conditions"]}

@@ -213,7 +213,7 @@ def held(**sections: Any) -> World:
 
 def looked_at() -> World:
     world = serving(H100)
-    world.lent = {}
+    world.sibling_model = {}
     world.edit(model={"uri": "hf://Qwen/Qwen3-8B"})
     return told(world)
 

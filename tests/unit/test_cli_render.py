@@ -63,7 +63,7 @@ def decision_of_operator(manifest: Mapping[str, Any], given: Settings, model: di
     obj = new(manifest, "default")
     if model is not None:
         obj["status"] = {"model": model}
-    world = World(obj, settings=given, lent={})
+    world = World(obj, settings=given, sibling_model={})
     world.gpus, world.room = ClusterGPUs(unasked="no cluster is asked"), Room(unknown="no cluster is asked")
     return world.decide()
 

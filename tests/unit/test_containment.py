@@ -137,7 +137,7 @@ async def test_what_fails_beside_the_reconcile_does_not_stop_it_and_is_not_writt
     elif what == "event":
         world.kube.create_event = broken  # type: ignore[method-assign]
     else:
-        world.ctx.state_poller.want = broken  # type: ignore[method-assign]
+        world.ctx.state_poller.poll = broken  # type: ignore[method-assign]
     await work_until_idle(world, BAD)
     assert world.stored("Service") is not None
     (found,) = conditions(world).values()
@@ -215,24 +215,24 @@ async def test_an_answer_of_a_pod_that_raises_ends_neither_the_process_nor_the_o
     world.ctx.state_poller = poller
     task = asyncio.create_task(poller.run())
     for name, service in (("bad", "chat"), ("good", "other")):
-        poller.want(Key("ns", service), [Ask(name, "u", 0, name, True)], [name])
+        poller.poll(Key("ns", service), [Ask(name, "u", 0, name, True)], [name])
     for _ in range(PATIENCE + 1):
         await later(20 * INTERVAL)
     assert not task.done()
     assert min(asked.count("good"), asked.count("bad"), errors_of(world, Part.STATE)) > PATIENCE
     await world.reconcile()
     assert "state of pod bad" in conditions(world)["Degraded"]["message"]
-    poller.want(KEY, [Ask("bad", "u", 0, "bad", True)], ["bad"])
+    poller.poll(KEY, [Ask("bad", "u", 0, "bad", True)], ["bad"])
     is_broken = False
     await later(0)
     await later(100 * INTERVAL)
     await world.reconcile()
     assert conditions(world) == {}
     is_broken = True
-    poller.want(KEY, [Ask("bad", "u", 0, "bad", True)], ["bad"])
+    poller.poll(KEY, [Ask("bad", "u", 0, "bad", True)], ["bad"])
     await later(20 * INTERVAL)
     assert world.ctx.errors.degraded(KEY)
-    poller.want(KEY, [], [])
+    poller.poll(KEY, [], [])
     assert world.ctx.errors.degraded(KEY) == "", "a pod that is gone leaves no error"
     task.cancel()
     with suppress(asyncio.CancelledError):

@@ -31,7 +31,7 @@ def a_world(*nodes: NodeRoom, config: Any = None, unknown: str | None = None, **
     given = defaults | {"batching": {"maxModelLen": 4096}} | sections
     world = World(an_llmservice(spec(**given)), room=Room(nodes, unknown))
     if config is not None:
-        world.lent = {"config": json.dumps({**json.loads(world.lent["config"]), **config})}
+        world.sibling_model = {"config": json.dumps({**json.loads(world.sibling_model["config"]), **config})}
     return world
 
 

@@ -37,7 +37,7 @@ def test_a_product_that_cannot_compute_it_is_passed_over(groups: tuple[NodeGroup
     """A T4 has no bfloat16, and room enough for half a billion parameters."""
     small = QWEN_7B | {"num_hidden_layers": 4, "hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2}
     world = a_world(*groups, precision={"dtype": "bfloat16"})
-    world.lent = {"config": json.dumps(small | {"intermediate_size": 4864})}
+    world.sibling_model = {"config": json.dumps(small | {"intermediate_size": 4864})}
     world.settle()
     if picked:
         assert products(world) == picked
@@ -131,7 +131,7 @@ def test_a_revision_of_an_earlier_release_is_neither_restarted_nor_looked_into()
     assert set(record["data"]["chosen"]) == {"spec", "start"}
     template = world.template
     world.edit(fitPolicy="Enforce")
-    world.lent = {}
+    world.sibling_model = {}
     decision = world.step()
     assert (decision.apply, decision.prune) == ((), ())
     world.settle()
@@ -140,7 +140,7 @@ def test_a_revision_of_an_earlier_release_is_neither_restarted_nor_looked_into()
     assert world.condition("Fits") == ("Unknown", "FactsMissing")
     assert world.condition("Ready")[0] == "True"
     assert world.node_reads == 0
-    world.lent = {"config": json.dumps(QWEN_7B)}
+    world.sibling_model = {"config": json.dumps(QWEN_7B)}
     world.change(batching={"maxNumSeqs": 8})
     assert world.condition("Fits") == ("True", "Fits")
 

@@ -34,7 +34,7 @@ def held(edit: Json, reason: str, **sections: Any) -> World:
 
 def hold(world: World, edit: Json, reason: str) -> None:
     if reason == "InspectingModel":
-        world.lent = {}
+        world.sibling_model = {}
     world.change(**edit)
     assert (world.condition("Ready"), world.condition("Fits")[1]) == (("False", reason), reason)
 
@@ -205,7 +205,7 @@ def test_the_edit_after_a_failed_rollout_is_reported_by_itself(edit: Json, reaso
     world.settle()
     assert world.condition("Stalled")[1] == "ProgressDeadlineExceeded"
     if reason == "InspectingModel":
-        world.lent = {}
+        world.sibling_model = {}
     world.change(**edit)
     conditions = world.conditions()
     assert (conditions[type_]["reason"], conditions[type_]["observedGeneration"]) == (reason, 2)

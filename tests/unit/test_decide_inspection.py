@@ -29,7 +29,7 @@ ALL = {"Service", "ControllerRevision", "Deployment"}
 
 def unknown(**sections: Any) -> World:
     """A model that nobody has inspected yet."""
-    return World(an_llmservice(spec(**sections)), lent={}, gpus=ClusterGPUs((H100,)))
+    return World(an_llmservice(spec(**sections)), sibling_model={}, gpus=ClusterGPUs((H100,)))
 
 
 def looking(**sections: Any) -> World:
@@ -158,7 +158,7 @@ def test_what_the_spec_says_wins_over_what_was_read() -> None:
 
 def test_another_services_findings_are_used() -> None:
     world = unknown()
-    world.lent = {"config": json.dumps(QWEN_7B)}
+    world.sibling_model = {"config": json.dumps(QWEN_7B)}
     for apply in world.decide().apply:
         world._apply(apply.manifest)
     world.step()  # the status is written last: by then the revision is recorded

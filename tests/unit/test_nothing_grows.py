@@ -87,7 +87,7 @@ async def live(world: World, handler: EventHandler, name: str) -> None:
     if not int(name.removeprefix(PREFIX)) % 5:
         ctx.queue.failed(key)
     pod = f"{name}-pod"
-    ctx.state_poller.want(key, [Ask(pod, "u", 0, "address", True)], [pod])
+    ctx.state_poller.poll(key, [Ask(pod, "u", 0, "address", True)], [pod])
     ctx.metrics.set_progress(key, pod, await fetching(""))
     ctx.metrics.add_streams_ended(key, 2)
     turn(ctx.updates, key, ctx.cache)

@@ -31,7 +31,7 @@ def test_the_priority_of_a_service(
     generation: int, observed: int | None, shown: Any, deleting: bool, itself: Priority, children: Priority
 ) -> None:
     status = {} if observed is None else {"observedGeneration": observed, "conditions": conditions(**shown)}
-    metadata = {"deletionTimestamp": "now"} if deleting else {}
+    metadata: dict[str, Any] = {"deletionTimestamp": "now"} if deleting else {}
     facts = ParentFacts.from_object({**parent(generation=generation, **metadata), "status": status})
     assert (of_itself(facts), of_children(facts)) == (itself, children)
     assert of_itself(None) is of_children(None) is REST, "gone"

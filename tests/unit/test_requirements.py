@@ -107,17 +107,17 @@ def test_parts_that_were_not_required_change_no_decision(state: Callable[[], Wor
 def test_a_steady_service_requires_nothing() -> None:
     inputs = served().inputs()
     assert not requirements(inputs)
-    parts = (inputs.gpus, inputs.room, inputs.pod_events, inputs.turn, inputs.lent, inputs.reading)
+    parts = (inputs.gpus, inputs.room, inputs.pod_events, inputs.turn, inputs.sibling_model, inputs.reading)
     assert parts == (None,) * 6
 
 
 def test_a_new_service_requires_the_models_facts_then_their_reading_then_the_nodes() -> None:
     first = World(an_llmservice(spec())).inputs()
-    bare = replace(first, lent=None, reading=None, gpus=None)
-    key = requirements(bare).lent
-    assert requirements(bare) == Requirements(lent=key)
+    bare = replace(first, sibling_model=None, reading=None, gpus=None)
+    key = requirements(bare).sibling_model
+    assert requirements(bare) == Requirements(sibling_model=key)
     assert key
-    with_facts = replace(bare, lent=first.lent)
+    with_facts = replace(bare, sibling_model=first.sibling_model)
     document = requirements(with_facts).reading
     assert requirements(with_facts) == Requirements(reading=document)
     assert "num_hidden_layers" in (document or "")

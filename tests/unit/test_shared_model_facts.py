@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmservice_operator.api.service import Key
-from llmservice_operator.control.gather import lent
+from llmservice_operator.control.gather import sibling_model
 from llmservice_operator.control.watch.cache import Cache
 from llmservice_operator.control.watch.kinds import INDICES, PARENT, PROJECTIONS
 
@@ -38,9 +38,9 @@ def test_whose_facts_are_shared(others: list[dict[str, Any]], found: str | None)
     world = World(parent())
     for other in others:
         world.see(other)
-    assert lent("i", KEY, world.ctx).get("config") == found
+    assert sibling_model("i", KEY, world.ctx).get("config") == found
     world.ctx.cache.remove(PARENT, "ns", "other", "u-other")
-    assert lent("i", KEY, world.ctx) == {}, "one that is gone shares nothing"
+    assert sibling_model("i", KEY, world.ctx) == {}, "one that is gone shares nothing"
 
 
 class Counting(Cache):
@@ -67,5 +67,5 @@ def test_a_mass_start_reads_as_much_for_each_service_however_many_there_are() ->
         cache.update(PARENT, known(key.name, inspection="i" if key.name == "service-0" else "none"))
     cache.reads = 0
     for key in keys:
-        assert bool(lent("i", key, world.ctx)) is (key.name != "service-0")
+        assert bool(sibling_model("i", key, world.ctx)) is (key.name != "service-0")
     assert cache.reads <= 2 * count

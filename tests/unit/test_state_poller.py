@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 from llmservice_operator.api.service import Key
 from llmservice_operator.control.metrics.registry import Metrics
-from llmservice_operator.control.state_poller import AT_ONCE, INTERVAL, LONGEST_INTERVAL, PATIENCE, QUIET, StatePoller
+from llmservice_operator.control.state_poller import (
+    CONCURRENCY,
+    INTERVAL,
+    LONGEST_INTERVAL,
+    PATIENCE,
+    QUIET,
+    StatePoller,
+)
 from llmservice_operator.kube.state_reader import Unreadable
 from llmservice_operator.observe.reports import Ask
 from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
@@ -57,7 +64,7 @@ class World:
         return answer
 
     def want(self, *asks: Ask, key: Key = KEY, pods: Sequence[str] | None = None) -> None:
-        self.state_poller.want(key, asks, [one.pod for one in asks] if pods is None else pods)
+        self.state_poller.poll(key, asks, [one.pod for one in asks] if pods is None else pods)
 
     async def after(self, seconds: float = 0.0) -> int:
         """How many questions were asked by then."""
@@ -174,13 +181,13 @@ async def test_of_silent_pods_those_that_serve_are_asked_seldom(
 async def test_only_so_many_are_asked_at_once() -> None:
     async with running() as world:
         world.hold.clear()
-        for number in range(3 * AT_ONCE):
+        for number in range(3 * CONCURRENCY):
             world.want(ask(f"p-{number}"), key=Key("n", f"s-{number}"))
         await world.after()
-        assert world.most_at_once == AT_ONCE
+        assert world.most_at_once == CONCURRENCY
         world.hold.set()
         await world.after()
-        assert len(world.asked) == 3 * AT_ONCE
+        assert len(world.asked) == 3 * CONCURRENCY
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:

@@ -98,10 +98,10 @@ class Updates:
 
 
 def _seen(key: Key, cache: Cache) -> Update | None:
-    around = cache.of_service(key)
+    children = cache.of_service(key)
     parent = cache.get(PARENT, *key)
-    live = around.get(DEPLOYMENT.kind, {}).get(key.name)
-    records = around.get(CONTROLLER_REVISION.kind, {}).values()
+    live = children.get(DEPLOYMENT.kind, {}).get(key.name)
+    records = children.get(CONTROLLER_REVISION.kind, {}).values()
     if parent is None or live is None or live.spec_replicas == 0:
         return None
     rollout = parent.obj["status"].get("rollout") or {}

@@ -1,4 +1,4 @@
-"""Several operator processes, their Leases and one clock; who may write is looked at after whatever happens."""
+"""Several operator processes, their Leases and one clock; who may write is checked after each event."""
 
 from __future__ import annotations
 

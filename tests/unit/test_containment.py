@@ -126,7 +126,9 @@ async def test_an_error_is_shown_for_its_generation_and_holds_up_no_other_update
 
 
 @pytest.mark.parametrize("what", ["metrics", "event", "questions"])
-async def test_what_fails_beside_the_reconcile_does_not_stop_it_and_is_not_written_again_and_again(what: str) -> None:
+async def test_a_failure_in_bookkeeping_does_not_stop_the_reconcile_and_is_written_once(
+    what: str,
+) -> None:
     world = World(parent())
 
     def broken(*_: Any, **__: Any) -> Any:

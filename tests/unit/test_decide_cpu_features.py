@@ -82,7 +82,7 @@ def test_without_the_right_to_list_nodes_nothing_is_refused() -> None:
     assert outcome(a_world(node("a", AVX2), unknown="the operator has no right to list nodes", **FP8))[0]
 
 
-def test_only_who_needs_a_feature_has_the_nodes_looked_at() -> None:
+def test_nodes_are_read_only_where_a_feature_is_needed() -> None:
     world = a_world(node("a", AVX2))
     assert outcome(world)[0]
     assert world.room_reads == 0
@@ -94,7 +94,7 @@ def test_weights_of_four_bits_by_what_the_checkpoint_says() -> None:
     assert outcome(a_world(node("a", AVX512), config=quantized))[0]
 
 
-def test_a_model_that_nobody_can_look_at_is_no_excuse() -> None:
+def test_a_feature_that_the_spec_needs_is_required_of_an_unknown_model_too() -> None:
     """What the spec itself asks for is known, though the plan is not."""
     world = a_world(node("a", AVX2), **FP8, model={"uri": "file:///models/tiny"})
     assert outcome(world) == (False, "DoesNotFit", "CPUFeatureMissing")

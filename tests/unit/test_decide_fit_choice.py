@@ -76,7 +76,7 @@ def test_without_the_right_to_list_nodes_nothing_is_blocked_and_the_right_is_nam
     assert products(world) == []
 
 
-def test_lack_of_a_gpu_is_looked_at_again_and_ends_by_itself() -> None:
+def test_nodes_are_read_again_until_a_gpu_comes() -> None:
     world = settled(T4)
     reads = world.node_reads
     world.gpus = ClusterGPUs((T4, H100))
@@ -123,7 +123,7 @@ def test_an_update_that_is_asked_for_is_planned_anew() -> None:
     assert products(world) == ["NVIDIA-L4"]
 
 
-def test_a_revision_of_an_earlier_release_is_neither_restarted_nor_looked_into() -> None:
+def test_a_revision_of_an_earlier_release_is_neither_restarted_nor_inspected() -> None:
     """Those have no plan, and their templates no product; the same cluster would be planned otherwise today."""
     world = a_world(H100, fitPolicy="Ignore")
     world.serve()
@@ -145,7 +145,7 @@ def test_a_revision_of_an_earlier_release_is_neither_restarted_nor_looked_into()
     assert world.condition("Fits") == ("True", "Fits")
 
 
-def test_other_facts_of_a_running_model_are_told_and_restart_nothing() -> None:
+def test_other_facts_of_a_running_model_are_reported_and_restart_nothing() -> None:
     world = serving(L4)
     template = world.template
     assert world.condition("Fits") == ("True", "Fits")

@@ -1,4 +1,4 @@
-"""A planner that fails on a model keeps no service from starting, and is told about."""
+"""A planner that fails on a model keeps no service from starting, and is reported."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_an_inspection_that_fails_blocks_nothing_and_is_reported(words: Any, sho
     assert shown in world.status["model"]["failure"]
 
 
-def test_the_next_edit_looks_again_at_what_failed() -> None:
+def test_the_next_edit_inspects_again_what_failed() -> None:
     world = looking()
     ends(world, Inspection(failure=REFUSED))
     world.settle()

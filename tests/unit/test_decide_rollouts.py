@@ -35,7 +35,7 @@ def serving(replicas: int = 1, strategy: str | None = None, **sections: Any) -> 
 
 
 def edited(world: World, room: Room | None = None, **sections: Any) -> Decision:
-    """A change that needs a restart, and the first look at it."""
+    """A change that needs a restart, and the first decision about it."""
     world.room = room if room is not None else world.room
     world.edit(**(sections or {"batching": {"maxNumSeqs": 4}}))
     return world.step()
@@ -92,14 +92,14 @@ def test_a_gap_is_reported_before_the_deployment_is_changed() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "Replace", "Recreate"])
-def test_a_strategy_that_is_asked_for_is_not_looked_into(strategy: Strategy) -> None:
+def test_a_strategy_of_the_spec_needs_no_nodes(strategy: Strategy) -> None:
     world = serving(1, strategy)
     edited(world, a_room(0))
     world.settle()
     assert (world.strategy(), world.rollout["strategy"], world.room_reads) == (strategy, strategy, 0)
 
 
-def test_a_steady_service_looks_at_no_node_and_keeps_what_it_was_rolled_out_with() -> None:
+def test_a_steady_service_reads_no_node_and_keeps_what_it_was_rolled_out_with() -> None:
     world = serving(2)
     edited(world, a_room(0))
     world.serve()
@@ -290,7 +290,7 @@ def test_a_quota_is_a_lack_of_room_too() -> None:
     assert (world.strategy(), world.rollout["strategy"]) == ("Replace", "Replace")
 
 
-def test_a_reason_outlives_the_second_look_after_the_deployment_was_applied() -> None:
+def test_a_reason_outlives_the_second_decision_after_the_deployment_was_applied() -> None:
     """The status is written after the children, from a decision that finds the new template in already."""
     world = serving(2)
     world.edit(batching={"maxNumSeqs": 4})

@@ -1,4 +1,4 @@
-"""After an upgrade of the operator: what runs is told and kept up as it was recorded, whatever today's tables say."""
+"""After an upgrade of the operator: what runs is reported and maintained as recorded, whatever the new tables say."""
 
 from __future__ import annotations
 

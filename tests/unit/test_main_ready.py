@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.Pyte
 
 
 def refusal(code: int) -> Exception:
-    """As kopf raises it: all that can be told of its kind is the status."""
+    """As kopf raises it: only its status shows its kind."""
     error = Exception("no")
     error.status = code  # type: ignore[attr-defined]
     return error
@@ -211,7 +211,7 @@ async def test_a_watch_that_kopf_cannot_go_on_with_ends_nothing_else(
 async def test_an_api_server_that_is_away_for_long_is_a_warning(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No replacement of the pod would help; what its watch is told by kopf ended its readiness."""
+    """No replacement of the pod would help; errors of kopf once ended its readiness."""
     real = handlers.settings
 
     def impatient() -> kopf.OperatorSettings:
@@ -220,7 +220,7 @@ async def test_an_api_server_that_is_away_for_long_is_a_warning(
         return made
 
     monkeypatch.setattr(handlers, "settings", impatient)
-    monkeypatch.setattr(handlers, "FIRST_PAUSE", 30.0)  # it stays ended while it is looked at
+    monkeypatch.setattr(handlers, "FIRST_PAUSE", 30.0)  # it stays ended during the test
     async with running(api) as operator:
         await operator.becomes_ready()
         api.refused_watches["llmservices"] = (503, "ServiceUnavailable")

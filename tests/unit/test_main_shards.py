@@ -24,7 +24,7 @@ STATUS = {"conditions": [{"type": "Ready", "reason": "Starting"}]}
 
 @pytest.fixture
 async def operator() -> Operator:
-    """It works on the first of two shards, and has looked at everything there."""
+    """It works on the first of two shards, and has reconciled everything there."""
     made = Operator(Options(shards=2, identity="me"), Connection(ApiServer()), StateReader(), Metrics())
     for key in KEYS:
         made._ctx.cache.update(PARENT, parent(namespace=key.namespace, uid=str(key)))
@@ -57,7 +57,7 @@ def exported(operator: Operator) -> int:
     return int(float(line.rpartition(" ")[2]))
 
 
-async def test_a_shard_that_is_gained_is_looked_at_whole_and_no_other(operator: Operator) -> None:
+async def test_all_services_of_a_gained_shard_are_queued_and_no_others(operator: Operator) -> None:
     assert operator._ctx.queue.depth == 0
     gain(operator, 1)
     assert [await operator._ctx.queue.get() for _ in SECOND] == SECOND

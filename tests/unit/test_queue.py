@@ -80,7 +80,7 @@ def test_priorities_of_keys_in_work_and_of_delayed_keys_are_kept() -> None:
 
 
 def test_the_last_priority_does_not_wait_for_ever() -> None:
-    """Thousands of new services arrive; those that are on their way are looked at meanwhile."""
+    """Thousands of new services arrive; those that are on their way have their turns meanwhile."""
     schedule: Schedule[str] = Schedule()
     for number in range(100):
         schedule.add(f"new {number}", 0, NEW)

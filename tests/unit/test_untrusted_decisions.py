@@ -28,7 +28,7 @@ from llmservice_operator.observe.reports import Report
 from llmservice_runtime.contract import DrainReport, Phase, State
 
 from tests.support import cpu
-from tests.unit.decide_world import Json, World, a_pod, an_llmservice, spec
+from tests.unit.decide_world import Json, World, a_pod, serving
 from tests.unit.hostile import anything, objects, texts
 from tests.unit.test_decide_inspection import UNPLACED, ends, looking
 from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE, document
@@ -37,11 +37,7 @@ from tests.unit.test_untrusted_runtime import BROKEN, FAILURE, INSPECTION, STATE
 @functools.cache
 def settled(**changes: Any) -> World:
     """A service that serves, whose status says all that a status can say."""
-    world = World(an_llmservice(spec(adapters=[{"name": "a", "uri": "hf://a/b"}], lora={}, **changes)))
-    world.settle()
-    world.roll_out()
-    world.settle()
-    return world
+    return serving(adapters=[{"name": "a", "uri": "hf://a/b"}], lora={}, **changes)
 
 
 def whole_status() -> Json:
@@ -178,12 +174,8 @@ def record() -> Json:
     world = settled()
     found = next(child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
     data: Json = copy.deepcopy(found["data"])
-    data["chosen"] |= {
-        "gpu": "NVIDIA-H100",
-        "maxModelLen": 4096,
-        "updateRequested": "now",
-        "plan": {"weightsGiB": 14.5},
-    }
+    data["chosen"] |= {"gpu": "NVIDIA-H100", "maxModelLen": 4096, "updateRequested": "now"}
+    data["chosen"]["plan"] = {"weightsGiB": 14.5}
     return data
 
 
@@ -250,7 +242,7 @@ def test_any_event_about_a_pod(event: Any) -> None:
     checked(world)
 
 
-STILL: dict[str, Callable[[str], object]] = {
+NORMALIZED: dict[str, Callable[[str], object]] = {
     "replica_failure": normalize.replica_failure,
     "conflict": normalize.conflict,
     "unschedulable_causes": normalize.unschedulable_causes,
@@ -267,11 +259,11 @@ REPEATED = [
 ]
 
 
-@pytest.mark.parametrize("function", STILL)
+@pytest.mark.parametrize("function", NORMALIZED)
 @pytest.mark.parametrize("text", REPEATED)
 def test_long_messages_take_no_longer_than_short_ones(function: str, text: str) -> None:
     """CPU time for 1 MB, which a quadratic expression would spend hours on."""
-    cpu.within(2.0, lambda: STILL[function](text * (1_000_000 // len(text))))
+    cpu.within(2.0, lambda: NORMALIZED[function](text * (1_000_000 // len(text))))
 
 
 def test_any_word_as_a_reason_is_one_series() -> None:

@@ -32,7 +32,7 @@ def ask(world: World) -> None:
 
 
 def turn(updates: Updates, key: Key, cache: Cache) -> Turn:
-    """What a service is told that asks for a turn, and takes it where it may."""
+    """The turn that a service gets, claimed where it is granted."""
     found = updates.peek(key, cache)
     assert updates.claim(key) is found.is_granted
     return found

@@ -134,7 +134,7 @@ async def _send(apply: Apply, uid: str | None, ctx: Context) -> dict[str, Any]:
 
 
 async def _send_or_restore(apply: Apply, parent: ParentFacts, ctx: Context) -> dict[str, Any]:
-    """What others added may be what ours may not stand beside; then it goes first, or nothing could ever be applied."""
+    """Where fields that others added conflict with ours, those are removed first: else nothing could be applied."""
     try:
         return await _send(apply, apply.known_uid, ctx)
     except (Invalid, Refused) as refused:

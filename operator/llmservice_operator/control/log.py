@@ -1,4 +1,4 @@
-"""Log lines that name the object that they speak of."""
+"""Log lines that name their LLMService."""
 
 from __future__ import annotations
 

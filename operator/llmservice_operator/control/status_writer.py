@@ -49,7 +49,7 @@ async def report(decision: Decision, parent: ParentFacts, ctx: Context, memory: 
 
 
 async def write_status(status: Mapping[str, Any], parent: ParentFacts, ctx: Context, memory: Memory) -> None:
-    """What came of it is no news; an edit that its answer shows is, and is looked at once more."""
+    """Its watch event queues nothing; an edit that the answer shows queues the service once more."""
     manifest = {
         "apiVersion": LLMSERVICE.api_version,
         "kind": LLMSERVICE.kind,

@@ -29,8 +29,7 @@ class Updates:
     _gained: set[Key] = field(default_factory=set)
     errors: InternalErrors = field(default_factory=InternalErrors)
     is_ours: Callable[[Key], bool] = lambda key: True
-    """What others work on is told to nobody here, so it counts nowhere here: with several shards the limit is each
-    process's own."""
+    """What other processes work on is not reported here: with several shards the limit is each process's own."""
 
     def peek(self, key: Key, cache: Cache) -> Turn:
         """Whether this service's update may begin now, or has begun."""
@@ -55,7 +54,7 @@ class Updates:
         return key in self._under_way or (not failed and len(self._under_way) < self.limit)
 
     def report(self, key: Key, update: Update | None) -> tuple[Key, ...]:
-        """What became of one; those that should ask again."""
+        """Record the state of an update (None: none, or done); returns the services that should ask again."""
         if not self._is_known or self._gained:
             self._reported.add(key)
         before = self._under_way.get(key)
@@ -85,7 +84,7 @@ class Updates:
         self._gained.update(keys)
 
     def _learn(self, cache: Cache) -> None:
-        """After a start: what is under way by what the watches told, where nobody has decided anything yet."""
+        """After a start: what is under way by the watched objects, where nothing was decided yet."""
         unknown = self._gained if self._is_known else cache.all_keys()
         for key in unknown:
             # Whoever asks for a turn reads all others' revisions here: an error about one of those is not his.

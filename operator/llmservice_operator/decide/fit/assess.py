@@ -1,4 +1,4 @@
-"""Does it fit? What is said about it, what the next revision is made with, and whether there may be one."""
+"""Whether the model fits: the condition Fits, what the next revision is made with, and what holds it back."""
 
 from __future__ import annotations
 

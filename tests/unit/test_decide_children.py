@@ -82,7 +82,9 @@ def test_scaling_restarts_nothing() -> None:
     assert [(p.kind, p.name) for p in world.step().prune] == [BUDGET]
 
 
-@pytest.mark.parametrize("change", [upgraded, lambda world: world.edit(drain={"timeoutSeconds": 5})], ids=str)
+@pytest.mark.parametrize(
+    "change", [upgraded, lambda world: world.edit(drain={"timeoutSeconds": 5})], ids=["new operator", "drain"]
+)
 def test_what_needs_no_restart_waits_until_it_is_asked_for(change: Callable[[World], None]) -> None:
     world = serving()
     template = world.template

@@ -36,7 +36,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, error: Base
     monkeypatch.setattr(module, name, fails)
 
 
-@pytest.mark.parametrize(("module", "name", "error"), PLACES, ids=repr)
+@pytest.mark.parametrize(("module", "name", "error"), PLACES, ids=lambda it: getattr(it, "__name__", None) or str(it))
 def test_it_is_started_without_a_plan(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, module: Any, name: str, error: Exception
 ) -> None:

@@ -194,6 +194,8 @@ async def test_where_discovery_lags_kopf_is_started_again_until_it_watches(
         api.objects[LLMSERVICE] = [service("one", 5)]
         await seen.until(lambda: seen.keys == [Key("ns", "one")])
         await seen.until(lambda: seen.spawned > 1)
+        monkeypatch.setattr(resync, "FIRST_EVENT", 5.0)  # on a busy machine kopf takes its time
+        monkeypatch.setattr(resync, "LONGEST_FIRST_EVENT", 5.0)
         api.undiscovered.clear()
         await asyncio.wait_for(api.watching[LLMSERVICE].wait(), 10)
         spawned = seen.spawned
